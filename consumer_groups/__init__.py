@@ -1,0 +1,1 @@
+"""Coordinators of consumer groups: pure state machines, no I/O at all."""

@@ -1,0 +1,1 @@
+"""What the cluster agrees on: the Raft quorum, the controller and the metadata image."""

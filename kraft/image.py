@@ -1,0 +1,116 @@
+"""The metadata image: an immutable view of everything that the cluster agrees on, except groups and offsets.
+
+A new image shares all that did not change with the one before it. Every broker at the same `offset` holds an equal image.
+Images are made by `delta.MetadataDelta` from records; nothing else builds them. Groups and their offsets lie beside the
+image, per slot (`group_slots`), because they change with every commit.
+"""
+
+from dataclasses import dataclass, field
+
+from barnabas.log.topic_partition import CONSUMER_OFFSETS_PARTITIONS, TopicPartition
+
+NO_LEADER = -1
+NO_COORDINATOR = -1
+SLOT_COUNT = CONSUMER_OFFSETS_PARTITIONS  # coordinator slots; slot N is partition N of __consumer_offsets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where one listener of a broker is reached: its name as in Kafka (`PLAINTEXT`, or one that the user gave)."""
+
+    listener: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerImage:
+    """A registered broker. `broker_epoch` is the index of the registration: a restart gives a larger one."""
+
+    node_id: int
+    broker_epoch: int
+    incarnation: str
+    endpoints: tuple[Endpoint, ...]
+    admin_endpoint: Endpoint | None = None
+    rack: str | None = None
+    directories: tuple[str, ...] = ()
+    fenced: bool = True
+    in_controlled_shutdown: bool = False
+    min_feature_level: int = 1
+    max_feature_level: int = 1
+
+    def endpoint(self, listener: str) -> Endpoint:
+        """The endpoint with that name; the first one where the broker has no listener of that name."""
+        for candidate in self.endpoints:
+            if candidate.listener == listener:
+                return candidate
+        return self.endpoints[0]
+
+    @property
+    def is_active(self) -> bool:
+        """May it lead partitions and be in an ISR?"""
+        return not self.fenced and not self.in_controlled_shutdown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionImage:
+    """The state of one partition. `isr` is the *committed* in-sync replica set; the leader may know a larger maximal one."""
+
+    replicas: tuple[int, ...]  # the first one is the preferred leader
+    isr: tuple[int, ...]
+    leader: int = NO_LEADER
+    leader_epoch: int = 0  # grows with every change of leader
+    partition_epoch: int = 0  # grows with every change at all
+    eligible_leader_replicas: tuple[int, ...] = ()  # KIP-966
+    adding_replicas: tuple[int, ...] = ()
+    removing_replicas: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicImage:
+    name: str
+    topic_id: str  # 32 hexadecimal digits
+    partitions: tuple[PartitionImage, ...]  # indexed by partition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotImage:
+    """Who coordinates the groups of a slot. `coordinator_epoch` grows with every move; older group records are void."""
+
+    coordinator: int = NO_COORDINATOR
+    coordinator_epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataImage:
+    """Everything that the cluster agreed on up to the quorum index `offset`."""
+
+    cluster_id: str = ""
+    offset: int = 0
+    controller_epoch: int = 0  # the raft term of the newest leader that has committed a record
+    controller_id: int = -1
+    feature_level: int = 1  # `metadata.version`
+    brokers: dict[int, BrokerImage] = field(default_factory=dict)
+    topics: dict[str, TopicImage] = field(default_factory=dict)
+    topic_names: dict[str, str] = field(default_factory=dict)  # topic id -> name
+    topic_configs: dict[str, dict[str, str]] = field(default_factory=dict)
+    broker_configs: dict[str, dict[str, str]] = field(default_factory=dict)  # by node id, "" is the cluster-wide default
+    slots: tuple[SlotImage, ...] = (SlotImage(),) * SLOT_COUNT
+    next_producer_id: int = 0
+
+    def partition(self, topic_partition: TopicPartition) -> PartitionImage | None:
+        topic = self.topics.get(topic_partition.topic)
+        if topic is None or not 0 <= topic_partition.partition < len(topic.partitions):
+            return None
+        return topic.partitions[topic_partition.partition]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataChanges:
+    """What differs between two images: whoever follows the metadata looks only there."""
+
+    brokers: frozenset[int] = frozenset()
+    topics: frozenset[str] = frozenset()  # created, changed (partitions or leaders) or deleted
+    topic_configs: frozenset[str] = frozenset()
+    broker_configs: frozenset[str] = frozenset()
+    slots: frozenset[int] = frozenset()

@@ -1,0 +1,69 @@
+"""The quorum as the rest of `kraft` sees it: an ordered log of opaque commands that a majority has on disk.
+
+`raft_quorum` implements this port with pysyncobj; `InMemoryQuorum` (memory_quorum) is its twin for tests. All calls into
+and out of a quorum happen in one thread (its own loop in a broker, the only loop in simulation), never reentrantly:
+`append` never calls the listener before it returns.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedCommand:
+    """One command of the log, known to be on disk at a majority."""
+
+    index: int  # strictly increasing, not dense: the consensus core has entries of its own
+    term: int
+    command: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leadership:
+    """What this node believes. Belief is never a permission: only a committed record is."""
+
+    leader_id: int | None
+    term: int
+    is_self: bool
+
+
+class AppendOutcome(Enum):
+    COMMITTED = "committed"
+    NOT_APPENDED = "not appended"  # definite: this node does not lead in that term
+    DISCARDED = "discarded"  # definite: another leader overwrote it
+    UNKNOWN = "unknown"  # it may or may not be committed later
+
+
+class QuorumListener(Protocol):
+    """The state machine above the quorum. None of these may raise: what cannot be applied stops the process (rule 13)."""
+
+    def committed(self, commands: list[CommittedCommand]) -> None:
+        """Commands in order, each exactly once since the last `restore`. Called before the outcomes of their appends."""
+
+    def restore(self, index: int, chunks: Iterable[bytes]) -> None:
+        """Replace all state by a snapshot that covers everything up to `index` (inclusive)."""
+
+    def snapshot(self) -> Callable[[], Iterable[bytes]]:
+        """Take a consistent view of the state now (cheaply); what is returned packs it into chunks later, in another thread."""
+
+    def leadership_changed(self, leadership: Leadership) -> None:
+        """The leader, the term or both are new. When a node has become leader it should append a record of its term."""
+
+
+class Quorum(Protocol):
+    """An ordered, replicated, durable log of commands."""
+
+    def append(self, command: bytes, *, term: int, done: Callable[[AppendOutcome], None]) -> None:
+        """Append in `term` only. `done` is called exactly once, later, after `committed` if it was committed.
+
+        Raises InvalidRequestError for a command over the size limit.
+        """
+
+    @property
+    def leadership(self) -> Leadership: ...
+
+    @property
+    def committed_index(self) -> int:
+        """The highest index that has been handed to the listener."""

@@ -1,0 +1,1 @@
+"""What one broker knows about one partition: segments, indexes, checkpoints, recovery."""

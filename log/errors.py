@@ -1,0 +1,302 @@
+"""The errors of Barnabas: Kafka's error codes, and one exception class for each code that we raise.
+
+An error says whose fault it is by its class, carries the code that goes on the wire, and knows whether the same request
+may succeed when it is sent again (`retriable`). Messages name the fault and the cure. Codes and the property
+"retriable" are those of Kafka's protocol guide, so that both protocols speak of the same things.
+"""
+
+from enum import IntEnum
+from typing import ClassVar
+
+
+class ErrorCode(IntEnum):
+    """Kafka's error codes (protocol guide, "Error codes"), as far as a broker of ours can answer them."""
+
+    UNKNOWN_SERVER_ERROR = -1
+    NONE = 0
+    OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    LEADER_NOT_AVAILABLE = 5
+    NOT_LEADER_OR_FOLLOWER = 6
+    REQUEST_TIMED_OUT = 7
+    BROKER_NOT_AVAILABLE = 8
+    REPLICA_NOT_AVAILABLE = 9
+    MESSAGE_TOO_LARGE = 10
+    STALE_CONTROLLER_EPOCH = 11
+    NETWORK_EXCEPTION = 13
+    COORDINATOR_LOAD_IN_PROGRESS = 14
+    COORDINATOR_NOT_AVAILABLE = 15
+    NOT_COORDINATOR = 16
+    INVALID_TOPIC_EXCEPTION = 17
+    NOT_ENOUGH_REPLICAS = 19
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
+    INVALID_REQUIRED_ACKS = 21
+    ILLEGAL_GENERATION = 22
+    UNKNOWN_MEMBER_ID = 25
+    INVALID_SESSION_TIMEOUT = 26
+    REBALANCE_IN_PROGRESS = 27
+    INVALID_COMMIT_OFFSET_SIZE = 28
+    UNSUPPORTED_VERSION = 35
+    TOPIC_ALREADY_EXISTS = 36
+    INVALID_PARTITIONS = 37
+    INVALID_REPLICATION_FACTOR = 38
+    INVALID_REPLICA_ASSIGNMENT = 39
+    INVALID_CONFIG = 40
+    NOT_CONTROLLER = 41
+    INVALID_REQUEST = 42
+    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
+    POLICY_VIOLATION = 44
+    KAFKA_STORAGE_ERROR = 56
+    FETCH_SESSION_ID_NOT_FOUND = 70
+    GROUP_ID_NOT_FOUND = 69
+    NON_EMPTY_GROUP = 68
+    FENCED_LEADER_EPOCH = 74
+    UNKNOWN_LEADER_EPOCH = 75
+    UNSUPPORTED_COMPRESSION_TYPE = 76
+    STALE_BROKER_EPOCH = 77
+    OFFSET_NOT_AVAILABLE = 78
+    PREFERRED_LEADER_NOT_AVAILABLE = 80
+    GROUP_MAX_SIZE_REACHED = 81
+    FENCED_INSTANCE_ID = 82
+    ELIGIBLE_LEADERS_NOT_AVAILABLE = 83
+    ELECTION_NOT_NEEDED = 84
+    NO_REASSIGNMENT_IN_PROGRESS = 85
+    INVALID_RECORD = 87
+    THROTTLING_QUOTA_EXCEEDED = 89
+    INVALID_UPDATE_VERSION = 95
+    UNKNOWN_TOPIC_ID = 100
+    DUPLICATE_BROKER_REGISTRATION = 101
+    BROKER_ID_NOT_REGISTERED = 102
+    INCONSISTENT_TOPIC_ID = 103
+    INCONSISTENT_CLUSTER_ID = 104
+    INELIGIBLE_REPLICA = 107
+    NEW_LEADER_ELECTED = 108
+    FENCED_MEMBER_EPOCH = 110
+    UNRELEASED_INSTANCE_ID = 111
+    UNSUPPORTED_ASSIGNOR = 112
+    STALE_MEMBER_EPOCH = 113
+
+
+class BarnabasError(Exception):
+    """Base of all our errors. `code` goes on the wire; `retriable` tells whether trying again can help."""
+
+    code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_SERVER_ERROR
+    retriable: ClassVar[bool] = False
+    _by_code: ClassVar[dict[int, type["BarnabasError"]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "code" in cls.__dict__:
+            BarnabasError._by_code.setdefault(cls.code, cls)
+
+    @property
+    def message(self) -> str:
+        """What happened and what to do about it, for a person."""
+        return str(self) or type(self).__name__
+
+
+def error_for(code: int, message: str = "") -> BarnabasError:
+    """Return (not raise) the exception for a code that came over the wire; an unknown code gives a plain BarnabasError."""
+    found = BarnabasError._by_code.get(code)
+    if found is not None:
+        return found(message)
+    try:
+        name = ErrorCode(code).name
+    except ValueError:
+        name = f"error code {code}"
+    return BarnabasError(f"{name}: {message}" if message else name)
+
+
+class RetriableError(BarnabasError):
+    """The same request may succeed later, or elsewhere after a refresh of the metadata."""
+
+    retriable = True
+
+
+class OffsetOutOfRangeError(BarnabasError):
+    """The offset lies before the log start offset or behind the end that the reader may see."""
+
+    code = ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+class CorruptRecordError(RetriableError):
+    """A record batch whose CRC, length or structure is wrong."""
+
+    code = ErrorCode.CORRUPT_MESSAGE
+
+
+class UnknownTopicOrPartitionError(RetriableError):
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+class LeaderNotAvailableError(RetriableError):
+    code = ErrorCode.LEADER_NOT_AVAILABLE
+
+
+class NotLeaderOrFollowerError(RetriableError):
+    code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+class RequestTimedOutError(RetriableError):
+    """The outcome is not known: a write may have happened."""
+
+    code = ErrorCode.REQUEST_TIMED_OUT
+
+
+class BrokerNotAvailableError(RetriableError):
+    code = ErrorCode.BROKER_NOT_AVAILABLE
+
+
+class RecordTooLargeError(BarnabasError):
+    code = ErrorCode.MESSAGE_TOO_LARGE
+
+
+class NetworkError(RetriableError):
+    """The connection was lost or refused; for a request that had been sent, the outcome is not known."""
+
+    code = ErrorCode.NETWORK_EXCEPTION
+
+
+class CoordinatorNotAvailableError(RetriableError):
+    code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+class NotCoordinatorError(RetriableError):
+    code = ErrorCode.NOT_COORDINATOR
+
+
+class InvalidTopicError(BarnabasError):
+    code = ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+class NotEnoughReplicasError(RetriableError):
+    """Fewer in-sync replicas than `min.insync.replicas`: the batch was refused before it was appended."""
+
+    code = ErrorCode.NOT_ENOUGH_REPLICAS
+
+
+class NotEnoughReplicasAfterAppendError(RetriableError):
+    code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+
+
+class InvalidRequiredAcksError(BarnabasError):
+    code = ErrorCode.INVALID_REQUIRED_ACKS
+
+
+class IllegalGenerationError(BarnabasError):
+    code = ErrorCode.ILLEGAL_GENERATION
+
+
+class UnknownMemberIdError(BarnabasError):
+    code = ErrorCode.UNKNOWN_MEMBER_ID
+
+
+class InvalidSessionTimeoutError(BarnabasError):
+    code = ErrorCode.INVALID_SESSION_TIMEOUT
+
+
+class RebalanceInProgressError(BarnabasError):
+    code = ErrorCode.REBALANCE_IN_PROGRESS
+
+
+class UnsupportedVersionError(BarnabasError):
+    code = ErrorCode.UNSUPPORTED_VERSION
+
+
+class TopicAlreadyExistsError(BarnabasError):
+    code = ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+class InvalidPartitionsError(BarnabasError):
+    code = ErrorCode.INVALID_PARTITIONS
+
+
+class InvalidReplicationFactorError(BarnabasError):
+    code = ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+class InvalidReplicaAssignmentError(BarnabasError):
+    code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
+class InvalidConfigError(BarnabasError):
+    code = ErrorCode.INVALID_CONFIG
+
+
+class NotControllerError(RetriableError):
+    code = ErrorCode.NOT_CONTROLLER
+
+
+class InvalidRequestError(BarnabasError):
+    code = ErrorCode.INVALID_REQUEST
+
+
+class StorageError(RetriableError):
+    """A disk refused: full, read-only, EIO. The log that it concerns takes no more writes."""
+
+    code = ErrorCode.KAFKA_STORAGE_ERROR
+
+
+class NonEmptyGroupError(BarnabasError):
+    code = ErrorCode.NON_EMPTY_GROUP
+
+
+class GroupIdNotFoundError(BarnabasError):
+    code = ErrorCode.GROUP_ID_NOT_FOUND
+
+
+class FencedLeaderEpochError(RetriableError):
+    code = ErrorCode.FENCED_LEADER_EPOCH
+
+
+class UnknownLeaderEpochError(RetriableError):
+    code = ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+class UnsupportedCompressionError(BarnabasError):
+    code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+
+
+class StaleBrokerEpochError(BarnabasError):
+    code = ErrorCode.STALE_BROKER_EPOCH
+
+
+class OffsetNotAvailableError(RetriableError):
+    code = ErrorCode.OFFSET_NOT_AVAILABLE
+
+
+class InvalidRecordError(BarnabasError):
+    code = ErrorCode.INVALID_RECORD
+
+
+class InvalidUpdateVersionError(RetriableError):
+    code = ErrorCode.INVALID_UPDATE_VERSION
+
+
+class DuplicateBrokerRegistrationError(BarnabasError):
+    code = ErrorCode.DUPLICATE_BROKER_REGISTRATION
+
+
+class InconsistentClusterIdError(BarnabasError):
+    code = ErrorCode.INCONSISTENT_CLUSTER_ID
+
+
+class IneligibleReplicaError(RetriableError):
+    code = ErrorCode.INELIGIBLE_REPLICA
+
+
+class FencedMemberEpochError(BarnabasError):
+    code = ErrorCode.FENCED_MEMBER_EPOCH
+
+
+class StaleMemberEpochError(RetriableError):
+    code = ErrorCode.STALE_MEMBER_EPOCH
+
+
+class EligibleLeadersNotAvailableError(BarnabasError):
+    code = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+
+
+class BufferExhaustedError(RetriableError):
+    """The producer's buffer is full and stayed so for `max.block.ms`: slow down, or raise `buffer.memory`."""

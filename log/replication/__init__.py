@@ -1,0 +1,1 @@
+"""The in-sync replica set of a partition, seen by its leader and by its followers."""

@@ -1,0 +1,39 @@
+"""Names of topics and partitions, and the rule that a topic's name must follow. Nothing here touches a disk or a socket."""
+
+import re
+from typing import NamedTuple
+
+from .errors import InvalidTopicError
+
+MAX_TOPIC_NAME_LENGTH = 249  # Kafka's limit: the name becomes a folder, with `-<partition>` behind it, in a 255-byte file name.
+_LEGAL_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
+CONSUMER_OFFSETS_PARTITIONS = 50
+INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS_TOPIC, "__transaction_state"})
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic. A tuple, not a dataclass: it is a key of dicts on the hot path, and hashes in C."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+def check_topic_name(name: str) -> str:
+    """Return `name` if a topic may be called so.
+
+    Raises InvalidTopicError, which names the fault and the rule: the name becomes a folder, so it must not walk out of it.
+    """
+    if not name:
+        raise InvalidTopicError("the topic name is empty; use 1 to 249 characters of a-z A-Z 0-9 . _ -")
+    if name in (".", ".."):
+        raise InvalidTopicError(f"a topic cannot be called {name!r}: that is a folder of the file system")
+    if len(name) > MAX_TOPIC_NAME_LENGTH:
+        raise InvalidTopicError(f"the topic name has {len(name)} characters; at most {MAX_TOPIC_NAME_LENGTH} are allowed")
+    if not _LEGAL_TOPIC_NAME.fullmatch(name):
+        raise InvalidTopicError(f"the topic name {name!r} has an illegal character; use only a-z A-Z 0-9 . _ -")
+    return name

@@ -1,0 +1,1 @@
+"""The HTTP admin API (aiohttp routes; they hold no logic of their own)."""

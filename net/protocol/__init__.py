@@ -1,0 +1,1 @@
+"""Requests and responses as values, and their codecs. Pure: bytes in, values out."""

@@ -1,0 +1,1 @@
+"""Barnabas: the Kafka you can import."""

@@ -1,0 +1,1 @@
+"""The PySpark data source (streaming and batch reads and writes without a jar)."""

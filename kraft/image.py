@@ -94,7 +94,9 @@ class MetadataImage:
     topics: dict[str, TopicImage] = field(default_factory=dict)
     topic_names: dict[str, str] = field(default_factory=dict)  # topic id -> name
     topic_configs: dict[str, dict[str, str]] = field(default_factory=dict)
-    broker_configs: dict[str, dict[str, str]] = field(default_factory=dict)  # by node id, "" is the cluster-wide default
+    broker_configs: dict[str, dict[str, str]] = field(
+        default_factory=dict
+    )  # by node id, "" is the cluster-wide default
     slots: tuple[SlotImage, ...] = (SlotImage(),) * SLOT_COUNT
     next_producer_id: int = 0
 

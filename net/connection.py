@@ -1,7 +1,7 @@
 """One client of a server: sniffs the protocol, reads requests, sends replies, and holds the client to its limits.
 
-All complete frames of one wake-up are decoded and dispatched in order of arrival; the replies that are ready by then leave
-in one write. A client that has too much in flight, or does not read its answers, is not read until that changes.
+All complete frames of one wake-up are decoded and dispatched in order of arrival; the replies that are ready by then
+leave in one write. A client that has too much in flight, or does not read its answers, is not read until that changes.
 """
 
 import asyncio

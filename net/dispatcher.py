@@ -68,7 +68,7 @@ class Dispatcher:
 
 
 def error_response(error: Exception, request: Request | None = None) -> ErrorResponse:
-    """Return what the client is told. A bug of ours is logged here, once, with its traceback, and not explained outside."""
+    """Return what the client is told. A bug of ours is logged here with its traceback, and not explained outside."""
     if isinstance(error, BarnabasError):
         return ErrorResponse(error=int(error.code), message=error.message)
     name = type(request).__name__ if request is not None else "-"

@@ -1,9 +1,9 @@
 """The sending side of a connection, for servers and clients: what the socket does not take now waits here, in order.
 
-Small buffers of one wake-up leave in one write of the transport. Large buffers leave by a gathering write, file regions by
-sendfile: both by hand on a non-blocking duplicate of the transport's socket, and only while the transport's own buffer is
-empty, so that the order stands. Without a socket (simulation, TLS) all goes through the transport. What waits as a file
-region costs no memory until it is its turn.
+Small buffers of one wake-up leave in one write of the transport. Large buffers leave by a gathering write, file regions
+by sendfile: both by hand on a non-blocking duplicate of the transport's socket, and only while the transport's own
+buffer is empty, so that the order stands. Without a socket (simulation, TLS) all goes through the transport. What waits
+as a file region costs no memory until it is its turn.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class Outbox:
         self._duplicate: socket.socket | None = None
         self._waits_for_socket = False
         self._closed = False
-        # Any byte in the transport's buffer pauses us, and an empty one resumes: its emptiness is our licence to bypass it.
+        # Any byte in the transport's buffer pauses us, an empty one resumes: only while it is empty may we bypass it.
         transport.set_write_buffer_limits(high=0, low=0)
         encrypted = transport.get_extra_info("sslcontext") is not None
         self._socket = None if encrypted else transport.get_extra_info("socket")
@@ -80,9 +80,7 @@ class Outbox:
             elif self._goes_by_sendfile(head):
                 queue[0] = _PartOfFile(head)
             else:
-                queue[0] = head.read()
-                if len(queue[0]) != head.size_bytes:
-                    raise _shortened(head)
+                self._send_buffers()
 
     def pause_writing(self) -> None:
         self._transport_is_full = True
@@ -198,5 +196,5 @@ class Outbox:
 
 def _shortened(region: FileRegion) -> OSError:
     return OSError(
-        f"a file ends within the {region.size_bytes} bytes at {region.position} that were promised to a client"
+        f"a file ends within the {region.size_bytes} bytes at {region.position} that a client was promised"
     )

@@ -342,7 +342,7 @@ class RpcPool:
         return connection if connection is not None and connection.is_open else None
 
     async def get(self, host: str, port: int) -> RpcConnection:
-        """Return the connection to this address, opening it if need be, after the back-off that earlier failures earned.
+        """Return the connection to this address; open it if need be, after the back-off that failures earned.
 
         All callers share one attempt. Raises NetworkError or UnsupportedVersionError when it fails.
         """
@@ -396,7 +396,7 @@ class RpcPool:
             self._back_off(address)
 
     def _lost(self, address: tuple[str, int], connection: RpcConnection) -> None:
-        """A server that takes connections only to drop them must not be hammered either: one back-off after each loss."""
+        """A server that takes connections only to drop them must not be hammered either: back off after a loss."""
         if self._open.get(address) is connection:
             del self._open[address]
             self._back_off(address)
@@ -404,8 +404,7 @@ class RpcPool:
     def _back_off(self, address: tuple[str, int]) -> None:
         failures = self._failures.get(address, (0, 0.0))[0] + 1
         longest = self._limits.reconnect_backoff_max_ms
-        delay_ms = min(self._limits.reconnect_backoff_ms * 2 ** min(failures - 1, 16), longest)
-        delay_ms *= self._random.uniform(
-            0.8, 1.2
-        )  # Kafka's jitter: the clients of a dead broker must not come in step.
+        delay_ms: float = min(self._limits.reconnect_backoff_ms * 2 ** min(failures - 1, 16), longest)
+        # Kafka's jitter: the clients of a dead broker must not march in step.
+        delay_ms *= self._random.uniform(0.8, 1.2)
         self._failures[address] = (failures, asyncio.get_running_loop().time() + delay_ms / 1000)

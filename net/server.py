@@ -33,7 +33,7 @@ class ServerMetrics:
 
 
 class Server:
-    """One listener. `hello` is asked per connection, because the cluster id is not known before the cluster is formed."""
+    """One listener. `hello` is asked per connection: the cluster id is not known before the cluster is formed."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class Server:
         self._sweep_timer = asyncio.get_running_loop().call_later(SWEEP_INTERVAL_MS / 1000, self._sweep)
 
     def _sweep(self) -> None:
-        """One timer for all connections: a timer of its own per connection and wake-up would cost more than the wake-up."""
+        """One timer for all connections: one per connection, set at each wake-up, would cost more than the wake-up."""
         for connection in list(self._connections):
             if connection.has_expired(SWEEP_INTERVAL_MS):
                 self.metrics.connections_expired += 1

@@ -1,8 +1,8 @@
-"""Frames from a stream of bytes: a u32 size (big endian), then that many bytes. Pure; both of our protocols are framed so.
+"""Frames from a stream of bytes: a u32 size (big endian), then that many bytes. Pure; both protocols are framed so.
 
-`FrameReader` owns the one receive buffer of a connection. A frame that it returns is a writable view INTO that buffer: it
-is valid only until the next `get_buffer`, so whoever gets it handles it before returning to the loop, or copies it. That
-is what makes produce free of copies: the batch that the leader patches and appends is the memory the kernel wrote to.
+`FrameReader` owns the one receive buffer of a connection. A frame that it returns is a writable view INTO that buffer:
+it is valid only until the next `get_buffer`, so whoever gets it handles it before returning to the loop, or copies it.
+That makes produce free of copies: the batch that the leader patches and appends is the memory the kernel wrote to.
 """
 
 import struct
@@ -17,7 +17,7 @@ _unpack_size = SIZE.unpack_from
 
 
 class FrameTooLargeError(InvalidRequestError):
-    """A peer announced a frame beyond the limit; nothing was allocated for it. The stream cannot be read any further."""
+    """A peer announced a frame beyond the limit. Nothing was allocated; the stream cannot be read any further."""
 
 
 class FrameReader:
@@ -35,7 +35,9 @@ class FrameReader:
         self._filled = False  # The last read filled the buffer: there is probably more to have at once.
         self._start = 0  # 0 <= _start <= _end <= _capacity; the bytes between start and end have not been taken.
         self._end = 0
-        self._replace(IDLE_BUFFER_BYTES)
+        self._buffer = bytearray(IDLE_BUFFER_BYTES)
+        self._view = memoryview(self._buffer)
+        self._capacity = IDLE_BUFFER_BYTES
 
     @property
     def capacity(self) -> int:
@@ -64,7 +66,7 @@ class FrameReader:
         self._filled = self._end == self._capacity
 
     def next_frame(self) -> memoryview | None:
-        """Return the next whole frame without its size, or None. Raises FrameTooLargeError before anything is allocated."""
+        """Return the next whole frame without its size, or None. Raises FrameTooLargeError before it allocates."""
         start = self._start
         if self._end - start < SIZE_BYTES:
             return None

@@ -6,10 +6,10 @@
               record batches, raw, in the order in which the body names their sizes
     preamble  b"BNB1", then each side's hello: u32 size, msgpack [fields of ClientHello] / [fields of ServerHello]
 
-Bodies are what log.value_codec makes of the request and response classes; only where those hold record batches, the body
-has the batches' size in bytes instead. So a version may append fields with defaults, and older peers ignore them.
-An answer with api -1 is an ErrorResponse. Four APIs are hot and have code of their own below; it reads and writes the very
-same bytes, and hands over to the generic code whatever is not exactly as it expects.
+Bodies are what log.value_codec makes of the request and response classes; only where those hold record batches, the
+body has the batches' size in bytes instead. So a version may append fields with defaults, and older peers ignore them.
+An answer with api -1 is an ErrorResponse. Four messages are hot and have code of their own below; it reads and writes
+the very same bytes, and hands over to the generic code whatever is not exactly as it expects.
 """
 
 import struct
@@ -79,7 +79,7 @@ class DecodedResponse:
 
 
 def unpack(envelope: Buffer) -> Any:
-    """Return the plain value of one msgpack document. Raises InvalidRequestError for anything else, in bounded memory."""
+    """Return the plain value of one msgpack document. Raises InvalidRequestError otherwise, in bounded memory."""
     try:
         if len(envelope) > _UNCHECKED_BYTES:
             _check_size(bytes(envelope))

@@ -78,6 +78,4 @@ def _decode(data: bytes) -> RaftMeta | None:
     if magic != _MAGIC or length != len(body) or zlib.crc32(body) != crc:
         return None
     sequence, raft_term, voted_for, commit_index, blank = msgpack.unpackb(body)
-    return RaftMeta(
-        sequence=sequence, raft_term=raft_term, voted_for=voted_for, commit_index=commit_index, blank=blank
-    )
+    return RaftMeta(sequence=sequence, raft_term=raft_term, voted_for=voted_for, commit_index=commit_index, blank=blank)

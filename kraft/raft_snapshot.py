@@ -9,6 +9,7 @@ going on with an empty state machine (as stock pysyncobj does) would look like a
 import asyncio
 import logging
 import struct
+import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
@@ -118,6 +119,8 @@ class SnapshotStore:
         self._packing = False
         self._finished_prev_index: int | None = None
         self._not_before = 0.0
+        self._writing = threading.Lock()
+        self._installed_index = 0  # a pack that is behind this must not replace what came from the leader
 
     def load(self) -> Snapshot | None:
         """Return the newest snapshot, checked. Raises DamagedQuorumError."""
@@ -133,7 +136,9 @@ class SnapshotStore:
 
     def install(self, snapshot: Snapshot) -> None:
         """Keep a snapshot that came from the leader; durable on return."""
-        self._storage.write_atomically(self._path, snapshot.data)
+        with self._writing:
+            self._installed_index = snapshot.last_index
+            self._storage.write_atomically(self._path, snapshot.data)
 
     @property
     def may_begin(self) -> bool:
@@ -151,7 +156,10 @@ class SnapshotStore:
         return finished
 
     def _write(self, last: Entry, prev: Entry, pack: Callable[[], Iterable[bytes]]) -> None:
-        self._storage.write_atomically(self._path, pack_snapshot(last, prev, pack()))
+        data = pack_snapshot(last, prev, pack())
+        with self._writing:
+            if last[1] > self._installed_index:
+                self._storage.write_atomically(self._path, data)
 
     def _written(self, done: "asyncio.Future[None]", prev_index: int) -> None:
         self._packing = False

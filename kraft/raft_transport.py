@@ -252,7 +252,11 @@ class RaftTransport:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 await self._network.connect(
-                    lambda: PeerConnection(self, self._loop, dialed_id=peer_id), host, port, tls=tls, server_hostname=name
+                    lambda: PeerConnection(self, self._loop, dialed_id=peer_id),
+                    host,
+                    port,
+                    tls=tls,
+                    server_hostname=name,
                 )
         except ssl.SSLError as error:
             self._refusals.refused((host, port), f"voter {peer_id}: {error}")

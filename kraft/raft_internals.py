@@ -13,6 +13,7 @@ from pysyncobj.node import Node
 from pysyncobj.transport import Transport
 from pysyncobj.version import VERSION
 
+from .raft_config import RaftTiming
 from .raft_journal import DurableJournal
 from .raft_journal_format import Entry
 from .raft_snapshot import SnapshotSender
@@ -121,13 +122,6 @@ class _TransportAdapter(Transport):  # type: ignore[misc]
         return self._port.send(node.id, message)
 
 
-class RaftTiming(Protocol):
-    election_min_s: float
-    election_max_s: float
-    heartbeat_s: float
-    leader_fallback_s: float
-
-
 class RaftInternals(syncobj.SyncObj):  # type: ignore[misc]
     """SyncObj with our journal, transport and clock, its dangerous paths closed and its private state under typed names."""
 
@@ -226,19 +220,19 @@ class RaftInternals(syncobj.SyncObj):  # type: ignore[misc]
     # Of each peer, as leader. Invariant: 0 <= match < next.
 
     def match_of(self, peer_id: int) -> int:
-        return cast(int, self._SyncObj__raftMatchIndex.get(self.node_of[peer_id], 0))
+        return int(self._SyncObj__raftMatchIndex.get(self.node_of[peer_id], 0))
 
     def set_match(self, peer_id: int, index: int) -> None:
         self._SyncObj__raftMatchIndex[self.node_of[peer_id]] = index
 
     def next_of(self, peer_id: int) -> int:
-        return cast(int, self._SyncObj__raftNextIndex.get(self.node_of[peer_id], 1))
+        return int(self._SyncObj__raftNextIndex.get(self.node_of[peer_id], 1))
 
     def set_next(self, peer_id: int, index: int) -> None:
         self._SyncObj__raftNextIndex[self.node_of[peer_id]] = index
 
     def heard_at(self, peer_id: int) -> float:
-        return cast(float, self._SyncObj__lastResponseTime.get(self.node_of[peer_id], 0.0))
+        return float(self._SyncObj__lastResponseTime.get(self.node_of[peer_id], 0.0))
 
     def set_heard(self, peer_id: int, now: float) -> None:
         self._SyncObj__lastResponseTime[self.node_of[peer_id]] = now

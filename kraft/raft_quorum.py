@@ -118,7 +118,7 @@ class RaftQuorum:
             timing=self._timing,
             policy=self._policy,
             wake=self._wake,
-            wake_later=lambda delay_s: self._loop.call_later(delay_s, self._wake) and None,
+            wake_later=self._wake_later,
             fatal=self._halt,
         )
 
@@ -215,6 +215,9 @@ class RaftQuorum:
         if not self._step_is_scheduled:
             self._step_is_scheduled = True
             self._loop.call_soon(self._run)
+
+    def _wake_later(self, delay_s: float) -> None:
+        self._loop.call_later(delay_s, self._wake)
 
     def _run(self) -> None:
         self._step_is_scheduled = False

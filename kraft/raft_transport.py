@@ -85,7 +85,7 @@ class RaftTransport:
         self._handler = handler
         self._tls = tls
         self._links: dict[int, PeerConnection] = {}
-        self._connections: set[PeerConnection] = set()
+        self._connections: dict[PeerConnection, None] = {}  # in order of arrival, unlike a set: traces repeat
         self._endpoints: dict[int, bytes] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._encoded: dict[tuple[int, int, int, int], bytes] = {}
@@ -151,7 +151,7 @@ class RaftTransport:
 
     def opened(self, connection: PeerConnection) -> None:
         strangers = sum(1 for other in self._connections if other.peer_id is None)
-        self._connections.add(connection)
+        self._connections[connection] = None
         if self._closed or strangers >= MAX_STRANGERS:
             connection.abort()
             return
@@ -180,7 +180,7 @@ class RaftTransport:
         self._refusals.refused(connection.extra("peername"), reason)
 
     def closed(self, connection: PeerConnection) -> None:
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         peer_id = connection.peer_id
         if peer_id is not None and self._links.get(peer_id) is connection:
             del self._links[peer_id]

@@ -16,7 +16,7 @@ LINK_LOSS_DELAY_S = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaftTiming:
-    """The defaults stand a broker whose interpreter is busy for several 100 ms; kill -9 is noticed by the broken link."""
+    """The defaults stand a broker that is busy for several 100 ms; kill -9 is noticed by the broken link."""
 
     election_min_s: float = 1.0
     election_max_s: float = 2.0

@@ -1,7 +1,8 @@
 """The consensus core: pysyncobj 0.3.17 with the rules that make it safe (research/pysyncobj.md), driven by `step`.
 
-No I/O, no asyncio, no threads here. Messages come in by `receive`, everything else happens in `step`: campaign, count,
-apply, append, send once for all of it, compact, flush. Whatever goes wrong in between is a reason to stop the process.
+No I/O, no asyncio, no threads here. Messages come in by `receive`, everything else happens in `step`: campaign,
+count, apply, append, send once for all of it, compact, flush. Whatever goes wrong in between is a reason to stop the
+process.
 """
 
 import logging
@@ -37,7 +38,7 @@ _Queued = tuple[bytes | None, int, Done]  # command (None: a no-op), term, done
 
 
 class RaftCore(RaftReplication):
-    """Invariant: every `done` that was taken is in exactly one of `_queue`, `_waiting` and `_outcomes`, or was called."""
+    """Invariant: every `done` is in exactly one of `_queue`, `_waiting` and `_outcomes`, or was called."""
 
     def __init__(
         self,
@@ -168,7 +169,7 @@ class RaftCore(RaftReplication):
             self._fatal(reason)
 
     def _guarded(self, work: Callable[[], None]) -> None:
-        """The boundary of the core. A failed disk, a listener that cannot apply and a bug of ours end alike: fail-stop."""
+        """The core's boundary. A failed disk, a listener that cannot apply, a bug of ours: all end in fail-stop."""
         if self.halted:
             return
         try:

@@ -1,7 +1,7 @@
 """Who may lead: pre-vote, votes, stale terms, the hint of a broken link, and blank voters (see `raft_formation`).
 
-Pre-vote (Ongaro, 9.6) and leader stickiness keep a voter that was away from deposing a healthy leader. With them it is
-safe to take the broken link to a leader as a hint to campaign at once, so kill -9 costs less than 100 ms.
+Pre-vote (Ongaro, 9.6) and leader stickiness keep a voter that was away from deposing a healthy leader. With them it
+is safe to take the broken link to a leader as a hint to campaign at once, so kill -9 costs less than 100 ms.
 """
 
 import logging
@@ -114,7 +114,7 @@ class RaftElections(RaftInternals):
             self._wake_later(delay_s + 0.001)
 
     def campaign_at_once_if_first(self) -> None:
-        """After a start all voters would wait for a timeout; the lowest id does not. Pre-vote spares a leader that exists."""
+        """At a cold start the lowest id does not wait for its timeout. Pre-vote spares a leader that exists."""
         cold = self._leader_heard_at == _NEVER and not self.is_leader and self.leader_id is None
         if cold and not self.formation.blank and all(self.node_id < other for other in self.other_ids):
             self.election_deadline = 0.0

@@ -1,20 +1,20 @@
 """How voters become a cluster without a format step, and why a wiped voter cannot make the cluster forget. Pure.
 
-A voter with an empty journal is *blank*: it may be new, or it may have acknowledged entries and cast votes that it knows
-nothing of any more. While blank it neither campaigns nor votes, and a leader does not count its acknowledgements. It
-stops being blank in one of two ways.
+A voter with an empty journal is *blank*: it may be new, or it may have acknowledged entries and cast votes that it
+knows nothing of any more. While blank it neither campaigns nor votes, and a leader does not count its
+acknowledgements. It stops being blank in one of two ways.
 
-*Formation*: it asks every other voter, all being connected, and each answers that it is blank or pristine (formed, but
-without entry, term or vote). As every answer is given after the question, all of them were without state at the moment
-of the question: there is no cluster to forget. It tells those who answered, for them the same proof holds.
+*Formation*: it asks every other voter, all being connected, and each answers that it is blank or pristine (formed,
+but without entry, term or vote). As every answer is given after the question, all of them were without state at the
+moment of the question: there is no cluster to forget. It tells those who answered, for them the same proof holds.
 
-*Learning*: a leader that sees a blank voter appends an entry and commits it with a majority that does not count the blank
-one. Any entry that was committed, and any leader that was elected, with the help of the forgotten self then shares a voter
-with that majority, so the log up to that entry holds whatever was committed. When the blank voter has it on disk, the
-leader bids it welcome.
+*Learning*: a leader that sees a blank voter appends an entry and commits it with a majority that does not count the
+blank one. Any entry that was committed, and any leader that was elected, with the help of the forgotten self then
+shares a voter with that majority, so the log up to that entry holds whatever was committed. When the blank voter has
+it on disk, the leader bids it welcome.
 
-Hence two wiped voters of three never form a cluster: the third one answers that it has state, and there is no majority
-without them to learn from. Somebody has to bring a folder back.
+Hence two wiped voters of three never form a cluster: the third one answers that it has state, and there is no
+majority without them to learn from. Somebody has to bring a folder back.
 """
 
 from enum import IntEnum
@@ -140,11 +140,11 @@ class Formation:
         missing = sorted(self._others - self.peers.keys())
         blank = sorted([self._node_id, *(p for p, s in self.peers.items() if s is VoterState.BLANK)])
         with_state = sorted(p for p, s in self.peers.items() if s is VoterState.VOTER)
-        text = f"voter {self._node_id} has an empty journal and may not vote before it has learned what it may have forgotten"
+        text = f"voter {self._node_id} has an empty journal and may not vote before it has learned what it forgot"
         if with_state and len(blank) * 2 > len(self._others) + 1:
             return (
-                f"{text}: voters {blank} are empty, {with_state} have data; a majority has lost its data, so no new cluster is"
-                " formed over what is left: bring back the folder of one of the empty voters"
+                f"{text}: voters {blank} are empty, {with_state} have data; a majority has lost its data, so no new"
+                " cluster is formed over what is left: bring back the folder of one of the empty voters"
             )
         if with_state:
             return f"{text}: it waits for a leader elected by voters other than {blank}; not connected: {missing}"

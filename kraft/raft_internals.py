@@ -1,7 +1,8 @@
 """pysyncobj's private parts under typed names. The only file that imports pysyncobj, and the fence for its `Any`.
 
-We override what is private to version 0.3.17: private methods are called as `self._SyncObj__name`, so a method of that
-literal name in a subclass wins. What that leans on is asserted here at start: the version and every name that is touched.
+We override what is private to version 0.3.17: private methods are called as `self._SyncObj__name`, so a method of
+that literal name in a subclass wins. What that leans on is asserted here at start: the version and every name that is
+touched.
 """
 
 import logging
@@ -123,7 +124,7 @@ class _TransportAdapter(Transport):  # type: ignore[misc]
 
 
 class RaftInternals(syncobj.SyncObj):  # type: ignore[misc]
-    """SyncObj with our journal, transport and clock, its dangerous paths closed and its private state under typed names."""
+    """SyncObj with our journal, transport and clock; its dangerous paths are closed, its private state has types."""
 
     def __init__(
         self,
@@ -137,8 +138,8 @@ class RaftInternals(syncobj.SyncObj):  # type: ignore[misc]
         timing: RaftTiming,
         batch_bytes: int,
     ) -> None:
-        # The one place where pysyncobj's clock is set. It is one for the process: loop.time, or the virtual time that all
-        # simulated nodes share.
+        # The one place where pysyncobj's clock is set. There is one for the process: loop.time, or the virtual time that
+        # all simulated nodes share.
         syncobj.monotonicTime = clock
         self.journal = journal
         self.port = transport

@@ -1,9 +1,10 @@
 """The journal of the quorum on disk, behind pysyncobj's Journal interface (hence the camelCase methods).
 
-Entries live in memory, too; the file is append-only and is rewritten only to drop a prefix, into a new file that replaces
-the old one in one rename. Nothing is acknowledged before `durable_index` has passed it. Flushing runs in an executor and
-takes along whatever was appended meanwhile (group commit). After a write or flush that failed nothing is tried again:
-the kernel has thrown the dirty pages away, and a second flush would lie that all is well ("fsyncgate"): fail-stop.
+Entries live in memory, too; the file is append-only and is rewritten only to drop a prefix, into a new file that
+replaces the old one in one rename. Nothing is acknowledged before `durable_index` has passed it. Flushing runs in an
+executor and takes along whatever was appended meanwhile (group commit). After a write or flush that failed nothing is
+tried again: the kernel has thrown the dirty pages away, and a second flush would lie that all is well ("fsyncgate"):
+fail-stop.
 """
 
 import asyncio
@@ -56,7 +57,7 @@ class DurableJournal:
         existed = self._storage.exists(self._path)
         self._check_completeness(existed)
         if not self._meta.found:
-            # The blank flag is on disk before the first byte of the journal, so an empty journal is never mistaken for ours.
+            # The blank flag is on disk before the first byte of the journal: an empty one is never mistaken for ours.
             self._store_meta(blank=True)
         self._file = self._storage.open_append(self._path)
         if not existed:
@@ -190,7 +191,7 @@ class DurableJournal:
     # Durability
 
     def sync_soon(self) -> None:
-        """Write what is new and start a flush unless one runs; `on_durable` is called when `durable_index` has moved."""
+        """Write what is new and start a flush unless one runs; `on_durable` is called when it is done."""
         if self._halted or not self._write() or self._flushing is not None:
             return
         self._start_flush()

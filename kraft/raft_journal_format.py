@@ -2,11 +2,11 @@
 
 Record: magic 4 | crc32 4 | payload length 4 | kind 1 | index 8 | term 8 | durable size 8 | payload (little endian).
 
-Log structured: a truncation is a record of its own, so a suffix is never rewritten in place. Every record says how much of
-the file was known to be on disk when it was written. That separates two faults that look alike: after a power failure
-any page of what was *not* yet flushed may be missing, also before pages that are there (a torn tail, to be cut); but
-when a valid record says that the bytes before it were durable and they are bad, then the disk has lost what we have
-acknowledged, and going on would be a lie.
+Log structured: a truncation is a record of its own, so a suffix is never rewritten in place. Every record says how
+much of the file was known to be on disk when it was written. That separates two faults that look alike: after a power
+failure any page of what was *not* yet flushed may be missing, also before pages that are there (a torn tail, to be
+cut); but when a valid record says that the bytes before it were durable and they are bad, then the disk has lost what
+we have acknowledged, and going on would be a lie.
 """
 
 import struct

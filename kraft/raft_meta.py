@@ -1,7 +1,8 @@
 """Term, vote, commit index and the blank flag of a voter: what must be on disk before a vote leaves this process.
 
-Two slots, each a file of its own with a CRC, written alternately. A slot that a crash has torn leaves the other one, and
-then the vote that it was to hold has not left either. With no valid slot the vote is forgotten: the voter refuses to start.
+Two slots, each a file of its own with a CRC, written alternately. A slot that a crash has torn leaves the other one,
+and then the vote that it was to hold has not left either. With no valid slot the vote is forgotten: the voter refuses
+to start.
 """
 
 import struct

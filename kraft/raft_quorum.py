@@ -148,7 +148,7 @@ class RaftQuorum:
     # Beyond the port
 
     def read_barrier(self, done: Callable[[AppendOutcome], None]) -> None:
-        """Commit a no-op in the present term: when it is COMMITTED, this node led when it was asked, and knows everything."""
+        """Commit a no-op in the present term: COMMITTED says that this node led when it was asked."""
         self._started.append(None, self._started.term, done)
 
     def transfer_leadership(self, target_id: int) -> bool:

@@ -1,7 +1,9 @@
-"""How entries get to followers and count: AppendEntries as in the paper (5.3), acknowledgements only of what is durable.
+"""How entries get to followers and count: AppendEntries as in the paper (5.3), acknowledgements only of what is
+durable.
 
-Stock truncates everything behind prevLogIdx (also what matches and was acknowledged), backs up one entry per heartbeat,
-moves the commit index over entries that it has not compared, and does not tag acknowledgements with their term.
+Stock truncates everything behind prevLogIdx (also what matches and was acknowledged), backs up one entry per
+heartbeat, moves the commit index over entries that it has not compared, and does not tag acknowledgements with their
+term.
 """
 
 import logging
@@ -168,7 +170,7 @@ class RaftReplication(RaftElections):
         chunk = message["serialized"]
         snapshot = self._receiver.receive(chunk) if chunk is not None else None
         if snapshot is None:
-            # Neither success nor reset: it only says that we are here, or a leader that sends to us alone would give up.
+            # Neither success nor reset: it says that we are here, or a leader that sends to us alone would give up.
             self._reply(peer_id, self.journal.last_index + 1, reset=False, success=False)
             return
         self.install(snapshot)
@@ -238,7 +240,7 @@ class RaftReplication(RaftElections):
         return index
 
     def commit_what_a_majority_has(self) -> None:
-        """The median of what is on disk, our own included; only entries of this term by counting (the paper's 5.4.2)."""
+        """The median of what is on disk, ours included; by counting only entries of this term (paper, 5.4.2)."""
         durable = [self.match_of(peer) if self.formation.counts(peer) else 0 for peer in self.other_ids]
         durable.append(self.journal.durable_index)
         durable.sort(reverse=True)

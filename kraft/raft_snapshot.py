@@ -1,9 +1,10 @@
 """Snapshots of the state machine: packed without fork in the executor, and carried to voters that are too far behind.
 
-File: magic 4 | version 2 | crc32 4 | frames. A frame is a length (4) and zlib data; the first holds the header (the last
-entry that the snapshot covers and the position of the one before), the others one chunk of the state machine each. The file
-replaces its predecessor in one durable rename, and only then the journal is trimmed. A damaged snapshot is never skipped:
-going on with an empty state machine (as stock pysyncobj does) would look like a healthy node that has forgotten everything.
+File: magic 4 | version 2 | crc32 4 | frames. A frame is a length (4) and zlib data; the first holds the header (the
+last entry that the snapshot covers and the position of the one before), the others one chunk of the state machine
+each. The file replaces its predecessor in one durable rename, and only then the journal is trimmed. A damaged
+snapshot is never skipped: going on with an empty state machine (as stock pysyncobj does) would look like a healthy
+node that has forgotten everything.
 """
 
 import asyncio
@@ -220,7 +221,7 @@ class SnapshotSender:
 
 
 class SnapshotReceiver:
-    """Assembles a transfer. Chunks that do not continue it are dropped: the leader begins again when we do not catch up."""
+    """Assembles a transfer. Chunks that do not continue it are dropped: the leader will begin again."""
 
     def __init__(self) -> None:
         self._data = bytearray()

@@ -13,12 +13,12 @@ FatalHandler = Callable[[str], None]
 
 
 class DamagedQuorumError(StorageError):
-    """The quorum's folder cannot be trusted. The cure is to empty it: a blank voter learns everything from the others."""
+    """The quorum's folder cannot be trusted. The cure is to empty it: a blank voter learns from the others."""
 
     def __init__(self, path: str, fault: str) -> None:
         super().__init__(
-            f"{path}: {fault}. This voter may not take part with it: restore the disk, or move the whole folder away and"
-            " start again, then this voter learns everything from the others (they need a majority without it)"
+            f"{path}: {fault}. This voter may not take part with it: restore the disk, or move the whole folder away"
+            " and start again, then it learns everything from the others (they need a majority without it)"
         )
 
 

@@ -1,7 +1,9 @@
-"""The links between voters: dialing, the hello and who may pass it, dead peers, limits, and the directory for observers.
+"""The links between voters: dialing, the hello and who may pass it, dead peers, limits, and the directory for
+observers.
 
-Every pair of voters shares one connection, dialed by the one with the higher id. Nothing here knows what a message means.
-Foreign bytes (HTTP, TLS, pickles, announced gigabytes) end the connection unread, with one bounded line in the log.
+Every pair of voters shares one connection, dialed by the one with the higher id. Nothing here knows what a message
+means. Foreign bytes (HTTP, TLS, pickles, announced gigabytes) end the connection unread, with one bounded line in the
+log.
 """
 
 import asyncio
@@ -53,7 +55,7 @@ class TransportHandler(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MutualTls:
-    """Contexts that demand a certificate of the other side. A voter's has the DNS name `node-<id>`, nobody else's has."""
+    """Contexts that demand a certificate of the other side. Only a voter's has the DNS name `node-<id>`."""
 
     server: ssl.SSLContext
     client: ssl.SSLContext

@@ -1,7 +1,7 @@
 """What voters say to each other on the wire: frames, the hello, and the shape of every message. Pure.
 
-A frame is its length (4 bytes, big endian) and msgpack; never pickle, nothing else is ever decoded. What comes from the
-network is checked here, once: behind `check_message` a message has the fields and types that the core relies on.
+A frame is its length (4 bytes, big endian) and msgpack; never pickle, nothing else is ever decoded. What comes from
+the network is checked here, once: behind `check_message` a message has the fields and types that the core relies on.
 """
 
 import zlib

@@ -1,4 +1,4 @@
-"""A fake disk for the quorum: what was not flushed may be lost at a power failure, the last unflushed bytes may be torn."""
+"""A fake disk for the quorum: a power failure may lose or tear what was not flushed."""
 
 import random
 
@@ -6,7 +6,7 @@ from barnabas.log.errors import StorageError
 
 
 class FakeFile:
-    """Bytes with a durable prefix. `flush` runs in the executor: it makes durable what had been appended when it ended."""
+    """Bytes with a durable prefix. `flush` runs in the executor."""
 
     def __init__(self, disk: "FakeDisk") -> None:
         self.disk = disk

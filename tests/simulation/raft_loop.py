@@ -79,4 +79,3 @@ class DelayedExecutor(Executor):
             future.set_exception(error)
         else:
             future.set_result(result)
-

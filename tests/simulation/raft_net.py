@@ -1,4 +1,4 @@
-"""A fake network for the quorum: connections with delay, in order per direction; links are cut, slow in one way, reset."""
+"""A fake network for the quorum: delays, in order per direction; links are cut, slow in one way, reset."""
 
 import asyncio
 import random

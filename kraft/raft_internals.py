@@ -138,7 +138,7 @@ class RaftInternals(syncobj.SyncObj):  # type: ignore[misc]
         timing: RaftTiming,
         batch_bytes: int,
     ) -> None:
-        # The one place where pysyncobj's clock is set. There is one for the process: loop.time, or the virtual time that
+        # The one place where pysyncobj's clock is set. There is one for the process: loop.time, or the time that
         # all simulated nodes share.
         syncobj.monotonicTime = clock
         self.journal = journal
@@ -187,7 +187,7 @@ class RaftInternals(syncobj.SyncObj):  # type: ignore[misc]
 
     @property
     def commit_index(self) -> int:
-        return cast(int, self._SyncObj__raftCommitIndex)
+        return self._SyncObj__raftCommitIndex
 
     @commit_index.setter
     def commit_index(self, index: int) -> None:
@@ -196,7 +196,7 @@ class RaftInternals(syncobj.SyncObj):  # type: ignore[misc]
 
     @property
     def applied_index(self) -> int:
-        return cast(int, self._SyncObj__raftLastApplied)
+        return self._SyncObj__raftLastApplied
 
     @applied_index.setter
     def applied_index(self, index: int) -> None:
@@ -204,7 +204,7 @@ class RaftInternals(syncobj.SyncObj):  # type: ignore[misc]
 
     @property
     def election_deadline(self) -> float:
-        return cast(float, self._SyncObj__raftElectionDeadline)
+        return self._SyncObj__raftElectionDeadline
 
     @election_deadline.setter
     def election_deadline(self, deadline: float) -> None:

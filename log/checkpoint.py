@@ -106,4 +106,6 @@ def _number(path: str, field: str) -> int:
 
 
 def _damaged(path: str, fault: str) -> DamagedCheckpointError:
-    return DamagedCheckpointError(f"{path} is damaged: {fault}. Look for disk errors; restore it, or remove it to rebuild it")
+    return DamagedCheckpointError(
+        f"{path} is damaged: {fault}. Look for disk errors; restore it, or remove it to rebuild it"
+    )

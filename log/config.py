@@ -112,7 +112,9 @@ def _boolean(name: str, default: bool, text: str, *, broker: str | None = None) 
 def _choice(name: str, default: str, choices: tuple[str, ...], text: str, *, broker: str | None = None,
             many: bool = False) -> ConfigDefinition:  # fmt: skip
     kind = ConfigType.LIST if many else ConfigType.STRING
-    return ConfigDefinition(name=name, type=kind, default=default, choices=choices, documentation=text, broker_name=broker)
+    return ConfigDefinition(
+        name=name, type=kind, default=default, choices=choices, documentation=text, broker_name=broker
+    )
 
 
 _COMPRESSIONS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")

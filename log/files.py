@@ -223,7 +223,9 @@ class RealAppendFile:
 
     def _failed_before(self) -> StorageError:
         what = "a flush" if self._flush_failed else "a write"
-        return StorageError(f"{self.path} takes no more writes since {what} failed; mend the disk and restart the broker")
+        return StorageError(
+            f"{self.path} takes no more writes since {what} failed; mend the disk and restart the broker"
+        )
 
 
 class RealFileLock:

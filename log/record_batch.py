@@ -40,8 +40,11 @@ TIMESTAMP_TYPE_MASK = 0x08
 TRANSACTIONAL_MASK = 0x10
 CONTROL_MASK = 0x20
 CRC_COVERS_FROM = 21
+CRC_POSITION = 17
+MAX_TIMESTAMP_POSITION = 35
 
-_HEADER = struct.Struct(">qiibIhiqqqhii")
+HEADER = struct.Struct(">qiibIhiqqqhii")
+_HEADER = HEADER
 _OFFSET_AND_LENGTH = struct.Struct(">qi")
 _BASE_OFFSET = struct.Struct(">q")
 _LEADER_EPOCH = struct.Struct(">i")
@@ -102,12 +105,16 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     (base_offset, length, leader_epoch, magic, crc, attributes, last_offset_delta, base_timestamp, max_timestamp,
      producer_id, producer_epoch, base_sequence, record_count) = _HEADER.unpack_from(buffer, position)  # fmt: skip
     if magic != MAGIC:
-        raise CorruptRecordError(f"a record batch has magic {magic}; only magic {MAGIC} (Kafka 0.11 and later) is taken")
+        raise CorruptRecordError(
+            f"a record batch has magic {magic}; only magic {MAGIC} (Kafka 0.11 and later) is taken"
+        )
     size_bytes = length + LOG_OVERHEAD
     if size_bytes < HEADER_SIZE or size_bytes > available:
         raise CorruptRecordError(f"a record batch claims {size_bytes} bytes where {available} are there")
     if last_offset_delta < 0 or record_count < 0:
-        raise CorruptRecordError(f"a record batch claims {record_count} records and last offset delta {last_offset_delta}")
+        raise CorruptRecordError(
+            f"a record batch claims {record_count} records and last offset delta {last_offset_delta}"
+        )
     return BatchHeader(
         position=position,
         base_offset=base_offset,

@@ -5,7 +5,9 @@ from typing import NamedTuple
 
 from .errors import InvalidTopicError
 
-MAX_TOPIC_NAME_LENGTH = 249  # Kafka's limit: the name becomes a folder, with `-<partition>` behind it, in a 255-byte file name.
+MAX_TOPIC_NAME_LENGTH = (
+    249  # Kafka's limit: the name becomes a folder, with `-<partition>` behind it, in a 255-byte file name.
+)
 _LEGAL_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
@@ -33,7 +35,9 @@ def check_topic_name(name: str) -> str:
     if name in (".", ".."):
         raise InvalidTopicError(f"a topic cannot be called {name!r}: that is a folder of the file system")
     if len(name) > MAX_TOPIC_NAME_LENGTH:
-        raise InvalidTopicError(f"the topic name has {len(name)} characters; at most {MAX_TOPIC_NAME_LENGTH} are allowed")
+        raise InvalidTopicError(
+            f"the topic name has {len(name)} characters; at most {MAX_TOPIC_NAME_LENGTH} are allowed"
+        )
     if not _LEGAL_TOPIC_NAME.fullmatch(name):
         raise InvalidTopicError(f"the topic name {name!r} has an illegal character; use only a-z A-Z 0-9 . _ -")
     return name

@@ -1,6 +1,6 @@
 """Offset to position within a segment, sparse: one entry for about `index.interval.bytes` of the log.
 
-An entry (last offset of a batch − base offset of the segment, position where that batch begins) in Kafka's format. The
+An entry (last offset of a batch - base offset of the segment, position where that batch begins) in Kafka's format. The
 batch that holds an offset is found by a binary search here and one short scan of the log.
 """
 

@@ -5,7 +5,7 @@ Every time is an argument. What a failed write would have brought is nowhere: ne
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from . import checkpoint
@@ -61,10 +61,16 @@ class PartitionLog:
         recovery_point: int = 0,
         was_stopped_cleanly: bool = False,
         open_segments: OpenSegments | None = None,
+        before_truncation: Callable[[int], None] | None = None,
     ) -> None:
-        """Open the folder, which must exist; an empty one is a new log that begins at `log_start_offset`."""
+        """Open the folder, which must exist; an empty one is a new log that begins at `log_start_offset`.
+
+        `before_truncation(end_offset)` is called before records from there on go: a recovery point that was written
+        somewhere must come down first, or a crash would leave bytes behind it that nobody scans.
+        """
         self._files = files
         self._config = config
+        self._before_truncation = before_truncation
         self._open_segments = open_segments or OpenSegments()
         self._due_files: list[tuple[int, str]] = []
         self._epochs_lock = threading.Lock()
@@ -458,16 +464,13 @@ class PartitionLog:
     # --- truncating and deleting ---
 
     def truncate_to(self, offset: int) -> None:
-        """Cut off everything from `offset` on, durably. The owner must have checkpointed a recovery point not above it.
-
-        Inside of a batch the whole batch goes.
-        """
+        """Cut off everything from `offset` on, durably. Inside of a batch the whole batch goes."""
         if offset >= self.log_end_offset:
             return
         if offset <= self._segments[0].base_offset:
             self.truncate_fully_and_start_at(offset)
             return
-        self._truncations += 1
+        self._announce_truncation(offset)
         while self._segments[-1].base_offset >= offset:
             self._discard(self._segments.pop())
         self._active = self._segments[-1]
@@ -477,6 +480,13 @@ class PartitionLog:
         self._after_truncation()
         self._producers = self._load_producers()
         self._first_unstable_offset = self._producers.first_unstable_offset
+
+    def _announce_truncation(self, offset: int) -> None:
+        self._truncations += 1
+        if self._before_truncation is not None:
+            # The batch that holds the offset begins below it.
+            place = self._segments[segment_holding(self._segments, offset)].batch_at(offset)
+            self._before_truncation(offset if place is None else min(offset, place.base_offset))
 
     def _reopen_active(self) -> None:
         """Let a sealed segment grow again."""
@@ -496,6 +506,8 @@ class PartitionLog:
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything and begin anew at `offset`, as a replica does that is too far behind."""
         self._truncations += 1
+        if self._before_truncation is not None:
+            self._before_truncation(min(offset, self._segments[0].base_offset))
         while self._segments:
             self._discard(self._segments.pop())
         self._add_segment(offset, self._last_append_ms)
@@ -577,15 +589,17 @@ class PartitionLog:
         self._active.flush()
         if self._epochs_changed:
             self._save_epochs()
+        self.release()
+
+    def release(self) -> None:
+        """Let go of all open files; slices that are being sent keep theirs."""
         for segment in self._segments:
             self._open_segments.forget(segment)
             segment.release()
 
     def delete(self) -> None:
         """Remove the folder and all that is in it."""
-        for segment in self._segments:
-            self._open_segments.forget(segment)
-            segment.release()
+        self.release()
         self._files.remove_tree(self.directory)
 
 

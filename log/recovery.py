@@ -7,6 +7,7 @@ recovery point was flushed and is believed.
 
 import logging
 from dataclasses import dataclass
+from itertools import pairwise
 
 from .config import LogConfig
 from .files import Files
@@ -50,7 +51,7 @@ def recover_log(
         first = new_segment(files, directory, log_start_offset, config)
         first.start_empty()
         return RecoveredLog(segments=[first], truncated_bytes=0)
-    for segment, following in zip(segments, segments[1:], strict=False):
+    for segment, following in pairwise(segments):
         segment.next_offset = following.base_offset
     if was_stopped_cleanly:
         recovery_point = segments[-1].base_offset

@@ -1,6 +1,6 @@
 """Timestamp to offset within a segment, sparse.
 
-An entry (timestamp, offset − base offset of the segment) in Kafka's format says: up to this offset no record is younger
+An entry (timestamp, offset - base offset of the segment) in Kafka's format says: up to this offset no record is younger
 than this timestamp. When a segment is closed its last entry holds its largest timestamp, by which retention goes.
 """
 

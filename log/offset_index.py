@@ -42,7 +42,7 @@ class OffsetIndex(SparseIndex):
         """Forget entries of batches that reach `end_offset` or beyond."""
         self.truncate(self._floor(end_offset - 1 - self._base_offset, column=0))
 
-    def fits(self, size_bytes: int, next_offset: int) -> bool:
-        """False when an entry points outside of a segment of this size and end."""
+    def fits(self, size_bytes: int) -> bool:
+        """False when an entry points outside of a segment of this size."""
         last = self.last_entry
-        return last is None or (last[1] < size_bytes and self._base_offset + last[0] < next_offset)
+        return last is None or last[1] < size_bytes

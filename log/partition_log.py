@@ -84,8 +84,10 @@ class PartitionLog:
         self._epochs, epochs_are_sound = self._load_epochs()
         if not epochs_are_sound:
             recovery_point, was_stopped_cleanly = 0, False
+        saved_epochs = self._epochs.entries
         recovered = recover_log(files, directory, config=config, epochs=self._epochs, recovery_point=recovery_point,
                                 log_start_offset=log_start_offset, was_stopped_cleanly=was_stopped_cleanly)  # fmt: skip
+        self._epochs_changed |= self._epochs.entries != saved_epochs
         self._segments = recovered.segments
         self._active = self._segments[-1]
         self._active_since_ms = now_ms

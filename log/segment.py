@@ -261,11 +261,24 @@ class LogSegment:
         if trusted_up_to is not None:
             self._offset_index.truncate_to(trusted_up_to)
             self._time_index.truncate_to(trusted_up_to)
-        last = self._offset_index.last_entry
-        if not sound or (last is not None and last[1] >= self.size_bytes):
-            return self._forget_indexes()
         self.next_offset = self.base_offset
+        if not sound or not self._last_entry_is_true() or self._lacks_timestamps():
+            return self._forget_indexes()
         return self._start_of_unindexed()
+
+    def _last_entry_is_true(self) -> bool:
+        """Whether the last index entry points to the batch that it names."""
+        last = self._offset_index.last_entry
+        if last is None:
+            return True
+        if not self._offset_index.fits(self.size_bytes):
+            return False
+        found = next(self.batches(last[1], verify_crc=False), None)
+        return found is not None and found[0].last_offset == self.base_offset + last[0]
+
+    def _lacks_timestamps(self) -> bool:
+        """An empty time index is sound only if records have no timestamps (or if there is nothing to index yet)."""
+        return not len(self._time_index) and len(self._offset_index) > 0 and self.first_timestamp_ms != NO_TIMESTAMP
 
     def start_empty(self) -> None:
         """Be a new active segment, whatever files a power loss has brought back from before a truncation."""
@@ -296,7 +309,9 @@ class LogSegment:
         if self._indexes_loaded:
             return
         sound = self._offset_index.load(writable=False) & self._time_index.load(writable=False)
-        if not sound or not self._offset_index.fits(self.size_bytes, self.next_offset):
+        has_timestamps = self.size_bytes > 0 and self.first_timestamp_ms != NO_TIMESTAMP
+        is_complete = len(self._time_index) > 0 or not has_timestamps
+        if not (sound and is_complete and self._offset_index.fits(self.size_bytes)):
             self.rebuild_indexes()
             return
         self._indexes_loaded = True

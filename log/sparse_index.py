@@ -67,12 +67,13 @@ class SparseIndex:
             self._files.open_append(self.path).close()
 
     def truncate(self, count: int) -> None:
-        """Keep the first `count` entries."""
+        """Keep the first `count` entries, durably: entries that came back would point into bytes that were replaced."""
         keep = count * self._entry.size
         self._entries = bytearray(self._entries[:keep])
         if self._saved_bytes > keep:
             file = self._files.open_append(self.path)
             file.truncate(keep)
+            file.flush()
             file.close()
             self._saved_bytes = keep
 

@@ -4,16 +4,13 @@ One thread appends, reads and truncates; `flush` and `remove_due_files` may run 
 Every time is an argument. What a failed write would have brought is nowhere: neither in the file nor in memory.
 """
 
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from . import checkpoint
 from .append_check import AppendInfo, PlacedBatch, check_client_batches, stamp_append_time
 from .config import LogConfig
 from .errors import CorruptRecordError, FencedLeaderEpochError, InvalidRecordError, OffsetOutOfRangeError
 from .files import Files
-from .leader_epoch_cache import LeaderEpochCache
 from .open_segments import OpenSegments
 from .producer_snapshots import ProducerSnapshots
 from .producer_state import AppendedBatch, ProducerState
@@ -21,6 +18,7 @@ from .record_batch import NO_PRODUCER_ID, NO_TIMESTAMP, BatchHeader, Buffer, ite
 from .record_codec import first_record_at_or_after, is_abort_marker
 from .recovery import new_segment, recover_log
 from .retention import SegmentAge, expired_segments
+from .saved_epochs import SavedEpochs
 from .segment import FileSlice, LogSegment, segment_holding
 from .topic_partition import TopicPartition
 from .transaction_index import AbortedTransaction
@@ -73,21 +71,18 @@ class PartitionLog:
         self._before_truncation = before_truncation
         self._open_segments = open_segments or OpenSegments()
         self._due_files: list[tuple[int, str]] = []
-        self._epochs_lock = threading.Lock()
-        self._epochs_changed = False
         self._folder_changed = True
         self._truncations = 0  # so that a flush in another thread sees that it was overtaken
         self._snapshots = ProducerSnapshots(files, directory)
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.directory = directory
-        self._epochs, epochs_are_sound = self._load_epochs()
-        if not epochs_are_sound:
+        self._saved_epochs = SavedEpochs(files, directory)
+        self._epochs = self._saved_epochs.cache
+        if not self._saved_epochs.is_sound:
             recovery_point, was_stopped_cleanly = 0, False
-        saved_epochs = self._epochs.entries
         recovered = recover_log(files, directory, config=config, epochs=self._epochs, recovery_point=recovery_point,
                                 log_start_offset=log_start_offset, was_stopped_cleanly=was_stopped_cleanly)  # fmt: skip
-        self._epochs_changed |= self._epochs.entries != saved_epochs
         self._segments = recovered.segments
         self._active = self._segments[-1]
         self._active_since_ms = now_ms
@@ -188,8 +183,7 @@ class PartitionLog:
         end = headers[-1].position + headers[-1].size_bytes
         self._write(memoryview(buffer)[:end], batches, now_ms or batches[-1].max_timestamp_ms)
         for header in headers:
-            if header.leader_epoch > self._epochs.latest_epoch:
-                self._assign_epoch(header.leader_epoch, header.base_offset)
+            self._epochs.assign(header.leader_epoch, header.base_offset)
         if any(batch.producer_id != NO_PRODUCER_ID for batch in batches):
             self._note_producers(buffer, batches)
         return AppendInfo(first_offset=batches[0].base_offset, last_offset=batches[-1].last_offset,
@@ -392,7 +386,7 @@ class PartitionLog:
 
     def assign_epoch_start(self, epoch: int, offset: int) -> None:
         """Note that `epoch` begins at `offset`, before its first batch is appended."""
-        self._assign_epoch(epoch, offset)
+        self._epochs.assign(epoch, offset)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """The largest epoch here that is not above `epoch`, and where it ended; (-1, -1) when that is not known (KIP-279)."""
@@ -406,27 +400,7 @@ class PartitionLog:
             raise FencedLeaderEpochError(
                 f"{self.topic_partition} is in leader epoch {self._epochs.latest_epoch}, an append claims epoch {epoch}"
             )
-        self._assign_epoch(epoch, self.log_end_offset)
-
-    def _assign_epoch(self, epoch: int, offset: int) -> None:
-        if self._epochs.assign(epoch, offset):
-            # It goes to disk with the next flush: until then it can be read from the batches themselves.
-            self._epochs_changed = True
-
-    def _save_epochs(self) -> None:
-        with self._epochs_lock:
-            self._epochs_changed = False
-            checkpoint.write_epochs(self._files, f"{self.directory}/{checkpoint.LEADER_EPOCHS}", self._epochs.entries)
-
-    def _load_epochs(self) -> tuple[LeaderEpochCache, bool]:
-        try:
-            return LeaderEpochCache(
-                checkpoint.read_epochs(self._files, f"{self.directory}/{checkpoint.LEADER_EPOCHS}")
-            ), True
-        except checkpoint.DamagedCheckpointError:
-            # Every batch carries its epoch, so a scan of the whole log makes the file anew.
-            self._epochs_changed = True
-            return LeaderEpochCache(), False
+        self._epochs.assign(epoch, self.log_end_offset)
 
     # --- flushing ---
 
@@ -452,8 +426,7 @@ class PartitionLog:
         if self._folder_changed:
             self._folder_changed = False
             self._files.sync_dir(self.directory)
-        if self._epochs_changed:
-            self._save_epochs()
+        self._saved_epochs.save()
         if truncations == self._truncations:
             self.recovery_point = max(self.recovery_point, end_offset)
             if now_ms is not None:
@@ -500,7 +473,7 @@ class PartitionLog:
 
     def _after_truncation(self) -> None:
         self._epochs.truncate_from_end(self.log_end_offset)
-        self._save_epochs()
+        self._saved_epochs.save()
         self.recovery_point = min(self.recovery_point, self.log_end_offset)
         self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
         self.set_high_watermark(self.high_watermark)
@@ -521,7 +494,7 @@ class PartitionLog:
         self.log_start_offset = self.log_end_offset = offset
         self.recovery_point = min(self.recovery_point, offset)
         self.high_watermark = offset
-        self._save_epochs()
+        self._saved_epochs.save()
 
     def delete_records_before(self, offset: int) -> None:
         """Raise the log start offset; segments that lie wholly below go with the next retention."""
@@ -535,7 +508,7 @@ class PartitionLog:
         if offset > self.log_start_offset:
             self.log_start_offset = offset
             self.set_high_watermark(self.high_watermark)
-            self._epochs_changed |= self._epochs.truncate_from_start(offset)
+            self._epochs.truncate_from_start(offset)
 
     def delete_old_segments(self, now_ms: int) -> list[int]:
         """Take the segments out of the log that retention lets go; return their base offsets."""
@@ -589,8 +562,7 @@ class PartitionLog:
         self.flush()
         self._active.seal()
         self._active.flush()
-        if self._epochs_changed:
-            self._save_epochs()
+        self._saved_epochs.save()
         self.release()
 
     def release(self) -> None:

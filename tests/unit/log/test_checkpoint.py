@@ -1,4 +1,5 @@
 import pytest
+
 from barnabas.log import checkpoint
 from barnabas.log.files import RealFiles
 from barnabas.log.leader_epoch_cache import EpochStart
@@ -26,7 +27,18 @@ def test_epochs(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "1\n0\n", "0\n2\na 0 7\n", "0\n1\na 0\n", "0\n1\na 0 x\n", "0\n1\na 0 -1\n", "0\n1\na 0 7", "\0\0\0\0", "\xff"]
+    "text",
+    [
+        "",
+        "1\n0\n",
+        "0\n2\na 0 7\n",
+        "0\n1\na 0\n",
+        "0\n1\na 0 x\n",
+        "0\n1\na 0 -1\n",
+        "0\n1\na 0 7",
+        "\0\0\0\0",
+        "\xff",
+    ],
 )
 def test_damaged(tmp_path, text):
     file = tmp_path / "checkpoint"

@@ -5,10 +5,11 @@ import cramjam
 import lz4.frame
 import pytest
 import zstandard
-from barnabas.log.compression import Compression, compress, compression_of, decompress
-from barnabas.log.errors import CorruptRecordError, UnsupportedCompressionError
 from hypothesis import given
 from hypothesis import strategies as st
+
+from barnabas.log.compression import Compression, compress, compression_of, decompress
+from barnabas.log.errors import CorruptRecordError, UnsupportedCompressionError
 
 CODECS = [codec for codec in Compression if codec]
 

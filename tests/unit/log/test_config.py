@@ -1,4 +1,5 @@
 import pytest
+
 from barnabas.log.config import DEFINITIONS, LogConfig, broker_name
 from barnabas.log.errors import InvalidConfigError
 

@@ -2,6 +2,7 @@ import errno
 import os
 
 import pytest
+
 from barnabas.log.errors import StorageError
 from barnabas.log.files import RealFiles
 

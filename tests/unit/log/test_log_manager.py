@@ -1,13 +1,19 @@
 from random import Random
 
 import pytest
+from simulation.disk import SimulatedDisk
+from simulation.log_building import NOW_MS, append, base_offsets, read_all
+
 from barnabas.log.config import LogConfig
-from barnabas.log.errors import InconsistentClusterIdError, InvalidTopicError, StorageError, UnknownTopicOrPartitionError
+from barnabas.log.errors import (
+    InconsistentClusterIdError,
+    InvalidTopicError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+)
 from barnabas.log.files import RealFiles
 from barnabas.log.log_manager import LogManager
 from barnabas.log.topic_partition import TopicPartition
-from simulation.disk import SimulatedDisk
-from simulation.log_building import NOW_MS, append, base_offsets, read_all
 
 A, B, C = (TopicPartition("a", 0), TopicPartition("b-c", 1), TopicPartition("a", 1))
 DIRS = ("/one", "/two")

@@ -1,6 +1,9 @@
 from random import Random
 
 import pytest
+from simulation.disk import SimulatedDisk
+from simulation.log_building import DIRECTORY, NOW_MS, append, base_offsets, batch_of, open_log, read_all
+
 from barnabas.log.config import LogConfig
 from barnabas.log.errors import (
     CorruptRecordError,
@@ -17,8 +20,6 @@ from barnabas.log.errors import (
 from barnabas.log.files import RealFiles
 from barnabas.log.record_batch import iter_headers, read_header
 from barnabas.log.record_codec import ProducerFields, decode_columns, encode_batch
-from simulation.log_building import DIRECTORY, NOW_MS, append, base_offsets, batch_of, open_log, read_all
-from simulation.disk import SimulatedDisk
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=100)
 

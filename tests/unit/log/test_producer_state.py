@@ -1,4 +1,5 @@
 import pytest
+
 from barnabas.log import producer_state
 from barnabas.log.errors import CorruptRecordError, InvalidProducerEpochError, OutOfOrderSequenceError
 from barnabas.log.producer_state import ProducerState

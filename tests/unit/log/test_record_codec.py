@@ -2,6 +2,9 @@ import gc
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from barnabas.log.compression import Compression
 from barnabas.log.errors import BarnabasError, CorruptRecordError, InvalidRecordError
 from barnabas.log.record_batch import read_header
@@ -13,10 +16,10 @@ from barnabas.log.record_codec import (
     first_record_at_or_after,
     iter_records,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-_data = st.one_of(st.binary(max_size=30), st.sampled_from([b"x" * n for n in (62, 63, 64, 65, 8190, 8191, 8192, 70_000)]))
+_data = st.one_of(
+    st.binary(max_size=30), st.sampled_from([b"x" * n for n in (62, 63, 64, 65, 8190, 8191, 8192, 70_000)])
+)
 _optional = st.one_of(st.none(), _data)
 _stamps = st.one_of(st.integers(0, 2**41), st.integers(1_700_000_000_000, 1_700_000_000_200))
 _headers = st.lists(st.tuples(st.text(max_size=8), st.one_of(st.none(), st.binary(max_size=8))), max_size=3)
@@ -74,7 +77,12 @@ def test_compressed_batches(compression):
     producer = ProducerFields(producer_id=5, producer_epoch=2, base_sequence=9, is_transactional=True)
     encoded = encode_batch(values, timestamps_ms=1, compression=compression, producer=producer)
     header = read_header(encoded)
-    assert (header.compression, header.producer_id, header.producer_epoch, header.base_sequence) == (compression, 5, 2, 9)
+    assert (header.compression, header.producer_id, header.producer_epoch, header.base_sequence) == (
+        compression,
+        5,
+        2,
+        9,
+    )
     assert header.is_transactional
     assert [record.value for record in decode_batch(encoded)] == values
     assert [record.value for record in iter_records(encoded)] == values
@@ -130,5 +138,7 @@ def test_a_broker_does_not_import_aiokafka():
     import subprocess
     import sys
 
-    code = "import barnabas.log.log_manager, sys; sys.exit(any(n in sys.modules for n in ('aiokafka', 'lz4', 'cramjam')))"
+    code = (
+        "import barnabas.log.log_manager, sys; sys.exit(any(n in sys.modules for n in ('aiokafka', 'lz4', 'cramjam')))"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,11 +1,12 @@
 from random import Random
 
 import pytest
+from simulation.disk import SimulatedDisk
+from simulation.log_building import DIRECTORY, NOW_MS, append, base_offsets, batch_of, open_log, read_all
+
 from barnabas.log.config import LogConfig
 from barnabas.log.errors import OutOfOrderSequenceError
 from barnabas.log.record_codec import ProducerFields
-from simulation.log_building import DIRECTORY, NOW_MS, append, base_offsets, batch_of, open_log, read_all
-from simulation.disk import SimulatedDisk
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=100)
 LOG = f"{DIRECTORY}/{0:020d}.log"

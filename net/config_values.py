@@ -4,7 +4,6 @@ A value that cannot be read raises InvalidConfigError with what is allowed; `con
 """
 
 import dataclasses
-import difflib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
@@ -232,6 +231,8 @@ VOTERS: Final = Kind(
 
 def unknown_key(key: str, known: Iterable[str]) -> InvalidConfigError:
     """The error for a key that nobody knows; it names the nearest one that is known."""
+    import difflib  # here, because every start of a broker imports this module and few meet an unknown key
+
     near = difflib.get_close_matches(key, list(known), n=1, cutoff=0.6)
     cure = f"did you mean {near[0]}?" if near else "see `barnabas broker start --help` for where the keys are listed"
     return InvalidConfigError(f"unknown configuration key {key}: {cure}")

@@ -37,6 +37,7 @@ class ErrorCode(IntEnum):
     INVALID_SESSION_TIMEOUT = 26
     REBALANCE_IN_PROGRESS = 27
     INVALID_COMMIT_OFFSET_SIZE = 28
+    INVALID_TIMESTAMP = 32
     UNSUPPORTED_VERSION = 35
     TOPIC_ALREADY_EXISTS = 36
     INVALID_PARTITIONS = 37
@@ -47,6 +48,9 @@ class ErrorCode(IntEnum):
     INVALID_REQUEST = 42
     UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
     POLICY_VIOLATION = 44
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+    DUPLICATE_SEQUENCE_NUMBER = 46
+    INVALID_PRODUCER_EPOCH = 47
     KAFKA_STORAGE_ERROR = 56
     FETCH_SESSION_ID_NOT_FOUND = 70
     GROUP_ID_NOT_FOUND = 69
@@ -236,6 +240,30 @@ class StorageError(RetriableError):
     """A disk refused: full, read-only, EIO. The log that it concerns takes no more writes."""
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
+
+
+class InvalidTimestampError(BarnabasError):
+    """A record's timestamp is too far from the broker's clock."""
+
+    code = ErrorCode.INVALID_TIMESTAMP
+
+
+class OutOfOrderSequenceError(BarnabasError):
+    """A batch of an idempotent producer is missing before this one: it was lost, or this one overtook it."""
+
+    code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+class DuplicateSequenceError(BarnabasError):
+    """The batch was appended before, so long ago that its offset is not remembered."""
+
+    code = ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+
+
+class InvalidProducerEpochError(BarnabasError):
+    """Another producer with the same id and a newer epoch has taken over."""
+
+    code = ErrorCode.INVALID_PRODUCER_EPOCH
 
 
 class NonEmptyGroupError(BarnabasError):

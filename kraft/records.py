@@ -13,7 +13,7 @@ import msgpack
 
 from barnabas.log.value_codec import from_plain, to_plain
 
-from .image import Endpoint
+from .image import NO_LEADER, Endpoint
 
 FORMAT_VERSION = 1
 
@@ -101,6 +101,7 @@ class ControllerRecord:
     """The first record of a controller's term: from here on it decides."""
 
     controller_id: int
+    controller_epoch: int = 0  # the raft term
 
 
 @record(3)
@@ -180,6 +181,7 @@ class PartitionRecord:
     eligible_leader_replicas: tuple[int, ...] = ()
     adding_replicas: tuple[int, ...] = ()
     removing_replicas: tuple[int, ...] = ()
+    last_known_leader: int = NO_LEADER
 
 
 @record(23)
@@ -198,6 +200,7 @@ class PartitionChangeRecord:
     eligible_leader_replicas: tuple[int, ...] | None = None
     adding_replicas: tuple[int, ...] | None = None
     removing_replicas: tuple[int, ...] | None = None
+    last_known_leader: int | None = None
 
 
 TOPIC_RESOURCE = 2  # Kafka's ConfigResource types

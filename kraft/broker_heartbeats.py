@@ -40,9 +40,7 @@ class BrokerHeartbeats:
     def expired(self, node_ids: Iterable[int], *, now_ms: int) -> frozenset[int]:
         """Those of `node_ids` (the unfenced brokers) whose session is over."""
         return frozenset(
-            node_id
-            for node_id in node_ids
-            if not self.heard_within(node_id, self._session_timeout_ms, now_ms=now_ms)
+            node_id for node_id in node_ids if not self.heard_within(node_id, self._session_timeout_ms, now_ms=now_ms)
         )
 
     def next_expiry_ms(self, node_ids: Iterable[int]) -> int | None:

@@ -62,8 +62,11 @@ def elect(partition: PartitionImage, rules: ElectionRules, leaders: "Counter[int
         return led_by(partition, min(candidates, key=lambda node: (leaders[node], order(node))), leaders)
     last_resort = _outside_isr(partition, rules)
     if last_resort is not None:
-        # The new leader decides alone what the log is; whoever else was eligible stays so only by the ELR's rule.
-        return led_by(with_isr(partition, (last_resort,), rules), last_resort, leaders)
+        alone = with_isr(partition, (last_resort,), rules)
+        if last_resort not in partition.eligible_leader_replicas:
+            # It may lack what was committed: from here on its log is the truth, and nobody else is eligible.
+            alone = replace(alone, eligible_leader_replicas=())
+        return led_by(alone, last_resort, leaders)
     return led_by(partition, NO_LEADER, leaders)
 
 
@@ -110,9 +113,7 @@ def complete_reassignment(partition: PartitionImage, rules: ElectionRules) -> Pa
     return with_isr(ended, isr, rules)
 
 
-def difference(
-    topic_id: str, number: int, old: PartitionImage, new: PartitionImage
-) -> PartitionChangeRecord | None:
+def difference(topic_id: str, number: int, old: PartitionImage, new: PartitionImage) -> PartitionChangeRecord | None:
     """The record that turns `old` into `new`, or None. Its replay computes the epochs.
 
     Replicas that leave for good bump the leader epoch too (as in Kafka): one of them may still fetch, and must not count.

@@ -67,10 +67,10 @@ def decode_batch(command: bytes) -> RecordBatch:
             raise UnknownRecordError(
                 f"metadata format {version}; this version reads {FORMAT_VERSION}: upgrade this broker"
             )
-        records = tuple(from_plain(_class_of(item[0]), item[1:]) for item in plain)
+        records: tuple[Record, ...] = tuple(from_plain(_class_of(item[0]), item[1:]) for item in plain)
     except UnknownRecordError:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever is wrong with it, it cannot be applied, and that must stop us
+    except Exception as error:  # whatever is wrong with it: it cannot be applied, and that must stop us
         raise UnknownRecordError(f"a metadata command cannot be read: {error!r}") from error
     return RecordBatch(controller_epoch=controller_epoch, records=records)
 

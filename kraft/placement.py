@@ -60,7 +60,7 @@ class _Stripe:
         while len(chosen) < replication_factor:
             racks = Counter(broker.rack for broker in chosen)
             free = [(place, broker) for place, broker in enumerate(self._brokers) if broker not in chosen]
-            chosen.append(min(free, key=lambda item: self._follower_order(*item, racks))[1])
+            chosen.append(min(free, key=lambda item: self._follower_order(item[0], item[1], racks))[1])
         for broker in chosen:
             self._holds[broker.node_id] += 1
         self._placed += 1

@@ -10,7 +10,6 @@ import random
 
 from barnabas.kraft.requests import ControllerRequest, decode_answer, encode_request
 from barnabas.log.errors import (
-    BarnabasError,
     BrokerNotAvailableError,
     NetworkError,
     NotControllerError,
@@ -40,10 +39,13 @@ class ControllerChannel:
         self._rng = rng
         self._listener = listener
 
-    async def call(self, request: ControllerRequest, *, timeout_ms: int) -> object:
+    async def call(
+        self, request: ControllerRequest, *, timeout_ms: int, repeat_when_unknown: bool = True
+    ) -> object:
         """Return the controller's answer or raise the error that it gave.
 
-        Raises RequestTimedOutError when no controller answered in time: the change may or may not have happened.
+        Raises RequestTimedOutError when no controller answered in time: the change may or may not have happened. With
+        `repeat_when_unknown` False a request that may have been taken is not sent again; what had cut it off is raised.
         """
         deadline_ms = self._clock.now_ms() + timeout_ms
         backoff_ms = RETRY_BACKOFF_MS
@@ -53,7 +55,9 @@ class ControllerChannel:
                 raise RequestTimedOutError(f"no active controller answered within {timeout_ms} ms; try again")
             try:
                 return await asyncio.wait_for(self._ask_once(request, remaining_ms), remaining_ms / 1000)
-            except (NotControllerError, NetworkError, BrokerNotAvailableError):
+            except (NotControllerError, NetworkError, BrokerNotAvailableError) as error:
+                if isinstance(error, NetworkError) and not repeat_when_unknown:
+                    raise
                 pause_ms = min(backoff_ms * self._rng.uniform(0.5, 1.5), max(1, deadline_ms - self._clock.now_ms()))
                 await asyncio.sleep(pause_ms / 1000)
                 backoff_ms = min(backoff_ms * 2, MAX_RETRY_BACKOFF_MS)
@@ -66,7 +70,10 @@ class ControllerChannel:
             raise NotControllerError("the quorum has no leader at the moment")
         if leader_id == self._node_id:
             return await self._metadata.source.submit(request)
-        connection = await self._pool.get(*self.address_of(leader_id))
+        try:
+            connection = await self._pool.get(*self.address_of(leader_id))
+        except NetworkError as error:
+            raise BrokerNotAvailableError(error.message) from error  # definite: nothing was sent
         response = await connection.call(ControllerCallRequest(body=encode_request(request)), timeout_ms=timeout_ms)
         assert isinstance(response, ControllerCallResponse)
         return decode_answer(request, response.body)
@@ -81,8 +88,3 @@ class ControllerChannel:
         if address is None:
             raise BrokerNotAvailableError(f"the address of broker {node_id} is not known yet")
         return address
-
-
-def as_barnabas_error(error: Exception) -> BarnabasError:
-    """What a caller's caller is told when a call to the controller failed in whatever way."""
-    return error if isinstance(error, BarnabasError) else NetworkError(repr(error))

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 
 from barnabas.consumer_groups.coordinator import CoordinatorResult, GroupCoordinator
 from barnabas.kraft.group_slots import slot_of
-from barnabas.kraft.image import MetadataImage
 from barnabas.kraft.metadata_node import MetadataPublication
 from barnabas.kraft.records import Record
-from barnabas.kraft.requests import AppendGroupRecords
+from barnabas.kraft.requests import AppendGroupRecords, RenewSlot
 from barnabas.log.errors import BarnabasError, CoordinatorNotAvailableError, NotCoordinatorError
 
 from .broker_to_controller import ControllerChannel
@@ -73,6 +72,9 @@ class GroupService:
         self._slots: dict[int, _Slot] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._topics: dict[str, int] = {}
+        self._topic_ids: dict[str, str] = {}
+        # Machines get one time for deadlines and for commit timestamps: the wall clock's at start, which then never jumps.
+        self._epoch_ms = clock.wall_ms() - clock.now_ms()
         metadata.subscribe(self._published)
 
     # --- where a group is ---------------------------------------------------------------------------------------------
@@ -83,6 +85,9 @@ class GroupService:
         if slot.coordinator < 0:
             raise CoordinatorNotAvailableError(f"nobody coordinates group {group_id!r} at the moment; try again")
         return slot.coordinator
+
+    def now_ms(self) -> int:
+        return self._epoch_ms + self._clock.now_ms()
 
     def machines(self) -> list[GroupCoordinator]:
         return [slot.machine for slot in self._slots.values() if slot.machine is not None]
@@ -126,7 +131,7 @@ class GroupService:
             try:
                 if records:
                     request = AppendGroupRecords.of(self._node_id, slot.number, slot.coordinator_epoch, records)
-                    await self._controller.call(request, timeout_ms=APPEND_TIMEOUT_MS)
+                    await self._controller.call(request, timeout_ms=APPEND_TIMEOUT_MS, repeat_when_unknown=False)
             except BarnabasError as error:
                 self._append_failed(slot, batch, error)
                 return
@@ -136,18 +141,34 @@ class GroupService:
         slot.appending = False
 
     def _append_failed(self, slot: _Slot, batch: list[_Waiting], error: BarnabasError) -> None:
-        logger.warning("group slot=%d reloads: its append failed: %s", slot.number, error)
-        waiting = batch + slot.waiting
-        slot.waiting = []
-        slot.appending = False
+        """The machine stands on records that may never be. Its successor needs a newer coordinator epoch, under which
+        those records are void wherever they may still be on their way."""
+        logger.warning("group slot=%d reloads, its append failed: %s", slot.number, error)
+        waiting, slot.waiting = batch + slot.waiting, []
+        slot.machine = None
         _refuse(waiting, CoordinatorNotAvailableError(f"the coordinator must reload: {error.message}; try again"))
         if self._slots.get(slot.number) is slot:
-            self._host(slot.number, slot.coordinator_epoch)
+            slot.task = self._spawn(self._renew(slot))
+
+    async def _renew(self, slot: _Slot) -> None:
+        """The new epoch comes back as metadata, which hosts the slot anew."""
+        request = RenewSlot(node_id=self._node_id, slot=slot.number, coordinator_epoch=slot.coordinator_epoch)
+        while self._slots.get(slot.number) is slot:
+            try:
+                await self._controller.call(request, timeout_ms=APPEND_TIMEOUT_MS)
+                return
+            except NotCoordinatorError:
+                return
+            except BarnabasError as error:
+                logger.info("group slot=%d waits for a new epoch: %s", slot.number, error)
+                await asyncio.sleep(LOAD_RETRY_MS / 1000)
 
     # --- hosting ------------------------------------------------------------------------------------------------------
 
     def _published(self, publication: MetadataPublication) -> None:
         image = publication.image
+        if publication.changes.topics:
+            self._topics_changed(publication)
         for number in publication.changes.slots:
             owned = image.slots[number].coordinator == self._node_id
             hosted = self._slots.get(number)
@@ -155,8 +176,6 @@ class GroupService:
                 self._host(number, image.slots[number].coordinator_epoch)
             elif not owned and hosted is not None:
                 self._drop(number, image.slots[number].coordinator)
-        if publication.changes.topics:
-            self._topics_changed(image)
 
     def _host(self, number: int, coordinator_epoch: int) -> None:
         self._release(number)
@@ -165,25 +184,13 @@ class GroupService:
         slot.task = self._spawn(self._load(slot))
 
     async def _load(self, slot: _Slot) -> None:
-        while self._slots.get(slot.number) is slot:
-            try:
-                # Everything that an earlier append may have committed must be in what is loaded: a fence in the log.
-                await self._controller.call(
-                    AppendGroupRecords.of(self._node_id, slot.number, slot.coordinator_epoch, ()),
-                    timeout_ms=APPEND_TIMEOUT_MS,
-                )
-                offset, records = await self._metadata.source.slot_snapshot(slot.number)
-            except NotCoordinatorError:
-                return  # moved on: newer metadata is on its way
-            except BarnabasError as error:
-                logger.info("group slot=%d waits to load: %s", slot.number, error)
-                await asyncio.sleep(LOAD_RETRY_MS / 1000)
-                continue
-            slot.machine = self._make_coordinator(slot.number, slot.coordinator_epoch, records)
-            logger.debug("group slot=%d loaded epoch=%d offset=%d", slot.number, slot.coordinator_epoch, offset)
-            self._deliver_topics(slot)
-            self._set_timer(slot)
+        """What is committed when the slot's new epoch is known is all that an older epoch will ever have committed."""
+        offset, records = await self._metadata.source.slot_snapshot(slot.number)
+        if self._slots.get(slot.number) is not slot:
             return
+        slot.machine = self._make_coordinator(slot.number, slot.coordinator_epoch, records)
+        logger.debug("group slot=%d loaded epoch=%d offset=%d", slot.number, slot.coordinator_epoch, offset)
+        self._set_timer(slot)
 
     def _drop(self, number: int, new_coordinator: int) -> None:
         logger.debug("group slot=%d moved to broker %d", number, new_coordinator)
@@ -202,19 +209,24 @@ class GroupService:
 
     # --- topics and time ----------------------------------------------------------------------------------------------
 
-    def _topics_changed(self, image: MetadataImage) -> None:
+    def _topics_changed(self, publication: MetadataPublication) -> None:
+        before, image = self._topic_ids, publication.image
+        recreated = frozenset(
+            name
+            for name in publication.changes.topics
+            if name in before and name in image.topics and before[name] != image.topics[name].topic_id
+        )
+        self._topic_ids = {topic.name: topic.topic_id for topic in image.topics.values()}
         self._topics = {topic.name: len(topic.partitions) for topic in image.topics.values()}
         for slot in list(self._slots.values()):
-            self._deliver_topics(slot)
+            if slot.machine is not None:
+                changed = slot.machine.topics_changed(self._topics, self.now_ms(), recreated=recreated)
+                self._decided_alone(slot, changed)
 
     @property
     def topics(self) -> dict[str, int]:
         """Topic -> number of partitions: what assignments are made from."""
         return self._topics
-
-    def _deliver_topics(self, slot: _Slot) -> None:
-        if slot.machine is not None:
-            self._decided_alone(slot, slot.machine.topics_changed(self._topics, self._clock.now_ms()))
 
     def _set_timer(self, slot: _Slot) -> None:
         if slot.timer is not None:
@@ -224,12 +236,12 @@ class GroupService:
             return
         deadline_ms = slot.machine.next_deadline_ms()
         if deadline_ms is not None:
-            delay_ms = max(1, deadline_ms - self._clock.now_ms())
+            delay_ms = max(1, deadline_ms - self.now_ms())
             slot.timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._tick, slot)
 
     def _tick(self, slot: _Slot) -> None:
         if slot.machine is not None and self._slots.get(slot.number) is slot:
-            self._decided_alone(slot, slot.machine.tick(self._clock.now_ms()))
+            self._decided_alone(slot, slot.machine.tick(self.now_ms()))
 
     def _decided_alone(self, slot: _Slot, result: CoordinatorResult) -> None:
         """A decision that nobody waits for."""

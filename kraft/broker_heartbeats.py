@@ -21,6 +21,10 @@ class BrokerHeartbeats:
         self._session_timeout_ms = session_timeout_ms
         self._sessions: dict[int, _Session] = {}
 
+    def restart(self) -> None:
+        """Forget everything: another controller was active in between."""
+        self._sessions.clear()
+
     def touch(self, node_id: int, *, now_ms: int, metadata_offset: int = -1) -> None:
         self._sessions[node_id] = _Session(last_contact_ms=now_ms, metadata_offset=metadata_offset)
 

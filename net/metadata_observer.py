@@ -7,9 +7,11 @@ that offset holds. An observer never decides: requests to "its" controller are a
 import asyncio
 import logging
 import random
+from collections.abc import Callable
 
+from barnabas.kraft.metadata_feed import MetadataFeed
 from barnabas.kraft.metadata_node import MetadataNode
-from barnabas.kraft.quorum import CommittedCommand, Leadership
+from barnabas.kraft.quorum import CommittedCommand
 from barnabas.kraft.records import Record
 from barnabas.kraft.requests import ControllerRequest
 from barnabas.log.errors import BarnabasError, NotControllerError
@@ -35,21 +37,20 @@ class MetadataObserver:
         self,
         *,
         node_id: int,
-        node: MetadataNode,
+        build_node: Callable[[Subscriber], MetadataNode],
         directory: QuorumDirectory,
         pool: RpcPool,
         rng: random.Random,
     ) -> None:
         self._node_id = node_id
-        self._node = node
+        self._build_node = build_node
         self._directory = directory
         self._pool = pool
         self._rng = rng
         self._task: asyncio.Task[None] | None = None
-        self._offset = 0
 
     async def start(self, publish: Subscriber) -> None:
-        self._node.publish_to(publish)
+        self._node = self._build_node(publish)
         self._task = asyncio.get_running_loop().create_task(self._follow())
 
     async def _follow(self) -> None:
@@ -67,26 +68,23 @@ class MetadataObserver:
     async def _fetch(self, host: str, port: int) -> None:
         connection = await self._pool.get(host, port)
         request = MetadataFeedRequest(
-            node_id=self._node_id, after_offset=self._offset, max_bytes=FEED_MAX_BYTES, max_wait_ms=FEED_WAIT_MS
+            node_id=self._node_id, after_offset=self._node.image.offset, max_bytes=FEED_MAX_BYTES, max_wait_ms=FEED_WAIT_MS
         )
         answer = await connection.call(request, timeout_ms=FEED_TIMEOUT_MS)
         assert isinstance(answer, MetadataFeedResponse)
         self._apply(answer)
 
     def _apply(self, answer: MetadataFeedResponse) -> None:
-        leader_id = None if answer.leader_id < 0 else answer.leader_id
-        self._node.leadership_changed(Leadership(leader_id=leader_id, term=answer.term, is_self=False))
-        if answer.snapshot_offset >= 0:
-            self._node.restore(answer.snapshot_offset, answer.snapshot_chunks)
-            self._offset = answer.snapshot_offset
-        commands = [
-            CommittedCommand(index=entry.index, term=entry.term, command=entry.command)
-            for entry in answer.entries
-            if entry.index > self._offset
-        ]
-        if commands:
-            self._node.committed(commands)
-            self._offset = commands[-1].index
+        self._node.apply_feed(
+            MetadataFeed(
+                commands=tuple(
+                    CommittedCommand(index=entry.index, term=entry.term, command=entry.command)
+                    for entry in answer.entries
+                ),
+                snapshot_index=None if answer.snapshot_offset < 0 else answer.snapshot_offset,
+                snapshot=answer.snapshot_chunks,
+            )
+        )
 
     async def submit(self, request: ControllerRequest) -> object:
         raise NotControllerError(f"broker {self._node_id} is an observer of the quorum; ask the controller")
@@ -94,7 +92,7 @@ class MetadataObserver:
     async def slot_snapshot(self, slot: int) -> tuple[int, list[Record]]:
         return self._node.slot_snapshot(slot)
 
-    async def feed(self, after_offset: int, max_bytes: int) -> MetadataFeedResponse:
+    async def feed(self, after_offset: int, max_bytes: int) -> MetadataFeed:
         raise NotControllerError(f"broker {self._node_id} is an observer of the quorum; ask a voter")
 
     def broker_address(self, node_id: int) -> tuple[str, int] | None:

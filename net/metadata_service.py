@@ -10,13 +10,12 @@ from collections.abc import Callable
 from typing import Protocol
 
 from barnabas.kraft.image import MetadataImage
+from barnabas.kraft.metadata_feed import MetadataFeed
 from barnabas.kraft.metadata_node import MetadataPublication
 from barnabas.kraft.quorum import Leadership
 from barnabas.kraft.records import Record
 from barnabas.kraft.requests import ControllerRequest
 from barnabas.log.errors import RequestTimedOutError
-
-from .protocol.responses import MetadataFeedResponse
 
 logger = logging.getLogger("barnabas.metadata")
 
@@ -35,7 +34,7 @@ class MetadataSource(Protocol):
     async def slot_snapshot(self, slot: int) -> tuple[int, list[Record]]:
         """The records that rebuild a slot, and the metadata offset that they stand for."""
 
-    async def feed(self, after_offset: int, max_bytes: int) -> MetadataFeedResponse:
+    async def feed(self, after_offset: int, max_bytes: int) -> MetadataFeed:
         """What an observer is missing. Raises NotControllerError on a node that holds no quorum log."""
 
     def broker_address(self, node_id: int) -> tuple[str, int] | None:
@@ -69,12 +68,12 @@ class MetadataService:
         await self.source.close()
 
     def _published(self, publication: MetadataPublication) -> None:
-        if publication.leadership.leader_id != self.leadership.leader_id:
+        if publication.leader.leader_id != self.leadership.leader_id:
             logger.info(
-                "quorum leader=%s term=%d", publication.leadership.leader_id, publication.leadership.term
+                "quorum leader=%s term=%d", publication.leader.leader_id, publication.leader.term
             )
         self.image = publication.image
-        self.leadership = publication.leadership
+        self.leadership = publication.leader
         self.is_active_controller = publication.is_active_controller
         for subscriber in self._subscribers:
             subscriber(publication)

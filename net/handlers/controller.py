@@ -10,7 +10,7 @@ from barnabas.kraft.requests import decode_request, encode_answer
 from barnabas.log.errors import BarnabasError, RequestTimedOutError
 from barnabas.net.dispatcher import RequestContext
 from barnabas.net.protocol.requests import ControllerCallRequest, MetadataFeedRequest
-from barnabas.net.protocol.responses import ControllerCallResponse, MetadataFeedResponse
+from barnabas.net.protocol.responses import ControllerCallResponse, FeedEntry, MetadataFeedResponse
 
 from .services import Services
 
@@ -36,4 +36,14 @@ class ControllerHandlers:
             await metadata.wait_for_offset(request.after_offset + 1, timeout_ms=wait_ms)
         except (RequestTimedOutError, asyncio.TimeoutError):
             pass  # an empty answer still tells who leads
-        return await metadata.source.feed(request.after_offset, min(request.max_bytes, MAX_FEED_BYTES))
+        feed = await metadata.source.feed(request.after_offset, min(request.max_bytes, MAX_FEED_BYTES))
+        leader_id = metadata.leadership.leader_id
+        return MetadataFeedResponse(
+            leader_id=-1 if leader_id is None else leader_id,
+            term=metadata.leadership.term,
+            entries=tuple(
+                FeedEntry(index=command.index, term=command.term, command=command.command) for command in feed.commands
+            ),
+            snapshot_offset=-1 if feed.snapshot_index is None else feed.snapshot_index,
+            snapshot_chunks=feed.snapshot,
+        )

@@ -64,6 +64,7 @@ class PartitionImage:
     eligible_leader_replicas: tuple[int, ...] = ()  # KIP-966
     adding_replicas: tuple[int, ...] = ()
     removing_replicas: tuple[int, ...] = ()
+    last_known_leader: int = NO_LEADER  # while there is no leader: who led last (KIP-966, "last known leader")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +95,9 @@ class MetadataImage:
     topics: dict[str, TopicImage] = field(default_factory=dict)
     topic_names: dict[str, str] = field(default_factory=dict)  # topic id -> name
     topic_configs: dict[str, dict[str, str]] = field(default_factory=dict)
-    broker_configs: dict[str, dict[str, str]] = field(default_factory=dict)  # by node id, "" is the cluster-wide default
+    broker_configs: dict[str, dict[str, str]] = field(
+        default_factory=dict
+    )  # by node id, "" is the cluster-wide default
     slots: tuple[SlotImage, ...] = (SlotImage(),) * SLOT_COUNT
     next_producer_id: int = 0
 

@@ -1,0 +1,268 @@
+"""What brokers ask of the controller, and what it answers: values, and their form on the wire (an opaque body of one RPC).
+
+Every broker may take an admin request from a client; it turns it into one of these and hands it to the active controller,
+in its own process or by the broker-to-controller RPC. An error answers instead of the response: code and message.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
+
+import msgpack
+
+from barnabas.log.errors import BarnabasError, ErrorCode, InvalidRequestError, error_for
+from barnabas.log.value_codec import from_plain, to_plain
+
+from .image import Endpoint
+from .records import Record, RecordBatch, decode_batch, encode_batch
+
+
+class ControllerRequest:
+    """Base of the requests below."""
+
+    __slots__ = ()
+    kind: ClassVar[int]
+    response_type: ClassVar[type]
+
+
+C = TypeVar("C", bound=type)
+_by_kind: dict[int, type] = {}
+
+
+def _request(kind: int, response_type: type) -> Callable[[C], C]:
+    def register(cls: C) -> C:
+        assert kind not in _by_kind
+        cls.kind = kind  # type: ignore[attr-defined]
+        cls.response_type = response_type  # type: ignore[attr-defined]
+        _by_kind[kind] = cls
+        return cls
+
+    return register
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """It is committed. `offset` is the quorum index: an image of at least this offset shows it."""
+
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    broker_epoch: int
+    offset: int = 0
+
+
+@_request(1, Registered)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterBroker(ControllerRequest):
+    node_id: int
+    incarnation: str  # fresh for every start of a process: a retry of the same one gets the same broker epoch
+    cluster_id: str  # "" when the broker's folders are empty
+    endpoints: tuple[Endpoint, ...]
+    admin_endpoint: Endpoint | None = None
+    rack: str | None = None
+    directories: tuple[str, ...] = ()
+    min_feature_level: int = 1
+    max_feature_level: int = 1
+    lost_unflushed_data: bool = False  # a lossy restart: KIP-966 takes it out of the eligible replicas
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatAnswer:
+    fenced: bool
+    may_shut_down: bool  # a controlled shutdown has moved everything away
+
+
+@_request(2, HeartbeatAnswer)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerHeartbeat(ControllerRequest):
+    node_id: int
+    broker_epoch: int
+    metadata_offset: int  # of the image that the broker has applied
+    want_fence: bool = False
+    want_shut_down: bool = False
+
+
+@_request(3, Done)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnregisterBroker(ControllerRequest):
+    node_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IsrMember:
+    node_id: int
+    broker_epoch: int  # KIP-903: of the incarnation that the leader saw fetching; -1 for the leader itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionIsrProposal:
+    topic_id: str
+    partition: int
+    leader_epoch: int
+    partition_epoch: int
+    isr: tuple[IsrMember, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionIsrAnswer:
+    topic_id: str
+    partition: int
+    error: int  # an ErrorCode; 0: the proposal is committed
+    leader: int = -1
+    leader_epoch: int = -1
+    partition_epoch: int = -1
+    isr: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterPartitionAnswer:
+    partitions: tuple[PartitionIsrAnswer, ...]
+
+
+@_request(4, AlterPartitionAnswer)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterPartition(ControllerRequest):
+    """A leader proposes new in-sync replica sets. Refused as a whole when the broker epoch of the leader is stale."""
+
+    node_id: int
+    broker_epoch: int
+    partitions: tuple[PartitionIsrProposal, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicCreated:
+    name: str
+    topic_id: str
+    partition_count: int
+    replication_factor: int
+    offset: int = 0
+
+
+@_request(5, TopicCreated)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateTopic(ControllerRequest):
+    name: str
+    partition_count: int = -1  # -1: the cluster's default
+    replication_factor: int = -1
+    assignment: tuple[tuple[int, ...], ...] = ()  # replicas by partition, instead of the two above
+    configs: dict[str, str] | None = None
+    validate_only: bool = False
+
+
+@_request(6, Done)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteTopic(ControllerRequest):
+    name: str
+
+
+@_request(7, Done)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddPartitions(ControllerRequest):
+    name: str
+    total_count: int
+    assignment: tuple[tuple[int, ...], ...] = ()  # of the new partitions only
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigChange:
+    key: str
+    value: str | None  # None: back to the default
+
+
+@_request(8, Done)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterConfig(ControllerRequest):
+    resource_type: int
+    resource: str
+    changes: tuple[ConfigChange, ...]
+    validate_only: bool = False
+
+
+@_request(9, Done)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElectLeader(ControllerRequest):
+    """Preferred: back to the first replica. A target must be in the ISR (`partition transfer-leadership`)."""
+
+    topic: str
+    partition: int
+    target: int | None = None
+    unclean: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerIdBlock:
+    first: int
+    count: int
+
+
+@_request(10, ProducerIdBlock)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocateProducerIds(ControllerRequest):
+    node_id: int
+    broker_epoch: int
+
+
+@_request(11, Done)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendGroupRecords(ControllerRequest):
+    """A coordinator's records of one slot, as an encoded record batch; refused when its coordinator epoch is stale."""
+
+    node_id: int
+    slot: int
+    coordinator_epoch: int
+    batch: bytes
+
+    @staticmethod
+    def of(node_id: int, slot: int, coordinator_epoch: int, records: tuple[Record, ...]) -> "AppendGroupRecords":
+        batch = encode_batch(RecordBatch(controller_epoch=0, records=records))
+        return AppendGroupRecords(node_id=node_id, slot=slot, coordinator_epoch=coordinator_epoch, batch=batch)
+
+    def records(self) -> tuple[Record, ...]:
+        return decode_batch(self.batch).records
+
+
+@_request(12, Done)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignReplicas(ControllerRequest):
+    """A reassignment: the replicas that a partition shall have in the end; () cancels one under way."""
+
+    topic: str
+    partition: int
+    replicas: tuple[int, ...]
+
+
+def encode_request(request: ControllerRequest) -> bytes:
+    packed: bytes = msgpack.packb([request.kind, to_plain(request)])
+    return packed
+
+
+def decode_request(body: bytes) -> ControllerRequest:
+    """Raises InvalidRequestError."""
+    try:
+        kind, plain = msgpack.unpackb(body)
+        cls = _by_kind[kind]
+    except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
+        raise InvalidRequestError(f"not a request that this controller knows: {error!r}") from error
+    request: ControllerRequest = from_plain(cls, plain)
+    return request
+
+
+def encode_answer(answer: object) -> bytes:
+    """`answer` is a response value or a BarnabasError."""
+    if isinstance(answer, BarnabasError):
+        packed: bytes = msgpack.packb([int(answer.code), answer.message])
+    else:
+        packed = msgpack.packb([0, to_plain(answer)])
+    return packed
+
+
+def decode_answer(request: ControllerRequest, body: bytes) -> object:
+    """Return the response; raise the error that was answered."""
+    code, plain = msgpack.unpackb(body)
+    if code != ErrorCode.NONE:
+        raise error_for(code, plain)
+    response: object = from_plain(request.response_type, plain)
+    return response

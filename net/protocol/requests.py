@@ -1,0 +1,350 @@
+"""Requests as frozen values: what handlers see, whatever protocol and version they came in.
+
+Versions end in the codecs. Topic names are used throughout; where a request must not meet a topic that was deleted and made
+again under the same name (replication), the topic id travels too. `RESPONSE_OF` (responses.py) pairs them with their answers.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from barnabas.log.record_batch import Buffer
+
+from .api_keys import ApiKey
+
+EARLIEST_TIMESTAMP = -2
+LATEST_TIMESTAMP = -1
+MAX_TIMESTAMP = -3
+CONSUMER_REPLICA_ID = -1
+READ_UNCOMMITTED = 0
+READ_COMMITTED = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducePartition:
+    topic: str
+    partition: int
+    records: Buffer  # one or more whole batches; writable, because the leader patches them in place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProduceRequest:
+    api_key: ClassVar[ApiKey] = ApiKey.PRODUCE
+    acks: int  # 0 no reply, 1 leader, -1 all in-sync replicas
+    timeout_ms: int
+    partitions: tuple[ProducePartition, ...]
+    transactional_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchPartition:
+    topic: str
+    partition: int
+    fetch_offset: int
+    max_bytes: int
+    current_leader_epoch: int = -1  # -1: not checked
+    last_fetched_epoch: int = -1  # of the last record before fetch_offset; -1: divergence is not checked
+    log_start_offset: int = -1  # followers only
+    topic_id: str = ""  # followers only
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchRequest:
+    api_key: ClassVar[ApiKey] = ApiKey.FETCH
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    partitions: tuple[FetchPartition, ...]
+    replica_id: int = CONSUMER_REPLICA_ID
+    broker_epoch: int = -1  # of the fetching follower (KIP-903)
+    isolation_level: int = READ_UNCOMMITTED
+    rack: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListOffsetsPartition:
+    topic: str
+    partition: int
+    timestamp_ms: int  # or one of the negative constants above
+    current_leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListOffsetsRequest:
+    api_key: ClassVar[ApiKey] = ApiKey.LIST_OFFSETS
+    partitions: tuple[ListOffsetsPartition, ...]
+    isolation_level: int = READ_UNCOMMITTED
+    replica_id: int = CONSUMER_REPLICA_ID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataRequest:
+    """`topics` None: all. `known_offset`: with a wait, answer as soon as the metadata is newer (0: answer at once)."""
+
+    api_key: ClassVar[ApiKey] = ApiKey.METADATA
+    topics: tuple[str, ...] | None = None
+    allow_auto_topic_creation: bool = False
+    known_offset: int = 0
+    max_wait_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochPartition:
+    topic: str
+    partition: int
+    leader_epoch: int
+    current_leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetForLeaderEpochRequest:
+    api_key: ClassVar[ApiKey] = ApiKey.OFFSET_FOR_LEADER_EPOCH
+    partitions: tuple[EpochPartition, ...]
+    replica_id: int = CONSUMER_REPLICA_ID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteRecordsRequest:
+    """Move the log start offset of one partition to `before_offset` (-1: the high watermark)."""
+
+    api_key: ClassVar[ApiKey] = ApiKey.DELETE_RECORDS
+    topic: str
+    partition: int
+    before_offset: int
+
+
+# --- topics and configuration ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateTopicRequest:
+    api_key: ClassVar[ApiKey] = ApiKey.CREATE_TOPIC
+    name: str
+    partition_count: int = -1
+    replication_factor: int = -1
+    assignment: tuple[tuple[int, ...], ...] = ()
+    configs: dict[str, str] | None = None
+    validate_only: bool = False
+    timeout_ms: int = 30_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteTopicRequest:
+    api_key: ClassVar[ApiKey] = ApiKey.DELETE_TOPIC
+    name: str
+    timeout_ms: int = 30_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddPartitionsRequest:
+    api_key: ClassVar[ApiKey] = ApiKey.ADD_PARTITIONS
+    name: str
+    total_count: int
+    assignment: tuple[tuple[int, ...], ...] = ()
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigEntryChange:
+    key: str
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterConfigRequest:
+    api_key: ClassVar[ApiKey] = ApiKey.ALTER_CONFIG
+    resource_type: int  # 2 topic, 4 broker, as in Kafka
+    resource: str
+    changes: tuple[ConfigEntryChange, ...]
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeConfigsRequest:
+    api_key: ClassVar[ApiKey] = ApiKey.DESCRIBE_CONFIGS
+    resource_type: int
+    resource: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElectLeaderRequest:
+    api_key: ClassVar[ApiKey] = ApiKey.ELECT_LEADER
+    topic: str
+    partition: int
+    target: int | None = None
+    unclean: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignReplicasRequest:
+    api_key: ClassVar[ApiKey] = ApiKey.ASSIGN_REPLICAS
+    topic: str
+    partition: int
+    replicas: tuple[int, ...]
+
+
+# --- the cluster -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeClusterRequest:
+    api_key: ClassVar[ApiKey] = ApiKey.DESCRIBE_CLUSTER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeQuorumRequest:
+    api_key: ClassVar[ApiKey] = ApiKey.DESCRIBE_QUORUM
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnregisterBrokerRequest:
+    api_key: ClassVar[ApiKey] = ApiKey.UNREGISTER_BROKER
+    node_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerCallRequest:
+    """Broker to controller: one request of kraft.requests, opaque here."""
+
+    api_key: ClassVar[ApiKey] = ApiKey.CONTROLLER_CALL
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataFeedRequest:
+    """An observer asks a voter for committed commands behind `after_offset` (long poll)."""
+
+    api_key: ClassVar[ApiKey] = ApiKey.METADATA_FEED
+    node_id: int
+    after_offset: int
+    max_bytes: int
+    max_wait_ms: int
+
+
+# --- consumer groups -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindCoordinatorRequest:
+    api_key: ClassVar[ApiKey] = ApiKey.FIND_COORDINATOR
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnedPartitions:
+    topic: str
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupHeartbeatRequest:
+    """KIP-848. `member_epoch` 0 joins, -1 leaves, -2 leaves as a static member who will be back. None: unchanged."""
+
+    api_key: ClassVar[ApiKey] = ApiKey.CONSUMER_GROUP_HEARTBEAT
+    group_id: str
+    member_id: str
+    member_epoch: int
+    instance_id: str | None = None
+    rack: str | None = None
+    client_id: str = ""
+    subscribed_topics: tuple[str, ...] | None = None
+    subscribed_pattern: str | None = None
+    rebalance_timeout_ms: int = -1
+    session_timeout_ms: int = -1
+    assignor: str | None = None
+    owned: tuple[OwnedPartitions, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetCommitPartition:
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetCommitRequest:
+    """`member_id` "" with epoch -1: a commit from outside of the group, taken while it has no members."""
+
+    api_key: ClassVar[ApiKey] = ApiKey.OFFSET_COMMIT
+    group_id: str
+    member_id: str
+    member_epoch: int
+    partitions: tuple[OffsetCommitPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetFetchRequest:
+    """`partitions` None: all that the group has committed."""
+
+    api_key: ClassVar[ApiKey] = ApiKey.OFFSET_FETCH
+    group_id: str
+    partitions: tuple[OwnedPartitions, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListGroupsRequest:
+    """Lists the groups that the asked broker coordinates."""
+
+    api_key: ClassVar[ApiKey] = ApiKey.LIST_GROUPS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeGroupRequest:
+    api_key: ClassVar[ApiKey] = ApiKey.DESCRIBE_GROUPS
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteGroupRequest:
+    api_key: ClassVar[ApiKey] = ApiKey.DELETE_GROUP
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetOffsetsRequest:
+    """`group seek`: set committed offsets, also of a group that is running."""
+
+    api_key: ClassVar[ApiKey] = ApiKey.RESET_OFFSETS
+    group_id: str
+    partitions: tuple[OffsetCommitPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerShutdownRequest:
+    """Ask this broker to stop in a controlled way (`broker drain` and the scripts)."""
+
+    api_key: ClassVar[ApiKey] = ApiKey.BROKER_SHUTDOWN
+    node_id: int
+
+
+Request = (
+    ProduceRequest
+    | FetchRequest
+    | ListOffsetsRequest
+    | MetadataRequest
+    | OffsetForLeaderEpochRequest
+    | DeleteRecordsRequest
+    | CreateTopicRequest
+    | DeleteTopicRequest
+    | AddPartitionsRequest
+    | AlterConfigRequest
+    | DescribeConfigsRequest
+    | ElectLeaderRequest
+    | AssignReplicasRequest
+    | DescribeClusterRequest
+    | DescribeQuorumRequest
+    | UnregisterBrokerRequest
+    | ControllerCallRequest
+    | MetadataFeedRequest
+    | FindCoordinatorRequest
+    | ConsumerGroupHeartbeatRequest
+    | OffsetCommitRequest
+    | OffsetFetchRequest
+    | ListGroupsRequest
+    | DescribeGroupRequest
+    | DeleteGroupRequest
+    | ResetOffsetsRequest
+    | BrokerShutdownRequest
+)

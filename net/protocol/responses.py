@@ -1,0 +1,378 @@
+"""Responses as frozen values. An `error` is an ErrorCode; `message` says in words what happened and what to do about it.
+
+A request that fails as a whole is answered by `ErrorResponse`, whatever its API.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from barnabas.log.record_batch import Buffer
+
+from . import requests
+from .requests import OwnedPartitions
+
+
+class FileRegion(Protocol):
+    """Bytes that still lie in a segment file: sent by sendfile where they are large, read and sent where they are small."""
+
+    @property
+    def position(self) -> int: ...
+    @property
+    def size_bytes(self) -> int: ...
+    def fileno(self) -> int | None:
+        """None where there is no real file (simulation): then `read` must be used."""
+
+    def read(self) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorResponse:
+    error: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducePartitionResponse:
+    topic: str
+    partition: int
+    error: int = 0
+    message: str = ""
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+    leader_id: int = -1  # a hint with NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH
+    leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProduceResponse:
+    partitions: tuple[ProducePartitionResponse, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchPartitionResponse:
+    topic: str
+    partition: int
+    error: int = 0
+    message: str = ""
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    diverging_epoch: int = -1  # with it: truncate to the end of this epoch (KIP-595)
+    diverging_end_offset: int = -1
+    leader_id: int = -1
+    leader_epoch: int = -1
+    preferred_read_replica: int = -1
+    records: Buffer | FileRegion = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchResponse:
+    partitions: tuple[FetchPartitionResponse, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListOffsetsPartitionResponse:
+    topic: str
+    partition: int
+    error: int = 0
+    message: str = ""
+    offset: int = -1
+    timestamp_ms: int = -1
+    leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListOffsetsResponse:
+    partitions: tuple[ListOffsetsPartitionResponse, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerMetadata:
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionMetadata:
+    error: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    offline: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicMetadata:
+    error: int
+    name: str
+    topic_id: str = ""
+    internal: bool = False
+    partitions: tuple[PartitionMetadata, ...] = ()
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataResponse:
+    cluster_id: str
+    controller_id: int
+    offset: int
+    brokers: tuple[BrokerMetadata, ...]
+    topics: tuple[TopicMetadata, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochEndOffset:
+    topic: str
+    partition: int
+    error: int = 0
+    leader_epoch: int = -1
+    end_offset: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetForLeaderEpochResponse:
+    partitions: tuple[EpochEndOffset, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteRecordsResponse:
+    log_start_offset: int
+
+
+# --- topics and configuration ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateTopicResponse:
+    name: str
+    topic_id: str
+    partition_count: int
+    replication_factor: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmptyResponse:
+    """It is done and committed; there is nothing more to say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigEntry:
+    key: str
+    value: str | None
+    source: str  # "topic" | "broker" | "default"
+    default: str | None
+    documentation: str
+    read_only: bool = False
+    sensitive: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeConfigsResponse:
+    entries: tuple[ConfigEntry, ...]
+
+
+# --- the cluster -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterBroker:
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+    fenced: bool
+    in_controlled_shutdown: bool
+    broker_epoch: int
+    admin_host: str = ""
+    admin_port: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeClusterResponse:
+    cluster_id: str
+    controller_id: int
+    offset: int
+    brokers: tuple[ClusterBroker, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeQuorumResponse:
+    leader_id: int
+    term: int
+    committed_index: int
+    voters: tuple[int, ...]
+    observers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerCallResponse:
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedEntry:
+    index: int
+    term: int
+    command: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataFeedResponse:
+    """Either commands behind the offset asked for, or (when those are gone) a snapshot and its offset."""
+
+    leader_id: int
+    term: int
+    entries: tuple[FeedEntry, ...] = ()
+    snapshot_offset: int = -1
+    snapshot_chunks: tuple[bytes, ...] = ()
+
+
+# --- consumer groups -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindCoordinatorResponse:
+    node_id: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupHeartbeatResponse:
+    member_id: str
+    member_epoch: int
+    heartbeat_interval_ms: int
+    assignment: tuple[OwnedPartitions, ...] | None = None  # None: unchanged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetCommitPartitionResponse:
+    topic: str
+    partition: int
+    error: int = 0
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetCommitResponse:
+    partitions: tuple[OffsetCommitPartitionResponse, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedOffset:
+    """`offset` -1: nothing committed."""
+
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+    commit_timestamp_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetFetchResponse:
+    partitions: tuple[CommittedOffset, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedGroup:
+    group_id: str
+    state: str
+    protocol: str
+    member_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListGroupsResponse:
+    groups: tuple[ListedGroup, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMember:
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    member_epoch: int
+    subscribed_topics: tuple[str, ...]
+    assigned: tuple[OwnedPartitions, ...]
+    target: tuple[OwnedPartitions, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebalanceEvent:
+    at_ms: int
+    cause: str
+    member_id: str
+    group_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeGroupResponse:
+    group_id: str
+    state: str
+    group_epoch: int
+    assignment_epoch: int
+    assignor: str
+    coordinator: int
+    members: tuple[GroupMember, ...]
+    rebalances: tuple[RebalanceEvent, ...] = ()
+
+
+Response = (
+    ErrorResponse
+    | ProduceResponse
+    | FetchResponse
+    | ListOffsetsResponse
+    | MetadataResponse
+    | OffsetForLeaderEpochResponse
+    | DeleteRecordsResponse
+    | CreateTopicResponse
+    | EmptyResponse
+    | DescribeConfigsResponse
+    | DescribeClusterResponse
+    | DescribeQuorumResponse
+    | ControllerCallResponse
+    | MetadataFeedResponse
+    | FindCoordinatorResponse
+    | ConsumerGroupHeartbeatResponse
+    | OffsetCommitResponse
+    | OffsetFetchResponse
+    | ListGroupsResponse
+    | DescribeGroupResponse
+)
+
+RESPONSE_OF: dict[type, type] = {
+    requests.ProduceRequest: ProduceResponse,
+    requests.FetchRequest: FetchResponse,
+    requests.ListOffsetsRequest: ListOffsetsResponse,
+    requests.MetadataRequest: MetadataResponse,
+    requests.OffsetForLeaderEpochRequest: OffsetForLeaderEpochResponse,
+    requests.DeleteRecordsRequest: DeleteRecordsResponse,
+    requests.CreateTopicRequest: CreateTopicResponse,
+    requests.DeleteTopicRequest: EmptyResponse,
+    requests.AddPartitionsRequest: EmptyResponse,
+    requests.AlterConfigRequest: EmptyResponse,
+    requests.DescribeConfigsRequest: DescribeConfigsResponse,
+    requests.ElectLeaderRequest: EmptyResponse,
+    requests.AssignReplicasRequest: EmptyResponse,
+    requests.DescribeClusterRequest: DescribeClusterResponse,
+    requests.DescribeQuorumRequest: DescribeQuorumResponse,
+    requests.UnregisterBrokerRequest: EmptyResponse,
+    requests.ControllerCallRequest: ControllerCallResponse,
+    requests.MetadataFeedRequest: MetadataFeedResponse,
+    requests.FindCoordinatorRequest: FindCoordinatorResponse,
+    requests.ConsumerGroupHeartbeatRequest: ConsumerGroupHeartbeatResponse,
+    requests.OffsetCommitRequest: OffsetCommitResponse,
+    requests.OffsetFetchRequest: OffsetFetchResponse,
+    requests.ListGroupsRequest: ListGroupsResponse,
+    requests.DescribeGroupRequest: DescribeGroupResponse,
+    requests.DeleteGroupRequest: EmptyResponse,
+    requests.ResetOffsetsRequest: EmptyResponse,
+    requests.BrokerShutdownRequest: EmptyResponse,
+}

@@ -242,7 +242,8 @@ class LogManager:
         folder.write_offsets(checkpoint.HIGH_WATERMARKS, folder.high_watermarks)
 
     def _lower_recovery_point(self, folder: LogFolder, topic_partition: TopicPartition, end_offset: int) -> None:
-        """Before a truncation: after a crash everything behind the new end must be scanned, whatever is written there."""
+        """Before a truncation: after a crash everything behind the new end must be scanned, whatever is written
+        there."""
         if folder.recovery_points.get(topic_partition, 0) > end_offset:
             folder.recovery_points[topic_partition] = end_offset
             folder.write_offsets(checkpoint.RECOVERY_POINTS, folder.recovery_points)

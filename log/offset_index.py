@@ -31,7 +31,8 @@ class OffsetIndex(SparseIndex):
         return self.entry_at(count - 1)[1] if count else 0
 
     def offset_before(self, position: int) -> tuple[int, int]:
-        """The (last offset, position) of the last indexed batch that begins at or before `position`; or (base offset, 0)."""
+        """The (last offset, position) of the last indexed batch that begins at or before `position`; or (base offset,
+        0)."""
         count = self._floor(position, column=1)
         if not count:
             return self._base_offset, 0

@@ -133,7 +133,8 @@ class PartitionLog:
     def append_as_leader(
         self, buffer: Buffer, *, leader_epoch: int, now_ms: int, from_coordinator: bool = False
     ) -> AppendInfo:
-        """Append one or more whole batches of a client; offsets and epoch are patched into `buffer` itself if it is writable.
+        """Append one or more whole batches of a client; offsets and epoch are patched into `buffer` itself if it is
+        writable.
 
         A repeated batch of an idempotent producer is not appended: the answer has `duplicate` and its offsets. Raises
         what `check_client_batches` and `ProducerState.check` raise, and StorageError.
@@ -166,10 +167,11 @@ class PartitionLog:
         )
 
     def append_as_follower(self, buffer: Buffer, *, now_ms: int = 0) -> AppendInfo | None:
-        """Append what the leader sent: batches with offsets and epochs. A cut one at the end is dropped; None if all is.
+        """Append what the leader sent: batches with offsets and epochs. A cut one at the end is dropped; None if all
+        is.
 
-        Raises CorruptRecordError for a bad CRC or an epoch that goes back, OffsetOutOfRangeError for batches that do not
-        continue this log, StorageError.
+        Raises CorruptRecordError for a bad CRC or an epoch that goes back, OffsetOutOfRangeError for batches that do
+        not continue this log, StorageError.
         """
         headers = list(iter_headers(buffer, verify_crc=True))
         if not headers:
@@ -218,7 +220,8 @@ class PartitionLog:
             self.roll(now_ms)
 
     def _age_ms(self, timestamp_ms: int, now_ms: int) -> int:
-        """The age of the active segment by its records' clock, if they have one, so that old data rolls as new data does."""
+        """The age of the active segment by its records' clock, if they have one, so that old data rolls as new data
+        does."""
         first_ms = self._active.first_timestamp_ms
         if first_ms == NO_TIMESTAMP or timestamp_ms == NO_TIMESTAMP:
             return now_ms - self._active_since_ms
@@ -254,11 +257,11 @@ class PartitionLog:
             has_gap = header.base_offset > next_offset and not self._config.is_compacted
             if header.base_offset < next_offset or has_gap:
                 raise OffsetOutOfRangeError(
-                    f"{self.topic_partition} ends at {next_offset}, a batch from the leader begins at {header.base_offset}"
+                    f"{self.topic_partition} ends at {next_offset}, its leader's batch begins at {header.base_offset}"
                 )
             if header.leader_epoch < epoch:
                 raise CorruptRecordError(
-                    f"{self.topic_partition} is in leader epoch {epoch}, a batch from the leader has {header.leader_epoch}"
+                    f"{self.topic_partition} is in epoch {epoch}, a batch of its leader has {header.leader_epoch}"
                 )
             next_offset, epoch = header.next_offset, header.leader_epoch
 
@@ -389,7 +392,8 @@ class PartitionLog:
         self._epochs.assign(epoch, offset)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """The largest epoch here that is not above `epoch`, and where it ended; (-1, -1) when that is not known (KIP-279)."""
+        """The largest epoch here that is not above `epoch`, and where it ended; (-1, -1) when that is not known
+        (KIP-279)."""
         return self._epochs.end_offset_for(epoch, log_end_offset=self.log_end_offset)
 
     def epoch_at(self, offset: int) -> int:
@@ -414,7 +418,8 @@ class PartitionLog:
     def flush(self, up_to_offset: int | None = None, *, now_ms: int | None = None) -> None:
         """Return when the log is on disk (up to an exclusive offset); advances `recovery_point`.
 
-        May run in another thread, one at a time, while this one appends. Raises StorageError, and then the log has failed.
+        May run in another thread, one at a time, while this one appends. Raises StorageError, and then the log has
+        failed.
         """
         end_offset = self.log_end_offset
         if self.recovery_point >= (end_offset if up_to_offset is None else min(up_to_offset, end_offset)):
@@ -500,7 +505,7 @@ class PartitionLog:
         """Raise the log start offset; segments that lie wholly below go with the next retention."""
         if offset > self.high_watermark:
             raise OffsetOutOfRangeError(
-                f"{self.topic_partition} can delete records up to its high watermark {self.high_watermark}, not {offset}"
+                f"{self.topic_partition} can delete records up to offset {self.high_watermark}, not {offset}"
             )
         self._raise_start(offset)
 
@@ -541,7 +546,8 @@ class PartitionLog:
         self._retire(segment, due_ms=0)
 
     def remove_due_files(self, now_ms: int) -> None:
-        """Remove files of deleted segments whose delay is over. May run in another thread: unlinking a gigabyte takes time."""
+        """Remove files of deleted segments whose delay is over. May run in another thread: unlinking a gigabyte takes
+        time."""
         due = [entry for entry in self._due_files if entry[0] <= now_ms]
         for entry in due:
             self._files.remove(entry[1])

@@ -1,7 +1,7 @@
 """One segment of a log: a file of record batches, its two indexes and its transaction index.
 
-The active segment grows, with its indexes in memory; a sealed one opens its file and maps its indexes when it is read, and
-`release` lets go of them. What an index lacks is found in the log, so a lost or damaged index is made anew.
+The active segment grows, with its indexes in memory; a sealed one opens its file and maps its indexes when it is read,
+and `release` lets go of them. What an index lacks is found in the log, so a lost or damaged index is made anew.
 """
 
 import struct
@@ -185,7 +185,8 @@ class LogSegment:
         return FileSlice(file=self.file, position=first.position, size_bytes=max(end - first.position, 0))
 
     def _end_of_read(self, first: BatchPlace, limit: int, up_to_offset: int) -> int:
-        """The largest end of a batch that is not behind `limit`, nor behind the last batch that begins before `up_to_offset`."""
+        """The largest end of a batch that is not behind `limit`, nor behind the last batch that begins before
+        `up_to_offset`."""
         end = self.size_bytes
         if up_to_offset < self.next_offset:
             last = self.batch_at(up_to_offset)
@@ -231,7 +232,8 @@ class LogSegment:
             position += size_bytes
 
     def batches(self, position: int, *, verify_crc: bool) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """Walk the whole batches from `position` on, and end before a cut or bad one. Header positions mean nothing here."""
+        """Walk the whole batches from `position` on, and end before a cut or bad one. Header positions mean nothing
+        here."""
         end = self.size_bytes
         while position + HEADER_SIZE <= end:
             chunk = memoryview(self.file.read_at(position, min(_RECOVERY_CHUNK_BYTES, end - position)))
@@ -375,7 +377,8 @@ class LogSegment:
             self._first_timestamp_ms = None
 
     def release(self) -> None:
-        """Let go of the file and the indexes; they open again by themselves. A slice that is being sent keeps its file."""
+        """Let go of the file and the indexes; they open again by themselves. A slice that is being sent keeps its
+        file."""
         self._file = None
         if not self.is_active:
             self._offset_index.clear()

@@ -1,7 +1,7 @@
 """What the two indexes of a segment share: a file of fixed-size entries whose columns rise.
 
-The index of the active segment is kept in memory and goes to its file by `save`; older ones are mapped and read only. An
-index is a hint that can be made anew from the log, so it is never flushed with each append, and a crash may leave it
+The index of the active segment is kept in memory and goes to its file by `save`; older ones are mapped and read only.
+An index is a hint that can be made anew from the log, so it is never flushed with each append, and a crash may leave it
 behind or torn: `load` takes what is sound, and says whether all of it was.
 """
 

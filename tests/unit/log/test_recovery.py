@@ -29,7 +29,7 @@ def test_cut_at_every_byte_of_the_last_batches():
         assert log.size_bytes == disk.size_bytes(LOG) == whole
         assert log.truncated_bytes == size - whole
         assert append(log, b"z") == log.log_end_offset - 1
-        assert base_offsets(read_all(log)) == [0, 1, 3, 4][: ends.index(whole)] + [log.log_end_offset - 1]
+        assert base_offsets(read_all(log)) == [*[0, 1, 3, 4][: ends.index(whole)], log.log_end_offset - 1]
 
 
 @pytest.mark.parametrize("position", [8, 10, 16, 17, 30, 64])
@@ -81,9 +81,21 @@ def test_damaged_indexes_are_made_anew(suffix, damage, is_clean):
         assert base_offsets(log.read(number, max_bytes=1, up_to_offset=60).read()) == [number]
 
 
+def check_epochs(log, epochs):
+    """What the log says of its epochs is what its batches say."""
+    starts = {}
+    for offset, epoch in enumerate(epochs):
+        starts.setdefault(epoch, offset)
+    for epoch, start in starts.items():
+        later = [other for known, other in starts.items() if known > epoch]
+        assert log.end_offset_for_epoch(epoch) == (epoch, min(later, default=len(epochs)))
+        assert log.epoch_at(start) == epoch
+
+
 @pytest.mark.parametrize("seed", range(400))
 def test_power_loss_keeps_what_was_flushed(seed):
-    """After any crash the log is a prefix of what was appended, at least up to the recovery point, and goes on from there."""
+    """After any crash the log is a prefix of what was appended, at least up to the recovery point, and goes on from
+    there."""
     rng = Random(seed)
     disk = SimulatedDisk()
     expected: list[tuple[int, bytes]] = []  # (epoch, value) by offset
@@ -125,13 +137,7 @@ def test_power_loss_keeps_what_was_flushed(seed):
         assert at_least <= log.log_end_offset <= len(expected), seed
         del expected[log.log_end_offset :]
         assert base_offsets(read_all(log)) == list(range(len(expected)))
-        starts = {}
-        for offset, (found, _) in enumerate(expected):
-            starts.setdefault(found, offset)
-        for found, start in starts.items():
-            later = [other for known, other in starts.items() if known > found]
-            assert log.end_offset_for_epoch(found) == (found, min(later, default=len(expected))), seed
-            assert log.epoch_at(start) == found
+        check_epochs(log, [found for found, _ in expected])
 
 
 @pytest.mark.parametrize("is_clean", [True, False])

@@ -20,6 +20,7 @@ MAX_FRAME_BYTES = 16 * 1024 * 1024
 # Before its hello nobody has a right to our memory. HTTP, TLS and Kafka's frames all read as a far greater length.
 MAX_HELLO_BYTES = 64 * 1024
 _LENGTH_BYTES = 4
+_MAX_NUMBER = 1 << 63
 _MAX_ELEMENTS = 1 << 20  # of one array: msgpack would allocate it from its announced length
 
 Message = dict[str, Any]
@@ -161,6 +162,8 @@ def check_message(value: Any) -> Message:
             raise WireError(f"{kind} with a bad {name}")
     if kind == "append_entries":
         _check_append(value)
+    if kind == "form_state" and value["state"] not in VoterState.__members__.values():
+        raise WireError("form_state with an unknown state")
     return dict(value)
 
 
@@ -188,4 +191,5 @@ def _is_chunk(value: Any) -> bool:
 
 
 def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    """A number that fits the journal's fields."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MAX_NUMBER

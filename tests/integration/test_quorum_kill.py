@@ -25,7 +25,15 @@ class Voter:
         self.node_id = node_id
         self.started_at = time.monotonic()
         self.process = subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(node_id), ",".join(map(str, ports)), directory, str(entries), str(window)],
+            [
+                sys.executable,
+                str(PROGRAM),
+                str(node_id),
+                ",".join(map(str, ports)),
+                directory,
+                str(entries),
+                str(window),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": str(TESTS)},

@@ -220,14 +220,16 @@ class Result:
     trace: str
 
 
-def run_seed(seed: int, *, faults_s: float = 6.0, power: bool = True, voters: int | None = None) -> Result:
+def run_seed(
+    seed: int, *, faults_s: float = 6.0, power: bool = True, wipes: bool = True, voters: int | None = None
+) -> Result:
     """One history: faults for a while, then quiet; with snapshots every few commands."""
     choice = random.Random(seed)
     count = voters or choice.choice([1, 3, 3, 3, 5])
     policy = choice.choice([NEVER_COMPACT, SnapshotPolicy(entries=20), SnapshotPolicy(entries=100)])
     cluster = SimulatedQuorum(seed, count, policy)
     cluster.start_all()
-    faults = _Faults(cluster, power=power)
+    faults = _Faults(cluster, power=power, wipes=wipes)
     end = cluster.loop.time() + faults_s
     while cluster.loop.time() < end:
         faults.step()
@@ -271,10 +273,12 @@ def _result(seed: int, cluster: SimulatedQuorum, faults: "_Faults", converged: b
 
 
 class _Faults:
-    def __init__(self, cluster: SimulatedQuorum, *, power: bool) -> None:
+    def __init__(self, cluster: SimulatedQuorum, *, power: bool, wipes: bool) -> None:
         self.cluster = cluster
         self.rng = random.Random(cluster.rng.getrandbits(64))
         self.power = power
+        self.wipes = wipes and len(cluster.ids) > 1
+        self.wiped: int | None = None  # one at a time: a majority that forgets is beyond any promise
         self.down: dict[int, float] = {}
         self.cuts: dict[tuple[int, int], float] = {}
         self.former: list[RecordingListener] = []
@@ -320,7 +324,17 @@ class _Faults:
         if node is not None:
             self.former.append(node.listener)
             self.cluster.kill(node_id, power=self.power and self.rng.random() < 0.5)
+            if self._may_wipe(node_id) and self.rng.random() < 0.3:
+                self.cluster.disks[node_id].wipe()
+                self.wiped = node_id
             self.down[node_id] = now + self.rng.uniform(0.01, 1.0)
+
+    def _may_wipe(self, node_id: int) -> bool:
+        if self.wiped is not None and self.wiped != node_id:
+            node = self.cluster.nodes.get(self.wiped)
+            if node is not None and not node.quorum.is_blank:
+                self.wiped = None
+        return self.wipes and self.wiped in (None, node_id) and bool(self.cluster.oracle.leaders)
 
     def _load(self) -> None:
         for node_id, node in self.cluster.nodes.items():

@@ -1,4 +1,4 @@
-"""Thousands of seeds of `simulation.Simulation`. A failure names its seed: `Simulation(seed).run()` repeats it exactly."""
+"""Thousands of seeds of `simulation.Simulation`. A failure names its seed; `Simulation(seed).run()` repeats it."""
 
 import pytest
 

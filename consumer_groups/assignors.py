@@ -72,7 +72,7 @@ def assign_uniform(subscribers: Iterable[Subscriber], topics: Mapping[str, int])
     unowned = [key for key in _partitions(eligible, topics) if key not in owner]
     for key in unowned:
         owned[_least_loaded(eligible[key[0]], owned)].add(key)
-    while _move_some(eligible, owned):
+    while _move_one(eligible, owned):
         pass
     return {member_id: frozenset(keys) for member_id, keys in owned.items()}
 
@@ -107,14 +107,17 @@ def _least_loaded(members: list[str], owned: Mapping[str, set[PartitionKey]]) ->
     return min(members, key=lambda member_id: len(owned[member_id]))  # the first in order among equals
 
 
-def _move_some(eligible: Mapping[str, list[str]], owned: dict[str, set[PartitionKey]]) -> bool:
-    """One pass from the most loaded members down; True when something has moved: another pass may move more."""
-    moved = False
+def _move_one(eligible: Mapping[str, list[str]], owned: dict[str, set[PartitionKey]]) -> bool:
+    """Move one partition from the most loaded member that can give to the least loaded one that can take.
+
+    One at a time and always from the top, or else partitions would also move between members that need no change.
+    """
     for giver in sorted(owned, key=lambda member_id: -len(owned[member_id])):
-        for key in sorted(owned[giver], reverse=True):
-            taker = _least_loaded(eligible[key[0]], owned)
+        for topic in sorted({name for name, _ in owned[giver]}):
+            taker = _least_loaded(eligible[topic], owned)
             if len(owned[taker]) + 1 < len(owned[giver]):
+                key = max(key for key in owned[giver] if key[0] == topic)
                 owned[giver].discard(key)
                 owned[taker].add(key)
-                moved = True
-    return moved
+                return True
+    return False

@@ -57,6 +57,8 @@ IGNORED_KEYS: Final[dict[str, str]] = {
     "num.replica.fetchers": "there is one fetcher for each leading broker",
     "socket.send.buffer.bytes": "the system sizes socket buffers",
     "socket.receive.buffer.bytes": "the system sizes socket buffers",
+    "log.roll.jitter.ms": "segments roll at their age",
+    "log.roll.jitter.hours": "segments roll at their age",
     "offsets.topic.replication.factor": "group offsets live in the quorum",
     "offsets.topic.num.partitions": "group offsets live in the quorum, in 50 slots",
     "transaction.state.log.replication.factor": "group and transaction state lives in the quorum",
@@ -143,9 +145,6 @@ class BrokerConfig:
     log_segment_bytes: int = setting(1024**3, whole_number(1024), "Size of a segment.", topic_key="segment.bytes")
     log_roll_ms: int | None = setting(None, MILLISECONDS, "Age of a segment; before log.roll.hours.")
     log_roll_hours: int = setting(_WEEK_HOURS, COUNT, "Age of a segment in hours.")
-    log_roll_jitter_ms: int | None = setting(
-        None, large_number(0), "Random part of that age.", topic_key="segment.jitter.ms"
-    )
     log_retention_ms: int | None = setting(None, MILLISECONDS_OR_NEVER, "Age at which records go; -1: never.")
     log_retention_minutes: int | None = setting(None, whole_number(-1), "The same in minutes.")
     log_retention_hours: int = setting(_WEEK_HOURS, whole_number(-1), "The same in hours.")

@@ -21,7 +21,7 @@ log = logging.getLogger("barnabas.admin")
 MAX_BODY_BYTES: Final = 8 * 1024 * 1024  # a record in base64 and JSON, with room; brokers refuse larger batches anyway
 SHUTDOWN_TIMEOUT_S: Final = 2.0  # calls in flight may end; a broker that stops waits no longer than this for them
 
-_BACKEND: Final = web.AppKey("backend", AdminBackend)  # type: ignore[type-abstract]
+_BACKEND: Final = web.AppKey("backend", AdminBackend)
 
 
 async def _healthz(call: Call) -> Reply:

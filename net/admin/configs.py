@@ -43,7 +43,8 @@ async def _entries(call: Call, kind: _Kind, resource: str) -> tuple[ConfigEntry,
 
 def _shown(call: Call, kind: _Kind, resource: str, entry: ConfigEntry) -> Json:
     sources = {"topic": "DYNAMIC_TOPIC_CONFIG", "broker": "STATIC_BROKER_CONFIG", "default": "DEFAULT_CONFIG"}
-    owner = {"Topic": {"topic_name": resource}, "Broker": {"broker_id": int(resource or -1)}}.get(kind.label, {})
+    owners: dict[str, Json] = {"Topic": {"topic_name": resource}, "Broker": {"broker_id": _number(resource)}}
+    owner = owners.get(kind.label, {})
     return call.item(
         f"Kafka{kind.label}Config",
         (*kind.path(resource), entry.key),
@@ -59,6 +60,10 @@ def _shown(call: Call, kind: _Kind, resource: str, entry: ConfigEntry) -> Json:
             "synonyms": [],
         },
     )
+
+
+def _number(resource: str) -> int | None:
+    return int(resource) if resource.isdigit() else None
 
 
 def _routes(kind: _Kind, path: str) -> tuple[Route, ...]:

@@ -6,6 +6,7 @@ from http import HTTPStatus
 
 from barnabas.kraft.image import MetadataImage
 from barnabas.log.errors import ErrorCode
+from barnabas.log.murmur2 import murmur2_positive
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.protocol.requests import (
     EARLIEST_TIMESTAMP,
@@ -111,9 +112,7 @@ def _group(call: Call, name: str, state: str, assignor: str, coordinator: int) -
 
 
 def _coordinator(image: MetadataImage, group: ListedGroup) -> int:
-    from barnabas.log.murmur2 import murmur2
-
-    return image.slots[(murmur2(group.group_id.encode()) & 0x7FFFFFFF) % len(image.slots)].coordinator
+    return image.slots[murmur2_positive(group.group_id.encode()) % len(image.slots)].coordinator
 
 
 async def _list(call: Call) -> Reply:

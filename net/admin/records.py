@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from barnabas.kraft.image import TopicImage
-from barnabas.log.murmur2 import murmur2
+from barnabas.log.murmur2 import murmur2_positive
 from barnabas.log.record_codec import encode_batch
 from barnabas.net.protocol.requests import ProducePartition, ProduceRequest
 from barnabas.net.protocol.responses import ProduceResponse
@@ -20,7 +20,6 @@ from .topics import TOPIC
 
 PRODUCE_TIMEOUT_MS: Final = 30_000
 _ALL_IN_SYNC: Final = -1
-_POSITIVE: Final = 0x7FFFFFFF  # Kafka's partitioner cuts the sign bit off
 
 
 def decode_data(name: str, item: Any) -> bytes | None:
@@ -77,7 +76,7 @@ def _partition(body: Json, topic: TopicImage, key: bytes | None) -> int:
             raise unknown_topic_or_partition(f"partition {topic.name}-{wanted}")
         return wanted
     if key is not None:
-        return (murmur2(key) & _POSITIVE) % count
+        return murmur2_positive(key) % count
     led = [index for index, partition in enumerate(topic.partitions) if partition.leader >= 0]
     return random.choice(led or range(count))
 

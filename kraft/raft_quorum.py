@@ -165,6 +165,10 @@ class RaftQuorum:
         """Compact now, whatever the policy says."""
         self._started.request_snapshot()
 
+    def broker_endpoint_of(self, node_id: int) -> bytes:
+        """What a voter told of its broker in its hello (opaque); empty: not known."""
+        return self._broker_endpoint if node_id == self._node_id else self._transport.endpoint_of(node_id)
+
     @property
     def is_blank(self) -> bool:
         return self._started.formation.blank

@@ -104,6 +104,10 @@ class RaftTransport:
                 self._tasks.append(self._loop.create_task(self._dial(peer_id)))
         self._tasks.append(self._loop.create_task(self._ping()))
 
+    def endpoint_of(self, peer_id: int) -> bytes:
+        """What the voter told of its broker when it connected last; empty: it has not been seen."""
+        return self._endpoints.get(peer_id, b"")
+
     async def close(self) -> None:
         self.halt()
         await asyncio.gather(*self._tasks, return_exceptions=True)

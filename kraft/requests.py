@@ -226,7 +226,7 @@ class AppendGroupRecords(ControllerRequest):
 
 @_request(13, Done)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RenewSlot:
+class RenewSlot(ControllerRequest):
     """The coordinator of a slot asks for a newer coordinator epoch, which makes its earlier records void where they have
     not been applied yet: after an append whose outcome it does not know. A repetition does no harm."""
 

@@ -10,8 +10,10 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import cast
 
 from barnabas.consumer_groups.coordinator import GroupCoordinator
+from barnabas.kraft.group_slots import SlotStateRecord
 from barnabas.kraft.image import Endpoint
 from barnabas.kraft.metadata_node import MetadataPublication
 from barnabas.kraft.records import Record
@@ -26,16 +28,19 @@ from barnabas.log.replication.replica_manager import ReplicaManager
 from .broker_lifecycle import BrokerLifecycle
 from .broker_to_controller import ControllerChannel
 from .clock import Clock
-from .config import BrokerConfig, Listener
+from .config import BrokerConfig
+from .core_settings import group_settings
 from .dispatcher import Dispatcher
 from .group_service import GroupService
 from .handlers.registry import build_handlers
 from .handlers.services import Services
 from .isr_proposer import IsrProposer
+from .leader_connection import LeaderConnection
 from .limits import ServerLimits
 from .log_service import LogService
 from .metadata_service import MetadataService, MetadataSource
 from .network import Network
+from .protocol.msgpack import ServerHello
 from .replica_fetcher import ReplicaFetcherManager
 from .replication_service import ReplicationService
 from .rpc import RpcPool
@@ -124,7 +129,7 @@ class Broker:
         self.proposer = IsrProposer(
             node_id=self.node_id,
             controller=self.controller,
-            broker_epoch=lambda: self.lifecycle.broker_epoch,
+            broker_epoch=lambda: self.broker_epoch,
             answered=self.replication.isr_answered,
         )
         self.fetchers = self._build_fetchers()
@@ -147,7 +152,20 @@ class Broker:
         self.dispatcher = Dispatcher(build_handlers(self.services, shut_down=self.shutdown_requested.set))
 
     def _build_fetchers(self) -> ReplicaFetcherManager:
-        raise NotImplementedError
+        self.fetch_pool = RpcPool(
+            self.ports.network, client_id=f"replica-{self.node_id}", random=self.ports.rng
+        )  # apart from requests to the controller, which must not queue behind megabytes of records
+        return ReplicaFetcherManager(
+            settings=self,
+            connect=lambda leader: LeaderConnection(leader, self.fetch_pool, self.controller.address_of),
+            rng=self.ports.rng,
+            on_effects=self.replication.perform,
+        )
+
+    @property
+    def broker_epoch(self) -> int:
+        """Of this incarnation's registration; -1 before it."""
+        return self.lifecycle.broker_epoch
 
     async def _listen(self) -> None:
         config = self.config
@@ -161,15 +179,17 @@ class Broker:
             server = Server(
                 self.ports.network,
                 self.dispatcher,
-                clock=self.ports.clock,
+                hello=self._hello,
                 listener_name=listener.name,
                 limits=limits,
-                node_id=self.node_id,
-                cluster_id=lambda: self.metadata.image.cluster_id,
             )
             self.addresses[listener.name] = await server.start(listener.host, listener.port)
             self._servers.append(server)
-            logger.info("listening node=%d listener=%s address=%s:%d", self.node_id, listener.name, *self.addresses[listener.name])
+            host, port = self.addresses[listener.name]
+            logger.info("listening node=%d listener=%s address=%s:%d", self.node_id, listener.name, host, port)
+
+    def _hello(self) -> ServerHello:
+        return ServerHello(cluster_id=self.metadata.image.cluster_id, node_id=self.node_id)
 
     def _build_lifecycle(self) -> None:
         config = self.config
@@ -212,7 +232,9 @@ class Broker:
         self.replication.published(publication)
 
     def _start_fetching(self, effect: StartFetching) -> None:
-        self.fetchers.start(effect)
+        partition = self.replication.manager.find(effect.topic_partition)
+        if partition is not None:
+            self.fetchers.start(effect, partition)
 
     def _stop_fetching(self, effect: StopFetching) -> None:
         self.fetchers.stop(effect.topic_partition)
@@ -221,7 +243,15 @@ class Broker:
         logger.error("partition=%s went offline: %s", effect.topic_partition, effect.message)
 
     def _make_coordinator(self, slot: int, coordinator_epoch: int, records: list[Record]) -> GroupCoordinator:
-        raise NotImplementedError
+        return GroupCoordinator(
+            slot=slot,
+            coordinator_epoch=coordinator_epoch,
+            records=cast(list[SlotStateRecord], records),
+            rng=self.ports.rng,
+            topics=self.groups.topics,
+            now_ms=self.groups.now_ms(),
+            settings=group_settings(self.config),
+        )
 
     # --- periodic work ------------------------------------------------------------------------------------------------
 
@@ -234,7 +264,7 @@ class Broker:
             await work
         except asyncio.CancelledError:
             raise
-        except Exception as error:  # noqa: BLE001 - the boundary of background work
+        except Exception as error:
             logger.exception("background work failed")
             self.ports.fatal(f"background work failed: {error!r}")
 
@@ -275,6 +305,7 @@ class Broker:
         await self.dispatcher.close()
         await self.metadata.close()
         await self.pool.close()
+        await self.fetch_pool.close()
         try:
             self.logs.close()
         except BarnabasError as error:

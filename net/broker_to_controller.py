@@ -39,9 +39,7 @@ class ControllerChannel:
         self._rng = rng
         self._listener = listener
 
-    async def call(
-        self, request: ControllerRequest, *, timeout_ms: int, repeat_when_unknown: bool = True
-    ) -> object:
+    async def call(self, request: ControllerRequest, *, timeout_ms: int, repeat_when_unknown: bool = True) -> object:
         """Return the controller's answer or raise the error that it gave.
 
         Raises RequestTimedOutError when no controller answered in time: the change may or may not have happened. With

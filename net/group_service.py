@@ -8,10 +8,12 @@ run ahead of the truth: it is dropped and loaded anew from what is committed, an
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from typing import Any
 
-from barnabas.consumer_groups.coordinator import CoordinatorResult, GroupCoordinator
+from barnabas.consumer_groups.coordinator import GroupCoordinator
+from barnabas.consumer_groups.messages import CoordinatorResult
 from barnabas.kraft.group_slots import slot_of
 from barnabas.kraft.metadata_node import MetadataPublication
 from barnabas.kraft.records import Record
@@ -92,7 +94,7 @@ class GroupService:
     def machines(self) -> list[GroupCoordinator]:
         return [slot.machine for slot in self._slots.values() if slot.machine is not None]
 
-    async def handle(self, group_id: str, decide: Callable[[GroupCoordinator], CoordinatorResult]) -> object:
+    async def handle(self, group_id: str, decide: Callable[[GroupCoordinator], CoordinatorResult[Any]]) -> object:
         """Let the group's machine decide, and return its response once that is committed.
 
         Raises NotCoordinatorError where another broker hosts the group, CoordinatorNotAvailableError while it loads, and
@@ -100,12 +102,14 @@ class GroupService:
         """
         slot = self._slots.get(slot_of(group_id))
         if slot is None:
-            raise NotCoordinatorError(f"broker {self._node_id} does not coordinate group {group_id!r}; look it up again")
+            raise NotCoordinatorError(
+                f"broker {self._node_id} does not coordinate group {group_id!r}; look it up again"
+            )
         if slot.machine is None:
             raise CoordinatorNotAvailableError(f"the coordinator of group {group_id!r} is loading; try again")
         return await self._decided(slot, decide(slot.machine))
 
-    async def _decided(self, slot: _Slot, result: CoordinatorResult) -> object:
+    async def _decided(self, slot: _Slot, result: CoordinatorResult[Any]) -> object:
         self._set_timer(slot)
         if not result.records and not slot.waiting and not slot.appending:
             return result.response
@@ -243,7 +247,7 @@ class GroupService:
         if slot.machine is not None and self._slots.get(slot.number) is slot:
             self._decided_alone(slot, slot.machine.tick(self.now_ms()))
 
-    def _decided_alone(self, slot: _Slot, result: CoordinatorResult) -> None:
+    def _decided_alone(self, slot: _Slot, result: CoordinatorResult[Any]) -> None:
         """A decision that nobody waits for."""
         self._set_timer(slot)
         if result.records:
@@ -254,7 +258,7 @@ class GroupService:
 
     # --- tasks --------------------------------------------------------------------------------------------------------
 
-    def _spawn(self, coroutine: "asyncio.Coroutine[object, object, None]") -> "asyncio.Task[None]":
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

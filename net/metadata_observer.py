@@ -68,7 +68,10 @@ class MetadataObserver:
     async def _fetch(self, host: str, port: int) -> None:
         connection = await self._pool.get(host, port)
         request = MetadataFeedRequest(
-            node_id=self._node_id, after_offset=self._node.image.offset, max_bytes=FEED_MAX_BYTES, max_wait_ms=FEED_WAIT_MS
+            node_id=self._node_id,
+            after_offset=self._node.image.offset,
+            max_bytes=FEED_MAX_BYTES,
+            max_wait_ms=FEED_WAIT_MS,
         )
         answer = await connection.call(request, timeout_ms=FEED_TIMEOUT_MS)
         assert isinstance(answer, MetadataFeedResponse)

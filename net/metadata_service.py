@@ -69,9 +69,7 @@ class MetadataService:
 
     def _published(self, publication: MetadataPublication) -> None:
         if publication.leader.leader_id != self.leadership.leader_id:
-            logger.info(
-                "quorum leader=%s term=%d", publication.leader.leader_id, publication.leader.term
-            )
+            logger.info("quorum leader=%s term=%d", publication.leader.leader_id, publication.leader.term)
         self.image = publication.image
         self.leadership = publication.leader
         self.is_active_controller = publication.is_active_controller

@@ -219,5 +219,3 @@ def _assignments(name: str, image: MetadataImage, broker_epochs: dict[int, int])
             isr=partition.isr,
             broker_epochs=broker_epochs,
         )
-
-

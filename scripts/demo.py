@@ -222,7 +222,9 @@ async def run(arguments: argparse.Namespace, directory: Path, story: Story) -> i
             await admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=BROKERS, configs=configs)
             await first_acknowledgement(bootstrap)
             up_to_ack_ms = (time.monotonic() - started) * 1000
-            story.say(f"three brokers are up at {bootstrap}: first acks=all acknowledgement after {up_to_ack_ms:.0f} ms")
+            story.say(
+                f"three brokers are up at {bootstrap}: first acks=all acknowledgement after {up_to_ack_ms:.0f} ms"
+            )
             tally = Tally()
             await carry(lines, source, cluster, admin, tally, story)
             missing, duplicated = await count_in_log(bootstrap, tally)

@@ -6,9 +6,9 @@ it; changes are checked and committed by the controller, and take effect at once
 
 from barnabas.kraft.records import BROKER_RESOURCE, TOPIC_RESOURCE
 from barnabas.kraft.requests import AlterConfig, ConfigChange, Done
-from barnabas.log.config import TOPIC_CONFIGS
+from barnabas.log.config import DEFINITIONS
 from barnabas.log.errors import InvalidRequestError, UnknownTopicOrPartitionError
-from barnabas.net.config import BROKER_CONFIGS
+from barnabas.net.config import definitions
 from barnabas.net.dispatcher import RequestContext
 from barnabas.net.protocol.requests import AlterConfigRequest, DescribeConfigsRequest
 from barnabas.net.protocol.responses import ConfigEntry, DescribeConfigsResponse, EmptyResponse
@@ -28,7 +28,8 @@ class ConfigHandlers:
         if request.resource_type == BROKER_RESOURCE:
             return DescribeConfigsResponse(entries=self._broker_entries())
         raise InvalidRequestError(
-            f"resource type {request.resource_type} has no configuration; use {TOPIC_RESOURCE} (topic) or {BROKER_RESOURCE} (broker)"
+            f"resource type {request.resource_type} has no configuration; "
+            f"use {TOPIC_RESOURCE} (topic) or {BROKER_RESOURCE} (broker)"
         )
 
     def _topic_entries(self, topic: str) -> tuple[ConfigEntry, ...]:
@@ -38,33 +39,33 @@ class ConfigHandlers:
         overrides = image.topic_configs.get(topic, {})
         broker_values = self._services.config.topic_defaults()
         entries = []
-        for definition in TOPIC_CONFIGS.values():
+        for definition in DEFINITIONS.values():
             key = definition.name
             source = "topic" if key in overrides else "broker" if key in broker_values else "default"
-            value = overrides.get(key, broker_values.get(key, definition.default_text))
+            value = overrides.get(key, broker_values.get(key, definition.default))
             entries.append(
                 ConfigEntry(
                     key=key,
                     value=value,
                     source=source,
-                    default=definition.default_text,
+                    default=definition.default,
                     documentation=definition.documentation,
                 )
             )
         return tuple(entries)
 
     def _broker_entries(self) -> tuple[ConfigEntry, ...]:
-        given = self._services.config.given
+        config = self._services.config
         return tuple(
             ConfigEntry(
-                key=definition.name,
-                value=given.get(definition.name, definition.default_text),
-                source="broker" if definition.name in given else "default",
-                default=definition.default_text,
+                key=definition.key,
+                value=config.text(definition.key),
+                source="broker" if definition.key in config.sources else "default",
+                default=definition.default,
                 documentation=definition.documentation,
                 read_only=True,
             )
-            for definition in BROKER_CONFIGS.values()
+            for definition in definitions()
         )
 
     async def alter(self, request: AlterConfigRequest, context: RequestContext) -> EmptyResponse:

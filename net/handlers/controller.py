@@ -4,8 +4,6 @@ Versions: 0. Behaviour: a controller call is decided by the controller of this n
 not the active one; the caller then asks elsewhere. A feed is answered by any voter: committed commands behind an offset.
 """
 
-import asyncio
-
 from barnabas.kraft.requests import decode_request, encode_answer
 from barnabas.log.errors import BarnabasError, RequestTimedOutError
 from barnabas.net.dispatcher import RequestContext
@@ -34,7 +32,7 @@ class ControllerHandlers:
         try:
             wait_ms = min(request.max_wait_ms, MAX_FEED_WAIT_MS)
             await metadata.wait_for_offset(request.after_offset + 1, timeout_ms=wait_ms)
-        except (RequestTimedOutError, asyncio.TimeoutError):
+        except (TimeoutError, RequestTimedOutError):
             pass  # an empty answer still tells who leads
         feed = await metadata.source.feed(request.after_offset, min(request.max_bytes, MAX_FEED_BYTES))
         leader_id = metadata.leadership.leader_id

@@ -6,7 +6,6 @@ its offset is its acknowledgement of everything before. Each answer brings at le
 when it is larger than the limits (KIP-74). Divergence is told in the answer (KIP-595).
 """
 
-
 from barnabas.log.errors import BarnabasError, ErrorCode
 from barnabas.log.replication.partition import PartitionRead
 from barnabas.log.replication.ports import slice_size
@@ -18,10 +17,10 @@ from barnabas.net.purgatory import DelayedFetch, Operation, ReadUpTo
 
 from .services import Services
 
-MAX_FETCH_BYTES = 50 << 20  # of one answer, whatever the client asks for (Kafka's fetch.max.bytes of a broker is 55 MiB)
+MAX_FETCH_BYTES = (
+    50 << 20
+)  # of one answer, whatever the client asks for (Kafka's fetch.max.bytes of a broker is 55 MiB)
 MAX_FETCH_WAIT_MS = 60_000
-
-
 
 
 class FetchHandler:

@@ -164,9 +164,7 @@ class GroupHandlers:
         )
 
     async def describe_group(self, request: DescribeGroupRequest, context: RequestContext) -> DescribeGroupResponse:
-        found = await self._decide(
-            request.group_id, lambda machine: machine.describe_group(group_id=request.group_id)
-        )
+        found = await self._decide(request.group_id, lambda machine: machine.describe_group(group_id=request.group_id))
         if found.phase is GroupPhase.DEAD:
             raise GroupIdNotFoundError(f"there is no group {request.group_id!r}; see them all: barnabas group list")
         return _describe(found, self._services.node_id)
@@ -202,7 +200,7 @@ def _describe(found: GroupDescription, node_id: int) -> DescribeGroupResponse:
         ),
         rebalances=tuple(
             RebalanceEvent(
-                at_ms=event.now_ms, cause=event.cause.value, member_id=event.member_id, group_epoch=event.group_epoch
+                at_ms=event.at_ms, cause=event.cause.value, member_id=event.member_id, group_epoch=event.group_epoch
             )
             for event in found.rebalances
         ),

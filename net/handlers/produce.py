@@ -42,7 +42,9 @@ class ProduceHandler:
         topic_partition = TopicPartition(item.topic, item.partition)
         try:
             if item.topic in INTERNAL_TOPICS:
-                raise InvalidTopicError(f"{item.topic} is written by the cluster itself; produce to a topic of your own")
+                raise InvalidTopicError(
+                    f"{item.topic} is written by the cluster itself; produce to a topic of your own"
+                )
             if delayed is not None and topic_partition in delayed.pending:
                 raise InvalidTopicError(f"{topic_partition} stands twice in one produce request")
             partition = self._replication.manager.partition(topic_partition)

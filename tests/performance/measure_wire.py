@@ -254,11 +254,15 @@ def measure(address: tuple[str, int], seconds: float) -> None:
     client = Client(address)
     small = produce_frame(100)
     found = latencies(client, small, seconds)
-    print(f"plain 100 B   depth 1  p50 {found[len(found) // 2] * 1e6:6.1f} us  p99 {found[-len(found) // 100] * 1e6:.0f}")
+    print(
+        f"plain 100 B   depth 1  p50 {found[len(found) // 2] * 1e6:6.1f} us  p99 {found[-len(found) // 100] * 1e6:.0f}"
+    )
     for name, size, depth in (("100 B", 100, 5), ("100 B", 100, 50), ("16 KB", 1 << 14, 5), ("64 KB", 1 << 16, 5),
                               ("1 MB", 1 << 20, 5)):  # fmt: skip
         count, elapsed, _ = client.pump([produce_frame(size)], depth, seconds)
-        print(f"plain {name:7} depth {depth:<3} {count / elapsed:9.0f} requests/s {count * size / elapsed / 1e6:7.0f} MB/s")
+        print(
+            f"plain {name:7} depth {depth:<3} {count / elapsed:9.0f} requests/s {count * size / elapsed / 1e6:7.0f} MB/s"
+        )
     for name, size in (("1 MB", 1 << 20), ("64 KB", 1 << 16)):
         frames = [fetch_frame(position, size) for position in range(0, FILE_BYTES - size, size)]
         _, elapsed, got = client.pump(frames, 2, seconds)

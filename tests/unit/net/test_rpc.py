@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from unit.net.wire_world import World, produce_request, produce_response, run_in_simulation, run_real
 
 from barnabas.log.errors import BarnabasError, BufferExhaustedError, NetworkError, RequestTimedOutError
 from barnabas.net.dispatcher import Dispatcher
@@ -15,7 +16,6 @@ from barnabas.net.protocol.msgpack import MsgpackCodec, ServerHello, write_hello
 from barnabas.net.protocol.responses import ProduceResponse
 from barnabas.net.rpc import RpcConnection, RpcPool
 from barnabas.net.server import Server
-from unit.net.wire_world import World, produce_request, produce_response, run_in_simulation, run_real
 
 
 class Replies:

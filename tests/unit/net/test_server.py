@@ -9,6 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from unit.net.wire_world import (
+    Body,
+    World,
+    fetch_request,
+    fetch_response,
+    produce_request,
+    produce_response,
+    raw_client,
+    request_bytes,
+    run_in_simulation,
+    run_real,
+)
 
 from barnabas.log.errors import (
     BarnabasError,
@@ -27,18 +39,6 @@ from barnabas.net.protocol.requests import DescribeClusterRequest, FetchRequest,
 from barnabas.net.protocol.responses import EmptyResponse, ErrorResponse, ListGroupsResponse, ProduceResponse, Response
 from barnabas.net.rpc import RpcConnection
 from barnabas.net.server import Server
-from unit.net.wire_world import (
-    Body,
-    World,
-    fetch_request,
-    fetch_response,
-    produce_request,
-    produce_response,
-    raw_client,
-    request_bytes,
-    run_in_simulation,
-    run_real,
-)
 
 Run = Callable[[Body], None]
 

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from simulation.loop import run_simulated
+from simulation.network import SimulatedNetwork
+
 from barnabas.net.network import Network
 from barnabas.net.protocol.msgpack import PREAMBLE, ClientHello, MsgpackCodec, write_hello
 from barnabas.net.protocol.requests import (
@@ -22,8 +25,6 @@ from barnabas.net.protocol.responses import (
     ProduceResponse,
 )
 from barnabas.net.tcp import TcpNetwork
-from simulation.loop import run_simulated
-from simulation.network import SimulatedNetwork
 
 
 @dataclass

@@ -5,7 +5,6 @@ Every time is an argument. What a failed write would have brought is nowhere: ne
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from .append_check import (
     AppendInfo,
@@ -26,25 +25,11 @@ from .record_codec import first_record_at_or_after, is_abort_marker
 from .recovery import new_segment, recover_log
 from .retention import SegmentAge, expired_segments
 from .saved_epochs import SavedEpochs
-from .segment import FileSlice, LogSegment, segment_holding
+from .segment import LogRead, LogSegment, segment_holding
 from .topic_partition import TopicPartition
 from .transaction_index import AbortedTransaction
 
 _SNAPSHOT_REPLAY_SEGMENTS = 2  # without any producer snapshot, as in Kafka, only the newest segments are replayed
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogRead:
-    """Whole batches of one segment. The first one holds the offset that was asked for, or is the next one behind it."""
-
-    slice: FileSlice | bytes
-
-    @property
-    def size_bytes(self) -> int:
-        return len(self.slice) if isinstance(self.slice, bytes) else self.slice.size_bytes
-
-    def read(self) -> bytes:
-        return self.slice if isinstance(self.slice, bytes) else self.slice.read()
 
 
 _NOTHING = LogRead(slice=b"")

@@ -51,6 +51,20 @@ class FileSlice:
         return self.file.fileno()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRead:
+    """Whole batches of one segment. The first one holds the offset that was asked for, or is the next one behind it."""
+
+    slice: FileSlice | bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.slice) if isinstance(self.slice, bytes) else self.slice.size_bytes
+
+    def read(self) -> bytes:
+        return self.slice if isinstance(self.slice, bytes) else self.slice.read()
+
+
 class BatchPlace(NamedTuple):
     """Where one batch lies in the file."""
 

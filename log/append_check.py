@@ -18,6 +18,7 @@ from .errors import (
     RecordTooLargeError,
     UnsupportedCompressionError,
 )
+from .producer_state import AppendedBatch
 from .record_batch import (
     COMPRESSION_MASK,
     CONTROL_MASK,
@@ -118,6 +119,15 @@ def stamp_append_time(buffer: bytearray | memoryview, batch: PlacedBatch, now_ms
     covered = memoryview(buffer)[position + CRC_COVERS_FROM : position + batch.size_bytes]
     _CRC.pack_into(buffer, position + CRC_POSITION, crc32c(covered))
     return batch._replace(max_timestamp_ms=now_ms)
+
+
+def is_readonly(buffer: Buffer) -> bool:
+    return isinstance(buffer, bytes) or (isinstance(buffer, memoryview) and buffer.readonly)
+
+
+def info_of_duplicate(batch: AppendedBatch) -> AppendInfo:
+    return AppendInfo(first_offset=batch.first_offset, last_offset=batch.last_offset, log_append_time_ms=NO_TIMESTAMP,
+                      max_timestamp_ms=batch.timestamp_ms, size_bytes=0, duplicate=True)  # fmt: skip
 
 
 def _check_attributes(attributes: int, from_coordinator: bool) -> None:

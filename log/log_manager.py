@@ -220,8 +220,11 @@ class LogManager:
     def flush_due(self, now_ms: int) -> None:
         """Flush the logs whose flush.messages or flush.ms says so. May run in another thread."""
         for log in list(self._logs.values()):
-            if log.is_flush_due(now_ms):
-                log.flush(now_ms=now_ms)
+            if log.is_flush_due(now_ms) and not log.failed:
+                try:
+                    log.flush(now_ms=now_ms)
+                except StorageError as error:
+                    _log.error("event=flush_failed partition=%s cause=%s", log.topic_partition, error)
 
     def checkpoint(self) -> None:
         """Write the offsets that a start needs: recovery points, log start offsets, high watermarks."""

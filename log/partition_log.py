@@ -5,11 +5,17 @@ Every time is an argument. What a failed write would have brought is nowhere: ne
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
-from .append_check import AppendInfo, PlacedBatch, check_client_batches, stamp_append_time
+from .append_check import (
+    AppendInfo,
+    PlacedBatch,
+    check_client_batches,
+    info_of_duplicate,
+    is_readonly,
+    stamp_append_time,
+)
 from .config import LogConfig
-from .errors import CorruptRecordError, FencedLeaderEpochError, InvalidRecordError, OffsetOutOfRangeError
+from .errors import CorruptRecordError, FencedLeaderEpochError, InvalidRecordError, OffsetOutOfRangeError, StorageError
 from .files import Files
 from .open_segments import OpenSegments
 from .producer_snapshots import ProducerSnapshots
@@ -19,25 +25,11 @@ from .record_codec import first_record_at_or_after, is_abort_marker
 from .recovery import new_segment, recover_log
 from .retention import SegmentAge, expired_segments
 from .saved_epochs import SavedEpochs
-from .segment import FileSlice, LogSegment, segment_holding
+from .segment import LogRead, LogSegment, segment_holding
 from .topic_partition import TopicPartition
 from .transaction_index import AbortedTransaction
 
 _SNAPSHOT_REPLAY_SEGMENTS = 2  # without any producer snapshot, as in Kafka, only the newest segments are replayed
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogRead:
-    """Whole batches of one segment. The first one holds the offset that was asked for, or is the next one behind it."""
-
-    slice: FileSlice | bytes
-
-    @property
-    def size_bytes(self) -> int:
-        return len(self.slice) if isinstance(self.slice, bytes) else self.slice.size_bytes
-
-    def read(self) -> bytes:
-        return self.slice if isinstance(self.slice, bytes) else self.slice.read()
 
 
 _NOTHING = LogRead(slice=b"")
@@ -72,6 +64,7 @@ class PartitionLog:
         self._open_segments = open_segments or OpenSegments()
         self._due_files: list[tuple[int, str]] = []
         self._folder_changed = True
+        self._flush_failed = False
         self._truncations = 0  # so that a flush in another thread sees that it was overtaken
         self._snapshots = ProducerSnapshots(files, directory)
         self.topic_partition = topic_partition
@@ -122,7 +115,7 @@ class PartitionLog:
     @property
     def failed(self) -> bool:
         """True when the disk refused: this log takes no more writes until the broker starts again."""
-        return self._active.failed
+        return self._flush_failed or self._active.failed
 
     def set_high_watermark(self, offset: int) -> None:
         """Clamped to what the log has."""
@@ -149,8 +142,8 @@ class PartitionLog:
         if has_producers and not from_coordinator:
             repeated = self._check_producer(buffer, batches)
             if repeated is not None:
-                return _duplicate(repeated)
-        writable = buffer if not _is_readonly(buffer) else bytearray(buffer)
+                return info_of_duplicate(repeated)
+        writable = buffer if not is_readonly(buffer) else bytearray(buffer)
         for batch in batches:
             patch(writable, batch.position, base_offset=batch.base_offset, leader_epoch=leader_epoch)  # type: ignore[arg-type]
         if config.uses_log_append_time:
@@ -194,6 +187,8 @@ class PartitionLog:
 
     def _write(self, data: Buffer, batches: list[PlacedBatch], now_ms: int) -> None:
         """Append the batches, to one segment if they fit there."""
+        if self._flush_failed:
+            raise StorageError(f"{self.topic_partition} takes no more writes since a flush failed; restart the broker")
         first, last = batches[0], batches[-1]
         self._roll_if_due(first, now_ms)
         limit = self._config.segment_bytes
@@ -425,6 +420,18 @@ class PartitionLog:
         if self.recovery_point >= (end_offset if up_to_offset is None else min(up_to_offset, end_offset)):
             return
         truncations = self._truncations
+        try:
+            self._flush_files()
+        except StorageError:
+            # A truncation may have taken a file away meanwhile; anything else is final.
+            self._flush_failed |= truncations == self._truncations
+            raise
+        if truncations == self._truncations:
+            self.recovery_point = max(self.recovery_point, end_offset)
+            if now_ms is not None:
+                self._last_flush_ms = now_ms
+
+    def _flush_files(self) -> None:
         for segment in tuple(self._segments):
             if segment.next_offset > self.recovery_point:
                 segment.flush()
@@ -432,10 +439,6 @@ class PartitionLog:
             self._folder_changed = False
             self._files.sync_dir(self.directory)
         self._saved_epochs.save()
-        if truncations == self._truncations:
-            self.recovery_point = max(self.recovery_point, end_offset)
-            if now_ms is not None:
-                self._last_flush_ms = now_ms
 
     def save_indexes(self) -> None:
         """Write the active segment's index entries, so that a recovery need not begin at its start."""
@@ -446,6 +449,9 @@ class PartitionLog:
     def truncate_to(self, offset: int) -> None:
         """Cut off everything from `offset` on, durably. Inside of a batch the whole batch goes."""
         if offset >= self.log_end_offset:
+            # An epoch that begins at the end holds no record: a deposed leader must not claim it (KIP-101).
+            if self._epochs.truncate_from_end(self.log_end_offset):
+                self._saved_epochs.save()
             return
         if offset <= self._segments[0].base_offset:
             self.truncate_fully_and_start_at(offset)
@@ -567,7 +573,7 @@ class PartitionLog:
         self._snapshots.take(self._producers, self.log_end_offset)
         self.flush()
         self._active.seal()
-        self._active.flush()
+        self._active.flush_indexes()
         self._saved_epochs.save()
         self.release()
 
@@ -581,12 +587,3 @@ class PartitionLog:
         """Remove the folder and all that is in it."""
         self.release()
         self._files.remove_tree(self.directory)
-
-
-def _is_readonly(buffer: Buffer) -> bool:
-    return isinstance(buffer, bytes) or (isinstance(buffer, memoryview) and buffer.readonly)
-
-
-def _duplicate(batch: AppendedBatch) -> AppendInfo:
-    return AppendInfo(first_offset=batch.first_offset, last_offset=batch.last_offset, log_append_time_ms=NO_TIMESTAMP,
-                      max_timestamp_ms=batch.timestamp_ms, size_bytes=0, duplicate=True)  # fmt: skip

@@ -51,6 +51,20 @@ class FileSlice:
         return self.file.fileno()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRead:
+    """Whole batches of one segment. The first one holds the offset that was asked for, or is the next one behind it."""
+
+    slice: FileSlice | bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.slice) if isinstance(self.slice, bytes) else self.slice.size_bytes
+
+    def read(self) -> bytes:
+        return self.slice if isinstance(self.slice, bytes) else self.slice.read()
+
+
 class BatchPlace(NamedTuple):
     """Where one batch lies in the file."""
 
@@ -332,10 +346,15 @@ class LogSegment:
 
     def flush(self) -> None:
         """Make the log durable, and the indexes of a segment that grows no more. May run in another thread."""
-        self.file.flush()
+        # Another thread must not be the one that opens `file`: two descriptors would each count the size for themselves.
+        file = self._file or self._files.open_append(self.path, create=False)
+        file.flush()
         if not self.is_active:
-            self._offset_index.flush()
-            self._time_index.flush()
+            self.flush_indexes()
+
+    def flush_indexes(self) -> None:
+        self._offset_index.flush()
+        self._time_index.flush()
 
     def truncate_to(self, offset: int) -> int:
         """Cut off the batch that reaches `offset` and all behind it, durably; return the new end offset."""

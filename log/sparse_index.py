@@ -23,6 +23,7 @@ class SparseIndex:
         self._max_size_bytes = max_size_bytes
         self._entries: Buffer = bytearray()  # a bytearray while it may grow, else the mapped file
         self._saved_bytes = 0
+        self._unflushed = False
         self.path = path
 
     def __len__(self) -> int:
@@ -61,6 +62,7 @@ class SparseIndex:
             kept = max(self._saved_bytes, 0)
             file.truncate(kept)
             file.append(self._entries[kept:])
+            self._unflushed = True
             file.close()
             self._saved_bytes = len(self._entries)
         elif not self._entries and not self._files.exists(self.path):
@@ -84,7 +86,8 @@ class SparseIndex:
 
     def flush(self) -> None:
         """Make the file durable. Whoever flushes an inode flushes it for all of its descriptors."""
-        if self._files.exists(self.path):
+        if self._unflushed:
+            self._unflushed = False
             file = self._files.open_append(self.path)
             file.flush()
             file.close()

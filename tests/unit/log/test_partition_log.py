@@ -333,3 +333,26 @@ def test_header_of_a_read_is_what_was_written():
     log = open_log(SimulatedDisk())
     append(log, b"a", epoch=6)
     assert read_header(read_all(log)).leader_epoch == 6
+
+
+def test_truncation_at_the_end_drops_an_epoch_without_records():
+    log = open_log(SimulatedDisk())
+    append(log, b"a", epoch=1)
+    log.assign_epoch_start(5, 1)
+    log.truncate_to(1)
+    assert (log.latest_epoch, log.log_end_offset) == (1, 1)
+
+
+def test_a_failed_flush_of_a_sealed_segment_fails_the_log():
+    disk = SimulatedDisk()
+    log = open_log(disk, config=SMALL)
+    append(log, b"a")
+    log.roll(NOW_MS)
+    append(log, b"b")
+    log._segments[0].release()
+    disk.fail_next("flush", "*0000.log")
+    with pytest.raises(StorageError):
+        log.flush()
+    assert log.failed
+    with pytest.raises(StorageError):
+        append(log, b"c")

@@ -9,7 +9,7 @@ The shell round it (net) has these duties:
   append is *unknown*, its records may still come: build the new one only with a newer coordinator epoch from the
   controller, which makes the old records void;
 - drop it likewise when a handler raises anything but a BarnabasError. A BarnabasError is raised before any record is
-  made and is simply the answer;
+  made; it is the answer, and waits for earlier results like any other;
 - call `tick` at `next_deadline_ms`, and `topics_changed` when an image brings other partitions. The first tick after
   construction finishes what the last coordinator left undone.
 """

@@ -38,6 +38,7 @@ class ErrorCode(IntEnum):
     INVALID_SESSION_TIMEOUT = 26
     REBALANCE_IN_PROGRESS = 27
     INVALID_COMMIT_OFFSET_SIZE = 28
+    INVALID_TIMESTAMP = 32
     UNSUPPORTED_VERSION = 35
     TOPIC_ALREADY_EXISTS = 36
     INVALID_PARTITIONS = 37
@@ -48,6 +49,9 @@ class ErrorCode(IntEnum):
     INVALID_REQUEST = 42
     UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
     POLICY_VIOLATION = 44
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+    DUPLICATE_SEQUENCE_NUMBER = 46
+    INVALID_PRODUCER_EPOCH = 47
     KAFKA_STORAGE_ERROR = 56
     FETCH_SESSION_ID_NOT_FOUND = 70
     GROUP_ID_NOT_FOUND = 69
@@ -99,7 +103,8 @@ class BarnabasError(Exception):
 
 
 def error_for(code: int, message: str = "") -> BarnabasError:
-    """Return (not raise) the exception for a code that came over the wire; an unknown code gives a plain BarnabasError."""
+    """Return (not raise) the exception for a code that came over the wire; an unknown code gives a plain
+    BarnabasError."""
     found = BarnabasError._by_code.get(code)
     if found is not None:
         return found(message)
@@ -238,6 +243,30 @@ class StorageError(RetriableError):
     """A disk refused: full, read-only, EIO. The log that it concerns takes no more writes."""
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
+
+
+class InvalidTimestampError(BarnabasError):
+    """A record's timestamp is too far from the broker's clock."""
+
+    code = ErrorCode.INVALID_TIMESTAMP
+
+
+class OutOfOrderSequenceError(BarnabasError):
+    """A batch of an idempotent producer is missing before this one: it was lost, or this one overtook it."""
+
+    code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+class DuplicateSequenceError(BarnabasError):
+    """The batch was appended before, so long ago that its offset is not remembered."""
+
+    code = ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+
+
+class InvalidProducerEpochError(BarnabasError):
+    """Another producer with the same id and a newer epoch has taken over."""
+
+    code = ErrorCode.INVALID_PRODUCER_EPOCH
 
 
 class NonEmptyGroupError(BarnabasError):

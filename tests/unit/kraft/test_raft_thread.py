@@ -28,7 +28,7 @@ class Listener:
         pass
 
     def snapshot(self) -> Callable[[], Iterable[bytes]]:
-        return lambda: []
+        return list
 
     def leadership_changed(self, leadership: Leadership) -> None:
         if leadership.is_self:

@@ -81,7 +81,7 @@ def main() -> None:
             directory=directory,
             storage=PlainFiles(),
             network=LoopNetwork(),
-            executor=ThreadPoolExecutor(1),
+            executor=ThreadPoolExecutor(2),
             loop=loop,
             rng=random.Random(),
             clock=loop.time,

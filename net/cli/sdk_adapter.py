@@ -54,13 +54,11 @@ class _Producer:
     def __init__(self, producer: Any) -> None:
         self._producer = producer
 
-    async def send(self, topic: str, value: bytes | None, *, key: bytes | None) -> Awaitable[object]:
-        handle: Awaitable[object] = await self._producer.send(topic, value, key=key)
-        return handle
-
-    async def send_many(self, topic: str, values: Sequence[bytes]) -> Awaitable[object]:
-        handle: Awaitable[object] = await self._producer.send_many(topic, values)
-        return handle
+    async def send_many(
+        self, topic: str, values: Sequence[bytes], keys: Sequence[bytes | None] | None
+    ) -> Awaitable[object]:
+        handles: Awaitable[object] = await self._producer.send_many(topic, values, keys)
+        return handles
 
     async def flush(self) -> None:
         await self._producer.flush()

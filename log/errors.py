@@ -24,6 +24,7 @@ class ErrorCode(IntEnum):
     REPLICA_NOT_AVAILABLE = 9
     MESSAGE_TOO_LARGE = 10
     STALE_CONTROLLER_EPOCH = 11
+    OFFSET_METADATA_TOO_LARGE = 12
     NETWORK_EXCEPTION = 13
     COORDINATOR_LOAD_IN_PROGRESS = 14
     COORDINATOR_NOT_AVAILABLE = 15
@@ -66,6 +67,7 @@ class ErrorCode(IntEnum):
     ELIGIBLE_LEADERS_NOT_AVAILABLE = 83
     ELECTION_NOT_NEEDED = 84
     NO_REASSIGNMENT_IN_PROGRESS = 85
+    GROUP_SUBSCRIBED_TO_TOPIC = 86
     INVALID_RECORD = 87
     THROTTLING_QUOTA_EXCEEDED = 89
     INVALID_UPDATE_VERSION = 95
@@ -320,6 +322,26 @@ class FencedMemberEpochError(BarnabasError):
 
 class StaleMemberEpochError(RetriableError):
     code = ErrorCode.STALE_MEMBER_EPOCH
+
+
+class FencedInstanceIdError(BarnabasError):
+    """Another member has taken over this static member's instance id: stop, it is the one that runs."""
+
+    code = ErrorCode.FENCED_INSTANCE_ID
+
+
+class UnreleasedInstanceIdError(BarnabasError):
+    """A member with this instance id still runs, or its session has not run out yet."""
+
+    code = ErrorCode.UNRELEASED_INSTANCE_ID
+
+
+class UnsupportedAssignorError(BarnabasError):
+    code = ErrorCode.UNSUPPORTED_ASSIGNOR
+
+
+class GroupMaxSizeReachedError(BarnabasError):
+    code = ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
 class EligibleLeadersNotAvailableError(BarnabasError):

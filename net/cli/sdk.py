@@ -90,7 +90,7 @@ class ConsumerPort(Protocol):
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Read these partitions from these offsets, without a group."""
 
-    def positions(self) -> Mapping[TopicPartition, int]:
+    async def positions(self) -> Mapping[TopicPartition, int]:
         """The partitions that this consumer owns now, and the offset that it reads next in each."""
 
     async def poll(self, max_wait_ms: int) -> Iterable[ConsumedRecord]: ...

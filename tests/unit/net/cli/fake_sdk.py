@@ -94,7 +94,7 @@ class FakeConsumer:
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
         self._next = dict(offsets)
 
-    def positions(self) -> Mapping[TopicPartition, int]:
+    async def positions(self) -> Mapping[TopicPartition, int]:
         return self._next
 
     async def poll(self, max_wait_ms: int) -> Iterable[FakeRecord]:

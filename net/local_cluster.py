@@ -93,7 +93,8 @@ def stop(brokers: Sequence[Broker], timeout_s: float = STOP_TIMEOUT_S) -> None:
     for broker in brokers:
         try:
             broker.process.wait(max(deadline_s - time.monotonic(), 0))
-        except subprocess.TimeoutExpired:
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+            deadline_s = time.monotonic()  # a second Ctrl-C: the user does not want to wait for the others either
             broker.process.kill()
             broker.process.wait()
         (broker.folder / "broker.pid").unlink(missing_ok=True)

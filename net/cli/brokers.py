@@ -28,7 +28,7 @@ def _start(arguments: Namespace) -> int:
                 print(f"{definition.key}={config.text(definition.key)}")
         return ExitCode.OK
     # By name: the broker is the composition root above all others, and help must not need it.
-    return int(importlib.import_module("barnabas.net.broker").run(config))
+    return int(importlib.import_module("barnabas.net.broker_process").run(config))
 
 
 def _node_argument(parser: ArgumentParser) -> None:

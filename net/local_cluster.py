@@ -24,6 +24,8 @@ STOP_TIMEOUT_S: Final = 35.0  # a little more than controlled.shutdown.timeout.m
 LAST_LINES: Final = 8  # of a log, shown when its broker dies
 LAST_BYTES: Final = 16 * 1024
 POLL_INTERVAL_S: Final = 0.02
+# -P: a file of the user's folder must never stand in for a module of Python's.
+LAUNCHER: Final = (sys.executable, "-P", "-m", "barnabas", "broker", "start", "--config")
 _LOOPBACK: Final = "127.0.0.1"
 _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 
@@ -51,6 +53,7 @@ class Plan:
     voter_count: int | None = None  # None: all up to three brokers, then three
     overrides: Mapping[str, str] = field(default_factory=dict)
     die_with_parent: bool = False
+    launcher: tuple[str, ...] = LAUNCHER  # the path of the configuration is appended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +93,8 @@ def stop(brokers: Sequence[Broker], timeout_s: float = STOP_TIMEOUT_S) -> None:
     for broker in brokers:
         try:
             broker.process.wait(max(deadline_s - time.monotonic(), 0))
-        except subprocess.TimeoutExpired:
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+            deadline_s = time.monotonic()  # a second Ctrl-C: the user does not want to wait for the others either
             broker.process.kill()
             broker.process.wait()
         (broker.folder / "broker.pid").unlink(missing_ok=True)
@@ -248,8 +252,7 @@ def _start_broker(plan: Plan, node_id: int, ports: NodePorts, voters: str) -> Br
     config.write_text("".join(f"{key}={value}\n" for key, value in values.items()), encoding="utf-8")
     with (folder / "broker.log").open("ab") as log:
         process = subprocess.Popen(
-            # -P: a file of the user's folder must never stand in for a module of Python's.
-            [sys.executable, "-P", "-m", "barnabas", "broker", "start", "--config", str(config)],
+            [*plan.launcher, str(config)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

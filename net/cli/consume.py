@@ -92,7 +92,7 @@ class _Reader:
 
     async def read(self) -> None:
         try:
-            while not self._is_done():
+            while not await self._is_done():
                 for record in await self._consumer.poll(POLL_MS):
                     if not self._print(record):
                         return
@@ -115,12 +115,12 @@ class _Reader:
             self._left -= 1
         return self._left != 0
 
-    def _is_done(self) -> bool:
+    async def _is_done(self) -> bool:
         if self._left == 0:
             return True
         if self._follow:
             return False
-        owned = self._consumer.positions()
+        owned = await self._consumer.positions()
         return bool(owned) and all(position >= self._ends.get(place, 0) for place, position in owned.items())
 
     async def _commit(self) -> None:

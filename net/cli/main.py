@@ -28,7 +28,20 @@ PLAIN_VERBS: Final = {
 
 
 class _Parser(argparse.ArgumentParser):
-    """Usage errors are one line that names the cure, like all others."""
+    """Usage errors are one line that names the cure, like all others; options and arguments may come in any order."""
+
+    is_leaf = False  # it has arguments, not verbs
+    _is_inside = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Without this, argparse takes an optional FILE for missing as soon as an option stands before it."""
+        if not self.is_leaf or self._is_inside:
+            return super().parse_known_args(args, namespace)
+        self._is_inside = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_inside = False
 
     def error(self, message: str) -> NoReturn:
         print(f"barnabas: {message}; see `{self.prog} --help`", file=sys.stderr)
@@ -90,6 +103,8 @@ def _add_verbs(noun: argparse.ArgumentParser, verbs: Sequence[Any]) -> None:
 
 
 def _add_shared(parser: argparse.ArgumentParser) -> None:
+    assert isinstance(parser, _Parser)
+    parser.is_leaf = True
     shared = parser.add_argument_group("for every command")
     shared.add_argument("--bootstrap", metavar="HOST:PORT[,...]", help="brokers to ask first ($BARNABAS_BOOTSTRAP)")
     shared.add_argument("-f", "--format", choices=("text", "json"), default="text", help="how data is printed")

@@ -33,7 +33,7 @@ async def run(context: Context) -> int:
     separator = wanted.key_separator.encode() if wanted.key_separator else None
     progress = Progress(context.out.stderr, "records", total)
     sent = 0
-    waiting: deque[list[Awaitable[object]]] = deque()
+    waiting: deque[Awaitable[object]] = deque()
     try:
         async with context.connector.producer(context.bootstrap, acks=wanted.acks) as producer:
             async for lines in chunks_of_lines(descriptor):
@@ -41,10 +41,10 @@ async def run(context: Context) -> int:
                 sent += len(lines)
                 progress.advance(sum(map(len, lines)) + len(lines), len(lines))
                 if len(waiting) > MAX_CHUNKS_IN_FLIGHT:
-                    await _acknowledged(waiting.popleft())
+                    await waiting.popleft()
             await producer.flush()
             while waiting:
-                await _acknowledged(waiting.popleft())
+                await waiting.popleft()
     finally:
         progress.finish()
         if wanted.file:
@@ -64,19 +64,14 @@ def _open(path: str | None) -> tuple[int, int | None]:
         raise CommandError(f"{path} cannot be read: {error.strerror}") from error
 
 
-async def _send(
-    producer: ProducerPort, topic: str, lines: list[bytes], separator: bytes | None
-) -> list[Awaitable[object]]:
+async def _send(producer: ProducerPort, topic: str, lines: list[bytes], separator: bytes | None) -> Awaitable[object]:
     if separator is None:
-        return [await producer.send_many(topic, lines)]
-    handles = []
+        return await producer.send_many(topic, lines, None)
+    values: list[bytes] = []
+    keys: list[bytes | None] = []
     for line in lines:
         key, found, value = line.partition(separator)
         # A line without the separator is a value without a key, as with every console producer.
-        handles.append(await producer.send(topic, value if found else line, key=key if found else None))
-    return handles
-
-
-async def _acknowledged(handles: list[Awaitable[object]]) -> None:
-    for handle in handles:
-        await handle
+        keys.append(key if found else None)
+        values.append(value if found else line)
+    return await producer.send_many(topic, values, keys)

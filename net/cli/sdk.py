@@ -78,11 +78,10 @@ class AdminPort(Protocol):
 
 
 class ProducerPort(Protocol):
-    async def send(self, topic: str, value: bytes | None, *, key: bytes | None) -> Awaitable[object]:
-        """Hand a record over (waits while the buffer is full); the result completes when it is acknowledged."""
-
-    async def send_many(self, topic: str, values: Sequence[bytes]) -> Awaitable[object]:
-        """The same for many records without keys; one result for all of them."""
+    async def send_many(
+        self, topic: str, values: Sequence[bytes], keys: Sequence[bytes | None] | None
+    ) -> Awaitable[object]:
+        """Hand records over (waits while the buffer is full); the result completes when all are acknowledged."""
 
     async def flush(self) -> None: ...
 
@@ -91,7 +90,7 @@ class ConsumerPort(Protocol):
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Read these partitions from these offsets, without a group."""
 
-    def positions(self) -> Mapping[TopicPartition, int]:
+    async def positions(self) -> Mapping[TopicPartition, int]:
         """The partitions that this consumer owns now, and the offset that it reads next in each."""
 
     async def poll(self, max_wait_ms: int) -> Iterable[ConsumedRecord]: ...

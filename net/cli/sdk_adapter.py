@@ -4,16 +4,18 @@ The client is imported when the first connection is opened, never before.
 """
 
 import importlib
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 from barnabas.log.topic_partition import TopicPartition
 
 from .exit_codes import CommandError
 from .sdk import AdminPort, ConsumedRecord, ConsumerPort, PartitionLag, ProducerPort
 
-_START_POLICIES = {"start": "earliest", "end": "latest"}
+if TYPE_CHECKING:
+    from barnabas.net.client.consumer import Consumer
 
 
 def _class(module: str, name: str) -> Any:
@@ -33,57 +35,66 @@ class SdkConnector:
 
     @asynccontextmanager
     async def producer(self, bootstrap: str, *, acks: str) -> AsyncIterator[ProducerPort]:
-        wanted = acks if acks == "all" else int(acks)
-        async with _class("producer", "Producer")(bootstrap=bootstrap, acks=wanted) as producer:
-            yield _Producer(producer)
+        from barnabas.net.client.producer import Producer
+
+        # Lines of a file come faster than any network: waiting for room is the normal case, not an error.
+        async with Producer(bootstrap, acks=acks, client_id="barnabas-cli") as producer:
+            yield producer
 
     @asynccontextmanager
     async def consumer(
         self, bootstrap: str, *, topics: Sequence[str], group: str | None, start: str
     ) -> AsyncIterator[ConsumerPort]:
+        from barnabas.net.client.consumer import Consumer
+
+        async def begin(partitions: list[TopicPartition]) -> None:
+            await _seek_where_nothing_is_committed(consumer, partitions, start)
+
         # Without a group the caller assigns partitions and offsets itself; a subscription would fight with that.
-        subscribed = topics if group else ()
-        made = _class("consumer", "Consumer")(
-            *subscribed, bootstrap=bootstrap, group=group, auto_offset_reset=_START_POLICIES.get(start, start)
+        consumer = Consumer(
+            *(topics if group else ()),
+            bootstrap=bootstrap,
+            group=group,
+            auto_offset_reset="latest" if start == "end" else "earliest",
+            auto_commit=False,  # the command commits what it has printed and flushed
+            on_assigned=begin,
+            client_id="barnabas-cli",
         )
-        async with made as consumer:
+        async with consumer:
             yield _Consumer(consumer)
 
 
-class _Producer:
-    def __init__(self, producer: Any) -> None:
-        self._producer = producer
-
-    async def send(self, topic: str, value: bytes | None, *, key: bytes | None) -> Awaitable[object]:
-        handle: Awaitable[object] = await self._producer.send(topic, value, key=key)
-        return handle
-
-    async def send_many(self, topic: str, values: Sequence[bytes]) -> Awaitable[object]:
-        handle: Awaitable[object] = await self._producer.send_many(topic, values)
-        return handle
-
-    async def flush(self) -> None:
-        await self._producer.flush()
+async def _seek_where_nothing_is_committed(consumer: "Consumer", partitions: list[TopicPartition], start: str) -> None:
+    """`-o N` and `-o @timestamp` of a group; `start` and `end` are reset policies, which the consumer knows itself."""
+    if start in ("start", "end") or not partitions:
+        return
+    committed = await consumer.committed(*partitions)
+    fresh = [place for place in partitions if place not in committed]
+    if start.startswith("@") and fresh:
+        await consumer.seek_to_time(int(start[1:]), *fresh)
+    elif fresh:
+        for place in fresh:
+            consumer.seek(place, int(start))
 
 
 class _Consumer:
-    def __init__(self, consumer: Any) -> None:
+    def __init__(self, consumer: "Consumer") -> None:
         self._consumer = consumer
 
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
-        self._consumer.assign(list(offsets))
+        self._consumer.assign(offsets)
         for place, offset in offsets.items():
             self._consumer.seek(place, offset)
 
-    def positions(self) -> Mapping[TopicPartition, int]:
-        return {place: self._consumer.position(place) for place in self._consumer.assignment()}
+    async def positions(self) -> Mapping[TopicPartition, int]:
+        return {place: await self._consumer.position(place) for place in self._consumer.assignment}
 
     async def poll(self, max_wait_ms: int) -> Iterable[ConsumedRecord]:
-        records: Iterable[ConsumedRecord] = await self._consumer.poll(max_wait_ms)
-        return records
+        found = await self._consumer.poll(timeout_ms=max_wait_ms)
+        return chain.from_iterable(found.values())
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        await self._consumer.commit(dict(offsets))
+        await self._consumer.commit(offsets)
 
 
 class _Admin:

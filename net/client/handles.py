@@ -17,12 +17,12 @@ class Handle(NamedTuple):
     """
 
     batch: Batch
-    index: int
+    position: int  # Of the record in its batch.
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
         if not self.batch.is_done:
             yield from until_done(self.batch)
-        return self.batch.metadata_of(self.index)
+        return self.batch.metadata_of(self.position)
 
     @property
     def is_done(self) -> bool:
@@ -32,7 +32,7 @@ class Handle(NamedTuple):
         """Return the metadata or raise the error of a record that is done; asyncio.InvalidStateError if it is not yet."""
         if not self.batch.is_done:
             raise asyncio.InvalidStateError("the record is not acknowledged yet; await the handle")
-        return self.batch.metadata_of(self.index)
+        return self.batch.metadata_of(self.position)
 
 
 # Makes a Handle of a tuple without a Python frame.

@@ -5,14 +5,14 @@ of a partition, so they are attributes of a class made per partition. That is a 
 times cheaper than an object with slots.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from barnabas.log.topic_partition import TopicPartition
 
-Headers = tuple[tuple[str, bytes | None], ...]
+Headers = Sequence[tuple[str, bytes | None]]
 MAX_CACHED_PARTITIONS = 4096  # Classes kept; far more partitions than one consumer has.
 
 

@@ -19,9 +19,9 @@ PURE: Final = (
     r"net/purgatory\.py",
     r"spark_connector/(options|offsets)\.py",
 )
-VOCABULARY: Final = {"topic_partition", "record_batch", "errors", "config", "value_codec"}
+VOCABULARY: Final = {"topic_partition", "record_batch", "errors", "config", "value_codec", "murmur2"}
 # Of the client, besides: it builds and reads records. They import nothing but the vocabulary themselves.
-CLIENT_VOCABULARY: Final = VOCABULARY | {"record_codec", "compression", "murmur2"}
+CLIENT_VOCABULARY: Final = VOCABULARY | {"record_codec", "compression"}
 
 
 def is_pure(name: str) -> bool:

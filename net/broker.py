@@ -75,7 +75,7 @@ class Broker:
         self.admin_endpoint: Endpoint | None = None
         self.shutdown_requested = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._servers: list[Server] = []
+        self.servers: dict[str, Server] = {}
         self.logs = LogManager(
             ports.files,
             config.data_folders(),
@@ -184,7 +184,7 @@ class Broker:
                 limits=limits,
             )
             self.addresses[listener.name] = await server.start(listener.host, listener.port)
-            self._servers.append(server)
+            self.servers[listener.name] = server
             host, port = self.addresses[listener.name]
             logger.info("listening node=%d listener=%s address=%s:%d", self.node_id, listener.name, host, port)
 
@@ -295,7 +295,7 @@ class Broker:
                 await asyncio.wait_for(self.lifecycle.may_shut_down.wait(), timeout_s)
             except TimeoutError:
                 logger.warning("node=%d stops with leaderships that nobody could take over", self.node_id)
-        await asyncio.gather(*(server.close() for server in self._servers))
+        await asyncio.gather(*(server.close() for server in self.servers.values()))
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

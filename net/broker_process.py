@@ -5,22 +5,30 @@ Whatever a broker does not need to serve is imported after it serves: a cluster 
 
 import asyncio
 import gc
+import importlib
 import logging
 import os
 import random
 import signal
+import socket
 import sys
 import uuid
+from typing import TYPE_CHECKING
 
+from barnabas.kraft.image import Endpoint
 from barnabas.log.errors import BarnabasError
 from barnabas.log.files import RealFiles
 
+from .admin_backend import BrokerBackend
 from .broker import Broker, Ports
 from .clock import SystemClock
 from .config import BrokerConfig
 from .endpoints import Endpoints, remove_endpoints, write_endpoints
 from .metadata_sources import build_source
 from .tcp import TcpNetwork
+
+if TYPE_CHECKING:
+    from .admin.app import AdminServer
 
 logger = logging.getLogger("barnabas.broker")
 
@@ -42,7 +50,7 @@ def run(config: BrokerConfig) -> int:
     try:
         return asyncio.run(_serve(config))
     except (BarnabasError, OSError) as error:
-        print(f"barnabas: {describe_start_failure(error, config)}", file=sys.stderr)
+        sys.stderr.write(f"barnabas: {describe_start_failure(error, config)}\n")
         return EXIT_FAILED
 
 
@@ -63,18 +71,56 @@ async def _serve(config: BrokerConfig) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
+    admin: asyncio.Task[None] | None = None
     try:
+        listening = _take_admin_port(broker)
         await broker.start()
         _write_endpoints(broker)
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
+        if listening is not None:
+            admin = asyncio.create_task(_serve_admin(broker, listening))
         await stop.wait()
     finally:
+        if admin is not None:
+            admin.cancel()
+            await asyncio.gather(admin, return_exceptions=True)
         for folder in config.data_folders():
             remove_endpoints(folder)
         await broker.stop()
     return EXIT_OK
+
+
+def _take_admin_port(broker: Broker) -> socket.socket | None:
+    """Bind the port of the admin API now, because the cluster is told of it; whoever connects waits until it is served."""
+    address = broker.config.admin_address()
+    if address is None:
+        return None
+    listening = socket.create_server((address.host, address.port))
+    host, port = listening.getsockname()[:2]
+    broker.admin_endpoint = Endpoint(listener=address.name, host=host, port=port)
+    return listening
+
+
+async def _serve_admin(broker: Broker, listening: socket.socket) -> None:
+    """Serve the admin API from the first connection on: who never asks never pays for aiohttp (0.2 s and 15 MB).
+
+    It is imported in a thread, because by then the broker serves its clients and shall go on doing so.
+    """
+    loop = asyncio.get_running_loop()
+    asked: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(listening, lambda: None if asked.done() else asked.set_result(None))
+    try:
+        await asked
+    finally:
+        loop.remove_reader(listening)
+    app = await loop.run_in_executor(None, importlib.import_module, "barnabas.net.admin.app")
+    server: AdminServer = await app.start_admin(BrokerBackend(broker), listening)
+    try:
+        await asyncio.Event().wait()
+    finally:
+        await server.close()
 
 
 def _write_endpoints(broker: Broker) -> None:

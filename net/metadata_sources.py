@@ -21,9 +21,11 @@ from .metadata_service import MetadataSource, Subscriber
 from .quorum_directory import QuorumDirectory
 from .quorum_source import QuorumHost, ThreadHost, VoterMetadata, encode_address
 
+DISK_THREADS = 2  # one for the journal's fdatasync, one for a snapshot: packing it must not hold up a commit
 
-def _one_thread() -> Executor:
-    return ThreadPoolExecutor(max_workers=1, thread_name_prefix="quorum-disk")
+
+def _disk_threads() -> Executor:
+    return ThreadPoolExecutor(max_workers=DISK_THREADS, thread_name_prefix="quorum-disk")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +34,7 @@ class QuorumPorts:
 
     host: Callable[[], QuorumHost] = ThreadHost
     network: Callable[[], RaftNetwork] = LoopNetwork
-    executor: Callable[[], Executor] = _one_thread
+    executor: Callable[[], Executor] = _disk_threads
     timing: RaftTiming | None = None
     snapshot_policy: SnapshotPolicy | None = None
 

@@ -5,6 +5,7 @@ aiohttp takes a fifth of a second to import; no client needs to wait for that.
 
 import json
 import logging
+import socket
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any, Final
@@ -73,15 +74,11 @@ class AdminServer:
         await self._runner.cleanup()
 
 
-async def start_admin(backend: AdminBackend, host: str, port: int) -> AdminServer:
-    """Listen. Raises OSError (address in use, not permitted); port 0 takes a free one, told by `address`."""
+async def start_admin(backend: AdminBackend, listening: socket.socket) -> AdminServer:
+    """Serve on a socket that listens already: its port was told to the cluster before this module was imported."""
     runner = web.AppRunner(build_app(backend), access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT_S)
     await runner.setup()
-    try:
-        await web.TCPSite(runner, host or None, port).start()
-    except OSError:
-        await runner.cleanup()
-        raise
+    await web.SockSite(runner, listening).start()
     bound_host, bound_port = runner.addresses[0][:2]
     return AdminServer(runner, (bound_host, bound_port))
 

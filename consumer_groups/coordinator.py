@@ -2,14 +2,16 @@
 
 The shell round it (net) has these duties:
 
-- append the records of each result to the quorum, as one atomic batch, in the order of the results;
+- append the records of each result to the quorum, as one atomic batch, in the order of the results. Only what
+  `delete_group`, `delete_offsets` and `topics_changed` return may be cut where it is too long for one append: they take
+  offsets away first, and every part of that is a state that may stand;
 - send an answer only when its records and those of all earlier results are committed, also when it has none itself;
 - raise no answer from a result whose append failed: drop this object, with all answers that wait, and build a new one
   from the committed state (the records were already replayed here, and there is no way back). Where the outcome of an
   append is *unknown*, its records may still come: build the new one only with a newer coordinator epoch from the
   controller, which makes the old records void;
 - drop it likewise when a handler raises anything but a BarnabasError. A BarnabasError is raised before any record is
-  made and is simply the answer;
+  made; it is the answer, and waits for earlier results like any other;
 - call `tick` at `next_deadline_ms`, and `topics_changed` when an image brings other partitions. The first tick after
   construction finishes what the last coordinator left undone.
 """
@@ -19,7 +21,8 @@ from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from typing import TypeVar
 
-from barnabas.kraft.group_slots import GroupState, PartitionKey, SlotState, SlotStateRecord, slot_of
+from barnabas.kraft.group_slots import GroupState, PartitionKey, SlotState, slot_of
+from barnabas.kraft.records import Record
 from barnabas.log.errors import NotCoordinatorError
 
 from .decision import Decision
@@ -53,7 +56,7 @@ class GroupCoordinator:
         *,
         slot: int,
         coordinator_epoch: int,
-        records: Iterable[SlotStateRecord],
+        records: Iterable[Record],
         rng: random.Random,
         topics: TopicsView,
         now_ms: int,
@@ -85,7 +88,7 @@ class GroupCoordinator:
     def coordinator_epoch(self) -> int:
         return self._state.coordinator_epoch
 
-    def replay(self, record: SlotStateRecord) -> None:
+    def replay(self, record: Record) -> None:
         """Change the state and nothing else. Own records are replayed as they are decided, not by the shell."""
         self._state.replay(record)
 

@@ -41,10 +41,10 @@ class CoordinatorResult(Generic[R]):
 class HeartbeatRequest:
     """KIP-848. None leaves a field as it is. The members' side of the contract:
 
-    - one heartbeat of a member is under way at a time, and an answer that comes after its request was given up is
-    ignored; - `owned` is what the member may be reading at this moment; it is sent when it has changed and after a
-    lost answer; - FENCED_MEMBER_EPOCH and UNKNOWN_MEMBER_ID mean: stop reading, commit nothing, join again with epoch
-    0.
+    - one heartbeat of a member is under way at a time; an answer that comes after its request was given up is ignored;
+    - `owned` is what the member may be reading at this moment; it is sent when it has changed and after a lost answer;
+    - what it subscribes to is sent when joining, after a lost answer, and when it has changed;
+    - FENCED_MEMBER_EPOCH and UNKNOWN_MEMBER_ID mean: stop reading, commit nothing, join again with epoch 0.
     """
 
     group_id: str

@@ -14,7 +14,7 @@ class GroupSettings:
     # A member that waits for partitions of others asks more often: it is what a rebalance lasts.
     waiting_heartbeat_interval_ms: int = 500
     rebalance_timeout_ms: int = 300_000  # the client's max.poll.interval.ms: it revokes between two polls
-    max_group_size: int = 10_000  # group.consumer.max.size: an assignment is linear in it and one quorum append
+    max_group_size: int = 2_000  # group.consumer.max.size: a reset writes two records per member in one quorum append
     offset_metadata_max_bytes: int = 4_096  # offset.metadata.max.bytes: it is kept in memory on every voter
     max_subscribed_topics: int = 10_000  # of one member; the same reason
     max_pattern_length: int = 1_000  # an expression is compiled and run on the coordinator

@@ -43,7 +43,7 @@ from .requests import (
     UnregisterBroker,
 )
 from .topic_control import TopicControl
-from .topic_settings import CLUSTER_DEFAULT, MIN_INSYNC_REPLICAS, min_insync
+from .topic_settings import CLUSTER_DEFAULT, MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION, min_insync
 
 # The overlay's broker epoch of a registration that is not committed: nobody can know it, so nobody can act in its name.
 # It never gets into a record, because only an unfenced broker's epoch does, and whoever registers is fenced.
@@ -152,6 +152,8 @@ class Controller:
     def _alter_config(self, view: MetadataDelta, request: AlterConfig) -> ControllerResult:
         result = self._configurations.alter(view, request)
         changed = {change.key: change.value for change in request.changes}
+        if UNCLEAN_LEADER_ELECTION in changed:
+            self._last_check_ms.pop("leaderless", None)  # whoever waits for this wants a leader at the next tick
         if MIN_INSYNC_REPLICAS not in changed or not result.records:
             return result
         relieved: list[Record] = []

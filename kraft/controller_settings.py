@@ -25,7 +25,7 @@ class ControllerSettings:
     unclean_leader_election: bool = False  # unclean.leader.election.enable, likewise
     auto_preferred_leaders: bool = True  # auto.leader.rebalance.enable
     preferred_leader_check_interval_ms: int = 30_000  # leader.imbalance.check.interval.seconds
-    leaderless_check_interval_ms: int = 1_000  # a safety net: whatever a crash of a controller left half done
+    leaderless_check_interval_ms: int = 5_000  # a safety net: whatever a crash of a controller left half done
     slot_balance_interval_ms: int = 2_000  # coordinator slots without groups move to brokers that have too few
 
     @property

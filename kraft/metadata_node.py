@@ -83,6 +83,7 @@ class MetadataNode:
         self._occupied_slots: set[int] = set()  # that ever held a group, as far as this node has seen
         self._leadership = _NOBODY
         self._must_claim = False
+        self._claims = 0
         self._pending = PendingAppends()
         self._feed = FeedRing()
 
@@ -149,7 +150,7 @@ class MetadataNode:
             return
         pending = None
         for records in _commands(result):
-            pending = PendingAppend(term=term, command=self._encode(records), records=records)
+            pending = PendingAppend(term=term, claim=self._claims, command=self._encode(records), records=records)
             try:
                 self._append(pending)
             except BarnabasError as error:  # too large for a command: nothing of it was appended
@@ -201,12 +202,14 @@ class MetadataNode:
     def _claim(self) -> None:
         """Append the first record of the term (and the cluster's name, if it has none): see `_activate`."""
         self._must_claim = False
+        self._claims += 1
         term = self._leadership.term
         records: tuple[Record, ...] = (ControllerRecord(controller_id=self._node_id, controller_epoch=term),)
         if not self._image.cluster_id:
             # If an earlier leader's name is in the log but not committed yet, it will be replayed first, and this is void.
             records = (ClusterRecord(cluster_id=_fresh_cluster_id(self._rng)), *records)
-        self._append(PendingAppend(term=term, command=self._encode(records), records=records, is_claim=True))
+        command = self._encode(records)
+        self._append(PendingAppend(term=term, claim=self._claims, command=command, records=records, is_claim=True))
 
     def _leader_hint(self) -> str:
         leader_id = self._leadership.leader_id
@@ -270,13 +273,12 @@ class MetadataNode:
         """Activate the controller when its claim is committed; else move its overlay onto the new image."""
         if self._controller.is_active:
             if replayed:
-                pending = (item.records for item in self._pending.of_term(self._leadership.term))
-                self._controller.committed(self._image, replayed, pending)
+                pending = self._pending.since(self._leadership.term, self._claims)
+                self._controller.committed(self._image, replayed, (item.records for item in pending))
             return
-        term = self._leadership.term
-        claimed = any(pending.is_claim and pending.term == term for _, pending in settled)
-        still_open = any(pending.is_claim for pending in self._pending.of_term(term))
-        if claimed and not still_open and self._leadership.is_self and not self._must_claim:
+        now = (self._leadership.term, self._claims)
+        claimed = any(pending.is_claim and (pending.term, pending.claim) == now for _, pending in settled)
+        if claimed and self._leadership.is_self and not self._must_claim:
             self._controller.activate(self._image)
 
     def restore(self, index: int, chunks: Iterable[bytes]) -> None:

@@ -45,6 +45,7 @@ class PendingAppend:
     """One appended command. Settled exactly once: by its commit or by its outcome."""
 
     term: int
+    claim: int  # how often this node had claimed leadership: only what followed its last claim stands in the overlay
     command: bytes
     records: tuple[Record, ...]
     is_claim: bool = False  # the first record of a term, after which this node decides
@@ -67,8 +68,9 @@ class PendingAppends:
         queue = self._by_term.get(term)
         return queue[-1] if queue else None
 
-    def of_term(self, term: int) -> tuple[PendingAppend, ...]:
-        return tuple(self._by_term.get(term, ()))
+    def since(self, term: int, claim: int) -> tuple[PendingAppend, ...]:
+        """The appends of a term since that claim (inclusive)."""
+        return tuple(pending for pending in self._by_term.get(term, ()) if pending.claim == claim)
 
     def match(self, committed: CommittedCommand) -> PendingAppend | None:
         """Take out the append that this commit is of; nearly always the oldest of its term."""

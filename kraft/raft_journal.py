@@ -270,6 +270,8 @@ class DurableJournal:
         if error is not None:
             self._fail(error)
         if self._halted:
+            if file is self._file:
+                file.close()  # `close` had to leave it to us
             return
         if file is self._file:
             durable = last_index if self._safe_below is None else min(last_index, self._safe_below - 1)

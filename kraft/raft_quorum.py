@@ -31,7 +31,11 @@ MARK_INTERVAL_S = 1.0
 
 
 class RaftQuorum:
-    """One voter. `fatal` is called once, when going on could break a promise: the process must end."""
+    """One voter. `fatal` is called once, when going on could break a promise: the process must end.
+
+    `executor` needs two threads, one to flush the journal and one to pack a snapshot meanwhile; in simulation it is the
+    loop itself.
+    """
 
     def __init__(
         self,

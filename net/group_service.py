@@ -28,7 +28,7 @@ logger = logging.getLogger("barnabas.groups")
 
 APPEND_TIMEOUT_MS = 5_000
 LOAD_RETRY_MS = 50
-MAX_RECORDS_PER_APPEND = 2_000  # keeps one append far below the size limit of a quorum command
+MAX_RECORDS_PER_APPEND = 4_000  # far below the size limit of a quorum command, above any decision that must be whole
 MAX_WAITING_PER_SLOT = 10_000  # answers that wait for a commit; beyond it callers are told to try again
 
 
@@ -107,14 +107,28 @@ class GroupService:
             )
         if slot.machine is None:
             raise CoordinatorNotAvailableError(f"the coordinator of group {group_id!r} is loading; try again")
-        return await self._decided(slot, decide(slot.machine))
+        if len(slot.waiting) >= MAX_WAITING_PER_SLOT:
+            raise CoordinatorNotAvailableError("too many decisions wait for the quorum; slow down and try again")
+        return await self._decided(slot, self._decide(slot, decide))
+
+    def _decide(
+        self, slot: _Slot, decide: Callable[[GroupCoordinator], CoordinatorResult[Any]]
+    ) -> CoordinatorResult[Any]:
+        """A machine that failed in the middle of a decision must not go on: it may have replayed a part of it."""
+        assert slot.machine is not None
+        try:
+            return decide(slot.machine)
+        except BarnabasError:
+            raise
+        except Exception as error:
+            logger.exception("group slot=%d: the coordinator failed", slot.number)
+            self._reload(slot, [], CoordinatorNotAvailableError("the coordinator failed and reloads; try again"))
+            raise CoordinatorNotAvailableError("the coordinator failed and reloads; try again") from error
 
     async def _decided(self, slot: _Slot, result: CoordinatorResult[Any]) -> object:
         self._set_timer(slot)
         if not result.records and not slot.waiting and not slot.appending:
             return result.response
-        if len(slot.waiting) >= MAX_WAITING_PER_SLOT:
-            raise CoordinatorNotAvailableError("too many decisions wait for the quorum; slow down and try again")
         answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         slot.waiting.append(_Waiting(records=tuple(result.records), answer=answer, response=result.response))
         self._append_soon(slot)
@@ -131,26 +145,35 @@ class GroupService:
         await asyncio.sleep(0)  # whatever else this wake-up of the loop decides goes with the same append
         while slot.waiting:
             batch = _take(slot.waiting)
-            records = tuple(record for item in batch for record in item.records)
             try:
-                if records:
-                    request = AppendGroupRecords.of(self._node_id, slot.number, slot.coordinator_epoch, records)
-                    await self._controller.call(request, timeout_ms=APPEND_TIMEOUT_MS, repeat_when_unknown=False)
+                await self._append_batch(slot, batch)
             except BarnabasError as error:
-                self._append_failed(slot, batch, error)
+                logger.warning("group slot=%d reloads, its append failed: %s", slot.number, error)
+                failure = CoordinatorNotAvailableError(f"the coordinator must reload: {error.message}; try again")
+                self._reload(slot, batch, failure)
                 return
+            except asyncio.CancelledError:
+                _refuse(batch, NotCoordinatorError("the coordinator has moved; look it up again"))
+                raise
             for item in batch:
                 if not item.answer.done():
                     item.answer.set_result(item.response)
         slot.appending = False
 
-    def _append_failed(self, slot: _Slot, batch: list[_Waiting], error: BarnabasError) -> None:
+    async def _append_batch(self, slot: _Slot, batch: list[_Waiting]) -> None:
+        """One decision may be larger than one append (a group deleted with all its offsets): it goes in several."""
+        records = [record for item in batch for record in item.records]
+        for start in range(0, len(records), MAX_RECORDS_PER_APPEND):
+            part = tuple(records[start : start + MAX_RECORDS_PER_APPEND])
+            request = AppendGroupRecords.of(self._node_id, slot.number, slot.coordinator_epoch, part)
+            await self._controller.call(request, timeout_ms=APPEND_TIMEOUT_MS, repeat_when_unknown=False)
+
+    def _reload(self, slot: _Slot, batch: list[_Waiting], error: BarnabasError) -> None:
         """The machine stands on records that may never be. Its successor needs a newer coordinator epoch, under which
         those records are void wherever they may still be on their way."""
-        logger.warning("group slot=%d reloads, its append failed: %s", slot.number, error)
         waiting, slot.waiting = batch + slot.waiting, []
         slot.machine = None
-        _refuse(waiting, CoordinatorNotAvailableError(f"the coordinator must reload: {error.message}; try again"))
+        _refuse(waiting, error)
         if self._slots.get(slot.number) is slot:
             slot.task = self._spawn(self._renew(slot))
 
@@ -224,8 +247,9 @@ class GroupService:
         self._topics = {topic.name: len(topic.partitions) for topic in image.topics.values()}
         for slot in list(self._slots.values()):
             if slot.machine is not None:
-                changed = slot.machine.topics_changed(self._topics, self.now_ms(), recreated=recreated)
-                self._decided_alone(slot, changed)
+                self._decide_alone(
+                    slot, lambda machine: machine.topics_changed(self._topics, self.now_ms(), recreated=recreated)
+                )
 
     @property
     def topics(self) -> dict[str, int]:
@@ -245,10 +269,15 @@ class GroupService:
 
     def _tick(self, slot: _Slot) -> None:
         if slot.machine is not None and self._slots.get(slot.number) is slot:
-            self._decided_alone(slot, slot.machine.tick(self.now_ms()))
+            self._decide_alone(slot, lambda machine: machine.tick(self.now_ms()))
 
-    def _decided_alone(self, slot: _Slot, result: CoordinatorResult[Any]) -> None:
+    def _decide_alone(self, slot: _Slot, decide: Callable[[GroupCoordinator], CoordinatorResult[Any]]) -> None:
         """A decision that nobody waits for."""
+        try:
+            result = self._decide(slot, decide)
+        except BarnabasError as error:
+            logger.warning("group slot=%d: %s", slot.number, error)
+            return
         self._set_timer(slot)
         if result.records:
             answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()

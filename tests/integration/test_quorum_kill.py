@@ -166,7 +166,12 @@ def test_kill_9_of_the_leader_is_noticed_by_its_link(make_voters: Callable[[int,
         leader = voters.wait_for_acks(300)  # time for a voter that has come back to be linked
         voters.kill(leader.node_id)
         killed_at = time.monotonic()
-        voters.wait(lambda: any((v.led_at or 0) > killed_at - 0.01 and v.acked for v in voters.running.values()))
+        survivors = list(voters.running.values())
+        voters.wait(
+            lambda survivors=survivors, killed_at=killed_at: any(  # type: ignore[misc]
+                (voter.led_at or 0) > killed_at - 0.01 and voter.acked for voter in survivors
+            )
+        )
         successor = max(voters.running.values(), key=lambda v: v.led_at or 0)
         assert successor.first_ack_at is not None
         failovers_s.append(successor.first_ack_at - killed_at)

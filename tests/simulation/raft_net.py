@@ -101,6 +101,7 @@ class FakeNet:
 
     def carry(self, source: FakeTransport, data: bytes) -> None:
         target = source.other
+        assert target is not None
         at = max(self.loop.time() + self.delay_s(source.own, source.peer), source.arrives_at)
         source.arrives_at = at
         self.loop.call_at(at, self._deliver, source, target, data)

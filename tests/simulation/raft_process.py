@@ -1,7 +1,8 @@
 """One real voter process for the kill -9 tests: `python raft_process.py ID PORTS DIRECTORY SNAPSHOT_ENTRIES WINDOW`.
 
-While it leads it keeps WINDOW appends in flight and says `ack TIME COMMAND` for each that is committed; `leader TIME TERM`
-when it has become the leader, `ready TIME` when it listens. A line on its input makes it answer `state COMMAND...`.
+While it leads it keeps WINDOW appends in flight and says `ack SENT ACKED COMMAND` for each that is committed;
+`leader TIME TERM` when it has become the leader, `ready TIME` when it listens. A line on its input makes it answer
+`state COMMAND...`.
 """
 
 import asyncio
@@ -80,7 +81,7 @@ def main() -> None:
             directory=directory,
             storage=PlainFiles(),
             network=LoopNetwork(),
-            executor=ThreadPoolExecutor(1),
+            executor=ThreadPoolExecutor(2),
             loop=loop,
             rng=random.Random(),
             clock=loop.time,

@@ -148,6 +148,8 @@ class Simulation:
         self.queue.clear()
         self.epoch += 1
         self.slots.on_slot_moved(SLOT, self.epoch)
+        if self.random.random() < 0.3:  # the topics have changed, and nobody told the old coordinator
+            self.topics = {**self.topics, "t": self.topics.get("t", 0) + 1}
         self.coordinator = self.new_coordinator()
 
     def ghosts_come(self) -> None:
@@ -404,6 +406,8 @@ class Simulation:
             owned = [key for current in group.currents.values() for key in partition_keys(current)]
             assert len(owned) == len(set(owned)), "a partition has two owners"
             assert set(owned) == set(group.owners)
+        if not self.queue:
+            assert self.coordinator._state == self.slots.slot(SLOT), "its own copy has gone astray"
         self.check_clients()
         offsets = self.slots.slot(SLOT).offsets.get(GROUP, {})
         assert {key: (value[0], value[2]) for key, value in offsets.items()} == self.expected

@@ -200,7 +200,7 @@ def test_rule_13_what_cannot_be_applied_stops_the_process() -> None:
     def refuse(_commands: object) -> None:
         raise ValueError("unknown record")
 
-    node.listener.committed = refuse  # type: ignore[method-assign]
+    node.listener.committed = refuse  # type: ignore[method-assign,assignment]
     cluster.append(0)
     cluster.loop.run_for(0.5)
     assert len(node.fatal) == 1
@@ -395,7 +395,7 @@ def test_a_failed_snapshot_is_not_tried_on_every_tick() -> None:
         raise OSError("no")
 
     tries = []
-    listener.snapshot = lambda: tries.append(1) or broken  # type: ignore[method-assign,func-returns-value,assignment,return-value]
+    listener.snapshot = lambda: tries.append(1) or broken  # type: ignore[method-assign,func-returns-value]
     for _ in range(60):
         cluster.commit()
     cluster.loop.run_for(10.0)

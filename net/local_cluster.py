@@ -27,6 +27,7 @@ POLL_INTERVAL_S: Final = 0.02
 # -P: a file of the user's folder must never stand in for a module of Python's.
 LAUNCHER: Final = (sys.executable, "-P", "-m", "barnabas", "broker", "start", "--config")
 _LOOPBACK: Final = "127.0.0.1"
+LOG_LEVEL_VARIABLE: Final = "BARNABAS_LOG_LEVEL"
 _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 
 
@@ -256,12 +257,19 @@ def _start_broker(plan: Plan, node_id: int, ports: NodePorts, voters: str) -> Br
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={key: value for key, value in os.environ.items() if not key.startswith("BARNABAS_")},
+            env=_environment(),
             start_new_session=True,  # Ctrl-C is for the parent, which then stops them in order
             preexec_fn=_die_with_parent if plan.die_with_parent and sys.platform == "linux" else None,
         )
     write_pid_file(folder / "broker.pid", process.pid)
     return Broker(node_id=node_id, folder=folder, address=address, process=process)
+
+
+def _environment() -> dict[str, str]:
+    """Ours without configuration: BARNABAS_LOG_DIRS of the user's shell would put all brokers into one folder."""
+    return {
+        key: value for key, value in os.environ.items() if key == LOG_LEVEL_VARIABLE or not key.startswith("BARNABAS_")
+    }
 
 
 def _die_with_parent() -> None:

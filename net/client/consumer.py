@@ -401,7 +401,7 @@ class Consumer:
         """The offset of the next record."""
         state = self._state(partition)
         while state.position < 0:
-            await self._locate()
+            await asyncio.wait([self._locate()])
             if self._error is not None:
                 error, self._error = self._error, None
                 raise error
@@ -453,13 +453,13 @@ class Consumer:
         for state in states:
             self._stop_cursor(state)
             state.seek_to_time(timestamp_ms)
-        await self._locate()
+        await asyncio.wait([self._locate()])
 
-    def _locate(self) -> Awaitable[object]:
-        """Find the positions that are not known, in the background; await the result to wait for them."""
+    def _locate(self) -> asyncio.Task[None]:
+        """Find the positions that are not known, in the background; returns the one task that does."""
         if self._locating is None or self._locating.done():
             self._locating = asyncio.create_task(self._find_positions(), name="barnabas-positions")
-        return asyncio.wait([self._locating])
+        return self._locating
 
     async def _find_positions(self) -> None:
         while unknown := [state for state in self._states.values() if state.position < 0]:

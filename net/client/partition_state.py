@@ -244,6 +244,7 @@ class Cursor:
 
     def stop(self) -> list[ConsumerRecord]:
         """End the walk behind the record in hand; returns those that were not handed out."""
+        self._records = self._records[: self.handed_out]
         return list(self.iterator)
 
 

@@ -153,7 +153,9 @@ class FakeCluster:
             name=topic,
             topic_id=topic,
             partitions=tuple(
-                r.PartitionMetadata(error=0, leader=log.leader, leader_epoch=log.leader_epoch, replicas=nodes, isr=nodes)
+                r.PartitionMetadata(
+                    error=0, leader=log.leader, leader_epoch=log.leader_epoch, replicas=nodes, isr=nodes
+                )
                 for _, log in logs
             ),
         )
@@ -225,7 +227,9 @@ class FakeCluster:
         answers = []
         for item in request.partitions:
             log = self.logs[TopicPartition(item.topic, item.partition)]
-            offset = {-1: log.end_offset, -2: log.start_offset}.get(item.timestamp_ms, self._by_time(log, item.timestamp_ms))
+            offset = {-1: log.end_offset, -2: log.start_offset}.get(
+                item.timestamp_ms, self._by_time(log, item.timestamp_ms)
+            )
             error = 0 if log.leader == node_id else 6
             answers.append(
                 r.ListOffsetsPartitionResponse(topic=item.topic, partition=item.partition, offset=offset, error=error)
@@ -244,7 +248,8 @@ class FakeCluster:
             self.committed[request.group_id][TopicPartition(item.topic, item.partition)] = item.offset
         return r.OffsetCommitResponse(
             partitions=tuple(
-                r.OffsetCommitPartitionResponse(topic=item.topic, partition=item.partition) for item in request.partitions
+                r.OffsetCommitPartitionResponse(topic=item.topic, partition=item.partition)
+                for item in request.partitions
             )
         )
 

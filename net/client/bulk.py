@@ -95,8 +95,9 @@ def _extend(batch: Batch, values: Sequence[bytes], keys: Sequence[bytes | None] 
     index, count = len(batch.values), len(values)
     if keys is not None and batch.keys is None:
         batch.keys = [None] * index
+    if now_ms != batch.stamp_ms:
+        batch.restamp(now_ms)
     batch.values += values
-    batch.timestamps += repeat(now_ms, count)
     if batch.keys is not None:
         batch.keys += keys if keys is not None else repeat(None, count)
     if batch.headers is not None:

@@ -8,7 +8,7 @@ never committed, and a partition never taken, behind its back.
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from random import Random
 from typing import Self
 from uuid import UUID
@@ -23,15 +23,14 @@ from .errors import (
     BarnabasError,
     ClientClosedError,
     InvalidRequestError,
-    NoOffsetForPartitionError,
     NotAssignedError,
-    OffsetOutOfRangeError,
 )
 from .fetcher import FetchConfig, Fetcher
 from .group_membership import Change, GroupMembership, Subscription
 from .group_session import GroupSession, commit_offsets, fetch_committed
 from .offset_lookup import EARLIEST, LATEST, list_offsets
 from .partition_state import Cursor, PartitionState
+from .positions import PositionFinder
 from .records import ConsumerRecord, OffsetAndTimestamp, RecordColumns
 
 logger = logging.getLogger("barnabas.consumer")
@@ -122,7 +121,6 @@ class Consumer:
         self._cursor: Cursor | None = None
         self._handed_out: list[PartitionState] = []  # By the last poll: done when the next one comes.
         self._session: GroupSession | None = None
-        self._locating: asyncio.Task[None] | None = None
         self._auto_commit: asyncio.Task[None] | None = None
         self._error: BarnabasError | None = None  # For the application, at its next call.
         self._last_poll_ms = 0
@@ -157,6 +155,14 @@ class Consumer:
             on_out_of_range=self._out_of_range,
             on_error=self._set_error,
         )
+        self._positions = PositionFinder(
+            self._client,
+            self._states,
+            group=self._config.group,
+            reset_time_ms=self._config.reset_time_ms,
+            on_found=self._fetcher.pump_soon,
+            on_error=self._set_error,
+        )
         self._client.on_metadata(self._metadata_changed)
         self._is_started = True
         if self._subscription.topics or self._subscription.pattern is not None:
@@ -171,7 +177,7 @@ class Consumer:
             return
         self._is_closed = True
         self._wake.set()
-        tasks = [task for task in (self._auto_commit, self._locating) if task is not None]
+        tasks = [task for task in (self._auto_commit,) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -182,6 +188,7 @@ class Consumer:
                 await self._session.leave()
         finally:
             self._stop_cursor()
+            await self._positions.close()
             await self._fetcher.close()
             await self._client.close()
 
@@ -201,7 +208,7 @@ class Consumer:
         self._drop([partition for partition in self._states if partition not in set(wanted)])
         self._add([partition for partition in wanted if partition not in self._states])
         self._client.request_refresh()
-        self._locate()
+        self._positions.find_soon()
 
     @property
     def assignment(self) -> list[TopicPartition]:
@@ -225,7 +232,7 @@ class Consumer:
         self._drop([partition for partition in self._states if partition.topic not in topics])
         wanted = [partition for topic in topics for partition in self._client.metadata.partitions(topic)]
         self._add([partition for partition in wanted if partition not in self._states])
-        self._locate()
+        self._positions.find_soon()
 
     def _join(self, group: str, subscription: Subscription) -> GroupSession:
         membership = GroupMembership(
@@ -297,20 +304,26 @@ class Consumer:
     async def _walk(self) -> AsyncIterator[ConsumerRecord]:
         """A plain generator over each decoded batch; awaits only between batches. Ends when the consumer is closed."""
         while not self._is_closed:
-            cursor = self._cursor
-            if cursor is None:
-                deadline_ms = await self._poll_begins(_FOREVER_MS)
-                state = await self._next_state(deadline_ms)
-                if state is None:
-                    continue
-                records = state.take(MAX_POLL_RECORDS)
-                self._fetcher.pump_soon()
-                cursor = self._cursor = Cursor(state, records)
-            for record in cursor.iterator:
+            for record in await self.walk_batch(timeout_ms=_FOREVER_MS):
                 yield record
-            if self._cursor is cursor:
-                self._cursor = None
-                cursor.state.processed = cursor.state.position
+
+    async def walk_batch(self, *, timeout_ms: float) -> Iterator[ConsumerRecord]:
+        """Return an iterator over the rest of the batch in work, else over the next one; empty when nothing came in time.
+
+        The position moves with each step. The iterator may be walked in another thread than the loop's.
+        """
+        cursor = self._cursor
+        if cursor is not None:
+            if cursor.is_open:
+                return cursor.iterator
+            self._cursor = None
+            cursor.state.processed = cursor.state.position
+        state = await self._next_state(await self._poll_begins(timeout_ms))
+        if state is None:
+            return iter(())
+        self._cursor = Cursor(state, state.take(MAX_POLL_RECORDS))
+        self._fetcher.pump_soon()
+        return self._cursor.iterator
 
     async def _poll_begins(self, timeout_ms: float) -> int:
         """What was handed out before is done with. Returns the deadline."""
@@ -401,7 +414,7 @@ class Consumer:
         """The offset of the next record."""
         state = self._state(partition)
         while state.position < 0:
-            await self._locate()
+            await self._positions.find()
             if self._error is not None:
                 error, self._error = self._error, None
                 raise error
@@ -453,70 +466,11 @@ class Consumer:
         for state in states:
             self._stop_cursor(state)
             state.seek_to_time(timestamp_ms)
-        await self._locate()
-
-    def _locate(self) -> Awaitable[object]:
-        """Find the positions that are not known, in the background; await the result to wait for them."""
-        if self._locating is None or self._locating.done():
-            self._locating = asyncio.create_task(self._find_positions(), name="barnabas-positions")
-        return asyncio.wait([self._locating])
-
-    async def _find_positions(self) -> None:
-        while unknown := [state for state in self._states.values() if state.position < 0]:
-            try:
-                await self._find_committed([state for state in unknown if state.reset_timestamp_ms is None])
-                await self._find_by_time([state for state in unknown if state.reset_timestamp_ms is not None])
-            except BarnabasError as error:
-                if not error.retriable:
-                    self._set_error(error)
-                    return
-                logger.warning("positions not found, trying again: %s", error.message)
-        self._fetcher.pump_soon()
-
-    async def _find_committed(self, states: list[PartitionState]) -> None:
-        """Where the group stands; else what the reset policy says. Without a group, the policy right away."""
-        committed = {}
-        if states and self._config.group is not None:
-            committed = await fetch_committed(self._client, self._config.group, [state.partition for state in states])
-        for state in states:
-            found = committed.get(state.partition)
-            if state.position >= 0 or state.reset_timestamp_ms is not None:
-                continue  # The application jumped meanwhile.
-            if found is not None:
-                state.seek(found.offset, epoch=found.leader_epoch)
-                state.committed = found.offset
-            elif self._config.reset_time_ms is None:
-                raise NoOffsetForPartitionError(f"nothing is committed for {state.partition}, and no reset is allowed")
-            else:
-                state.seek_to_time(self._config.reset_time_ms)
-
-    async def _find_by_time(self, states: list[PartitionState]) -> None:
-        asked = {state.partition: state.reset_timestamp_ms for state in states if state.reset_timestamp_ms is not None}
-        versions = {state.partition: state.version for state in states}
-        if not asked:
-            return
-        found = await list_offsets(self._client, asked)
-        late = [partition for partition, item in found.items() if item.offset < 0]
-        ends = await list_offsets(self._client, dict.fromkeys(late, LATEST)) if late else {}
-        for state in states:
-            if state.version == versions[state.partition]:
-                answer = ends.get(state.partition) or found[state.partition]
-                state.seek(answer.offset)
+        await self._positions.find()
 
     def _out_of_range(self, state: PartitionState) -> None:
-        """The records at the position are gone (or never were): reset, or tell the application."""
-        if self._config.reset_time_ms is None:
-            self._set_error(
-                OffsetOutOfRangeError(
-                    f"offset {state.fetch_offset} of {state.partition} is out of range: seek elsewhere"
-                )
-            )
-            state.is_paused = True  # Until the application has dealt with it, by seek and resume.
-            return
-        logger.warning("offset out of range, reset partition=%s offset=%d", state.partition, state.fetch_offset)
         self._stop_cursor(state)
-        state.seek_to_time(self._config.reset_time_ms)
-        self._locate()
+        self._positions.out_of_range(state)
 
     # --- commits -----------------------------------------------------------------------------------------------------
 
@@ -601,7 +555,7 @@ class Consumer:
             session.wake()
             self._client.request_refresh()
             await _tell(self._on_assigned, adopt)
-            self._locate()
+            self._positions.find_soon()
 
     async def _revoke(self, session: GroupSession, partitions: list[TopicPartition]) -> None:
         """Commit what is done, tell the application, then let go: only then may another member begin."""
@@ -626,7 +580,7 @@ class Consumer:
                 for partition in added:
                     self._states[partition].seek_to_time(EARLIEST)
                 if added:
-                    self._locate()
+                    self._positions.find_soon()
         self._fetcher.pump_soon()
 
     def _set_error(self, error: BarnabasError) -> None:

@@ -231,6 +231,11 @@ class Cursor:
         return len(self._records) - length_hint(self.iterator)
 
     @property
+    def is_open(self) -> bool:
+        """There are records left to hand out."""
+        return length_hint(self.iterator) > 0
+
+    @property
     def position(self) -> int:
         """The next record for the application."""
         index = self.handed_out
@@ -244,6 +249,7 @@ class Cursor:
 
     def stop(self) -> list[ConsumerRecord]:
         """End the walk behind the record in hand; returns those that were not handed out."""
+        self._records = self._records[: self.handed_out]
         return list(self.iterator)
 
 

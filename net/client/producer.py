@@ -197,29 +197,30 @@ class Producer:
 
         Raises TypeError, RecordTooLargeError, BufferExhaustedError, and what keeps an unknown topic from being learnt.
         """
-        if partition is None and headers is None:
+        if partition is None and headers is None and timestamp_ms is None and value.__class__ is bytes:
             if key is None:
                 batch = self._plain.get(topic)
-            elif (state := self._topics.get(topic)) is not None and (queue := state.by_key.get(key)) is not None:
-                batch = queue.open
-            else:
-                batch = None
-            if batch is not None and value.__class__ is bytes:
-                room = batch.room - len(value) - RECORD_OVERHEAD  # type: ignore[arg-type]
-                if key is not None:
-                    room -= len(key)
-                keys = batch.keys
-                if room >= 0 and batch.headers is None and (keys is None) is (key is None):
+                if batch is not None:
+                    room = batch.room - len(value) - RECORD_OVERHEAD
+                    if room >= 0:
+                        batch.room = room
+                        if batch.stamp_ms != (self._now_ms or self._read_clock()):
+                            batch.restamp(self._now_ms)
+                        values = batch.values
+                        position = len(values)
+                        values.append(value)
+                        return new_handle((batch, position))
+            elif (batch := self._keyed_batch(topic, key)) is not None:
+                room = batch.room - len(value) - len(key) - RECORD_OVERHEAD
+                if room >= 0 and batch.keys is not None:
                     batch.room = room
+                    if batch.stamp_ms != (self._now_ms or self._read_clock()):
+                        batch.restamp(self._now_ms)
                     values = batch.values
-                    index = len(values)
+                    position = len(values)
                     values.append(value)
-                    if keys is not None:
-                        keys.append(key)
-                    batch.timestamps.append(
-                        timestamp_ms if timestamp_ms is not None else self._now_ms or self._read_clock()
-                    )
-                    return new_handle((batch, index))
+                    batch.keys.append(key)
+                    return new_handle((batch, position))
         return await self._send_slowly(topic, value, key, headers, partition, timestamp_ms)
 
     def send_nowait(
@@ -237,17 +238,16 @@ class Producer:
         The topic must be known: `await producer.prepare(topic)` first, else UnknownTopicOrPartitionError.
         """
         batch = self._plain.get(topic)
-        if batch is not None and key is None and partition is None and headers is None and value.__class__ is bytes:
-            room = batch.room - len(value) - RECORD_OVERHEAD  # type: ignore[arg-type]
+        if batch is not None and key is None and partition is None and headers is None and timestamp_ms is None:
+            room = batch.room - len(value) - RECORD_OVERHEAD if value.__class__ is bytes else -1
             if room >= 0:
                 batch.room = room
+                if batch.stamp_ms != (self._now_ms or self._read_clock()):
+                    batch.restamp(self._now_ms)
                 values = batch.values
-                index = len(values)
+                position = len(values)
                 values.append(value)
-                batch.timestamps.append(
-                    timestamp_ms if timestamp_ms is not None else self._now_ms or self._read_clock()
-                )
-                return new_handle((batch, index))
+                return new_handle((batch, position))
         self._check_usable()
         state = self._topics.get(topic)
         if state is None:
@@ -276,6 +276,13 @@ class Producer:
         return list(range(await self.prepare(topic)))
 
     # --- the slow path: once per batch, or for unusual records ---------------------------------------------------------
+
+    def _keyed_batch(self, topic: str, key: bytes) -> Batch | None:
+        """The open batch that takes this key at once, if the key was seen before."""
+        state = self._topics.get(topic)
+        queue = state.by_key.get(key) if state is not None and key.__class__ is bytes else None
+        batch = queue.open if queue is not None else None
+        return batch if batch is not None and batch.headers is None else None
 
     async def _send_slowly(
         self,
@@ -353,7 +360,7 @@ class Producer:
         size = max(self._config.batch_size - HEADER_SIZE, size_bytes)
         if self._reserved_bytes and self._reserved_bytes + size > self._config.buffer_memory:
             return None
-        batch = Batch(queue.partition, room=size, created_ms=self._client.clock.now_ms())
+        batch = Batch(queue.partition, room=size, created_ms=self._client.clock.now_ms(), stamp_ms=self.wall_ms)
         self._reserved_bytes += size
         queue.open = batch
         self._open[queue] = None

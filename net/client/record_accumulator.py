@@ -14,6 +14,7 @@ request grows with what has piled up meanwhile, it costs no throughput.
 
 from collections import deque
 from collections.abc import Callable
+from itertools import repeat
 
 from barnabas.log.compression import Compression
 from barnabas.log.record_codec import encode_batch
@@ -35,6 +36,7 @@ class Batch:
         "attempts",
         "base_offset",
         "callbacks",
+        "count",
         "created_ms",
         "encoded",
         "error",
@@ -45,17 +47,20 @@ class Batch:
         "partition",
         "reserved_bytes",
         "room",
+        "stamp_ms",
         "timestamps",
         "values",
     )
 
-    def __init__(self, partition: TopicPartition, *, room: int, created_ms: int) -> None:
+    def __init__(self, partition: TopicPartition, *, room: int, created_ms: int, stamp_ms: int) -> None:
         self.partition = partition
         self.room = room  # Bytes that may still be added; below 0 only for one record that is larger than a batch.
         self.reserved_bytes = room  # Of the producer's buffer; returned when the batch is done.
         self.created_ms = created_ms
         self.values: list[bytes | None] = []
-        self.timestamps: list[int] = []  # As long as values.
+        self.count = 0  # Records, once the batch is encoded; before, the length of `values` tells.
+        self.timestamps: list[int] = []  # Of the first records; those behind its end all have `stamp_ms`.
+        self.stamp_ms = stamp_ms
         self.keys: list[bytes | None] | None = None  # None while no record has a key; else as long as values.
         self.headers: list[Headers] | None = None  # Likewise.
         self.attempts = 0
@@ -75,14 +80,27 @@ class Batch:
             self.keys = [None] * index
         if headers and self.headers is None:
             self.headers = [()] * index
+        if timestamp_ms != self.stamp_ms:
+            self.restamp(timestamp_ms)
         self.room -= size_bytes
         self.values.append(value)
-        self.timestamps.append(timestamp_ms)
         if self.keys is not None:
             self.keys.append(key)
         if self.headers is not None:
             self.headers.append(headers)
         return index
+
+    def restamp(self, stamp_ms: int) -> None:
+        """The records that follow have another timestamp."""
+        self.timestamps.extend(repeat(self.stamp_ms, len(self.values) - len(self.timestamps)))
+        self.stamp_ms = stamp_ms
+
+    def timestamp_of(self, index: int) -> int:
+        return self.timestamps[index] if index < len(self.timestamps) else self.stamp_ms
+
+    @property
+    def record_count(self) -> int:
+        return self.count or len(self.values)
 
     @property
     def is_plain(self) -> bool:
@@ -92,9 +110,12 @@ class Batch:
     def encode(self, compression: Compression) -> bytes:
         """Encode once; the columns of keys and headers, and the values, are let go."""
         if self.encoded is None:
+            self.count = len(self.values)
+            if self.timestamps:
+                self.restamp(self.stamp_ms)
             self.encoded = encode_batch(
                 self.values,
-                timestamps_ms=self.timestamps,
+                timestamps_ms=self.timestamps or self.stamp_ms,
                 keys=self.keys,
                 headers=self.headers,
                 compression=compression,
@@ -111,7 +132,9 @@ class Batch:
         self.base_offset = base_offset
         self.log_append_time_ms = log_append_time_ms
         self.error = error
+        self.count = self.record_count
         self.encoded = None
+        self.values = []
         callbacks, self.callbacks = self.callbacks, []
         for callback in callbacks:
             callback()
@@ -122,7 +145,7 @@ class Batch:
         if self.error is not None:
             raise type(self.error)(*self.error.args) from self.error
         offset = self.base_offset + index if self.base_offset >= 0 else -1
-        stamp = self.timestamps[index] if self.log_append_time_ms < 0 else self.log_append_time_ms
+        stamp = self.timestamp_of(index) if self.log_append_time_ms < 0 else self.log_append_time_ms
         return RecordMetadata(self.partition.topic, self.partition.partition, offset, stamp)
 
 
@@ -188,9 +211,8 @@ class PartitionQueue:
         if self.sends_singly and not self.sealed:
             self.sends_singly = False
         for batch in done:
-            count = len(batch.timestamps)
             batch.finish(base_offset=base_offset, log_append_time_ms=log_append_time_ms)
-            base_offset += count if base_offset >= 0 else 0
+            base_offset += batch.record_count if base_offset >= 0 else 0
         return done
 
     def retry(self) -> None:

@@ -247,7 +247,7 @@ class Sender:
     def _timeout_error(self, batch: Batch) -> BarnabasError:
         outcome = "it may have been written" if batch.attempts else "it was never sent"
         return DeliveryTimeoutError(
-            f"{len(batch.timestamps)} records for {batch.partition} were not acknowledged within "
+            f"{batch.record_count} records for {batch.partition} were not acknowledged within "
             f"{self._config.delivery_timeout_ms} ms; {outcome}"
         )
 
@@ -258,11 +258,11 @@ class Sender:
             if batch.error is None:
                 continue
             if self._on_error is not None:
-                self._on_error(batch.error, batch.partition, len(batch.timestamps))
+                self._on_error(batch.error, batch.partition, batch.record_count)
             else:
                 logger.warning(
                     "records lost partition=%s count=%d reason=%s",
                     batch.partition,
-                    len(batch.timestamps),
+                    batch.record_count,
                     batch.error.message,
                 )

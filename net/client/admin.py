@@ -1,0 +1,224 @@
+"""`Admin`: topics, configuration, the cluster, consumer groups. Each call is retried where that can help, within a timeout."""
+
+from collections.abc import Iterable, Mapping
+from random import Random
+from typing import Self
+
+from barnabas.log.topic_partition import TopicPartition
+
+from ..clock import Clock
+from ..network import Network
+from ..protocol import requests as q
+from ..protocol.responses import (
+    ConfigEntry,
+    CreateTopicResponse,
+    DeleteRecordsResponse,
+    DescribeClusterResponse,
+    DescribeConfigsResponse,
+    DescribeQuorumResponse,
+    MetadataResponse,
+    TopicMetadata,
+)
+from .admin_groups import GroupAdmin
+from .client import API_TIMEOUT_MS, DEFAULT_BOOTSTRAP, REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS, Client
+from .errors import LeaderNotAvailableError, error_for
+from .offset_lookup import EARLIEST, LATEST, list_offsets
+from .records import OffsetAndTimestamp
+
+TOPIC = 2  # Resource types, as in Kafka.
+BROKER = 4
+
+
+class Admin(GroupAdmin):
+    """Manages a cluster.
+
+    async with Admin("localhost:9092") as admin:
+        await admin.create_topic("orders", partitions=6, replication_factor=3)
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | Iterable[str] = DEFAULT_BOOTSTRAP,
+        *,
+        timeout_ms: int = API_TIMEOUT_MS,
+        request_timeout_ms: int = REQUEST_TIMEOUT_MS,
+        retry_backoff_ms: float = RETRY_BACKOFF_MS,
+        client_id: str = "barnabas-admin",
+        network: Network | None = None,
+        clock: Clock | None = None,
+        rng: Random | None = None,
+        client: Client | None = None,
+    ) -> None:
+        self._client = client or Client(
+            bootstrap,
+            client_id=client_id,
+            request_timeout_ms=request_timeout_ms,
+            retry_backoff_ms=retry_backoff_ms,
+            network=network,
+            clock=clock,
+            rng=rng,
+        )
+        self._timeout_ms = timeout_ms
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: object, error: object, traceback: object) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Connect. Raises NoBrokersAvailableError, which names each address and its reason."""
+        await self._client.start()
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    # --- topics ------------------------------------------------------------------------------------------------------
+
+    async def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = -1,
+        replication_factor: int = -1,
+        configs: Mapping[str, str] | None = None,
+        assignment: Iterable[Iterable[int]] = (),
+        validate_only: bool = False,
+    ) -> CreateTopicResponse:
+        """Create a topic; -1 leaves a number to the cluster. `assignment` names the replicas of each partition instead."""
+        created: CreateTopicResponse = await self._controller(
+            q.CreateTopicRequest(
+                name=name,
+                partition_count=partitions,
+                replication_factor=replication_factor,
+                assignment=tuple(tuple(replicas) for replicas in assignment),
+                configs=dict(configs) if configs else None,
+                validate_only=validate_only,
+                timeout_ms=self._timeout_ms,
+            )
+        )
+        return created
+
+    async def delete_topic(self, name: str) -> None:
+        await self._controller(q.DeleteTopicRequest(name=name, timeout_ms=self._timeout_ms))
+
+    async def add_partitions(
+        self, name: str, total_count: int, *, assignment: Iterable[Iterable[int]] = (), validate_only: bool = False
+    ) -> None:
+        """Grow a topic to `total_count` partitions. Keys will go to other partitions than before."""
+        await self._controller(
+            q.AddPartitionsRequest(
+                name=name,
+                total_count=total_count,
+                assignment=tuple(tuple(replicas) for replicas in assignment),
+                validate_only=validate_only,
+            )
+        )
+
+    async def list_topics(self, *, include_internal: bool = False) -> list[str]:
+        topics = (await self._metadata(None)).topics
+        return sorted(topic.name for topic in topics if include_internal or not topic.internal)
+
+    async def describe_topic(self, name: str) -> TopicMetadata:
+        """Partitions with leaders, replicas and ISR. Raises UnknownTopicOrPartitionError."""
+        (topic,) = (await self._metadata((name,))).topics
+        if topic.error:
+            raise error_for(topic.error, topic.message or f"topic {name!r}")
+        return topic
+
+    async def list_offsets(self, topic: str, *, timestamp_ms: int = LATEST) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """For each partition the first offset at or after a time; LATEST (-1) is the end, EARLIEST (-2) the start."""
+        count = await self._client.wait_for_topic(topic, timeout_ms=self._timeout_ms)
+        times_ms = {TopicPartition(topic, number): timestamp_ms for number in range(count)}
+        return await list_offsets(self._client, times_ms, timeout_ms=self._timeout_ms)
+
+    async def delete_records(self, topic: str, partition: int, *, before_offset: int = -1) -> int:
+        """Delete all records before an offset (-1: all that are committed); returns the new start of the log."""
+        await self._client.wait_for_topic(topic, timeout_ms=self._timeout_ms)
+        request = q.DeleteRecordsRequest(topic=topic, partition=partition, before_offset=before_offset)
+
+        async def attempt() -> DeleteRecordsResponse:
+            leader = self._client.metadata.leader(TopicPartition(topic, partition)).node_id
+            if leader < 0:
+                raise LeaderNotAvailableError(f"{topic}-{partition} has no leader now")
+            response: DeleteRecordsResponse = await self._client.call(leader, request)
+            return response
+
+        found = await self._client.retrying(attempt, timeout_ms=self._timeout_ms, before_retry=self._client.refresh)
+        return found.log_start_offset
+
+    # --- configuration -----------------------------------------------------------------------------------------------
+
+    async def alter_config(
+        self,
+        resource: str | int,
+        changes: Mapping[str, str | None],
+        *,
+        resource_type: int = TOPIC,
+        validate_only: bool = False,
+    ) -> None:
+        """Change the configuration of a topic, or of a broker (`resource_type` BROKER); None takes a key back."""
+        await self._controller(
+            q.AlterConfigRequest(
+                resource_type=resource_type,
+                resource=str(resource),
+                changes=tuple(q.ConfigEntryChange(key=key, value=value) for key, value in changes.items()),
+                validate_only=validate_only,
+            )
+        )
+
+    async def describe_configs(self, resource: str | int, *, resource_type: int = TOPIC) -> list[ConfigEntry]:
+        request = q.DescribeConfigsRequest(resource_type=resource_type, resource=str(resource))
+
+        async def attempt() -> DescribeConfigsResponse:
+            # Of a broker, only that broker knows what its own file says.
+            is_broker = resource_type == BROKER and str(resource).isdigit()
+            response: DescribeConfigsResponse = (
+                await self._client.call(int(resource), request) if is_broker else await self._client.call_any(request)
+            )
+            return response
+
+        return list((await self._client.retrying(attempt, timeout_ms=self._timeout_ms)).entries)
+
+    # --- leaders and replicas ----------------------------------------------------------------------------------------
+
+    async def elect_leader(
+        self, topic: str, partition: int, *, target: int | None = None, unclean: bool = False
+    ) -> None:
+        """Give the leadership to the preferred replica, or to `target`. `unclean` allows one that may lack records."""
+        await self._controller(q.ElectLeaderRequest(topic=topic, partition=partition, target=target, unclean=unclean))
+
+    async def transfer_leadership(self, topic: str, partition: int, target: int) -> None:
+        await self.elect_leader(topic, partition, target=target)
+
+    async def assign_replicas(self, topic: str, partition: int, replicas: Iterable[int]) -> None:
+        """Move a partition; returns when the move has begun. `describe_topic` shows how far it is."""
+        await self._controller(q.AssignReplicasRequest(topic=topic, partition=partition, replicas=tuple(replicas)))
+
+    # --- the cluster -------------------------------------------------------------------------------------------------
+
+    async def describe_cluster(self) -> DescribeClusterResponse:
+        response: DescribeClusterResponse = await self._anywhere(q.DescribeClusterRequest())
+        return response
+
+    async def describe_quorum(self) -> DescribeQuorumResponse:
+        response: DescribeQuorumResponse = await self._anywhere(q.DescribeQuorumRequest())
+        return response
+
+    async def unregister_broker(self, node_id: int) -> None:
+        """Forget a broker that is gone for good; it must not hold replicas."""
+        await self._controller(q.UnregisterBrokerRequest(node_id=node_id))
+
+    async def shut_down_broker(self, node_id: int) -> None:
+        """Have a broker hand its leaderships over and stop."""
+        await self._client.call(node_id, q.BrokerShutdownRequest(node_id=node_id), timeout_ms=self._timeout_ms)
+
+    # --- how ---------------------------------------------------------------------------------------------------------
+
+    async def _metadata(self, topics: tuple[str, ...] | None) -> MetadataResponse:
+        response: MetadataResponse = await self._anywhere(q.MetadataRequest(topics=topics))
+        return response
+
+
+__all__ = ["BROKER", "EARLIEST", "LATEST", "TOPIC", "Admin"]

@@ -1,0 +1,113 @@
+"""`PositionFinder`: where to begin reading, for partitions that have no position: the group's commit, else the reset policy."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from barnabas.log.topic_partition import TopicPartition
+
+from .client import Client
+from .errors import BarnabasError, NoOffsetForPartitionError, OffsetOutOfRangeError
+from .group_session import fetch_committed
+from .offset_lookup import LATEST, list_offsets
+from .partition_state import PartitionState
+
+logger = logging.getLogger("barnabas.consumer")
+
+
+class PositionFinder:
+    def __init__(
+        self,
+        client: Client,
+        states: Mapping[TopicPartition, PartitionState],
+        *,
+        group: str | None,
+        reset_time_ms: int | None,
+        on_found: Callable[[], None],
+        on_error: Callable[[BarnabasError], None],
+    ) -> None:
+        """`states` is the consumer's own. `reset_time_ms` None: no reset is allowed."""
+        self._client = client
+        self._states = states
+        self._group = group
+        self._reset_time_ms = reset_time_ms
+        self._on_found = on_found
+        self._on_error = on_error
+        self._task: asyncio.Task[None] | None = None
+
+    def find_soon(self) -> None:
+        """Find what is not known, in the background."""
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._find_all(), name="barnabas-positions")
+
+    async def find(self) -> None:
+        """As `find_soon`, and wait. What goes wrong is told to `on_error`."""
+        self.find_soon()
+        assert self._task is not None
+        await asyncio.wait([self._task])
+
+    def out_of_range(self, state: PartitionState) -> None:
+        """The records at the position are gone (or never were): reset, or tell the application."""
+        offset = state.fetch_offset
+        if self._reset_time_ms is None:
+            state.is_paused = True  # Until the application has dealt with it, by seek and resume.
+            self._on_error(
+                OffsetOutOfRangeError(
+                    f"offset {offset} of {state.partition} is out of range: seek elsewhere, then resume"
+                )
+            )
+            return
+        logger.warning("offset out of range, reset partition=%s offset=%d", state.partition, offset)
+        state.seek_to_time(self._reset_time_ms)
+        self.find_soon()
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _find_all(self) -> None:
+        failures = 0
+        while unknown := [state for state in self._states.values() if state.position < 0]:
+            try:
+                await self._find_committed([state for state in unknown if state.reset_timestamp_ms is None])
+                await self._find_by_time([state for state in unknown if state.reset_timestamp_ms is not None])
+            except BarnabasError as error:
+                if not error.retriable:
+                    self._on_error(error)
+                    return
+                failures += 1
+                logger.warning("positions not found, trying again: %s", error.message)
+                await asyncio.sleep(self._client.backoff.delay_ms(failures, self._client.rng.random) / 1000)
+        self._on_found()
+
+    async def _find_committed(self, states: list[PartitionState]) -> None:
+        """Without a group, the policy right away."""
+        if not states:
+            return
+        partitions = [state.partition for state in states]
+        committed = {} if self._group is None else await fetch_committed(self._client, self._group, partitions)
+        for state in states:
+            found = committed.get(state.partition)
+            if state.position >= 0 or state.reset_timestamp_ms is not None:
+                continue  # The application jumped meanwhile.
+            if found is not None:
+                state.seek(found.offset, epoch=found.leader_epoch)
+                state.committed = found.offset
+            elif self._reset_time_ms is None:
+                raise NoOffsetForPartitionError(f"nothing is committed for {state.partition}, and no reset is allowed")
+            else:
+                state.seek_to_time(self._reset_time_ms)
+
+    async def _find_by_time(self, states: list[PartitionState]) -> None:
+        asked = {state.partition: state.reset_timestamp_ms for state in states if state.reset_timestamp_ms is not None}
+        if not asked:
+            return
+        versions = {state.partition: state.version for state in states}
+        found = await list_offsets(self._client, asked)
+        late = [partition for partition, item in found.items() if item.offset < 0]
+        ends = await list_offsets(self._client, dict.fromkeys(late, LATEST)) if late else {}
+        for state in states:
+            if state.version == versions[state.partition]:  # Else the application jumped meanwhile.
+                answer = ends.get(state.partition) or found[state.partition]
+                state.seek(answer.offset)

@@ -1,0 +1,290 @@
+"""The SDK without asyncio: the same names and arguments, blocking, for scripts, notebooks and Spark workers.
+
+    with Producer("localhost:9092") as producer:
+        metadata = producer.send("orders", b"value").result()
+
+    with Consumer("orders", group="billing") as consumer:
+        for record in consumer: ...
+
+All clients of a process share one event loop in one daemon thread. After a fork, the child starts a loop of its own; clients
+that the parent made cannot be used there and say so: make them anew in the child. Methods may be called from any thread, but
+a consumer from one at a time.
+"""
+
+import asyncio
+import os
+import threading
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from functools import partial
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from barnabas.log.topic_partition import TopicPartition
+from barnabas.net.client import admin as _admin
+from barnabas.net.client import consumer as _consumer
+from barnabas.net.client import producer as _producer
+from barnabas.net.client.errors import ClientClosedError, RequestTimedOutError
+from barnabas.net.client.handles import BatchHandles as _BatchHandles
+from barnabas.net.client.handles import Handle as _Handle
+from barnabas.net.client.records import ConsumerRecord, RecordColumns, RecordMetadata
+
+__all__ = ["Admin", "BatchHandles", "Consumer", "Handle", "Producer"]
+
+T = TypeVar("T")
+C = TypeVar("C", bound=_producer.Producer | _consumer.Consumer | _admin.Admin)
+
+_ITERATION_POLL_MS = 1_000  # `for record in consumer` comes up for air this often, so that Ctrl-C works.
+
+
+class _LoopThread:
+    """One loop in one daemon thread."""
+
+    def __init__(self) -> None:
+        self.process_id = os.getpid()
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="barnabas", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    def call(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        """Run it on the loop and wait. On Ctrl-C or a timeout it is cancelled."""
+        if threading.current_thread() is self._thread:
+            coroutine.close()
+            raise RuntimeError(
+                "barnabas.sync was called on its own loop's thread; use the asyncio classes in callbacks"
+            )
+        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        try:
+            return future.result(timeout)
+        except FutureTimeoutError:
+            if future.done():
+                raise
+            future.cancel()
+            raise RequestTimedOutError(f"not done within {timeout} s") from None
+        except BaseException:
+            future.cancel()
+            raise
+
+
+_shared: _LoopThread | None = None
+_lock = threading.Lock()
+
+
+def _loop_thread() -> _LoopThread:
+    """The process's loop thread; a forked child does not have its parent's thread, so it makes its own."""
+    global _shared
+    with _lock:
+        if _shared is None or _shared.process_id != os.getpid():
+            _shared = _LoopThread()
+        return _shared
+
+
+def _after_fork() -> None:
+    """Another thread of the parent may have held the lock while it forked."""
+    global _lock, _shared
+    _lock = threading.Lock()
+    _shared = None
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+class _Blocking(Generic[C]):
+    """A client on the loop's thread."""
+
+    def __init__(self, client: C) -> None:
+        self._client = client
+        self._loop_thread = _loop_thread()
+        self._call(client.start())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """As the asyncio client's. In a forked child there is nothing of the parent's client to close."""
+        if self._loop_thread.process_id == os.getpid():
+            self._call(self._client.close())
+
+    def _call(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        if self._loop_thread.process_id != os.getpid():
+            coroutine.close()
+            raise ClientClosedError(
+                f"this {type(self).__name__} was made before a fork: make it anew in the child process"
+            )
+        return self._loop_thread.call(coroutine, timeout)
+
+
+class Handle:
+    """A record that was sent; `result` waits for its metadata."""
+
+    __slots__ = ("_handle", "_owner")
+
+    def __init__(self, owner: "Producer", handle: _Handle) -> None:
+        self._owner = owner
+        self._handle = handle
+
+    @property
+    def is_done(self) -> bool:
+        return self._handle.is_done
+
+    def result(self, timeout: float | None = None) -> RecordMetadata:
+        """Wait for at most `timeout` seconds. Raises the typed error if the record could not be delivered."""
+        if self._handle.is_done:
+            return self._handle.result()
+        metadata: RecordMetadata = self._owner._call(_resolved(self._handle), timeout)
+        return metadata
+
+
+class BatchHandles:
+    """Many records that were sent at once."""
+
+    __slots__ = ("_handles", "_owner")
+
+    def __init__(self, owner: "Producer", handles: _BatchHandles) -> None:
+        self._owner = owner
+        self._handles = handles
+
+    def __len__(self) -> int:
+        return len(self._handles)
+
+    def __getitem__(self, index: int) -> Handle:
+        return Handle(self._owner, self._handles[index])
+
+    def result(self, timeout: float | None = None) -> list[RecordMetadata]:
+        metadata: list[RecordMetadata] = self._owner._call(_resolved(self._handles), timeout)
+        return metadata
+
+
+async def _resolved(handle: Any) -> Any:
+    return await handle
+
+
+class Producer(_Blocking[_producer.Producer]):
+    """As `barnabas.Producer`. For speed use `send_many`: each call of `send` changes threads twice."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(_producer.Producer(*arguments, **options))
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Sequence[tuple[str, bytes | None]] | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Handle:
+        coroutine = self._client.send(
+            topic, value, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms
+        )
+        return Handle(self, self._call(coroutine))
+
+    def send_many(
+        self, topic: str, values: Sequence[bytes], keys: Sequence[bytes | None] | None = None
+    ) -> BatchHandles:
+        return BatchHandles(self, self._call(self._client.send_many(topic, values, keys)))
+
+    def flush(self, timeout: float | None = None) -> None:
+        self._call(self._client.flush(), timeout)
+
+    def partitions_for(self, topic: str) -> list[int]:
+        return self._call(self._client.partitions_for(topic))
+
+
+class Consumer(_Blocking[_consumer.Consumer]):
+    """As `barnabas.Consumer`. Listeners (`on_assigned`, `on_revoked`) run on the loop's thread."""
+
+    def __init__(self, *topics: str, **options: Any) -> None:
+        super().__init__(_consumer.Consumer(*topics, **options))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._loop_thread.process_id == os.getpid():
+            self._call(self._client.close(is_clean=kind is None))
+
+    def poll(
+        self, *, max_records: int = _consumer.MAX_POLL_RECORDS, timeout_ms: float = 1_000
+    ) -> dict[TopicPartition, list[ConsumerRecord]]:
+        return self._call(self._client.poll(max_records=max_records, timeout_ms=timeout_ms))
+
+    def poll_batch(self, *, timeout_ms: float = 1_000) -> RecordColumns | None:
+        return self._call(self._client.poll_batch(timeout_ms=timeout_ms))
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        """Records, for ever. Batches cross the threads, records do not: the walk itself happens here."""
+        while True:
+            yield from self._call(self._client.walk_batch(timeout_ms=_ITERATION_POLL_MS))
+
+    def subscribe(self, *topics: str, pattern: str | None = None) -> None:
+        self._call(self._client.subscribe(*topics, pattern=pattern))
+
+    def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
+        self._soon(partial(self._client.assign, partitions))
+
+    @property
+    def assignment(self) -> list[TopicPartition]:
+        return self._client.assignment
+
+    def seek(self, partition: TopicPartition | tuple[str, int], offset: int) -> None:
+        self._soon(partial(self._client.seek, partition, offset))
+
+    def seek_to_time(self, timestamp_ms: int, *partitions: TopicPartition | tuple[str, int]) -> None:
+        self._call(self._client.seek_to_time(timestamp_ms, *partitions))
+
+    def seek_to_start(self, *partitions: TopicPartition | tuple[str, int]) -> None:
+        self._call(self._client.seek_to_start(*partitions))
+
+    def seek_to_end(self, *partitions: TopicPartition | tuple[str, int]) -> None:
+        self._call(self._client.seek_to_end(*partitions))
+
+    def position(self, partition: TopicPartition | tuple[str, int]) -> int:
+        return self._call(self._client.position(partition))
+
+    def committed(self, *partitions: TopicPartition | tuple[str, int]) -> dict[TopicPartition, int]:
+        return self._call(self._client.committed(*partitions))
+
+    def offsets_for_times(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, Any]:
+        return dict(self._call(self._client.offsets_for_times(times_ms)))
+
+    def pause(self, *partitions: TopicPartition | tuple[str, int]) -> None:
+        self._soon(partial(self._client.pause, *partitions))
+
+    def resume(self, *partitions: TopicPartition | tuple[str, int]) -> None:
+        self._soon(partial(self._client.resume, *partitions))
+
+    def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+        self._call(self._client.commit(offsets))
+
+    def _soon(self, function: Any) -> None:
+        async def call() -> None:
+            function()
+
+        self._call(call())
+
+
+class Admin(_Blocking[_admin.Admin]):
+    """As `barnabas.Admin`: the same methods, blocking."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(_admin.Admin(*arguments, **options))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        method = getattr(self._client, name)
+
+        def blocking(*arguments: Any, **options: Any) -> Any:
+            return self._call(method(*arguments, **options))
+
+        return blocking

@@ -212,9 +212,9 @@ class Simulation:
         incarnation = broker.incarnation
 
         def then(answer: object) -> None:
-            if isinstance(answer, HeartbeatAnswer) and broker.incarnation == incarnation:
-                if answer.may_shut_down and broker.stopping:
-                    self.crash(broker)
+            may_stop = isinstance(answer, HeartbeatAnswer) and answer.may_shut_down
+            if may_stop and broker.stopping and broker.incarnation == incarnation:
+                self.crash(broker)
 
         request = BrokerHeartbeat(
             node_id=broker.node_id,

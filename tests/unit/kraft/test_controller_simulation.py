@@ -65,6 +65,7 @@ class Simulation:
         self.latest = [MetadataImage() for _ in range(VOTERS)]
         self.producer_ids: set[int] = set()
         self.submitted = self.answered = 0
+        self.open_answers: list[tuple[object, int]] = []
         self.unregistered: set[int] = set()
         self.names = 0
 
@@ -194,10 +195,6 @@ class Simulation:
         state["id"] = self.submitted
         self.open_answers.append((quorum, self.submitted))
         self.cluster.nodes[node_id].submit(request, self.now_ms, answer)
-
-    @property
-    def open_answers(self) -> list[tuple[object, int]]:
-        return self.__dict__.setdefault("_open", [])
 
     def image(self) -> MetadataImage:
         return self.rng.choice(self.latest)

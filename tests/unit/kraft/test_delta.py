@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from barnabas.kraft.delta import MetadataDelta
-from barnabas.kraft.image import MetadataImage, PartitionImage, SlotImage
+from barnabas.kraft.image import MetadataChanges, MetadataImage, PartitionImage, SlotImage
 from barnabas.kraft.records import (
     TOPIC_RESOURCE,
     BrokerChangeRecord,
@@ -168,8 +168,9 @@ def test_changes_name_what_differs() -> None:
     delta.replay(RemoveTopicRecord(topic_id="A"), 21)
     delta.replay(SlotRecord(slot=1, coordinator=5, coordinator_epoch=1), 22)
     changes = delta.changes
-    assert (changes.brokers, changes.topics, changes.topic_configs) == ({5}, {"a"}, {"a"})
-    assert (changes.slots, changes.broker_configs) == ({1}, frozenset())
+    assert changes == MetadataChanges(
+        brokers=frozenset({5}), topics=frozenset({"a"}), topic_configs=frozenset({"a"}), slots=frozenset({1})
+    )
 
 
 def test_a_change_of_a_removed_configuration() -> None:

@@ -143,7 +143,9 @@ def test_a_deleted_topic_takes_its_configuration_along_and_may_come_back() -> No
     first = cluster.image.topics["t"].topic_id
     assert cluster.image.topic_configs == {"t": {"retention.ms": "5"}}
     assert isinstance(cluster.ask(DeleteTopic(name="t")), Done)
-    assert cluster.image.topics == cluster.image.topic_configs == cluster.image.topic_names == {}
+    assert not cluster.image.topics
+    assert not cluster.image.topic_configs
+    assert not cluster.image.topic_names
     cluster.topic(0)
     assert cluster.image.topics["t"].topic_id != first
 

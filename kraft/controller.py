@@ -19,7 +19,7 @@ from .configuration_control import CheckConfig, ConfigurationControl, accept_any
 from .controller_result import ControllerResult
 from .controller_settings import ControllerSettings
 from .delta import MetadataDelta
-from .group_control import append_records, balancing_moves, slot_moves
+from .group_control import append_records, balancing_moves, renew_slot, slot_moves
 from .group_state import GROUP_RECORDS
 from .image import MetadataImage, TopicImage
 from .producer_id_control import allocate
@@ -39,6 +39,7 @@ from .requests import (
     DeleteTopic,
     ElectLeader,
     RegisterBroker,
+    RenewSlot,
     UnregisterBroker,
 )
 from .topic_control import TopicControl
@@ -144,6 +145,7 @@ class Controller:
                 AlterConfig: _timeless(self._alter_config),
                 AllocateProducerIds: _timeless(allocate),
                 AppendGroupRecords: _timeless(append_records),
+                RenewSlot: _timeless(renew_slot),
             },
         )
 

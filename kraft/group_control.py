@@ -14,7 +14,7 @@ from .delta import MetadataDelta
 from .group_state import GROUP_RECORDS
 from .image import NO_COORDINATOR, SLOT_COUNT
 from .records import Record, SlotRecord, UnknownRecordError
-from .requests import AppendGroupRecords
+from .requests import AppendGroupRecords, RenewSlot
 
 MAX_GROUP_RECORDS_PER_REQUEST = 10_000  # one append of one slot: far more than a few milliseconds of commits
 
@@ -65,6 +65,18 @@ def append_records(view: MetadataDelta, request: AppendGroupRecords) -> Controll
             f"not to broker {request.node_id} in epoch {request.coordinator_epoch}"
         )
     return ControllerResult(records=_checked_records(request))
+
+
+def renew_slot(view: MetadataDelta, request: RenewSlot) -> ControllerResult:
+    """Give the same coordinator a newer epoch; nothing to do when it has one already."""
+    if not 0 <= request.slot < SLOT_COUNT:
+        raise InvalidRequestError(f"there is no slot {request.slot}; slots are 0 to {SLOT_COUNT - 1}")
+    slot = view.slot(request.slot)
+    if slot.coordinator != request.node_id:
+        raise NotCoordinatorError(f"slot {request.slot} belongs to broker {slot.coordinator} now")
+    if slot.coordinator_epoch > request.coordinator_epoch:
+        return ControllerResult(records=())
+    return ControllerResult(records=(_move(view, request.slot, request.node_id),))
 
 
 def _checked_records(request: AppendGroupRecords) -> tuple[Record, ...]:

@@ -224,6 +224,17 @@ class AppendGroupRecords(ControllerRequest):
         return decode_batch(self.batch).records
 
 
+@_request(13, Done)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenewSlot(ControllerRequest):
+    """The coordinator of a slot asks for a newer coordinator epoch, which makes its earlier records void where they have
+    not been applied yet: after an append whose outcome it does not know. A repetition does no harm."""
+
+    node_id: int
+    slot: int
+    coordinator_epoch: int  # the one to be replaced
+
+
 @_request(12, Done)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignReplicas(ControllerRequest):

@@ -1,0 +1,113 @@
+"""From a request to its handler, and the one place where exceptions become answers.
+
+A handler is a synchronous function `handler(request, context, reply)`: it calls `reply` exactly once, now or later, or
+`context.no_reply()`. Record batches of the request are views into the receive buffer: they must not be kept.
+`answering` makes a handler of a coroutine function.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Protocol
+
+from barnabas.log.errors import BarnabasError, ErrorCode, UnsupportedVersionError
+
+from .protocol.api_keys import ApiKey
+from .protocol.requests import Request
+from .protocol.responses import ErrorResponse, Response
+
+logger = logging.getLogger("barnabas.network")
+
+
+class RequestContext(Protocol):
+    """Who asks, and whether they are still there."""
+
+    def __hash__(self) -> int: ...
+    @property
+    def client_host(self) -> str: ...
+    @property
+    def client_id(self) -> str: ...
+    @property
+    def listener_name(self) -> str: ...
+    @property
+    def is_connected(self) -> bool: ...
+
+    def on_disconnect(self, callback: Callable[[], object]) -> None:
+        """Call `callback` if the client goes before the reply; it is forgotten with the reply."""
+
+    def no_reply(self) -> None:
+        """In place of `reply`: this request (acks=0) gets no answer."""
+
+
+Reply = Callable[[Response], None]
+Handler = Callable[[Any, RequestContext, Reply], None]
+
+
+class Dispatcher:
+    """Hands requests to handlers. What a handler raises is answered; nothing that it does ends the connection."""
+
+    def __init__(self, handlers: Mapping[ApiKey, Handler]) -> None:
+        self._handlers: dict[int, Handler] = {int(api): handler for api, handler in handlers.items()}
+
+    def dispatch(self, request: Request, context: RequestContext, reply: Reply) -> None:
+        try:
+            handler = self._handlers.get(request.api_key)
+            if handler is None:
+                raise UnsupportedVersionError(f"this broker does not serve {request.api_key.name}")
+            handler(request, context, reply)
+        except Exception as error:  # noqa: BLE001 - the error boundary
+            reply(error_response(error, request))
+
+    async def close(self) -> None:
+        """Cancel the coroutines that still work on an answer, and wait until they have ended."""
+        tasks = [
+            task for handler in self._handlers.values() if isinstance(handler, _Answering) for task in handler.tasks
+        ]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def error_response(error: Exception, request: Request | None = None) -> ErrorResponse:
+    """Return what the client is told. A bug of ours is logged here with its traceback, and not explained outside."""
+    if isinstance(error, BarnabasError):
+        return ErrorResponse(error=int(error.code), message=error.message)
+    name = type(request).__name__ if request is not None else "-"
+    logger.error("request failed by a bug request=%s error=%r", name, error, exc_info=error)
+    return ErrorResponse(
+        error=int(ErrorCode.UNKNOWN_SERVER_ERROR),
+        message="the broker failed to answer because of an error of its own; its log has the details",
+    )
+
+
+def answering(
+    function: Callable[[Any, RequestContext], Coroutine[Any, Any, Response]], *, survives_disconnect: bool = False
+) -> Handler:
+    """Make a handler of `async def function(request, context) -> Response`.
+
+    It runs as a task that is cancelled when the client goes, unless `survives_disconnect`.
+    """
+    return _Answering(function, survives_disconnect)
+
+
+class _Answering:
+    def __init__(
+        self, function: Callable[[Any, RequestContext], Awaitable[Response]], survives_disconnect: bool
+    ) -> None:
+        self._function = function
+        self._survives_disconnect = survives_disconnect
+        self.tasks: set[asyncio.Task[None]] = set()  # The loop keeps weak references only.
+
+    def __call__(self, request: Any, context: RequestContext, reply: Reply) -> None:
+        task = asyncio.get_running_loop().create_task(self._answer(request, context, reply))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        if not self._survives_disconnect:
+            context.on_disconnect(task.cancel)
+
+    async def _answer(self, request: Any, context: RequestContext, reply: Reply) -> None:
+        try:
+            response = await self._function(request, context)
+        except Exception as error:  # noqa: BLE001 - the error boundary, as in Dispatcher.dispatch
+            response = error_response(error, request)
+        reply(response)

@@ -1,0 +1,43 @@
+"""The limits of the network, each with a name and its reason. All sizes are bytes, all times milliseconds."""
+
+from dataclasses import dataclass
+
+MAX_FRAME_BYTES = 100 * 1024 * 1024  # Kafka's socket.request.max.bytes: no honest client needs more.
+MAX_HELLO_BYTES = 16 * 1024  # A hello is three short fields; whoever has not said hello may not make us buffer more.
+IDLE_BUFFER_BYTES = 32 * 1024  # Receive memory of an idle connection: 10,000 of them hold 320 MB at most.
+STREAM_BUFFER_BYTES = 1024 * 1024  # A connection that keeps its buffer full gets this much: more frames per wake-up.
+RETAINED_BUFFER_BYTES = (
+    8 * 1024 * 1024
+)  # A buffer that grew beyond this for one huge frame is given back right after it.
+MAX_ENVELOPE_BYTES = (
+    16 * 1024 * 1024
+)  # msgpack in front of the raw batches; the largest honest one is a metadata answer.
+MAX_ARRAY_LENGTH = 262_144  # Items of one msgpack array or map: a quarter of a million partitions in one message.
+SENDFILE_MIN_BYTES = 256 * 1024  # Below it one pread and one write are faster than sendfile (hot_path.md, fetch).
+SENDMSG_MIN_BYTES = 64 * 1024  # From here on, joining buffers for one write costs more than a gathering write.
+WRITE_RUN_BYTES = 512 * 1024  # Handed to the socket at once: bounds what a blocked transport holds in its own buffer.
+SWEEP_INTERVAL_MS = 1_000  # How often a server looks for idle, stalled and silent connections.
+MAX_LOGGED_PEERS = 256  # Peers remembered for "log once": a scan from many addresses must not grow this map.
+LOG_AGAIN_AFTER_MS = 60_000  # The same peer's garbage is logged once a minute, not once a connection.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLimits:
+    """What a server allows its clients."""
+
+    max_connections: int = 10_000
+    max_frame_bytes: int = MAX_FRAME_BYTES
+    max_requests_in_flight: int = 1_000  # Per connection; unanswered or unsent. Beyond it the connection is not read.
+    max_buffered_bytes: int = 8 * 1024 * 1024  # Per connection, answers not yet sent. Beyond it, it is not read.
+    handshake_timeout_ms: int = 10_000
+    idle_timeout_ms: int = 600_000  # Kafka's connections.max.idle.ms.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientLimits:
+    """What a client allows itself and takes from a server."""
+
+    max_frame_bytes: int = MAX_FRAME_BYTES
+    max_requests_in_flight: int = 1_000  # Per connection.
+    reconnect_backoff_ms: int = 50  # Kafka's reconnect.backoff.ms, doubled per failure ...
+    reconnect_backoff_max_ms: int = 1_000  # ... up to Kafka's reconnect.backoff.max.ms.

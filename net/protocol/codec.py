@@ -1,0 +1,60 @@
+"""The codec as a port: between frames and the values that handlers know. Versions of a protocol end here. Pure.
+
+`msgpack` is our own protocol's; Kafka's plugs in beside it. A server holds no word about either.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol, get_args
+
+from barnabas.log.errors import BarnabasError
+from barnabas.log.record_batch import Buffer
+
+from .api_keys import ApiKey
+from .requests import Request
+from .responses import FileRegion, Response
+
+Chunk = Buffer | FileRegion  # What a response is sent as: bytes, or a range of a file that is never read into Python.
+
+REQUEST_OF: dict[int, type[Request]] = {int(cls.api_key): cls for cls in get_args(Request)}
+
+
+@dataclass(slots=True)
+class DecodedRequest:
+    """A frame whose header could be read. `payload` is an error where its body could not: the client is told so.
+
+    Not frozen: one is made per request on the hot path, and freezing triples its cost.
+    """
+
+    correlation_id: int
+    api: int
+    version: int
+    payload: Request | BarnabasError
+
+
+class Codec(Protocol):
+    """One per server and protocol, shared by its connections: a codec keeps nothing between two calls."""
+
+    @property
+    def ordered_replies(self) -> bool:
+        """Whether replies must leave in the order of their requests (Kafka) or may overtake each other (ours)."""
+
+    def decode_request(self, frame: memoryview) -> DecodedRequest:
+        """Raises BarnabasError when not even the header can be read: the connection is then beyond repair.
+
+        Record batches in the result are views into `frame`.
+        """
+
+    def encode_response(self, request: DecodedRequest, response: Response) -> list[Chunk]:
+        """Return one whole frame as chunks to be sent one behind the other."""
+
+
+def size_of(chunk: Chunk) -> int:
+    """Return the bytes that `chunk` puts on the wire."""
+    return len(chunk) if isinstance(chunk, bytes | bytearray | memoryview) else chunk.size_bytes
+
+
+def api_name(api: int) -> str:
+    try:
+        return ApiKey(api).name
+    except ValueError:
+        return f"API {api}"

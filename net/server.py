@@ -1,0 +1,138 @@
+"""A port of the broker: takes connections, finds out which protocol they speak, and lets a dispatcher answer.
+
+`Server` counts, limits and drains; `connection.ServerConnection` is one client; codecs know the protocols.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from .connection import ServerConnection
+from .dispatcher import Dispatcher
+from .limits import LOG_AGAIN_AFTER_MS, MAX_LOGGED_PEERS, SWEEP_INTERVAL_MS, ServerLimits
+from .network import Listener, Network
+from .protocol.codec import Codec
+from .protocol.msgpack import MsgpackCodec, ServerHello
+
+logger = logging.getLogger("barnabas.network")
+
+
+@dataclass(slots=True)
+class ServerMetrics:
+    """Plain counters, read by /metrics."""
+
+    requests: dict[int, int] = field(default_factory=dict)  # By API; only of APIs that exist, so it is bounded.
+    errors: int = 0  # Requests answered by an ErrorResponse.
+    bytes_in: int = 0
+    bytes_out: int = 0
+    connections_accepted: int = 0
+    connections_refused: int = 0  # Beyond max_connections.
+    connections_expired: int = 0  # Idle, silent or not reading.
+    strangers: int = 0  # Neither of our protocols.
+
+
+class Server:
+    """One listener. `hello` is asked per connection: the cluster id is not known before the cluster is formed."""
+
+    def __init__(
+        self,
+        network: Network,
+        dispatcher: Dispatcher,
+        *,
+        hello: Callable[[], ServerHello] = ServerHello,
+        listener_name: str = "PLAINTEXT",
+        limits: ServerLimits | None = None,
+        kafka_codec: Codec | None = None,
+    ) -> None:
+        self.dispatcher = dispatcher
+        self.hello = hello
+        self.listener_name = listener_name
+        self.limits = limits or ServerLimits()
+        self.codec: Codec = MsgpackCodec()
+        self.kafka_codec = kafka_codec
+        self.metrics = ServerMetrics()
+        self.is_draining = False
+        self._network = network
+        self._connections: set[ServerConnection] = set()
+        self._listener: Listener | None = None
+        self._sweep_timer: asyncio.TimerHandle | None = None
+        self._logged_at: dict[str, float] = {}
+        self._idle: asyncio.Event | None = None  # Set when the last connection has gone.
+
+    @property
+    def address(self) -> tuple[str, int]:
+        assert self._listener is not None, "the server has not been started"
+        return self._listener.address
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._connections)
+
+    async def start(self, host: str, port: int) -> tuple[str, int]:
+        """Listen, and return the real address. Raises OSError."""
+        self._listener = await self._network.listen(lambda: ServerConnection(self), host, port)
+        self._idle = asyncio.Event()
+        self._schedule_sweep()
+        return self.address
+
+    async def close(self, drain_timeout_ms: int = 5_000) -> None:
+        """Take no more connections and requests, let those in flight finish within the bound, then close."""
+        self.is_draining = True
+        if self._listener is not None:
+            await self._listener.close()
+        for connection in list(self._connections):
+            connection.drain()
+        if self._connections and self._idle is not None:
+            self._idle.clear()
+            try:
+                async with asyncio.timeout(drain_timeout_ms / 1000):
+                    await self._idle.wait()
+            except TimeoutError:
+                logger.warning("closing connections with requests in flight connections=%d", len(self._connections))
+        for connection in list(self._connections):
+            connection.abort()
+        await self.dispatcher.close()
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+        await asyncio.sleep(0)  # Transports report the loss in the next turn of the loop.
+
+    # --- called by connections ---------------------------------------------------------------------------------------
+
+    def admit(self, connection: ServerConnection) -> bool:
+        if self.is_draining or len(self._connections) >= self.limits.max_connections:
+            self.metrics.connections_refused += 1
+            self.log_once("connections", "too many connections limit=%d", self.limits.max_connections)
+            return False
+        self._connections.add(connection)
+        self.metrics.connections_accepted += 1
+        return True
+
+    def forget(self, connection: ServerConnection) -> None:
+        self._connections.discard(connection)
+        if not self._connections and self._idle is not None:
+            self._idle.set()
+
+    def log_once(self, subject: str, message: str, *arguments: object) -> None:
+        """Log, but about the same subject once a minute: strangers must not be able to fill the disk."""
+        now = asyncio.get_running_loop().time()
+        last = self._logged_at.get(subject)
+        if last is not None and now - last < LOG_AGAIN_AFTER_MS / 1000:
+            return
+        if len(self._logged_at) >= MAX_LOGGED_PEERS:
+            self._logged_at.clear()
+        self._logged_at[subject] = now
+        logger.warning(message, *arguments)
+
+    # --- time --------------------------------------------------------------------------------------------------------
+
+    def _schedule_sweep(self) -> None:
+        self._sweep_timer = asyncio.get_running_loop().call_later(SWEEP_INTERVAL_MS / 1000, self._sweep)
+
+    def _sweep(self) -> None:
+        """One timer for all connections: one per connection, set at each wake-up, would cost more than the wake-up."""
+        for connection in list(self._connections):
+            if connection.has_expired(SWEEP_INTERVAL_MS):
+                self.metrics.connections_expired += 1
+                connection.abort()
+        self._schedule_sweep()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 
 import pytest
+from unit.kraft.group_state_fake import FakeGroupState
 from unit.kraft.metadata_cluster import MetadataCluster
 
 from barnabas.kraft.controller_settings import ControllerSettings
+from barnabas.kraft.group_slots import GroupSlots
 from barnabas.kraft.image import NO_LEADER, Endpoint, MetadataImage, PartitionImage
 from barnabas.kraft.metadata_node import MetadataPublication
 from barnabas.kraft.records import BROKER_RESOURCE, TOPIC_RESOURCE, OffsetCommitRecord
@@ -57,7 +59,8 @@ class Simulation:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         settings = ControllerSettings(preferred_leader_check_interval_ms=self.rng.choice([500, 30_000]))
-        self.cluster = MetadataCluster(VOTERS, seed=seed, settings=settings)
+        groups = GroupSlots if seed % 2 else FakeGroupState
+        self.cluster = MetadataCluster(VOTERS, seed=seed, settings=settings, new_groups=groups)
         self.cluster.on_publication = self.published
         self.now_ms = 0
         self.brokers = [Broker(node_id) for node_id in range(BROKERS)]

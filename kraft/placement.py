@@ -70,8 +70,10 @@ class _Stripe:
         return self._leads[broker.node_id], self._leader_counts.get(broker.node_id, 0), self._holds[broker.node_id]
 
     def _follower_order(self, place: int, broker: PlacementBroker, racks: Counter[str | None]) -> tuple[int, ...]:
-        # The distance moves on with every partition, so that the partitions of one leader have different followers.
-        distance = (place - self._placed) % len(self._brokers)
+        # The distance moves on with every partition, and once more with every round: when a leader dies, its partitions
+        # shall find their next leaders on all the others.
+        shift = self._placed + self._placed // len(self._brokers)
+        distance = (place - shift) % len(self._brokers)
         return not broker.active, racks[broker.rack], self._holds[broker.node_id], distance
 
 

@@ -10,6 +10,7 @@ from unit.kraft.group_state_fake import FakeGroupState
 
 from barnabas.kraft.controller import Controller
 from barnabas.kraft.controller_settings import ControllerSettings
+from barnabas.kraft.group_state import GroupState
 from barnabas.kraft.metadata_node import MetadataNode, MetadataPublication
 from barnabas.kraft.quorum import AppendOutcome, CommittedCommand, Leadership
 from barnabas.kraft.requests import ControllerRequest
@@ -55,7 +56,15 @@ class FakeQuorum:
 
 
 class MetadataCluster:
-    def __init__(self, size: int = 1, *, seed: int = 0, settings: ControllerSettings | None = None) -> None:
+    def __init__(
+        self,
+        size: int = 1,
+        *,
+        seed: int = 0,
+        settings: ControllerSettings | None = None,
+        new_groups: Callable[[], GroupState] = FakeGroupState,
+    ) -> None:
+        self.new_groups = new_groups
         self.rng = random.Random(seed)
         self.settings = settings or ControllerSettings()
         self.term = 0
@@ -82,7 +91,7 @@ class MetadataCluster:
         return MetadataNode(
             node_id=node_id,
             controller=controller,
-            new_groups=FakeGroupState,
+            new_groups=self.new_groups,
             publish=publish,
             fatal=self.fatal.append,
             rng=random.Random(self.rng.getrandbits(64)),

@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 
 import pytest
+from unit.kraft.group_state_fake import FakeGroupState
 from unit.kraft.metadata_cluster import MetadataCluster
 
 from barnabas.kraft.controller_settings import ControllerSettings
+from barnabas.kraft.group_slots import GroupSlots
 from barnabas.kraft.image import NO_LEADER, Endpoint, MetadataImage, PartitionImage
 from barnabas.kraft.metadata_node import MetadataPublication
 from barnabas.kraft.records import BROKER_RESOURCE, TOPIC_RESOURCE, OffsetCommitRecord
@@ -57,7 +59,8 @@ class Simulation:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         settings = ControllerSettings(preferred_leader_check_interval_ms=self.rng.choice([500, 30_000]))
-        self.cluster = MetadataCluster(VOTERS, seed=seed, settings=settings)
+        groups = GroupSlots if seed % 2 else FakeGroupState
+        self.cluster = MetadataCluster(VOTERS, seed=seed, settings=settings, new_groups=groups)
         self.cluster.on_publication = self.published
         self.now_ms = 0
         self.brokers = [Broker(node_id) for node_id in range(BROKERS)]
@@ -65,6 +68,7 @@ class Simulation:
         self.latest = [MetadataImage() for _ in range(VOTERS)]
         self.producer_ids: set[int] = set()
         self.submitted = self.answered = 0
+        self.open_answers: list[tuple[object, int]] = []
         self.unregistered: set[int] = set()
         self.names = 0
 
@@ -195,10 +199,6 @@ class Simulation:
         self.open_answers.append((quorum, self.submitted))
         self.cluster.nodes[node_id].submit(request, self.now_ms, answer)
 
-    @property
-    def open_answers(self) -> list[tuple[object, int]]:
-        return self.__dict__.setdefault("_open", [])
-
     def image(self) -> MetadataImage:
         return self.rng.choice(self.latest)
 
@@ -212,9 +212,9 @@ class Simulation:
         incarnation = broker.incarnation
 
         def then(answer: object) -> None:
-            if isinstance(answer, HeartbeatAnswer) and broker.incarnation == incarnation:
-                if answer.may_shut_down and broker.stopping:
-                    self.crash(broker)
+            may_stop = isinstance(answer, HeartbeatAnswer) and answer.may_shut_down
+            if may_stop and broker.stopping and broker.incarnation == incarnation:
+                self.crash(broker)
 
         request = BrokerHeartbeat(
             node_id=broker.node_id,

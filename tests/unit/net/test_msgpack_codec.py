@@ -8,6 +8,7 @@ import msgpack
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from unit.net.wire_world import fetch_response, produce_request, produce_response
 
 from barnabas.log.errors import InvalidRequestError, UnsupportedVersionError
 from barnabas.log.value_codec import to_plain
@@ -29,7 +30,6 @@ from barnabas.net.protocol.responses import (
     FetchPartitionResponse,
     FetchResponse,
 )
-from unit.net.wire_world import fetch_response, produce_request, produce_response
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 

@@ -24,6 +24,7 @@ class ErrorCode(IntEnum):
     REPLICA_NOT_AVAILABLE = 9
     MESSAGE_TOO_LARGE = 10
     STALE_CONTROLLER_EPOCH = 11
+    OFFSET_METADATA_TOO_LARGE = 12
     NETWORK_EXCEPTION = 13
     COORDINATOR_LOAD_IN_PROGRESS = 14
     COORDINATOR_NOT_AVAILABLE = 15
@@ -37,6 +38,7 @@ class ErrorCode(IntEnum):
     INVALID_SESSION_TIMEOUT = 26
     REBALANCE_IN_PROGRESS = 27
     INVALID_COMMIT_OFFSET_SIZE = 28
+    INVALID_TIMESTAMP = 32
     UNSUPPORTED_VERSION = 35
     TOPIC_ALREADY_EXISTS = 36
     INVALID_PARTITIONS = 37
@@ -47,6 +49,9 @@ class ErrorCode(IntEnum):
     INVALID_REQUEST = 42
     UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
     POLICY_VIOLATION = 44
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+    DUPLICATE_SEQUENCE_NUMBER = 46
+    INVALID_PRODUCER_EPOCH = 47
     KAFKA_STORAGE_ERROR = 56
     FETCH_SESSION_ID_NOT_FOUND = 70
     GROUP_ID_NOT_FOUND = 69
@@ -62,6 +67,7 @@ class ErrorCode(IntEnum):
     ELIGIBLE_LEADERS_NOT_AVAILABLE = 83
     ELECTION_NOT_NEEDED = 84
     NO_REASSIGNMENT_IN_PROGRESS = 85
+    GROUP_SUBSCRIBED_TO_TOPIC = 86
     INVALID_RECORD = 87
     THROTTLING_QUOTA_EXCEEDED = 89
     INVALID_UPDATE_VERSION = 95
@@ -97,7 +103,8 @@ class BarnabasError(Exception):
 
 
 def error_for(code: int, message: str = "") -> BarnabasError:
-    """Return (not raise) the exception for a code that came over the wire; an unknown code gives a plain BarnabasError."""
+    """Return (not raise) the exception for a code that came over the wire; an unknown code gives a plain
+    BarnabasError."""
     found = BarnabasError._by_code.get(code)
     if found is not None:
         return found(message)
@@ -238,6 +245,30 @@ class StorageError(RetriableError):
     code = ErrorCode.KAFKA_STORAGE_ERROR
 
 
+class InvalidTimestampError(BarnabasError):
+    """A record's timestamp is too far from the broker's clock."""
+
+    code = ErrorCode.INVALID_TIMESTAMP
+
+
+class OutOfOrderSequenceError(BarnabasError):
+    """A batch of an idempotent producer is missing before this one: it was lost, or this one overtook it."""
+
+    code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+class DuplicateSequenceError(BarnabasError):
+    """The batch was appended before, so long ago that its offset is not remembered."""
+
+    code = ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+
+
+class InvalidProducerEpochError(BarnabasError):
+    """Another producer with the same id and a newer epoch has taken over."""
+
+    code = ErrorCode.INVALID_PRODUCER_EPOCH
+
+
 class NonEmptyGroupError(BarnabasError):
     code = ErrorCode.NON_EMPTY_GROUP
 
@@ -292,6 +323,26 @@ class FencedMemberEpochError(BarnabasError):
 
 class StaleMemberEpochError(RetriableError):
     code = ErrorCode.STALE_MEMBER_EPOCH
+
+
+class FencedInstanceIdError(BarnabasError):
+    """Another member has taken over this static member's instance id: stop, it is the one that runs."""
+
+    code = ErrorCode.FENCED_INSTANCE_ID
+
+
+class UnreleasedInstanceIdError(BarnabasError):
+    """A member with this instance id still runs, or its session has not run out yet."""
+
+    code = ErrorCode.UNRELEASED_INSTANCE_ID
+
+
+class UnsupportedAssignorError(BarnabasError):
+    code = ErrorCode.UNSUPPORTED_ASSIGNOR
+
+
+class GroupMaxSizeReachedError(BarnabasError):
+    code = ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
 class EligibleLeadersNotAvailableError(BarnabasError):

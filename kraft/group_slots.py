@@ -1,0 +1,277 @@
+"""The state of consumer groups and their offsets, by coordinator slot: what `__consumer_offsets` is to Kafka.
+
+It lies beside the metadata image, because it changes with every commit. `SlotState` is one slot and knows how to
+replay a record; the quorum's state (`GroupSlots`, on every voter) and a coordinator's own working copy use the same
+class, so that they cannot differ. Decisions are made in `consumer_groups`; nothing here decides, and nothing here
+raises: what makes no sense (a member of a group that does not exist) is passed over in the same way everywhere.
+
+Groups, members and assignments are kept as the frozen records that made them, with the coordinator epoch stripped, so
+that a slot that was rebuilt from a snapshot equals one that was replayed from the beginning. Offsets are plain tuples
+of atoms: there may be a million of them, and the garbage collector leaves such tuples alone.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from barnabas.log.murmur2 import murmur2_positive
+
+from .group_state import AnyGroupRecord
+from .image import SLOT_COUNT
+from .records import (
+    CurrentAssignmentRecord,
+    GroupRecord,
+    MemberRecord,
+    OffsetCommitRecord,
+    Record,
+    RemoveGroupRecord,
+    RemoveMemberRecord,
+    RemoveOffsetRecord,
+    SlotRecord,
+    TargetAssignmentRecord,
+)
+
+PartitionKey = tuple[str, int]  # a plain tuple, never a TopicPartition: gc stops tracking only exact tuples of atoms
+OffsetValue = tuple[int, int, str, int]  # offset, leader epoch (-1: not known), metadata, commit timestamp in ms
+
+SlotStateRecord = AnyGroupRecord
+
+_STRIPPED = 0  # the coordinator epoch of a record that is kept as state
+
+
+def slot_of(group_id: str) -> int:
+    """The slot of a group: fixed for ever, and the same that Kafka computes from murmur2."""
+    return murmur2_positive(group_id.encode()) % SLOT_COUNT
+
+
+def partition_keys(record: CurrentAssignmentRecord) -> Iterator[PartitionKey]:
+    """Every partition that nobody else may own while this assignment stands: assigned, or not let go yet."""
+    for owned in (record.assigned, record.pending_revocation):
+        for item in owned:
+            for partition in item.partitions:
+                yield (item.topic, partition)
+
+
+@dataclass(slots=True, kw_only=True)
+class GroupState:
+    """One group. `targets` and `currents` have no key that `members` lacks."""
+
+    group: GroupRecord
+    members: dict[str, MemberRecord] = field(default_factory=dict)
+    targets: dict[str, TargetAssignmentRecord] = field(default_factory=dict)
+    currents: dict[str, CurrentAssignmentRecord] = field(default_factory=dict)
+    # Derived from `currents`: who owns a partition, assigned or pending revocation. At most one member does (the
+    # coordinator asserts it before it decides); a dict cannot even say otherwise.
+    owners: dict[PartitionKey, str] = field(default_factory=dict, compare=False)
+
+    def copy(self) -> "GroupState":
+        return GroupState(
+            group=self.group,
+            members=self.members.copy(),
+            targets=self.targets.copy(),
+            currents=self.currents.copy(),
+            owners=self.owners.copy(),
+        )
+
+    def replace_current(self, record: CurrentAssignmentRecord) -> None:
+        self._release(record.member_id)
+        self.currents[record.member_id] = record
+        for key in partition_keys(record):
+            self.owners[key] = record.member_id
+
+    def remove_member(self, member_id: str) -> None:
+        self._release(member_id)
+        self.members.pop(member_id, None)
+        self.targets.pop(member_id, None)
+        self.currents.pop(member_id, None)
+
+    def _release(self, member_id: str) -> None:
+        before = self.currents.get(member_id)
+        if before is None:
+            return
+        for key in partition_keys(before):
+            if self.owners.get(key) == member_id:
+                del self.owners[key]
+
+
+@dataclass(slots=True, kw_only=True)
+class SlotState:
+    """All groups and offsets of one slot, and the newest coordinator epoch that is known for it."""
+
+    slot: int
+    coordinator_epoch: int = 0  # never goes back; a record of an older epoch is void
+    groups: dict[str, GroupState] = field(default_factory=dict)
+    offsets: dict[str, dict[PartitionKey, OffsetValue]] = field(default_factory=dict)  # by group, none of them empty
+
+    def replay(self, record: Record) -> bool:
+        """Apply a record; False: it is void, because its coordinator has been replaced."""
+        assert isinstance(record, AnyGroupRecord)
+        assert record.slot == self.slot
+        if record.coordinator_epoch < self.coordinator_epoch:
+            return False
+        self.coordinator_epoch = record.coordinator_epoch
+        self._apply(record)
+        return True
+
+    def moved(self, coordinator_epoch: int) -> bool:
+        """The slot has a new coordinator: from here on the records of older epochs are void."""
+        if coordinator_epoch < self.coordinator_epoch:
+            return False
+        self.coordinator_epoch = coordinator_epoch
+        return True
+
+    def records(self) -> Iterator[SlotStateRecord]:
+        """The records that rebuild this slot, all of the newest coordinator epoch."""
+        epoch = self.coordinator_epoch
+        for state in self.groups.values():
+            yield replace(state.group, coordinator_epoch=epoch)
+            for member in state.members.values():
+                yield replace(member, coordinator_epoch=epoch)
+            for target in state.targets.values():
+                yield replace(target, coordinator_epoch=epoch)
+            for current in state.currents.values():
+                yield replace(current, coordinator_epoch=epoch)
+        for group_id, offsets in self.offsets.items():
+            for key, value in offsets.items():
+                yield self._offset_record(group_id, key, value)
+
+    def copy(self) -> "SlotState":
+        return SlotState(
+            slot=self.slot,
+            coordinator_epoch=self.coordinator_epoch,
+            groups={group_id: state.copy() for group_id, state in self.groups.items()},
+            offsets={group_id: offsets.copy() for group_id, offsets in self.offsets.items()},
+        )
+
+    def offset(self, group_id: str, key: PartitionKey) -> OffsetValue | None:
+        offsets = self.offsets.get(group_id)
+        return None if offsets is None else offsets.get(key)
+
+    def offsets_of_topic(self, name: str) -> list[tuple[str, PartitionKey]]:
+        """(group, partition) of every offset that is committed for a topic."""
+        return [(group_id, key) for group_id, offsets in self.offsets.items() for key in offsets if key[0] == name]
+
+    def remove_offset(self, group_id: str, key: PartitionKey) -> None:
+        offsets = self.offsets.get(group_id)
+        if offsets is None:
+            return
+        offsets.pop(key, None)
+        if not offsets:
+            del self.offsets[group_id]
+
+    def _apply(self, record: SlotStateRecord) -> None:
+        match record:
+            case OffsetCommitRecord():
+                value = (record.offset, record.leader_epoch, record.metadata, record.commit_timestamp_ms)
+                self.offsets.setdefault(record.group_id, {})[(record.topic, record.partition)] = value
+            case RemoveOffsetRecord():
+                self.remove_offset(record.group_id, (record.topic, record.partition))
+            case GroupRecord():
+                self._put_group(replace(record, coordinator_epoch=_STRIPPED))
+            case RemoveGroupRecord():
+                self.groups.pop(record.group_id, None)
+            case _:
+                self._apply_to_member(record)
+
+    def _put_group(self, record: GroupRecord) -> None:
+        state = self.groups.get(record.group_id)
+        if state is None:
+            self.groups[record.group_id] = GroupState(group=record)
+        else:
+            state.group = record
+
+    def _apply_to_member(
+        self, record: MemberRecord | RemoveMemberRecord | TargetAssignmentRecord | CurrentAssignmentRecord
+    ) -> None:
+        state = self.groups.get(record.group_id)
+        if state is None:
+            return
+        if isinstance(record, MemberRecord):
+            state.members[record.member_id] = replace(record, coordinator_epoch=_STRIPPED)
+        elif record.member_id not in state.members:
+            return
+        elif isinstance(record, RemoveMemberRecord):
+            state.remove_member(record.member_id)
+        elif isinstance(record, TargetAssignmentRecord):
+            state.targets[record.member_id] = replace(record, coordinator_epoch=_STRIPPED)
+        else:
+            state.replace_current(replace(record, coordinator_epoch=_STRIPPED))
+
+    def _offset_record(self, group_id: str, key: PartitionKey, value: OffsetValue) -> OffsetCommitRecord:
+        offset, leader_epoch, metadata, commit_timestamp_ms = value
+        return OffsetCommitRecord(
+            slot=self.slot,
+            coordinator_epoch=self.coordinator_epoch,
+            group_id=group_id,
+            topic=key[0],
+            partition=key[1],
+            offset=offset,
+            leader_epoch=leader_epoch,
+            metadata=metadata,
+            commit_timestamp_ms=commit_timestamp_ms,
+        )
+
+
+class GroupSlots:
+    """All slots: the part of the quorum's state that belongs to consumer groups.
+
+    Copies share their slots until somebody writes: `copy` takes as long as a list of 50 items, and the first write to a
+    slot after it copies that slot's dicts. So a snapshot can be packed in another thread, and no write ever pays for
+    more than a fiftieth of the state.
+    """
+
+    def __init__(self) -> None:
+        self._slots = [SlotState(slot=slot) for slot in range(SLOT_COUNT)]
+        self._shared: set[int] = set()  # slots whose SlotState another GroupSlots may be reading
+        self.index = 0  # the quorum index of the newest record that was replayed
+
+    def slot(self, slot: int) -> SlotState:
+        """The slot, to read only."""
+        return self._slots[slot]
+
+    def replay(self, record: Record, index: int) -> bool:
+        """Apply a committed record; False: its coordinator epoch is older than the slot's newest one, so it is void."""
+        assert index >= self.index
+        self.index = index
+        if isinstance(record, SlotRecord):
+            return self._writable(record.slot).moved(record.coordinator_epoch)
+        assert isinstance(record, AnyGroupRecord)
+        if record.coordinator_epoch < self._slots[record.slot].coordinator_epoch:
+            return False
+        return self._writable(record.slot).replay(record)
+
+    def on_slot_moved(self, slot: int, coordinator_epoch: int) -> None:
+        """From here on the records of older epochs are void. An older epoch than the newest known one changes nothing."""
+        self._writable(slot).moved(coordinator_epoch)
+
+    def delete_topic(self, name: str) -> None:
+        """Drop the offsets of a topic that was deleted: one that is created later under its name starts anew."""
+        for slot in range(SLOT_COUNT):
+            doomed = self._slots[slot].offsets_of_topic(name)
+            if doomed:
+                writable = self._writable(slot)
+                for group_id, key in doomed:
+                    writable.remove_offset(group_id, key)
+
+    def records_of(self, slot: int) -> list[Record]:
+        """What rebuilds the slot exactly, after `on_slot_moved(slot, its coordinator epoch)`."""
+        return list(self._slots[slot].records())
+
+    def copy(self) -> "GroupSlots":
+        """A consistent view of now that later records do not change."""
+        other = GroupSlots()
+        other._slots = self._slots.copy()
+        other.index = self.index
+        everything = set(range(SLOT_COUNT))
+        self._shared, other._shared = everything, everything.copy()
+        return other
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, GroupSlots) and self._slots == other._slots
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def _writable(self, slot: int) -> SlotState:
+        if slot in self._shared:
+            self._slots[slot] = self._slots[slot].copy()
+            self._shared.discard(slot)
+        return self._slots[slot]

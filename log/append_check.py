@@ -1,0 +1,147 @@
+"""What a leader checks in the batches of a client before it appends them, and what a log says about an append.
+
+Pure, and on the hot path: a header is unpacked into locals here, once, and not into a BatchHeader. Records inside of a
+batch are not looked at (DESIGN.md, section 2).
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from .config import LogConfig
+from .errors import (
+    CorruptRecordError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    RecordTooLargeError,
+    UnsupportedCompressionError,
+)
+from .producer_state import AppendedBatch
+from .record_batch import (
+    COMPRESSION_MASK,
+    CONTROL_MASK,
+    CRC_COVERS_FROM,
+    CRC_POSITION,
+    HEADER,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    MAX_TIMESTAMP_POSITION,
+    NO_TIMESTAMP,
+    TIMESTAMP_TYPE_MASK,
+    Buffer,
+    read_header,
+)
+
+_HIGHEST_CODEC = 4
+_UNUSUAL_MASK = CONTROL_MASK | TIMESTAMP_TYPE_MASK | 0x04  # 0x04: a codec of 4 and above, of which only 4 is one
+_ATTRIBUTES = struct.Struct(">h")
+_TIMESTAMP = struct.Struct(">q")
+_CRC = struct.Struct(">I")
+_unpack_header = HEADER.unpack_from
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendInfo:
+    """What became of the batches of one append."""
+
+    first_offset: int
+    last_offset: int  # inclusive
+    log_append_time_ms: int  # -1 unless message.timestamp.type is LogAppendTime
+    max_timestamp_ms: int
+    size_bytes: int
+    duplicate: bool = False  # the batch was in the log already; the offsets are those it has there
+
+
+class PlacedBatch(NamedTuple):
+    """Where a batch lies in its buffer and in the log. A tuple: one is made for each batch of the hot path."""
+
+    position: int
+    size_bytes: int
+    base_offset: int
+    last_offset: int
+    max_timestamp_ms: int
+    producer_id: int
+
+
+def check_client_batches(
+    buffer: Buffer, *, config: LogConfig, next_offset: int, now_ms: int, from_coordinator: bool = False
+) -> list[PlacedBatch]:
+    """Check every batch and say where it goes, from `next_offset` on; whatever base offset the client wrote is ignored.
+
+    Raises CorruptRecordError, RecordTooLargeError, InvalidRecordError, InvalidTimestampError,
+    UnsupportedCompressionError. Only a transaction coordinator may send control batches.
+    """
+    placed: list[PlacedBatch] = []
+    view = memoryview(buffer)
+    end = len(view)
+    position = 0
+    earliest_ms = now_ms - config.message_timestamp_before_max_ms
+    latest_ms = now_ms + config.message_timestamp_after_max_ms
+    while position < end:
+        if end - position < HEADER_SIZE:
+            read_header(buffer, position)  # raises
+        (_, length, _, magic, crc, attributes, offset_delta, _, max_timestamp_ms, producer_id, _, _, count
+         ) = _unpack_header(view, position)  # fmt: skip
+        size_bytes = length + LOG_OVERHEAD
+        if magic != MAGIC or size_bytes < HEADER_SIZE or size_bytes > end - position:
+            read_header(buffer, position)  # raises
+        if size_bytes > config.max_message_bytes:
+            raise RecordTooLargeError(
+                f"a record batch has {size_bytes} bytes, max.message.bytes of the topic is {config.max_message_bytes}"
+            )
+        if crc32c(view[position + CRC_COVERS_FROM : position + size_bytes]) != crc:
+            raise CorruptRecordError("a record batch fails its CRC: it was damaged on the way; send it again")
+        if count != offset_delta + 1 or count < 1:
+            raise InvalidRecordError(f"a record batch says {count} records and last offset delta {offset_delta}")
+        if attributes & _UNUSUAL_MASK:
+            _check_attributes(attributes, from_coordinator)
+        if not earliest_ms <= max_timestamp_ms <= latest_ms and max_timestamp_ms != NO_TIMESTAMP:
+            _check_timestamp(max_timestamp_ms, now_ms, config)
+        last_offset = next_offset + offset_delta
+        placed.append(PlacedBatch(position, size_bytes, next_offset, last_offset, max_timestamp_ms, producer_id))
+        next_offset = last_offset + 1
+        position += size_bytes
+    if not placed:
+        raise InvalidRecordError("there is no record batch to append")
+    return placed
+
+
+def stamp_append_time(buffer: bytearray | memoryview, batch: PlacedBatch, now_ms: int) -> PlacedBatch:
+    """Make `now_ms` the timestamp of all records (message.timestamp.type=LogAppendTime): that is a flag of the
+    header."""
+    position = batch.position
+    (attributes,) = _ATTRIBUTES.unpack_from(buffer, position + CRC_COVERS_FROM)
+    _ATTRIBUTES.pack_into(buffer, position + CRC_COVERS_FROM, attributes | TIMESTAMP_TYPE_MASK)
+    _TIMESTAMP.pack_into(buffer, position + MAX_TIMESTAMP_POSITION, now_ms)
+    covered = memoryview(buffer)[position + CRC_COVERS_FROM : position + batch.size_bytes]
+    _CRC.pack_into(buffer, position + CRC_POSITION, crc32c(covered))
+    return batch._replace(max_timestamp_ms=now_ms)
+
+
+def is_readonly(buffer: Buffer) -> bool:
+    return isinstance(buffer, bytes) or (isinstance(buffer, memoryview) and buffer.readonly)
+
+
+def info_of_duplicate(batch: AppendedBatch) -> AppendInfo:
+    return AppendInfo(first_offset=batch.first_offset, last_offset=batch.last_offset, log_append_time_ms=NO_TIMESTAMP,
+                      max_timestamp_ms=batch.timestamp_ms, size_bytes=0, duplicate=True)  # fmt: skip
+
+
+def _check_attributes(attributes: int, from_coordinator: bool) -> None:
+    if attributes & COMPRESSION_MASK > _HIGHEST_CODEC:
+        raise UnsupportedCompressionError(f"no codec has the number {attributes & COMPRESSION_MASK}")
+    if attributes & CONTROL_MASK and not from_coordinator:
+        raise InvalidRecordError("control batches are written by transaction coordinators only")
+    if attributes & TIMESTAMP_TYPE_MASK:
+        raise InvalidRecordError("a producer may not claim LogAppendTime for its records")
+
+
+def _check_timestamp(timestamp_ms: int, now_ms: int, config: LogConfig) -> None:
+    if not config.uses_log_append_time:
+        raise InvalidTimestampError(
+            f"the timestamp {timestamp_ms} is too far from the clock {now_ms}; see message.timestamp.after.max.ms"
+            f" ({config.message_timestamp_after_max_ms}) and .before.max.ms ({config.message_timestamp_before_max_ms})"
+        )

@@ -1,0 +1,180 @@
+"""The codecs of record batches. Their libraries are imported when they are first used: a broker hardly ever needs one.
+
+Whatever is decompressed has a bound, since a kilobyte may hide a gigabyte.
+"""
+
+import struct
+import zlib
+from enum import IntEnum
+from typing import Any
+
+from .errors import CorruptRecordError, UnsupportedCompressionError
+from .record_batch import Buffer
+
+# A batch is at most a few MiB (max.message.bytes); text shrinks tenfold, rarely a hundredfold.
+MAX_DECOMPRESSED_BYTES = 128 * 1024 * 1024
+_GZIP_WINDOW = 31  # zlib's word for "with a gzip header"
+_GZIP_LEVEL = 6
+_ZSTD_LEVEL = 3
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+_XERIAL_BLOCK_BYTES = 32 * 1024  # What snappy-java writes; its readers take any.
+_BLOCK_LENGTH = struct.Struct(">i")
+
+
+class Compression(IntEnum):
+    """As in the lowest three bits of a batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+def compression_of(number: int) -> Compression:
+    """Raises UnsupportedCompressionError for a number that no codec has."""
+    try:
+        return Compression(number)
+    except ValueError as error:
+        raise UnsupportedCompressionError(f"no codec has the number {number}; use gzip, snappy, lz4 or zstd") from error
+
+
+def compress(data: bytes, codec: Compression) -> bytes:
+    match codec:
+        case Compression.NONE:
+            return data
+        case Compression.GZIP:
+            packer = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_WINDOW)
+            return packer.compress(data) + packer.flush()
+        case Compression.SNAPPY:
+            return _compress_snappy(data)
+        case Compression.LZ4:
+            import lz4.frame
+
+            return bytes(lz4.frame.compress(data))
+        case Compression.ZSTD:
+            import zstandard
+
+            return zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compress(data)
+
+
+def decompress(data: Buffer, codec: Compression, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> bytes:
+    """Raises CorruptRecordError when the data is damaged, cut, or larger than `max_bytes`."""
+    match codec:
+        case Compression.NONE:
+            return bytes(data)
+        case Compression.GZIP:
+            return _decompress_gzip(data, max_bytes)
+        case Compression.SNAPPY:
+            return _decompress_snappy(memoryview(data), max_bytes)
+        case Compression.LZ4:
+            return _decompress_lz4(data, max_bytes)
+        case Compression.ZSTD:
+            return _decompress_zstd(data, max_bytes)
+
+
+def _decompress_gzip(data: Buffer, max_bytes: int) -> bytes:
+    unpacker = zlib.decompressobj(_GZIP_WINDOW)
+    try:
+        plain = unpacker.decompress(data, max_bytes + 1)
+    except zlib.error as error:
+        raise _damaged("gzip", error) from error
+    return _checked("gzip", plain, max_bytes, whole=unpacker.eof)
+
+
+def _decompress_lz4(data: Buffer, max_bytes: int) -> bytes:
+    import lz4.frame
+
+    unpacker = lz4.frame.LZ4FrameDecompressor()
+    try:
+        plain = unpacker.decompress(data, max_length=max_bytes + 1)
+    except (RuntimeError, EOFError) as error:
+        raise _damaged("lz4", error) from error
+    return _checked("lz4", plain, max_bytes, whole=unpacker.eof)
+
+
+def _decompress_zstd(data: Buffer, max_bytes: int) -> bytes:
+    import zstandard
+
+    # Java's client writes no content size, so the stream is read piecewise, up to the bound.
+    try:
+        with zstandard.ZstdDecompressor(max_window_size=2**27).stream_reader(data, read_across_frames=True) as reader:
+            pieces = []
+            size_bytes = 0
+            while size_bytes <= max_bytes and (piece := reader.read(min(max_bytes + 1 - size_bytes, 1 << 20))):
+                pieces.append(piece)
+                size_bytes += len(piece)
+    except zstandard.ZstdError as error:
+        raise _damaged("zstd", error) from error
+    # A cut frame ends the stream silently: the caller finds it by the number of records.
+    return _checked("zstd", b"".join(pieces), max_bytes, whole=True)
+
+
+def _compress_snappy(data: bytes) -> bytes:
+    """Java's client writes xerial's framing, and only newer ones read anything else, so that is what we write."""
+    snappy = _snappy()
+    parts = [_XERIAL_HEADER]
+    for start in range(0, len(data), _XERIAL_BLOCK_BYTES):
+        block = bytes(snappy.compress_raw(data[start : start + _XERIAL_BLOCK_BYTES]))
+        parts += (_BLOCK_LENGTH.pack(len(block)), block)
+    return b"".join(parts)
+
+
+def _decompress_snappy(data: memoryview, max_bytes: int) -> bytes:
+    if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+        return _decompress_snappy_block(data, max_bytes)
+    position = len(_XERIAL_HEADER)
+    pieces = []
+    left = max_bytes
+    while position < len(data):
+        if position + _BLOCK_LENGTH.size > len(data):
+            raise _damaged("snappy", "a block is cut")
+        (length,) = _BLOCK_LENGTH.unpack_from(data, position)
+        position += _BLOCK_LENGTH.size
+        if length < 0 or position + length > len(data):
+            raise _damaged("snappy", "a block is cut")
+        pieces.append(_decompress_snappy_block(data[position : position + length], left))
+        left -= len(pieces[-1])
+        position += length
+    return b"".join(pieces)
+
+
+def _decompress_snappy_block(block: memoryview, max_bytes: int) -> bytes:
+    snappy = _snappy()
+    try:
+        # The block begins with its decompressed length: nothing is allocated for a lie.
+        if snappy.decompress_raw_len(block) > max_bytes:
+            raise _too_large("snappy", max_bytes)
+        return bytes(snappy.decompress_raw(block))
+    except _snappy_error() as error:
+        raise _damaged("snappy", error) from error
+
+
+def _snappy() -> Any:
+    import cramjam
+
+    return cramjam.snappy
+
+
+def _snappy_error() -> type[Exception]:
+    import cramjam
+
+    error: type[Exception] = cramjam.DecompressionError
+    return error
+
+
+def _checked(name: str, plain: bytes, max_bytes: int, *, whole: bool) -> bytes:
+    if len(plain) > max_bytes:
+        raise _too_large(name, max_bytes)
+    if not whole:
+        raise _damaged(name, "the data is cut")
+    return plain
+
+
+def _too_large(name: str, max_bytes: int) -> CorruptRecordError:
+    return CorruptRecordError(f"a {name} record batch unpacks to more than {max_bytes} bytes; send smaller batches")
+
+
+def _damaged(name: str, fault: object) -> CorruptRecordError:
+    return CorruptRecordError(f"a {name} record batch cannot be unpacked: {fault}")

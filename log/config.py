@@ -1,0 +1,244 @@
+"""The configuration of one partition's log: Kafka's topic-level names, types, defaults and ranges.
+
+`DEFINITIONS` is the one table; `LogConfig` holds the values, and DescribeConfigs is answered from both. A broker's
+`server.properties` gives the defaults (there the names have `log.` in front, see `broker_name`).
+"""
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from enum import Enum
+from functools import cache
+from typing import Any
+
+from .errors import InvalidConfigError
+
+FOREVER_MS = -1  # retention.ms and retention.bytes: no limit
+_MAX_INT = 2**31 - 1
+_MAX_LONG = 2**63 - 1
+_HOUR_MS = 3_600_000
+_DAY_MS = 24 * _HOUR_MS
+MIN_SEGMENT_BYTES = 14  # Kafka's bound until 4.0; small ones are what tests live on.
+
+
+class ConfigType(Enum):
+    BOOLEAN = "boolean"
+    INT = "int"
+    LONG = "long"
+    DOUBLE = "double"
+    STRING = "string"
+    LIST = "list"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigDefinition:
+    """One key: `default` is a string as a user would write it."""
+
+    name: str
+    type: ConfigType
+    default: str
+    documentation: str
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+    broker_name: str | None = None  # where it is not "log." + name
+
+    @property
+    def field_name(self) -> str:
+        return self.name.replace(".", "_")
+
+    def parse(self, text: str) -> Any:
+        """Return the value. Raises InvalidConfigError that names the range."""
+        try:
+            value = _PARSERS[self.type](text.strip())
+        except ValueError as error:
+            raise self._wrong(text) from error
+        if isinstance(value, int | float) and not self._in_range(value):
+            raise self._wrong(text)
+        chosen = value if isinstance(value, tuple) else (value,)
+        if self.choices and (not chosen or not set(chosen) <= set(self.choices)):
+            raise self._wrong(text)
+        return value
+
+    def _in_range(self, value: float) -> bool:
+        return (self.minimum is None or value >= self.minimum) and (self.maximum is None or value <= self.maximum)
+
+    def _wrong(self, text: str) -> InvalidConfigError:
+        if self.choices:
+            rule = f"one {'or more ' if self.type is ConfigType.LIST else ''}of {', '.join(self.choices)}"
+        elif self.minimum is not None or self.maximum is not None:
+            rule = f"a {self.type.value} from {self.minimum} to {self.maximum}"
+        else:
+            rule = f"a {self.type.value}"
+        return InvalidConfigError(f"{self.name}={text}: the value must be {rule}")
+
+
+def _parse_boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError(text)
+    return text.lower() == "true"
+
+
+_PARSERS: dict[ConfigType, Callable[[str], Any]] = {
+    ConfigType.BOOLEAN: _parse_boolean,
+    ConfigType.INT: int,
+    ConfigType.LONG: int,
+    ConfigType.DOUBLE: float,
+    ConfigType.STRING: str,
+    ConfigType.LIST: lambda text: tuple(part.strip() for part in text.split(",") if part.strip()),
+}
+
+
+def _int(name: str, default: int, minimum: int, text: str, *, broker: str | None = None) -> ConfigDefinition:
+    return ConfigDefinition(name=name, type=ConfigType.INT, default=str(default), minimum=minimum, maximum=_MAX_INT,
+                            documentation=text, broker_name=broker)  # fmt: skip
+
+
+def _long(name: str, default: int, minimum: int, text: str, *, broker: str | None = None) -> ConfigDefinition:
+    return ConfigDefinition(name=name, type=ConfigType.LONG, default=str(default), minimum=minimum, maximum=_MAX_LONG,
+                            documentation=text, broker_name=broker)  # fmt: skip
+
+
+def _ratio(name: str, default: float, text: str, *, broker: str | None = None) -> ConfigDefinition:
+    return ConfigDefinition(name=name, type=ConfigType.DOUBLE, default=str(default), minimum=0, maximum=1,
+                            documentation=text, broker_name=broker)  # fmt: skip
+
+
+def _boolean(name: str, default: bool, text: str, *, broker: str | None = None) -> ConfigDefinition:
+    return ConfigDefinition(name=name, type=ConfigType.BOOLEAN, default=str(default).lower(), documentation=text,
+                            broker_name=broker)  # fmt: skip
+
+
+def _choice(name: str, default: str, choices: tuple[str, ...], text: str, *, broker: str | None = None,
+            many: bool = False) -> ConfigDefinition:  # fmt: skip
+    kind = ConfigType.LIST if many else ConfigType.STRING
+    return ConfigDefinition(
+        name=name, type=kind, default=default, choices=choices, documentation=text, broker_name=broker
+    )
+
+
+_COMPRESSIONS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
+_ALL_DEFINITIONS = (
+    _choice("cleanup.policy", "delete", ("delete", "compact"), "What happens to old segments.", many=True),
+    _choice("compression.type", "producer", _COMPRESSIONS, "Codec on disk; `producer` keeps what the producer chose.",
+            broker="compression.type"),
+    _long("delete.retention.ms", _DAY_MS, 0, "How long a compacted topic keeps tombstones.",
+          broker="log.cleaner.delete.retention.ms"),
+    _long("file.delete.delay.ms", 60_000, 0, "How long a removed file stays on disk.",
+          broker="log.segment.delete.delay.ms"),
+    _long("flush.messages", _MAX_LONG, 1, "Flush to disk after so many records; 1: before every acknowledgement.",
+          broker="log.flush.interval.messages"),
+    _long("flush.ms", _MAX_LONG, 0, "Flush to disk at least so often.", broker="log.flush.interval.ms"),
+    _int("index.interval.bytes", 4096, 0, "An index entry for about so many bytes of the log."),
+    _long("max.compaction.lag.ms", _MAX_LONG, 1, "A record is compacted at the latest after so long.",
+          broker="log.cleaner.max.compaction.lag.ms"),
+    _int("max.message.bytes", 1_048_588, 0, "The largest record batch, its 12 bytes of overhead included.",
+         broker="message.max.bytes"),
+    _long("message.timestamp.after.max.ms", _HOUR_MS, 0, "A timestamp may be so far ahead of the broker's clock."),
+    _long("message.timestamp.before.max.ms", _MAX_LONG, 0, "A timestamp may be so far behind the broker's clock."),
+    _choice("message.timestamp.type", "CreateTime", ("CreateTime", "LogAppendTime"), "Whose clock stamps a record."),
+    _ratio("min.cleanable.dirty.ratio", 0.5, "Compact when so much of the log is not compacted yet.",
+           broker="log.cleaner.min.cleanable.ratio"),
+    _long("min.compaction.lag.ms", 0, 0, "A record stays uncompacted at least so long.",
+          broker="log.cleaner.min.compaction.lag.ms"),
+    _int("min.insync.replicas", 1, 1, "acks=all is refused with fewer replicas in sync.", broker="min.insync.replicas"),
+    _boolean("preallocate", False, "Reserve the space of a segment when it is made (accepted; nothing is gained here).",
+             broker="log.preallocate"),
+    _long("retention.bytes", -1, -1, "Oldest segments go when the partition is larger; -1 for no limit."),
+    _long("retention.ms", 7 * _DAY_MS, -1, "Segments go when their newest record is older; -1 for no limit."),
+    _int("segment.bytes", 1_073_741_824, MIN_SEGMENT_BYTES, "The size at which a new segment begins."),
+    _int("segment.index.bytes", 10_485_760, 12, "The size of an index at which a new segment begins.",
+         broker="log.index.size.max.bytes"),
+    _long("segment.ms", 7 * _DAY_MS, 1, "The age at which a new segment begins.", broker="log.roll.ms"),
+    _boolean("unclean.leader.election.enable", False, "Let a replica lead that may miss acknowledged records.",
+             broker="unclean.leader.election.enable"),
+)  # fmt: skip
+DEFINITIONS: dict[str, ConfigDefinition] = {definition.name: definition for definition in _ALL_DEFINITIONS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    """The values. A field is called like its key, with underscores, so the defaults stand in one place: DEFINITIONS."""
+
+    cleanup_policy: tuple[str, ...] = ("delete",)
+    compression_type: str = "producer"
+    delete_retention_ms: int = _DAY_MS
+    file_delete_delay_ms: int = 60_000
+    flush_messages: int = _MAX_LONG
+    flush_ms: int = _MAX_LONG
+    index_interval_bytes: int = 4096
+    max_compaction_lag_ms: int = _MAX_LONG
+    max_message_bytes: int = 1_048_588
+    message_timestamp_after_max_ms: int = _HOUR_MS
+    message_timestamp_before_max_ms: int = _MAX_LONG
+    message_timestamp_type: str = "CreateTime"
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    min_insync_replicas: int = 1
+    preallocate: bool = False
+    retention_bytes: int = FOREVER_MS
+    retention_ms: int = 7 * _DAY_MS
+    segment_bytes: int = 1_073_741_824
+    segment_index_bytes: int = 10_485_760
+    segment_ms: int = 7 * _DAY_MS
+    unclean_leader_election_enable: bool = False
+
+    @classmethod
+    def from_map(cls, overrides: Mapping[str, str], defaults: "LogConfig | None" = None) -> "LogConfig":
+        """Return `defaults` with these keys changed. Raises InvalidConfigError for an unknown key or a wrong value."""
+        values = {(found := definition_of(name)).field_name: found.parse(text) for name, text in overrides.items()}
+        config = replace(defaults or cls(), **values)
+        if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
+            raise InvalidConfigError("min.compaction.lag.ms must not be above max.compaction.lag.ms")
+        return config
+
+    @classmethod
+    def from_broker(cls, properties: Mapping[str, str]) -> "LogConfig":
+        """Return the defaults that a broker's properties set; keys that do not concern logs are passed over."""
+        names = _names_by_broker_name()
+        return cls.from_map({names[key]: text for key, text in properties.items() if key in names})
+
+    def to_map(self) -> dict[str, str]:
+        """All keys with their values, as a user would write them."""
+        return {name: _written(getattr(self, found.field_name)) for name, found in DEFINITIONS.items()}
+
+    @property
+    def is_compacted(self) -> bool:
+        return "compact" in self.cleanup_policy
+
+    @property
+    def is_deleted_by_retention(self) -> bool:
+        return "delete" in self.cleanup_policy
+
+    @property
+    def uses_log_append_time(self) -> bool:
+        return self.message_timestamp_type == "LogAppendTime"
+
+
+def definition_of(name: str) -> ConfigDefinition:
+    """Raises InvalidConfigError that names the nearest known key."""
+    found = DEFINITIONS.get(name)
+    if found is not None:
+        return found
+    near = difflib.get_close_matches(name, DEFINITIONS, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}?" if near else "see `barnabas topic describe` for the known ones"
+    raise InvalidConfigError(f"unknown topic configuration {name}; {hint}")
+
+
+def broker_name(definition: ConfigDefinition) -> str:
+    """How the default of this key is called in server.properties."""
+    return definition.broker_name or f"log.{definition.name}"
+
+
+@cache
+def _names_by_broker_name() -> dict[str, str]:
+    return {broker_name(definition): definition.name for definition in _ALL_DEFINITIONS}
+
+
+def _written(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
+assert [field.name for field in fields(LogConfig)] == [found.field_name for found in _ALL_DEFINITIONS]

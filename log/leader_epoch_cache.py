@@ -1,0 +1,86 @@
+"""Which leader epoch began at which offset: what truncation after a change of leader goes by (KIP-101, KIP-279).
+
+Pure: `PartitionLog` keeps it in the file `leader-epoch-checkpoint`.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import NamedTuple
+
+UNDEFINED_EPOCH = -1
+UNDEFINED_OFFSET = -1
+
+
+class EpochStart(NamedTuple):
+    epoch: int
+    start_offset: int
+
+
+class LeaderEpochCache:
+    """Entries whose epochs and start offsets both rise strictly."""
+
+    def __init__(self, entries: Iterable[EpochStart] = ()) -> None:
+        self._entries: list[EpochStart] = []
+        for entry in entries:
+            self.assign(entry.epoch, entry.start_offset)
+
+    @property
+    def entries(self) -> tuple[EpochStart, ...]:
+        return tuple(self._entries)
+
+    @property
+    def latest_epoch(self) -> int:
+        """UNDEFINED_EPOCH when nothing is known."""
+        return self._entries[-1].epoch if self._entries else UNDEFINED_EPOCH
+
+    def assign(self, epoch: int, start_offset: int) -> bool:
+        """Note that `epoch` began at `start_offset`; False when that changes nothing.
+
+        An epoch never begins anew, and an older one than the latest is no news. Entries at or behind the start belong
+        to epochs whose records were never written, or were truncated away.
+        """
+        if epoch <= self.latest_epoch:
+            return False
+        self.truncate_from_end(start_offset)
+        self._entries.append(EpochStart(epoch, start_offset))
+        return True
+
+    def end_offset_for(self, epoch: int, *, log_end_offset: int) -> tuple[int, int]:
+        """The largest known epoch that is not above `epoch`, and where it ended (exclusive); KIP-279.
+
+        (UNDEFINED_EPOCH, UNDEFINED_OFFSET) when this log cannot tell: it knows no epoch, or none as late as the one
+        asked.
+        """
+        if not self._entries or epoch < 0 or epoch > self.latest_epoch:
+            return UNDEFINED_EPOCH, UNDEFINED_OFFSET
+        if epoch == self.latest_epoch:
+            return epoch, log_end_offset
+        following = bisect_right(self._entries, epoch, key=lambda entry: entry.epoch)
+        end_offset = self._entries[following].start_offset
+        if following == 0:
+            # All records of that epoch lie before what is known here (retention took them): it ended before the first.
+            return epoch, end_offset
+        return self._entries[following - 1].epoch, end_offset
+
+    def epoch_at(self, offset: int) -> int:
+        """The epoch of the record at `offset`."""
+        following = bisect_right(self._entries, offset, key=lambda entry: entry.start_offset)
+        return self._entries[following - 1].epoch if following else UNDEFINED_EPOCH
+
+    def truncate_from_end(self, end_offset: int) -> bool:
+        """Forget the epochs that began at or behind `end_offset`; False when there are none."""
+        before = len(self._entries)
+        while self._entries and self._entries[-1].start_offset >= end_offset:
+            self._entries.pop()
+        return len(self._entries) != before
+
+    def truncate_from_start(self, start_offset: int) -> bool:
+        """Forget the epochs that ended at or before `start_offset`; the one that holds it begins there now."""
+        following = bisect_right(self._entries, start_offset, key=lambda entry: entry.start_offset)
+        if following == 0 or self._entries[0].start_offset == start_offset:
+            return False
+        self._entries[:following] = [EpochStart(self._entries[following - 1].epoch, start_offset)]
+        return True
+
+    def clear(self) -> None:
+        self._entries.clear()

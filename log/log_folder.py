@@ -1,0 +1,98 @@
+"""One entry of `log.dirs`: its lock, its identity, its checkpoint files, and how its last broker stopped.
+
+Clean-shutdown marker: written last, removed when the folder is opened. A missing marker alone is a killed process,
+whose writes the kernel kept; with another boot id the machine went down, and what was not flushed may be gone.
+"""
+
+from collections.abc import Mapping
+
+from . import checkpoint
+from .errors import InconsistentClusterIdError, StorageError
+from .files import Files
+from .topic_partition import TopicPartition
+
+LOCK_FILE = ".lock"
+CLEAN_SHUTDOWN_FILE = ".barnabas_clean_shutdown"
+BOOT_ID_FILE = ".barnabas_boot_id"
+META_PROPERTIES = "meta.properties"
+_VERSION = "1"
+
+
+class LogFolder:
+    """An open, locked data folder."""
+
+    def __init__(self, files: Files, path: str, *, node_id: int, new_directory_id: str) -> None:
+        """Lock the folder and read its identity. Raises StorageError; a folder of another node is refused."""
+        files.make_dirs(path)
+        self._files = files
+        self._lock = files.lock(f"{path}/{LOCK_FILE}")
+        self.path = path
+        try:
+            self._open(node_id, new_directory_id)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _open(self, node_id: int, new_directory_id: str) -> None:
+        meta_path = f"{self.path}/{META_PROPERTIES}"
+        self._meta = checkpoint.read_properties(self._files, meta_path)
+        if not self._meta:
+            self._meta = {"version": _VERSION, "node.id": str(node_id), "directory.id": new_directory_id}
+            checkpoint.write_properties(self._files, meta_path, self._meta)
+        if self._meta.get("node.id") != str(node_id):
+            raise StorageError(
+                f"{self.path} belongs to node {self._meta.get('node.id')}, this is node {node_id}: correct node.id or"
+                " log.dirs"
+            )
+        marker = f"{self.path}/{CLEAN_SHUTDOWN_FILE}"
+        boot_path = f"{self.path}/{BOOT_ID_FILE}"
+        boot_id = self._files.boot_id()
+        known = checkpoint.read_properties(self._files, boot_path).get("boot.id")
+        self.was_stopped_cleanly = self._files.exists(marker)
+        self.may_have_lost_writes = not self.was_stopped_cleanly and known is not None and known != boot_id
+        if known != boot_id:
+            checkpoint.write_properties(self._files, boot_path, {"boot.id": boot_id})
+        if self.was_stopped_cleanly:
+            self._files.remove(marker)
+            self._files.sync_dir(self.path)
+        self.recovery_points = self._read_offsets(checkpoint.RECOVERY_POINTS)
+        self.log_start_offsets = self._read_offsets(checkpoint.LOG_START_OFFSETS)
+        self.high_watermarks = self._read_offsets(checkpoint.HIGH_WATERMARKS)
+
+    @property
+    def directory_id(self) -> str:
+        return self._meta["directory.id"]
+
+    @property
+    def cluster_id(self) -> str | None:
+        return self._meta.get("cluster.id")
+
+    def join_cluster(self, cluster_id: str) -> None:
+        """Note the cluster. Raises InconsistentClusterIdError when the folder holds the data of another one."""
+        if self.cluster_id == cluster_id:
+            return
+        if self.cluster_id is not None:
+            raise InconsistentClusterIdError(
+                f"{self.path} belongs to cluster {self.cluster_id}, this broker is in {cluster_id}: use another folder"
+                " in log.dirs, or the voters of the right cluster in controller.quorum.voters"
+            )
+        self._meta = {**self._meta, "cluster.id": cluster_id}
+        checkpoint.write_properties(self._files, f"{self.path}/{META_PROPERTIES}", self._meta)
+
+    def write_offsets(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+        checkpoint.write_offsets(self._files, f"{self.path}/{name}", offsets)
+
+    def mark_clean(self) -> None:
+        """The last write of a clean stop."""
+        self._files.write_atomically(f"{self.path}/{CLEAN_SHUTDOWN_FILE}", self._files.boot_id().encode())
+
+    def close(self) -> None:
+        self._lock.release()
+
+    def _read_offsets(self, name: str) -> dict[TopicPartition, int]:
+        try:
+            return checkpoint.read_offsets(self._files, f"{self.path}/{name}")
+        except checkpoint.DamagedCheckpointError:
+            # All three are lower bounds of what the logs themselves tell: without them more is scanned.
+            self.was_stopped_cleanly = False
+            return {}

@@ -1,0 +1,30 @@
+"""A bound on the sealed segments that are open at once, over all partitions of a broker.
+
+An open one costs a descriptor and two mappings, of which a process has some 65,000.
+"""
+
+from .segment import LogSegment
+
+MAX_OPEN_SEALED_SEGMENTS = (
+    500  # with the usual limit of 1,024 descriptors there is room for sockets and active segments
+)
+
+
+class OpenSegments:
+    """The sealed segments that were read last; the others are released."""
+
+    def __init__(self, limit: int = MAX_OPEN_SEALED_SEGMENTS) -> None:
+        self._limit = limit
+        self._segments: dict[LogSegment, None] = {}  # in the order of their last use
+
+    def used(self, segment: LogSegment) -> None:
+        self._segments.pop(segment, None)
+        self._segments[segment] = None
+        while len(self._segments) > self._limit:
+            oldest = next(iter(self._segments))
+            del self._segments[oldest]
+            if not oldest.is_active:
+                oldest.release()
+
+    def forget(self, segment: LogSegment) -> None:
+        self._segments.pop(segment, None)

@@ -1,0 +1,589 @@
+"""The log of one partition on one broker: appends, reads, truncation, retention.
+
+One thread appends, reads and truncates; `flush` and `remove_due_files` may run in another, since a disk takes its time.
+Every time is an argument. What a failed write would have brought is nowhere: neither in the file nor in memory.
+"""
+
+from collections.abc import Callable, Iterator
+
+from .append_check import (
+    AppendInfo,
+    PlacedBatch,
+    check_client_batches,
+    info_of_duplicate,
+    is_readonly,
+    stamp_append_time,
+)
+from .config import LogConfig
+from .errors import CorruptRecordError, FencedLeaderEpochError, InvalidRecordError, OffsetOutOfRangeError, StorageError
+from .files import Files
+from .open_segments import OpenSegments
+from .producer_snapshots import ProducerSnapshots
+from .producer_state import AppendedBatch, ProducerState
+from .record_batch import NO_PRODUCER_ID, NO_TIMESTAMP, BatchHeader, Buffer, iter_headers, patch, read_header
+from .record_codec import first_record_at_or_after, is_abort_marker
+from .recovery import new_segment, recover_log
+from .retention import SegmentAge, expired_segments
+from .saved_epochs import SavedEpochs
+from .segment import LogRead, LogSegment, segment_holding
+from .topic_partition import TopicPartition
+from .transaction_index import AbortedTransaction
+
+_SNAPSHOT_REPLAY_SEGMENTS = 2  # without any producer snapshot, as in Kafka, only the newest segments are replayed
+
+
+_NOTHING = LogRead(slice=b"")
+
+
+class PartitionLog:
+    """Offsets [log_start_offset, log_end_offset), in segments of which the last one grows."""
+
+    def __init__(
+        self,
+        files: Files,
+        directory: str,
+        *,
+        topic_partition: TopicPartition,
+        topic_id: str,
+        config: LogConfig,
+        now_ms: int,
+        log_start_offset: int = 0,
+        recovery_point: int = 0,
+        was_stopped_cleanly: bool = False,
+        open_segments: OpenSegments | None = None,
+        before_truncation: Callable[[int], None] | None = None,
+    ) -> None:
+        """Open the folder, which must exist; an empty one is a new log that begins at `log_start_offset`.
+
+        `before_truncation(end_offset)` is called before records from there on go: a recovery point that was written
+        somewhere must come down first, or a crash would leave bytes behind it that nobody scans.
+        """
+        self._files = files
+        self._config = config
+        self._before_truncation = before_truncation
+        self._open_segments = open_segments or OpenSegments()
+        self._due_files: list[tuple[int, str]] = []
+        self._folder_changed = True
+        self._flush_failed = False
+        self._truncations = 0  # so that a flush in another thread sees that it was overtaken
+        self._snapshots = ProducerSnapshots(files, directory)
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.directory = directory
+        self._saved_epochs = SavedEpochs(files, directory)
+        self._epochs = self._saved_epochs.cache
+        if not self._saved_epochs.is_sound:
+            recovery_point, was_stopped_cleanly = 0, False
+        recovered = recover_log(files, directory, config=config, epochs=self._epochs, recovery_point=recovery_point,
+                                log_start_offset=log_start_offset, was_stopped_cleanly=was_stopped_cleanly)  # fmt: skip
+        self._segments = recovered.segments
+        self._active = self._segments[-1]
+        self._active_since_ms = now_ms
+        self._last_append_ms = now_ms
+        self._last_flush_ms = now_ms
+        self.truncated_bytes = recovered.truncated_bytes  # by recovery
+        self.log_end_offset = self._active.next_offset
+        self.log_start_offset = min(max(log_start_offset, self._segments[0].base_offset), self.log_end_offset)
+        self.high_watermark = self.log_start_offset
+        self.recovery_point = self.log_end_offset if was_stopped_cleanly else min(recovery_point, self.log_end_offset)
+        self._producers = self._load_producers()
+        self._first_unstable_offset = self._producers.first_unstable_offset
+
+    # --- what it is ---
+
+    @property
+    def config(self) -> LogConfig:
+        return self._config
+
+    def update_config(self, config: LogConfig) -> None:
+        self._config = config
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Read_committed consumers see up to here: no record below belongs to an open transaction."""
+        unstable = self._first_unstable_offset
+        return self.high_watermark if unstable is None else min(self.high_watermark, unstable)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self._segments)
+
+    @property
+    def segment_count(self) -> int:
+        return len(self._segments)
+
+    @property
+    def failed(self) -> bool:
+        """True when the disk refused: this log takes no more writes until the broker starts again."""
+        return self._flush_failed or self._active.failed
+
+    def set_high_watermark(self, offset: int) -> None:
+        """Clamped to what the log has."""
+        self.high_watermark = max(self.log_start_offset, min(offset, self.log_end_offset))
+
+    # --- appending ---
+
+    def append_as_leader(
+        self, buffer: Buffer, *, leader_epoch: int, now_ms: int, from_coordinator: bool = False
+    ) -> AppendInfo:
+        """Append one or more whole batches of a client; offsets and epoch are patched into `buffer` itself if it is
+        writable.
+
+        A repeated batch of an idempotent producer is not appended: the answer has `duplicate` and its offsets. Raises
+        what `check_client_batches` and `ProducerState.check` raise, and StorageError.
+        """
+        config = self._config
+        batches = check_client_batches(
+            buffer, config=config, next_offset=self.log_end_offset, now_ms=now_ms, from_coordinator=from_coordinator
+        )
+        if leader_epoch != self._epochs.latest_epoch:
+            self._begin_epoch(leader_epoch)
+        has_producers = any(batch.producer_id != NO_PRODUCER_ID for batch in batches)
+        if has_producers and not from_coordinator:
+            repeated = self._check_producer(buffer, batches)
+            if repeated is not None:
+                return info_of_duplicate(repeated)
+        writable = buffer if not is_readonly(buffer) else bytearray(buffer)
+        for batch in batches:
+            patch(writable, batch.position, base_offset=batch.base_offset, leader_epoch=leader_epoch)  # type: ignore[arg-type]
+        if config.uses_log_append_time:
+            batches = [stamp_append_time(writable, batch, now_ms) for batch in batches]  # type: ignore[arg-type]
+        self._write(writable, batches, now_ms)
+        if has_producers:
+            self._note_producers(writable, batches)
+        return AppendInfo(
+            first_offset=batches[0].base_offset,
+            last_offset=batches[-1].last_offset,
+            log_append_time_ms=now_ms if config.uses_log_append_time else NO_TIMESTAMP,
+            max_timestamp_ms=max([batch.max_timestamp_ms for batch in batches]),
+            size_bytes=len(buffer),
+        )
+
+    def append_as_follower(self, buffer: Buffer, *, now_ms: int = 0) -> AppendInfo | None:
+        """Append what the leader sent: batches with offsets and epochs. A cut one at the end is dropped; None if all
+        is.
+
+        Raises CorruptRecordError for a bad CRC or an epoch that goes back, OffsetOutOfRangeError for batches that do
+        not continue this log, StorageError.
+        """
+        headers = list(iter_headers(buffer, verify_crc=True))
+        if not headers:
+            return None
+        self._check_continues(headers)
+        batches = [
+            PlacedBatch(header.position, header.size_bytes, header.base_offset, header.last_offset,
+                        header.max_timestamp_ms, header.producer_id)
+            for header in headers
+        ]  # fmt: skip
+        end = headers[-1].position + headers[-1].size_bytes
+        self._write(memoryview(buffer)[:end], batches, now_ms or batches[-1].max_timestamp_ms)
+        for header in headers:
+            self._epochs.assign(header.leader_epoch, header.base_offset)
+        if any(batch.producer_id != NO_PRODUCER_ID for batch in batches):
+            self._note_producers(buffer, batches)
+        return AppendInfo(first_offset=batches[0].base_offset, last_offset=batches[-1].last_offset,
+                          log_append_time_ms=NO_TIMESTAMP, size_bytes=end,
+                          max_timestamp_ms=max(batch.max_timestamp_ms for batch in batches))  # fmt: skip
+
+    def _write(self, data: Buffer, batches: list[PlacedBatch], now_ms: int) -> None:
+        """Append the batches, to one segment if they fit there."""
+        if self._flush_failed:
+            raise StorageError(f"{self.topic_partition} takes no more writes since a flush failed; restart the broker")
+        first, last = batches[0], batches[-1]
+        self._roll_if_due(first, now_ms)
+        limit = self._config.segment_bytes
+        if len(batches) == 1 or self._active.has_room_for(len(data), last.last_offset, limit):
+            self._active.append(data, batches)
+            self.log_end_offset = last.last_offset + 1
+        else:
+            view = memoryview(data)
+            for batch in batches:
+                self._roll_if_due(batch, now_ms)
+                whole = view[batch.position : batch.position + batch.size_bytes]
+                self._active.append(whole, (batch._replace(position=0),))
+                self.log_end_offset = batch.last_offset + 1
+        self._last_append_ms = now_ms
+
+    def _roll_if_due(self, batch: PlacedBatch, now_ms: int) -> None:
+        active = self._active
+        if active.size_bytes == 0:
+            return
+        if (
+            not active.has_room_for(batch.size_bytes, batch.last_offset, self._config.segment_bytes)
+            or self._age_ms(batch.max_timestamp_ms, now_ms) > self._config.segment_ms
+        ):
+            self.roll(now_ms)
+
+    def _age_ms(self, timestamp_ms: int, now_ms: int) -> int:
+        """The age of the active segment by its records' clock, if they have one, so that old data rolls as new data
+        does."""
+        first_ms = self._active.first_timestamp_ms
+        if first_ms == NO_TIMESTAMP or timestamp_ms == NO_TIMESTAMP:
+            return now_ms - self._active_since_ms
+        return timestamp_ms - first_ms
+
+    def roll(self, now_ms: int) -> None:
+        """Begin a new segment at the log end; an empty active segment stays."""
+        if self._active.size_bytes == 0:
+            return
+        self._snapshots.take(self._producers, self.log_end_offset)
+        self._active.seal()
+        self._open_segments.used(self._active)
+        self._add_segment(self.log_end_offset, now_ms)
+
+    def _add_segment(self, base_offset: int, now_ms: int) -> None:
+        segment = new_segment(self._files, self.directory, base_offset, self._config)
+        segment.start_empty()
+        self._segments.append(segment)
+        self._active = segment
+        self._active_since_ms = now_ms
+        self._folder_changed = True
+
+    def _check_continues(self, headers: list[BatchHeader]) -> None:
+        first = headers[0]
+        if (
+            first.base_offset < self.log_end_offset <= first.last_offset
+            and self.log_start_offset == self.log_end_offset
+        ):
+            # The leader's log begins inside of a batch (DeleteRecords); a new replica holds that batch whole.
+            self._restart_inside(first.base_offset, self.log_start_offset)
+        next_offset, epoch = self.log_end_offset, self._epochs.latest_epoch
+        for header in headers:
+            has_gap = header.base_offset > next_offset and not self._config.is_compacted
+            if header.base_offset < next_offset or has_gap:
+                raise OffsetOutOfRangeError(
+                    f"{self.topic_partition} ends at {next_offset}, its leader's batch begins at {header.base_offset}"
+                )
+            if header.leader_epoch < epoch:
+                raise CorruptRecordError(
+                    f"{self.topic_partition} is in epoch {epoch}, a batch of its leader has {header.leader_epoch}"
+                )
+            next_offset, epoch = header.next_offset, header.leader_epoch
+
+    def _restart_inside(self, base_offset: int, log_start_offset: int) -> None:
+        self.truncate_fully_and_start_at(base_offset)
+        self.log_start_offset = log_start_offset
+        self.high_watermark = base_offset
+
+    # --- producers and transactions ---
+
+    def _check_producer(self, buffer: Buffer, batches: list[PlacedBatch]) -> AppendedBatch | None:
+        if len(batches) > 1:
+            raise InvalidRecordError(
+                "a batch of an idempotent producer must come alone, so that it can be repeated alone"
+            )
+        header = read_header(buffer)
+        return self._producers.check(
+            header.producer_id, header.producer_epoch, header.base_sequence, header.record_count
+        )
+
+    def _note_producers(self, buffer: Buffer, batches: list[PlacedBatch]) -> None:
+        for batch in batches:
+            if batch.producer_id != NO_PRODUCER_ID:
+                header = read_header(buffer, batch.position)
+                self._note_producer(header, memoryview(buffer)[batch.position : batch.position + batch.size_bytes])
+
+    def _note_producer(self, header: BatchHeader, batch: memoryview) -> None:
+        first_offset = header.base_offset
+        began = self._producers.update(header, first_offset=first_offset)
+        if not header.is_transactional:
+            return
+        self._first_unstable_offset = self._producers.first_unstable_offset
+        if began is not None and is_abort_marker(batch):
+            unstable = self._first_unstable_offset
+            self._active.transaction_index.append(
+                AbortedTransaction(
+                    producer_id=header.producer_id,
+                    first_offset=began,
+                    last_offset=header.last_offset,
+                    last_stable_offset=header.next_offset if unstable is None else unstable,
+                )
+            )
+
+    def aborted_transactions(self, first_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
+        """Those that a read_committed reader of [first_offset, end_offset) must know."""
+        number = max(segment_holding(self._segments, first_offset), 0)
+        return tuple(
+            transaction
+            for segment in self._segments[number:]
+            for transaction in segment.transaction_index.aborted_between(first_offset, end_offset)
+        )
+
+    def _load_producers(self) -> ProducerState:
+        """The newest snapshot, brought up to the log end by the batches behind it."""
+        found = self._snapshots.newest(self.log_end_offset)
+        if found is not None:
+            state, offset = found
+        else:
+            state, offset = ProducerState(), self._segments[-_SNAPSHOT_REPLAY_SEGMENTS:][0].base_offset
+        if offset < self.log_end_offset:
+            for header, _ in self._batches_from(max(offset, self._segments[0].base_offset)):
+                state.update(header, first_offset=header.base_offset)
+        return state
+
+    def _batches_from(self, offset: int) -> Iterator[tuple[BatchHeader, memoryview]]:
+        for segment in self._segments[max(segment_holding(self._segments, offset), 0) :]:
+            place = segment.batch_at(offset)
+            if place is not None:
+                yield from segment.batches(place.position, verify_crc=False)
+            offset = max(offset, segment.next_offset)
+
+    # --- reading ---
+
+    def read(self, offset: int, *, max_bytes: int, up_to_offset: int, at_least_one_batch: bool = True) -> LogRead:
+        """Whole batches from the one that holds `offset`, none that begins at or beyond `up_to_offset`, of one segment.
+
+        They are not copied: the caller sends the slice, or reads it. Raises OffsetOutOfRangeError.
+        """
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise OffsetOutOfRangeError(
+                f"{self.topic_partition} has offsets {self.log_start_offset} to {self.log_end_offset}, not {offset}"
+            )
+        if offset >= up_to_offset or offset == self.log_end_offset:
+            return _NOTHING
+        number = len(self._segments) - 1
+        if offset < self._active.base_offset:
+            number = segment_holding(self._segments, offset)
+        while number < len(self._segments):
+            segment = self._segments[number]
+            if segment is not self._active:
+                self._open_segments.used(segment)
+            found = segment.read(
+                offset, max_bytes=max_bytes, up_to_offset=up_to_offset, at_least_one_batch=at_least_one_batch
+            )
+            if found is not None:
+                return LogRead(slice=found) if found.size_bytes else _NOTHING
+            number += 1
+        return _NOTHING
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
+        """The (offset, timestamp) of the first record that is at least as young as `timestamp_ms`."""
+        for segment in self._segments:
+            if segment.next_offset <= self.log_start_offset:
+                continue
+            self._open_segments.used(segment)
+            if segment.largest_timestamp[0] < timestamp_ms:
+                continue
+            for _, batch in segment.find_timestamp(timestamp_ms, from_offset=self.log_start_offset):
+                found = first_record_at_or_after(batch, timestamp_ms, from_offset=self.log_start_offset)
+                if found is not None:
+                    return found
+        return None
+
+    def max_timestamp(self) -> tuple[int, int] | None:
+        """The (offset, timestamp) of the first record with the largest timestamp."""
+        largest_ms = max(segment.largest_timestamp[0] for segment in self._segments)
+        return None if largest_ms == NO_TIMESTAMP else self.offset_for_timestamp(largest_ms)
+
+    # --- leader epochs ---
+
+    @property
+    def latest_epoch(self) -> int:
+        """-1 when none is known."""
+        return self._epochs.latest_epoch
+
+    def assign_epoch_start(self, epoch: int, offset: int) -> None:
+        """Note that `epoch` begins at `offset`, before its first batch is appended."""
+        self._epochs.assign(epoch, offset)
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch here that is not above `epoch`, and where it ended; (-1, -1) when that is not known
+        (KIP-279)."""
+        return self._epochs.end_offset_for(epoch, log_end_offset=self.log_end_offset)
+
+    def epoch_at(self, offset: int) -> int:
+        return self._epochs.epoch_at(offset)
+
+    def _begin_epoch(self, epoch: int) -> None:
+        if epoch < self._epochs.latest_epoch:
+            raise FencedLeaderEpochError(
+                f"{self.topic_partition} is in leader epoch {self._epochs.latest_epoch}, an append claims epoch {epoch}"
+            )
+        self._epochs.assign(epoch, self.log_end_offset)
+
+    # --- flushing ---
+
+    def is_flush_due(self, now_ms: int) -> bool:
+        """Whether flush.messages or flush.ms asks for a flush now; with flush.messages=1 before an acknowledgement."""
+        unflushed = self.log_end_offset - self.recovery_point
+        return unflushed > 0 and (
+            unflushed >= self._config.flush_messages or now_ms - self._last_flush_ms >= self._config.flush_ms
+        )
+
+    def flush(self, up_to_offset: int | None = None, *, now_ms: int | None = None) -> None:
+        """Return when the log is on disk (up to an exclusive offset); advances `recovery_point`.
+
+        May run in another thread, one at a time, while this one appends. Raises StorageError, and then the log has
+        failed.
+        """
+        end_offset = self.log_end_offset
+        if self.recovery_point >= (end_offset if up_to_offset is None else min(up_to_offset, end_offset)):
+            return
+        truncations = self._truncations
+        try:
+            self._flush_files()
+        except StorageError:
+            # A truncation may have taken a file away meanwhile; anything else is final.
+            self._flush_failed |= truncations == self._truncations
+            raise
+        if truncations == self._truncations:
+            self.recovery_point = max(self.recovery_point, end_offset)
+            if now_ms is not None:
+                self._last_flush_ms = now_ms
+
+    def _flush_files(self) -> None:
+        for segment in tuple(self._segments):
+            if segment.next_offset > self.recovery_point:
+                segment.flush()
+        if self._folder_changed:
+            self._folder_changed = False
+            self._files.sync_dir(self.directory)
+        self._saved_epochs.save()
+
+    def save_indexes(self) -> None:
+        """Write the active segment's index entries, so that a recovery need not begin at its start."""
+        self._active.save_indexes()
+
+    # --- truncating and deleting ---
+
+    def truncate_to(self, offset: int) -> None:
+        """Cut off everything from `offset` on, durably. Inside of a batch the whole batch goes."""
+        if offset >= self.log_end_offset:
+            # An epoch that begins at the end holds no record: a deposed leader must not claim it (KIP-101).
+            if self._epochs.truncate_from_end(self.log_end_offset):
+                self._saved_epochs.save()
+            return
+        if offset <= self._segments[0].base_offset:
+            self.truncate_fully_and_start_at(offset)
+            return
+        self._announce_truncation(offset)
+        while self._segments[-1].base_offset >= offset:
+            self._discard(self._segments.pop())
+        self._active = self._segments[-1]
+        self._reopen_active()
+        self.log_end_offset = self._active.truncate_to(offset)
+        self._files.sync_dir(self.directory)
+        self._after_truncation()
+        self._producers = self._load_producers()
+        self._first_unstable_offset = self._producers.first_unstable_offset
+
+    def _announce_truncation(self, offset: int) -> None:
+        self._truncations += 1
+        if self._before_truncation is not None:
+            # The batch that holds the offset begins below it.
+            place = self._segments[segment_holding(self._segments, offset)].batch_at(offset)
+            self._before_truncation(offset if place is None else min(offset, place.base_offset))
+
+    def _reopen_active(self) -> None:
+        """Let a sealed segment grow again."""
+        if not self._active.is_active:
+            self._open_segments.forget(self._active)
+            next_offset = self._active.next_offset
+            self._active.note_batches(self._active.open_active())
+            self._active.next_offset = max(next_offset, self._active.next_offset)
+
+    def _after_truncation(self) -> None:
+        self._epochs.truncate_from_end(self.log_end_offset)
+        self._saved_epochs.save()
+        self.recovery_point = min(self.recovery_point, self.log_end_offset)
+        self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
+        self.set_high_watermark(self.high_watermark)
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Drop everything and begin anew at `offset`, as a replica does that is too far behind."""
+        self._truncations += 1
+        if self._before_truncation is not None:
+            self._before_truncation(min(offset, self._segments[0].base_offset))
+        while self._segments:
+            self._discard(self._segments.pop())
+        self._add_segment(offset, self._last_append_ms)
+        self._files.sync_dir(self.directory)
+        self._epochs.clear()
+        self._producers.clear()
+        self._snapshots.clear()
+        self._first_unstable_offset = None
+        self.log_start_offset = self.log_end_offset = offset
+        self.recovery_point = min(self.recovery_point, offset)
+        self.high_watermark = offset
+        self._saved_epochs.save()
+
+    def delete_records_before(self, offset: int) -> None:
+        """Raise the log start offset; segments that lie wholly below go with the next retention."""
+        if offset > self.high_watermark:
+            raise OffsetOutOfRangeError(
+                f"{self.topic_partition} can delete records up to offset {self.high_watermark}, not {offset}"
+            )
+        self._raise_start(offset)
+
+    def _raise_start(self, offset: int) -> None:
+        if offset > self.log_start_offset:
+            self.log_start_offset = offset
+            self.set_high_watermark(self.high_watermark)
+            self._epochs.truncate_from_start(offset)
+
+    def delete_old_segments(self, now_ms: int) -> list[int]:
+        """Take the segments out of the log that retention lets go; return their base offsets."""
+        ages = [self._age_of(segment) for segment in self._segments]
+        count = expired_segments(ages, config=self._config, log_start_offset=self.log_start_offset,
+                                 high_watermark=self.high_watermark, now_ms=now_ms)  # fmt: skip
+        if count == len(self._segments):
+            self.roll(now_ms)
+        gone = self._segments[:count]
+        del self._segments[:count]
+        for segment in gone:
+            self._retire(segment, now_ms + self._config.file_delete_delay_ms)
+        self._raise_start(self._segments[0].base_offset)
+        self._producers.expire(now_ms)
+        return [segment.base_offset for segment in gone]
+
+    def _age_of(self, segment: LogSegment) -> SegmentAge:
+        newest_ms = segment.largest_timestamp[0]
+        if newest_ms == NO_TIMESTAMP and segment.size_bytes:
+            newest_ms = self._files.modified_ms(segment.path)
+        return SegmentAge(base_offset=segment.base_offset, next_offset=segment.next_offset,
+                          size_bytes=segment.size_bytes, newest_ms=newest_ms)  # fmt: skip
+
+    def _retire(self, segment: LogSegment, due_ms: int) -> None:
+        self._open_segments.forget(segment)
+        self._due_files += [(due_ms, path) for path in segment.rename_as_deleted()]
+        segment.release()
+
+    def _discard(self, segment: LogSegment) -> None:
+        self._retire(segment, due_ms=0)
+
+    def remove_due_files(self, now_ms: int) -> None:
+        """Remove files of deleted segments whose delay is over. May run in another thread: unlinking a gigabyte takes
+        time."""
+        due = [entry for entry in self._due_files if entry[0] <= now_ms]
+        for entry in due:
+            self._files.remove(entry[1])
+            self._due_files.remove(entry)
+
+    def release_if_idle(self, now_ms: int, *, idle_ms: int) -> None:
+        """Let go of the active segment's descriptor when nothing was appended for a while and all is on disk."""
+        if (
+            self._active.is_open
+            and now_ms - self._last_append_ms >= idle_ms
+            and self.recovery_point == self.log_end_offset
+        ):
+            self._active.release()
+
+    def close(self) -> None:
+        """Flush and write all that a clean start needs. Raises StorageError; then the stop was not a clean one."""
+        self._snapshots.take(self._producers, self.log_end_offset)
+        self.flush()
+        self._active.seal()
+        self._active.flush_indexes()
+        self._saved_epochs.save()
+        self.release()
+
+    def release(self) -> None:
+        """Let go of all open files; slices that are being sent keep theirs."""
+        for segment in self._segments:
+            self._open_segments.forget(segment)
+            segment.release()
+
+    def delete(self) -> None:
+        """Remove the folder and all that is in it."""
+        self.release()
+        self._files.remove_tree(self.directory)

@@ -1,0 +1,54 @@
+"""The `.snapshot` files of a partition: the producer state as it was at an offset, so that a start replays little.
+
+A snapshot is taken when a segment is sealed and when the log is closed. It carries a CRC, so it needs no flush: a torn
+one is passed over and the one before is taken.
+"""
+
+import struct
+
+from .errors import CorruptRecordError
+from .files import Files
+from .producer_state import ProducerState
+
+_SUFFIX = ".snapshot"
+_OFFSET_DIGITS = 20
+_KEPT = 2  # the newest, and one more in case it is torn
+
+
+class ProducerSnapshots:
+    def __init__(self, files: Files, directory: str) -> None:
+        self._files = files
+        self._directory = directory
+
+    def offsets(self) -> list[int]:
+        """Rising."""
+        stems = [name[: -len(_SUFFIX)] for name in self._files.list_dir(self._directory) if name.endswith(_SUFFIX)]
+        return sorted(int(stem) for stem in stems if len(stem) == _OFFSET_DIGITS and stem.isdigit())
+
+    def take(self, state: ProducerState, offset: int) -> None:
+        """Write the state as of `offset` (exclusive), and forget the oldest snapshots."""
+        file = self._files.open_append(self._path(offset))
+        file.truncate(0)
+        file.append(state.to_snapshot())
+        file.close()
+        for old in self.offsets()[:-_KEPT]:
+            self._files.remove(self._path(old))
+
+    def newest(self, up_to_offset: int) -> tuple[ProducerState, int] | None:
+        """The newest sound state at or before `up_to_offset`, and its offset."""
+        for offset in reversed(self.offsets()):
+            if offset > up_to_offset:
+                self._files.remove(self._path(offset))
+                continue
+            try:
+                return ProducerState.from_snapshot(self._files.read_bytes(self._path(offset))), offset
+            except (CorruptRecordError, struct.error):
+                self._files.remove(self._path(offset))
+        return None
+
+    def clear(self) -> None:
+        for offset in self.offsets():
+            self._files.remove(self._path(offset))
+
+    def _path(self, offset: int) -> str:
+        return f"{self._directory}/{offset:0{_OFFSET_DIGITS}d}{_SUFFIX}"

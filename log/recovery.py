@@ -1,0 +1,137 @@
+"""Opening what a stopped broker left: which segments there are, where the log ends, and what must be cut off.
+
+After a clean stop nothing is scanned but the last stretch behind the last index entry. Otherwise everything from the
+recovery point on is read and checked, and the log is cut at the first batch that is torn or bad; what lies before the
+recovery point was flushed and is believed.
+"""
+
+import logging
+from dataclasses import dataclass
+from itertools import pairwise
+
+from .config import LogConfig
+from .files import Files
+from .leader_epoch_cache import LeaderEpochCache
+from .segment import DELETED_SUFFIX, LOG_SUFFIX, LogSegment
+
+_log = logging.getLogger("barnabas.log")
+_LEFTOVER_SUFFIXES = (DELETED_SUFFIX, ".tmp", ".cleaned", ".swap")
+_OFFSET_DIGITS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveredLog:
+    segments: list[LogSegment]  # by base offset; the last one is active
+    truncated_bytes: int
+
+
+def new_segment(files: Files, directory: str, base_offset: int, config: LogConfig) -> LogSegment:
+    return LogSegment(
+        files,
+        directory,
+        base_offset,
+        index_interval_bytes=config.index_interval_bytes,
+        max_index_bytes=config.segment_index_bytes,
+    )
+
+
+def recover_log(
+    files: Files,
+    directory: str,
+    *,
+    config: LogConfig,
+    epochs: LeaderEpochCache,
+    recovery_point: int,
+    log_start_offset: int,
+    was_stopped_cleanly: bool,
+) -> RecoveredLog:
+    """Open the segments of a folder. `epochs` is brought in line with the batches that are scanned."""
+    segments = _found_segments(files, directory, config)
+    if not segments:
+        first = new_segment(files, directory, log_start_offset, config)
+        first.start_empty()
+        return RecoveredLog(segments=[first], truncated_bytes=0)
+    for segment, following in pairwise(segments):
+        segment.next_offset = following.base_offset
+    if was_stopped_cleanly:
+        recovery_point = segments[-1].base_offset
+    else:
+        # What was assigned behind it is in the batches that are scanned now, if it was not truncated away since.
+        epochs.truncate_from_end(recovery_point + 1)
+    may_have_gaps = config.is_compacted
+    truncated = _recover_segments(
+        segments, recovery_point, epochs, is_clean=was_stopped_cleanly, may_have_gaps=may_have_gaps
+    )
+    if truncated:
+        _log.warning("event=truncated folder=%s bytes=%d end_offset=%d", directory, truncated, segments[-1].next_offset)
+    epochs.truncate_from_end(segments[-1].next_offset + 1)
+    return RecoveredLog(segments=segments, truncated_bytes=truncated)
+
+
+def _recover_segments(
+    segments: list[LogSegment],
+    recovery_point: int,
+    epochs: LeaderEpochCache,
+    *,
+    is_clean: bool,
+    may_have_gaps: bool,
+) -> int:
+    """Scan the segments that reach behind the recovery point; drop all behind the first fault. Return the bytes cut
+    off."""
+    number = len(segments) - 1
+    while number > 0 and segments[number].base_offset > recovery_point:
+        number -= 1
+    truncated = 0
+    while number < len(segments):
+        segment = segments[number]
+        is_last = number == len(segments) - 1
+        expected_end = segment.next_offset
+        cut = _recover_segment(segment, recovery_point, epochs, verify_crc=not is_clean)
+        number += 1
+        # A power loss may take the end of a segment at the border of a batch, and leave the following segment whole.
+        has_gap = not is_last and segment.next_offset != expected_end and not may_have_gaps
+        if cut or has_gap:
+            truncated += cut + _drop(segments, number)
+        elif not is_last:
+            segment.next_offset = expected_end
+            segment.seal()
+            segment.release()
+    return truncated
+
+
+def _recover_segment(segment: LogSegment, recovery_point: int, epochs: LeaderEpochCache, *, verify_crc: bool) -> int:
+    position = segment.open_active(trusted_up_to=recovery_point if verify_crc else None)
+    for header, _ in segment.batches(position, verify_crc=verify_crc):
+        if header.base_offset < segment.next_offset:
+            break
+        epochs.assign(header.leader_epoch, header.base_offset)
+        segment.note_batch(position, header.size_bytes, header.base_offset, header.last_offset, header.max_timestamp_ms)
+        position += header.size_bytes
+    cut = segment.size_bytes - position
+    if cut:
+        segment.cut_at(position)
+        segment.transaction_index.truncate_to(segment.next_offset)
+    return cut
+
+
+def _drop(segments: list[LogSegment], number: int) -> int:
+    """Remove the segments from `number` on: they do not continue what is left of the log."""
+    dropped_bytes = 0
+    for segment in segments[number:]:
+        dropped_bytes += segment.size_bytes
+        segment.rename_as_deleted()
+    del segments[number:]
+    return dropped_bytes
+
+
+def _found_segments(files: Files, directory: str, config: LogConfig) -> list[LogSegment]:
+    names = files.list_dir(directory)
+    for name in names:
+        if name.endswith(_LEFTOVER_SUFFIXES):
+            files.remove(f"{directory}/{name}")
+    stems = [name[: -len(LOG_SUFFIX)] for name in names if name.endswith(LOG_SUFFIX)]
+    return [
+        new_segment(files, directory, int(stem), config)
+        for stem in sorted(stems)
+        if len(stem) == _OFFSET_DIGITS and stem.isdigit()
+    ]

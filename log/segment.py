@@ -1,0 +1,433 @@
+"""One segment of a log: a file of record batches, its two indexes and its transaction index.
+
+The active segment grows, with its indexes in memory; a sealed one opens its file and maps its indexes when it is read,
+and `release` lets go of them. What an index lacks is found in the log, so a lost or damaged index is made anew.
+"""
+
+import struct
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .append_check import PlacedBatch
+from .errors import CorruptRecordError
+from .files import AppendFile, Files
+from .offset_index import MAX_RELATIVE_OFFSET, OffsetIndex
+from .record_batch import (
+    HEADER_SIZE,
+    LENGTH,
+    LENGTH_POSITION,
+    LOG_OVERHEAD,
+    NO_TIMESTAMP,
+    BatchHeader,
+    Buffer,
+    check_crc,
+    read_header,
+)
+from .time_index import TimeIndex
+from .transaction_index import TransactionIndex
+
+LOG_SUFFIX = ".log"
+DELETED_SUFFIX = ".deleted"
+_SCAN_WINDOW_BYTES = 4096  # The stretch between two index entries of small batches, by default.
+_RECOVERY_CHUNK_BYTES = 1024 * 1024
+_PLACE = struct.Struct(">qi11xi")  # base offset, length, (epoch, magic, CRC, attributes), last offset delta
+_UNKNOWN = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSlice:
+    """Whole batches in a file. The file stays open as long as somebody holds the slice, even when it was removed."""
+
+    file: AppendFile
+    position: int
+    size_bytes: int
+
+    def read(self) -> bytes:
+        return self.file.read_at(self.position, self.size_bytes)
+
+    def fileno(self) -> int | None:
+        return self.file.fileno()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRead:
+    """Whole batches of one segment. The first one holds the offset that was asked for, or is the next one behind it."""
+
+    slice: FileSlice | bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.slice) if isinstance(self.slice, bytes) else self.slice.size_bytes
+
+    def read(self) -> bytes:
+        return self.slice if isinstance(self.slice, bytes) else self.slice.read()
+
+
+class BatchPlace(NamedTuple):
+    """Where one batch lies in the file."""
+
+    position: int
+    base_offset: int
+    last_offset: int
+    size_bytes: int
+
+
+class LogSegment:
+    """Offsets [base_offset, next_offset). Only the last segment of a log is active."""
+
+    def __init__(
+        self, files: Files, directory: str, base_offset: int, *, index_interval_bytes: int, max_index_bytes: int
+    ) -> None:
+        stem = f"{directory}/{base_offset:020d}"
+        self._files = files
+        self._file: AppendFile | None = None
+        self._index_interval_bytes = index_interval_bytes
+        self._bytes_since_index = 0
+        self._indexes_loaded = False
+        self._tail = BatchPlace(
+            0, base_offset, _UNKNOWN, 0
+        )  # the batch that was appended last; its last offset if known
+        self._first_timestamp_ms: int | None = None
+        self._max_timestamp_ms = NO_TIMESTAMP
+        self._offset_of_max_timestamp = base_offset
+        self._offset_index = OffsetIndex(
+            files, stem + ".index", base_offset=base_offset, max_size_bytes=max_index_bytes
+        )
+        self._time_index = TimeIndex(
+            files, stem + ".timeindex", base_offset=base_offset, max_size_bytes=max_index_bytes
+        )
+        self.transaction_index = TransactionIndex(files, stem + ".txnindex")
+        self.path = stem + LOG_SUFFIX
+        self.base_offset = base_offset
+        self.next_offset = base_offset
+        self.size_bytes = files.size_bytes(self.path) if files.exists(self.path) else 0
+        self.is_active = False
+
+    @property
+    def file(self) -> AppendFile:
+        if self._file is None:
+            self._file = self._files.open_append(self.path, create=self.is_active)
+        return self._file
+
+    @property
+    def is_open(self) -> bool:
+        return self._file is not None
+
+    @property
+    def failed(self) -> bool:
+        return self._file is not None and self._file.failed
+
+    @property
+    def largest_timestamp(self) -> tuple[int, int]:
+        """The largest timestamp and the last offset of its batch; (NO_TIMESTAMP, base offset) when there is none."""
+        self._load_indexes()
+        return self._max_timestamp_ms, self._offset_of_max_timestamp
+
+    @property
+    def first_timestamp_ms(self) -> int:
+        """Of the first batch, whose age is the age of the segment; NO_TIMESTAMP while there is none."""
+        if self._first_timestamp_ms is None:
+            if self.size_bytes < HEADER_SIZE:
+                return NO_TIMESTAMP
+            first = next(self.batches(0, verify_crc=False), None)
+            self._first_timestamp_ms = first[0].max_timestamp_ms if first is not None else NO_TIMESTAMP
+        return self._first_timestamp_ms
+
+    # --- appending ---
+
+    def has_room_for(self, size_bytes: int, last_offset: int, max_segment_bytes: int) -> bool:
+        return (
+            self.size_bytes + size_bytes <= max_segment_bytes
+            and last_offset - self.base_offset <= MAX_RELATIVE_OFFSET
+            and not self._offset_index.is_full
+            and not self._time_index.is_full
+        )
+
+    def append(self, data: Buffer, batches: Iterable[PlacedBatch]) -> None:
+        """Write `data` at the end, in which `batches` lie at their positions. Nothing is noted when the write fails."""
+        start = self.size_bytes
+        (self._file or self.file).append(data)
+        self.size_bytes = start + len(data)
+        for position, size_bytes, base_offset, last_offset, max_timestamp_ms, _ in batches:
+            self.note_batch(start + position, size_bytes, base_offset, last_offset, max_timestamp_ms)
+
+    def note_batch(self, position: int, size_bytes: int, base_offset: int, last_offset: int, timestamp_ms: int) -> None:
+        """Take a batch that is in the file into the indexes."""
+        if timestamp_ms > self._max_timestamp_ms:
+            self._max_timestamp_ms = timestamp_ms
+            self._offset_of_max_timestamp = last_offset
+        if self._bytes_since_index > self._index_interval_bytes:
+            self._offset_index.append(last_offset, position)
+            self._time_index.append(self._max_timestamp_ms, self._offset_of_max_timestamp)
+            self._bytes_since_index = 0
+        self._bytes_since_index += size_bytes
+        self._tail = BatchPlace(position, base_offset, last_offset, size_bytes)
+        self.next_offset = last_offset + 1
+
+    # --- finding and reading ---
+
+    def batch_at(self, offset: int) -> BatchPlace | None:
+        """The first batch that reaches `offset`; None when there is none."""
+        tail = self._tail
+        if tail.base_offset <= offset <= tail.last_offset:
+            return tail
+        if offset >= self.next_offset:
+            return None
+        self._load_indexes()
+        start = self._offset_index.position_for(offset)
+        for place in self._places(start):
+            if place.base_offset > offset and place.position == start > 0:
+                # The index points behind the offset, so it lies.
+                self.rebuild_indexes()
+                return self.batch_at(offset)
+            if place.last_offset >= offset:
+                return place
+        return None
+
+    def read(self, offset: int, *, max_bytes: int, up_to_offset: int, at_least_one_batch: bool) -> FileSlice | None:
+        """Whole batches from the one that reaches `offset` on; None when this segment has none at or behind it."""
+        first = self.batch_at(offset)
+        if first is None:
+            return None
+        if first.base_offset >= up_to_offset:
+            return FileSlice(file=self.file, position=first.position, size_bytes=0)
+        end = self._end_of_read(first, first.position + max_bytes, up_to_offset)
+        if end <= first.position and at_least_one_batch:
+            end = first.position + first.size_bytes
+        return FileSlice(file=self.file, position=first.position, size_bytes=max(end - first.position, 0))
+
+    def _end_of_read(self, first: BatchPlace, limit: int, up_to_offset: int) -> int:
+        """The largest end of a batch that is not behind `limit`, nor behind the last batch that begins before
+        `up_to_offset`."""
+        end = self.size_bytes
+        if up_to_offset < self.next_offset:
+            last = self.batch_at(up_to_offset)
+            assert last is not None
+            end = last.position if last.base_offset >= up_to_offset else last.position + last.size_bytes
+        if end <= limit:
+            return end
+        _, start = self._offset_index.offset_before(limit) if self._indexes_loaded else (0, first.position)
+        for place in self._places(max(start, first.position)):
+            if place.position + place.size_bytes > limit:
+                return place.position
+        return end
+
+    def find_timestamp(self, timestamp_ms: int, *, from_offset: int) -> Iterator[tuple[BatchHeader, memoryview]]:
+        """The batches from `from_offset` on that may hold a record as young as `timestamp_ms`, in order."""
+        self._load_indexes()
+        start = max(self._time_index.offset_for(timestamp_ms), from_offset)
+        place = self.batch_at(start)
+        if place is None:
+            return
+        for header, batch in self.batches(place.position, verify_crc=False):
+            if header.max_timestamp_ms >= timestamp_ms and header.last_offset >= from_offset:
+                yield header, batch
+
+    def _places(self, position: int) -> Iterator[BatchPlace]:
+        """Walk the batches from `position` on, looking at their places only."""
+        file, end = self.file, self.size_bytes
+        window = b""
+        window_start = 0
+        while position + HEADER_SIZE <= end:
+            at = position - window_start
+            if at + _PLACE.size > len(window):
+                window_start, at = position, 0
+                window = file.read_at(position, min(_SCAN_WINDOW_BYTES, end - position))
+            base_offset, length, offset_delta = _PLACE.unpack_from(window, at)
+            size_bytes = length + LOG_OVERHEAD
+            if size_bytes < HEADER_SIZE or position + size_bytes > end:
+                raise CorruptRecordError(
+                    f"{self.path} is damaged at position {position}: stop the broker, remove the partition's folder and"
+                    " let it be copied from another replica"
+                )
+            yield BatchPlace(position, base_offset, base_offset + offset_delta, size_bytes)
+            position += size_bytes
+
+    def batches(self, position: int, *, verify_crc: bool) -> Iterator[tuple[BatchHeader, memoryview]]:
+        """Walk the whole batches from `position` on, and end before a cut or bad one. Header positions mean nothing
+        here."""
+        end = self.size_bytes
+        while position + HEADER_SIZE <= end:
+            chunk = memoryview(self.file.read_at(position, min(_RECOVERY_CHUNK_BYTES, end - position)))
+            size_bytes = LENGTH.unpack_from(chunk, LENGTH_POSITION)[0] + LOG_OVERHEAD
+            if not HEADER_SIZE <= size_bytes <= end - position:
+                return
+            if size_bytes > len(chunk):
+                chunk = memoryview(self.file.read_at(position, size_bytes))
+            walked = 0
+            for header in _sound_headers(chunk, verify_crc=verify_crc):
+                yield header, chunk[header.position : header.position + header.size_bytes]
+                walked = header.position + header.size_bytes
+            if not walked:
+                return
+            position += walked
+
+    # --- opening, closing, repairing ---
+
+    def open_active(self, *, trusted_up_to: int | None = None) -> int:
+        """Make this the segment that grows; return the position from which its batches must be noted anew.
+
+        Index entries are believed up to the offset `trusted_up_to` (all of them when it is None).
+        """
+        self.is_active = True
+        self._indexes_loaded = True
+        sound = self._offset_index.load(writable=True) & self._time_index.load(writable=True)
+        if trusted_up_to is not None:
+            self._offset_index.truncate_to(trusted_up_to)
+            self._time_index.truncate_to(trusted_up_to)
+        self.next_offset = self.base_offset
+        if not sound or not self._last_entry_is_true() or self._lacks_timestamps():
+            return self._forget_indexes()
+        return self._start_of_unindexed()
+
+    def _last_entry_is_true(self) -> bool:
+        """Whether the last index entry points to the batch that it names."""
+        last = self._offset_index.last_entry
+        if last is None:
+            return True
+        if not self._offset_index.fits(self.size_bytes):
+            return False
+        found = next(self.batches(last[1], verify_crc=False), None)
+        return found is not None and found[0].last_offset == self.base_offset + last[0]
+
+    def _lacks_timestamps(self) -> bool:
+        """An empty time index is sound only if records have no timestamps (or if there is nothing to index yet)."""
+        return not len(self._time_index) and len(self._offset_index) > 0 and self.first_timestamp_ms != NO_TIMESTAMP
+
+    def start_empty(self) -> None:
+        """Be a new active segment, whatever files a power loss has brought back from before a truncation."""
+        for path in (self.path, self._offset_index.path, self._time_index.path, self.transaction_index.path):
+            if self._files.exists(path):
+                self._files.remove(path)
+        self.size_bytes = 0
+        self.open_active()
+        _ = self.file  # made now, since a log is known by its segment files
+
+    def _forget_indexes(self) -> int:
+        self._offset_index.clear()
+        self._time_index.clear()
+        return self._start_of_unindexed()
+
+    def rebuild_indexes(self) -> None:
+        """Make both indexes anew from the log."""
+        next_offset = self.next_offset
+        self.note_batches(self._forget_indexes())
+        # A sealed segment ends where the next one begins, which may be behind its last batch (compaction).
+        self.next_offset = max(next_offset, self.next_offset)
+        self._indexes_loaded = True
+        if not self.is_active:
+            self._time_index.append(self._max_timestamp_ms, self._offset_of_max_timestamp)
+            self.save_indexes()
+
+    def _load_indexes(self) -> None:
+        if self._indexes_loaded:
+            return
+        sound = self._offset_index.load(writable=False) & self._time_index.load(writable=False)
+        has_timestamps = self.size_bytes > 0 and self.first_timestamp_ms != NO_TIMESTAMP
+        is_complete = len(self._time_index) > 0 or not has_timestamps
+        if not (sound and is_complete and self._offset_index.fits(self.size_bytes)):
+            self.rebuild_indexes()
+            return
+        self._indexes_loaded = True
+        self._max_timestamp_ms, self._offset_of_max_timestamp = self._time_index.largest
+
+    def save_indexes(self) -> None:
+        """Write to the index files what they lack."""
+        self._offset_index.save()
+        self._time_index.save()
+
+    def seal(self) -> None:
+        """Grow no more. The last entry of the time index is the largest timestamp then."""
+        self._time_index.append(self._max_timestamp_ms, self._offset_of_max_timestamp)
+        self.save_indexes()
+        self.is_active = False
+
+    def flush(self) -> None:
+        """Make the log durable, and the indexes of a segment that grows no more. May run in another thread."""
+        # Another thread must not be the one that opens `file`: two descriptors would each count the size for themselves.
+        file = self._file or self._files.open_append(self.path, create=False)
+        file.flush()
+        if not self.is_active:
+            self.flush_indexes()
+
+    def flush_indexes(self) -> None:
+        self._offset_index.flush()
+        self._time_index.flush()
+
+    def truncate_to(self, offset: int) -> int:
+        """Cut off the batch that reaches `offset` and all behind it, durably; return the new end offset."""
+        assert self.is_active
+        place = self.batch_at(offset)
+        if place is None:
+            return self.next_offset
+        self._offset_index.truncate_to(place.base_offset)
+        self._time_index.truncate_to(place.base_offset)
+        self.transaction_index.truncate_to(place.base_offset)
+        self.cut_at(place.position)
+        # What the time index does not know of the largest timestamp is read again, from the last entry on.
+        self.note_batches(self._start_of_unindexed())
+        # Inside of a batch the whole batch goes; in a gap that compaction left, the end is what was asked for.
+        self.next_offset = min(place.base_offset, offset)
+        return self.next_offset
+
+    def note_batches(self, position: int) -> None:
+        """Take the batches from `position` on into the indexes."""
+        for header, _ in self.batches(position, verify_crc=False):
+            self.note_batch(
+                position, header.size_bytes, header.base_offset, header.last_offset, header.max_timestamp_ms
+            )
+            position += header.size_bytes
+
+    def _start_of_unindexed(self) -> int:
+        self._max_timestamp_ms, self._offset_of_max_timestamp = self._time_index.largest
+        self._tail = BatchPlace(0, self.base_offset, _UNKNOWN, 0)
+        self._bytes_since_index = 0
+        last = self._offset_index.last_entry
+        return last[1] if last is not None else 0
+
+    def cut_at(self, position: int) -> None:
+        """Cut the file, durably: the disk must not give the old bytes back behind what is appended next."""
+        self.file.truncate(position)
+        self.file.flush()
+        self.size_bytes = position
+        if position == 0:
+            self._first_timestamp_ms = None
+
+    def release(self) -> None:
+        """Let go of the file and the indexes; they open again by themselves. A slice that is being sent keeps its
+        file."""
+        self._file = None
+        if not self.is_active:
+            self._offset_index.clear()
+            self._time_index.clear()
+            self._indexes_loaded = False
+
+    def rename_as_deleted(self) -> list[str]:
+        """Take the files out of the log; return their new paths, to be removed later."""
+        renamed = []
+        for path in (self.path, self._offset_index.path, self._time_index.path, self.transaction_index.path):
+            if self._files.exists(path):
+                self._files.rename(path, path + DELETED_SUFFIX)
+                renamed.append(path + DELETED_SUFFIX)
+        return renamed
+
+
+def _sound_headers(chunk: memoryview, *, verify_crc: bool) -> Iterator[BatchHeader]:
+    """Headers of the whole, sound batches at the start of the chunk."""
+    position = 0
+    while len(chunk) - position >= HEADER_SIZE:
+        try:
+            header = read_header(chunk, position)
+            if verify_crc:
+                check_crc(chunk, header)
+        except CorruptRecordError:
+            return
+        yield header
+        position += header.size_bytes
+
+
+def segment_holding(segments: list[LogSegment], offset: int) -> int:
+    """The index in `segments` of the last one that begins at or before `offset`; -1 when none does."""
+    return bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1

@@ -1,0 +1,30 @@
+"""Addresses as users write them: "host:port,host:port", also "[::1]:9092". Pure."""
+
+from collections.abc import Iterable
+
+from .errors import InvalidConfigError
+
+DEFAULT_PORT = 9092  # Port of node 0, clients' side (DESIGN.md, section 6).
+Address = tuple[str, int]
+
+
+def parse_bootstrap(bootstrap: str | Iterable[str]) -> tuple[Address, ...]:
+    """Return the addresses in the order given. Raises InvalidConfigError, which shows the part that cannot be read."""
+    parts = bootstrap.split(",") if isinstance(bootstrap, str) else list(bootstrap)
+    addresses = tuple(_parse(part.strip()) for part in parts if part.strip())
+    if not addresses:
+        raise InvalidConfigError('bootstrap names no broker; write it as "host:port,host:port"')
+    return addresses
+
+
+def _parse(text: str) -> Address:
+    if text.startswith("["):
+        host, _, rest = text[1:].partition("]")
+        port = rest.removeprefix(":")
+    elif text.count(":") > 1:
+        raise InvalidConfigError(f"bootstrap address {text!r}: write an IPv6 address in brackets, as in [::1]:9092")
+    else:
+        host, _, port = text.partition(":")
+    if not host or (port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536)):
+        raise InvalidConfigError(f"bootstrap address {text!r} is not host:port")
+    return host, int(port) if port else DEFAULT_PORT

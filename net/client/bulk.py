@@ -1,0 +1,121 @@
+"""`send_many`: whole columns go into batches by slices, with no step of bytecode per record where there are no keys."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate, repeat
+from operator import add
+from typing import Protocol, TypeVar
+
+from barnabas.log.record_batch import HEADER_SIZE
+
+from .errors import RecordTooLargeError
+from .handles import BatchHandles
+from .record_accumulator import RECORD_OVERHEAD, Batch, PartitionQueue
+
+T = TypeVar("T", contravariant=True)
+
+
+class Intake(Protocol[T]):
+    """What is needed of a producer; `T` is what it knows of a topic."""
+
+    @property
+    def max_record_bytes(self) -> int: ...
+    @property
+    def wall_ms(self) -> int: ...
+    def queue_for(self, state: T, key: bytes | None, partition: int | None) -> PartitionQueue: ...
+    def open_batch(self, queue: PartitionQueue, size_bytes: int = 0) -> Batch | None: ...
+    def seal(self, state: T, queue: PartitionQueue) -> None: ...
+    async def ease(self, queue: PartitionQueue) -> None: ...
+    async def wait_for_room(self) -> None: ...
+
+
+async def send_columns(
+    intake: Intake[T], state: T, values: Sequence[bytes], keys: Sequence[bytes | None] | None
+) -> BatchHandles:
+    """Put the records into batches; returns their handles in the order of `values`."""
+    _check_types(values, keys)
+    if keys is None:
+        return BatchHandles(await _fill(intake, state, None, values, None))
+    by_queue: dict[PartitionQueue, list[int]] = {}
+    for position, key in enumerate(keys):
+        by_queue.setdefault(intake.queue_for(state, key, None), []).append(position)
+    runs: list[tuple[Batch, int, int]] = []
+    order = [0] * len(values)
+    placed = 0
+    for queue, positions in by_queue.items():
+        for number, position in enumerate(positions, placed):
+            order[position] = number
+        placed += len(positions)
+        runs += await _fill(
+            intake,
+            state,
+            queue.partition.partition,
+            [values[position] for position in positions],
+            [keys[position] for position in positions],
+        )
+    return BatchHandles(runs, order)
+
+
+async def _fill(
+    intake: Intake[T],
+    state: T,
+    partition: int | None,
+    values: Sequence[bytes],
+    keys: Sequence[bytes | None] | None,
+) -> list[tuple[Batch, int, int]]:
+    """Fill batch after batch, of one partition or (None) of the sticky ones; returns (batch, first index, count) of each."""
+    sizes = list(map(len, values))
+    if keys is not None:
+        sizes = [size + len(key or b"") for size, key in zip(sizes, keys, strict=True)]
+    if sizes and max(sizes) + RECORD_OVERHEAD > intake.max_record_bytes:
+        raise RecordTooLargeError(f"a record of {max(sizes)} bytes; at most {intake.max_record_bytes} are taken")
+    ends = list(accumulate(map(add, sizes, repeat(RECORD_OVERHEAD))))  # Bytes up to and with each record.
+    runs: list[tuple[Batch, int, int]] = []
+    start = filled = 0
+    while start < len(values):
+        queue = intake.queue_for(state, None, partition)
+        batch = queue.open or intake.open_batch(queue, sizes[start] + RECORD_OVERHEAD)
+        if batch is None:
+            await intake.wait_for_room()
+            continue
+        end = bisect_right(ends, filled + batch.room, lo=start)
+        if end > start:
+            runs.append((batch, len(batch.values), end - start))
+            _extend(batch, values[start:end], None if keys is None else keys[start:end], intake.wall_ms)
+            batch.room -= ends[end - 1] - filled
+            filled = ends[end - 1]
+            start = end
+        if start < len(values):
+            intake.seal(state, queue)
+            await intake.ease(queue)
+    return runs
+
+
+def _extend(batch: Batch, values: Sequence[bytes], keys: Sequence[bytes | None] | None, now_ms: int) -> None:
+    index, count = len(batch.values), len(values)
+    if keys is not None and batch.keys is None:
+        batch.keys = [None] * index
+    batch.values += values
+    batch.timestamps += repeat(now_ms, count)
+    if batch.keys is not None:
+        batch.keys += keys if keys is not None else repeat(None, count)
+    if batch.headers is not None:
+        batch.headers += repeat((), count)
+
+
+def _check_types(values: Sequence[bytes], keys: Sequence[bytes | None] | None) -> None:
+    wrong = set(map(type, values)) - {bytes}
+    if wrong:
+        raise TypeError(f"send_many takes values of bytes, not {wrong.pop().__name__}: encode them first")
+    if keys is None:
+        return
+    if len(keys) != len(values):
+        raise ValueError(f"{len(values)} values and {len(keys)} keys; there must be as many of each")
+    wrong = set(map(type, keys)) - {bytes, type(None)}
+    if wrong:
+        raise TypeError(f"send_many takes keys of bytes or None, not {wrong.pop().__name__}: encode them first")
+
+
+def max_record_bytes(max_request_bytes: int) -> int:
+    """The largest record that still fits into a request with the header of its batch."""
+    return max_request_bytes - HEADER_SIZE

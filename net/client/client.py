@@ -1,0 +1,283 @@
+"""`Client`: what producer, consumer and admin share: connections, metadata that stays fresh, and trying again.
+
+Each broker gets two connections, one for control and produce and one for fetches: a fetch answer of many megabytes must not
+stand in front of an acknowledgement.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from random import Random
+from typing import Any, TypeVar
+
+from ..clock import Clock, SystemClock
+from ..network import Network
+from ..protocol.requests import FindCoordinatorRequest, MetadataRequest, Request
+from ..protocol.responses import FindCoordinatorResponse, MetadataResponse
+from ..rpc import RpcPool
+from ..tcp import TcpNetwork
+from .addresses import Address, parse_bootstrap
+from .backoff import Backoff
+from .errors import BarnabasError, BrokerNotAvailableError, ClientClosedError, NoBrokersAvailableError
+from .metadata import Broker, MetadataCache
+from .ports import Connection, Pool
+
+logger = logging.getLogger("barnabas.client")
+T = TypeVar("T")
+
+DEFAULT_BOOTSTRAP = "localhost:9092"
+REQUEST_TIMEOUT_MS = 30_000  # Kafka's request.timeout.ms.
+API_TIMEOUT_MS = 60_000  # Kafka's default.api.timeout.ms: a whole call with its retries.
+CONNECT_TIMEOUT_MS = 5_000  # A dead address must not use up the time in which the next one would have answered.
+METADATA_MAX_AGE_MS = 300_000  # Kafka's metadata.max.age.ms: partitions that were added are noticed by then.
+RETRY_BACKOFF_MS = 50
+RETRY_BACKOFF_MAX_MS = 1_000  # Kafka's retry.backoff.max.ms.
+
+
+class Client:
+    """Start it before use, close it after. All methods belong to one event loop."""
+
+    def __init__(
+        self,
+        bootstrap: str | Iterable[str] = DEFAULT_BOOTSTRAP,
+        *,
+        client_id: str = "barnabas",
+        request_timeout_ms: int = REQUEST_TIMEOUT_MS,
+        retry_backoff_ms: float = RETRY_BACKOFF_MS,
+        metadata_max_age_ms: int = METADATA_MAX_AGE_MS,
+        network: Network | None = None,
+        clock: Clock | None = None,
+        rng: Random | None = None,
+        new_pool: Callable[[], Pool] | None = None,
+    ) -> None:
+        self.bootstrap = parse_bootstrap(bootstrap)
+        self.client_id = client_id
+        self.request_timeout_ms = request_timeout_ms
+        self.metadata = MetadataCache()
+        self.rng = rng or Random()
+        self.backoff = Backoff(first_ms=retry_backoff_ms, max_ms=max(retry_backoff_ms, RETRY_BACKOFF_MAX_MS))
+        self._clock = clock
+        self._network = network
+        self._new_pool = new_pool or self._rpc_pool
+        self._metadata_max_age_ms = metadata_max_age_ms
+        self._topics: dict[str, bool] = {}  # That we keep metadata of -> whether they may be created.
+        self._wants_all = False
+        self._listeners: list[Callable[[], None]] = []
+        self._coordinators: dict[str, Broker] = {}
+        self._refreshing: asyncio.Task[None] | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Learn the cluster. Raises NoBrokersAvailableError, which names each address and its reason."""
+        if self._keeper is not None:
+            return
+        self.clock: Clock = self._clock or SystemClock()
+        self._stale = asyncio.Event()
+        self._control = self._new_pool()
+        self._bulk = self._new_pool()
+        try:
+            await self.refresh()
+        except BaseException:
+            await self._close_pools()
+            raise
+        self._keeper = asyncio.create_task(self._keep_fresh(), name="barnabas-metadata")
+
+    async def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        tasks = [task for task in (self._keeper, self._refreshing) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._keeper is not None:
+            await self._close_pools()
+
+    async def _close_pools(self) -> None:
+        await self._control.close()
+        await self._bulk.close()
+
+    def _rpc_pool(self) -> Pool:
+        return RpcPool(
+            self._network or TcpNetwork(),
+            client_id=self.client_id,
+            random=self.rng,
+            connect_timeout_ms=CONNECT_TIMEOUT_MS,
+        )
+
+    # --- connections -------------------------------------------------------------------------------------------------
+
+    def peek(self, node_id: int, *, bulk: bool = False) -> Connection | None:
+        """Return the open connection to a broker, if there is one: the way of the hot path."""
+        broker = self.metadata.brokers.get(node_id)
+        if broker is None:
+            return None
+        return (self._bulk if bulk else self._control).peek(broker.host, broker.port)
+
+    async def connect(self, node_id: int, *, bulk: bool = False) -> Connection:
+        """Return the connection to a broker. Raises NetworkError, or BrokerNotAvailableError for an unknown broker."""
+        self._check_open()
+        broker = self.metadata.brokers.get(node_id)
+        if broker is None:
+            raise BrokerNotAvailableError(f"broker {node_id} is not in the metadata: it is down or still starting")
+        return await (self._bulk if bulk else self._control).get(broker.host, broker.port)
+
+    async def call(self, node_id: int, request: Request, *, timeout_ms: int | None = None) -> Any:
+        """Ask one broker, once."""
+        connection = await self.connect(node_id)
+        return await connection.call(request, timeout_ms=timeout_ms or self.request_timeout_ms)
+
+    async def call_any(self, request: Request) -> Any:
+        """Ask brokers in random order until one answers. Raises NoBrokersAvailableError when none does."""
+        self._check_open()
+        reasons = []
+        for host, port in self._addresses():
+            try:
+                connection = await self._control.get(host, port)
+                return await connection.call(request, timeout_ms=self.request_timeout_ms)
+            except BarnabasError as error:
+                if not error.retriable:
+                    raise
+                reasons.append(f"{host}:{port}: {error.message}")
+        raise NoBrokersAvailableError("no broker answers: " + "; ".join(reasons))
+
+    def _addresses(self) -> list[Address]:
+        """Brokers known, those with an open connection first, then the bootstrap list."""
+        known = [(broker.host, broker.port) for broker in self.metadata.brokers.values()]
+        self.rng.shuffle(known)
+        known.sort(key=lambda address: self._control.peek(*address) is None)
+        return list(dict.fromkeys([*known, *self.bootstrap]))
+
+    # --- the controller and coordinators -----------------------------------------------------------------------------
+
+    async def call_controller(self, request: Request, *, timeout_ms: int = API_TIMEOUT_MS) -> Any:
+        """Ask the controller, wherever it moves, until `timeout_ms` is over."""
+
+        async def attempt() -> Any:
+            if self.metadata.controller_id in self.metadata.brokers:
+                return await self.call(self.metadata.controller_id, request, timeout_ms=timeout_ms)
+            return await self.call_any(request)
+
+        return await self.retrying(attempt, timeout_ms=timeout_ms, before_retry=self.refresh)
+
+    async def call_coordinator(self, group_id: str, request: Request, *, timeout_ms: int = API_TIMEOUT_MS) -> Any:
+        """Ask the coordinator of a group, wherever it moves, until `timeout_ms` is over."""
+        return await self.retrying(lambda: self.ask_coordinator(group_id, request), timeout_ms=timeout_ms)
+
+    async def ask_coordinator(self, group_id: str, request: Request) -> Any:
+        """Ask the coordinator once; when that fails for its sake, it is looked up again the next time."""
+        broker = self._coordinators.get(group_id)
+        if broker is None:
+            broker = self._coordinators[group_id] = await self._find_coordinator(group_id)
+        try:
+            connection = await self._control.get(broker.host, broker.port)
+            return await connection.call(request, timeout_ms=self.request_timeout_ms)
+        except BarnabasError as error:
+            if error.retriable:
+                self._coordinators.pop(group_id, None)
+            raise
+
+    async def _find_coordinator(self, group_id: str) -> Broker:
+        found: FindCoordinatorResponse = await self.call_any(FindCoordinatorRequest(group_id=group_id))
+        return Broker(node_id=found.node_id, host=found.host, port=found.port)
+
+    async def retrying(
+        self,
+        attempt: Callable[[], Awaitable[T]],
+        *,
+        timeout_ms: float,
+        before_retry: Callable[[], Awaitable[None]] | None = None,
+    ) -> T:
+        """Call until it succeeds, fails for good, or the time is over; then the last error is raised."""
+        deadline_ms = self.clock.now_ms() + timeout_ms
+        failures = 0
+        while True:
+            try:
+                if failures and before_retry is not None:
+                    await before_retry()
+                return await attempt()
+            except BarnabasError as error:
+                failures += 1
+                delay_ms = self.backoff.delay_ms(failures, self.rng.random)
+                if not error.retriable or self.clock.now_ms() + delay_ms > deadline_ms:
+                    raise
+                await asyncio.sleep(delay_ms / 1000)
+
+    # --- metadata ----------------------------------------------------------------------------------------------------
+
+    def want_topic(self, topic: str, *, create: bool = False) -> None:
+        """Keep metadata of this topic from now on."""
+        self._topics[topic] = self._topics.get(topic, False) or create
+
+    def want_all_topics(self) -> None:
+        self._wants_all = True
+
+    def on_metadata(self, listener: Callable[[], None]) -> None:
+        """Call `listener` after each answer with metadata."""
+        self._listeners.append(listener)
+
+    def request_refresh(self) -> None:
+        """Something told us that the metadata is old; returns at once."""
+        self._stale.set()
+
+    async def refresh(self) -> None:
+        """Ask for metadata now; callers at the same time share one request."""
+        self._check_open()
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.create_task(self._refresh())
+        task = self._refreshing
+        await asyncio.wait([task])  # Not the task itself: a caller who gives up must not cancel it for the others.
+        if task.cancelled():
+            raise ClientClosedError("the client was closed")
+        task.result()
+
+    async def wait_for_topic(self, topic: str, *, timeout_ms: float, create: bool = False) -> int:
+        """Return the number of partitions, once known. Raises the last reason why it is not, when the time is over."""
+        if topic not in self._topics:
+            self.want_topic(topic, create=create)
+
+        async def attempt() -> int:
+            if not self.metadata.partition_count(topic):
+                await self.refresh()
+            if not self.metadata.partition_count(topic):
+                raise self.metadata.topic_failure(topic)
+            return self.metadata.partition_count(topic)
+
+        return await self.retrying(attempt, timeout_ms=timeout_ms)
+
+    async def _refresh(self) -> None:
+        request = MetadataRequest(
+            topics=None if self._wants_all else tuple(sorted(self._topics)),
+            allow_auto_topic_creation=any(self._topics.values()),
+        )
+        response: MetadataResponse = await self.call_any(request)
+        self.metadata.update(response)
+        for listener in self._listeners:
+            listener()
+
+    async def _keep_fresh(self) -> None:
+        """Refresh when asked, when old, and again and again while a topic of ours has a partition without a leader."""
+        attempts = 0
+        while True:
+            try:
+                async with asyncio.timeout(self._metadata_max_age_ms / 1000):
+                    await self._stale.wait()
+            except TimeoutError:
+                pass
+            self._stale.clear()
+            try:
+                await self.refresh()
+            except BarnabasError as error:
+                logger.warning("metadata refresh failed: %s", error.message)
+                self._stale.set()
+            if self.metadata.without_leader(self._topics):
+                self._stale.set()
+            attempts = attempts + 1 if self._stale.is_set() else 1
+            await asyncio.sleep(self.backoff.delay_ms(attempts, self.rng.random) / 1000)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClientClosedError("the client is closed")

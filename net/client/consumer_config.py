@@ -1,0 +1,38 @@
+"""The consumer's settings and their checks. Pure."""
+
+from dataclasses import dataclass
+
+from .errors import InvalidConfigError
+from .offset_lookup import EARLIEST, LATEST
+
+RESET_TIMES: dict[str, int | None] = {"latest": LATEST, "earliest": EARLIEST, "none": None}
+ISOLATION_LEVELS = {"read_uncommitted": 0, "read_committed": 1}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerConfig:
+    group: str | None
+    reset_time_ms: int | None  # EARLIEST, LATEST, or None: no reset, an error.
+    auto_commit: bool
+    auto_commit_interval_ms: int
+    max_poll_interval_ms: int
+    partition_max_bytes: int
+
+    def __post_init__(self) -> None:
+        if self.group == "":
+            raise InvalidConfigError("the group is empty; leave it out to read without a group")
+        for name in ("auto_commit_interval_ms", "max_poll_interval_ms", "partition_max_bytes"):
+            if getattr(self, name) <= 0:
+                raise InvalidConfigError(f"{name} must be positive")
+
+
+def reset_time(policy: str) -> int | None:
+    if policy not in RESET_TIMES:
+        raise InvalidConfigError(f"auto_offset_reset is {policy!r}; use earliest, latest or none")
+    return RESET_TIMES[policy]
+
+
+def isolation_level(name: str) -> int:
+    if name not in ISOLATION_LEVELS:
+        raise InvalidConfigError(f"isolation_level is {name!r}; use read_uncommitted or read_committed")
+    return ISOLATION_LEVELS[name]

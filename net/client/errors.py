@@ -1,0 +1,102 @@
+"""The errors that users of the SDK meet: those of the brokers, and the few that only a client can have."""
+
+from barnabas.log.errors import (
+    BarnabasError,
+    BrokerNotAvailableError,
+    BufferExhaustedError,
+    CoordinatorNotAvailableError,
+    CorruptRecordError,
+    ErrorCode,
+    FencedMemberEpochError,
+    GroupIdNotFoundError,
+    InvalidConfigError,
+    InvalidRequestError,
+    InvalidTopicError,
+    LeaderNotAvailableError,
+    NetworkError,
+    NotControllerError,
+    NotCoordinatorError,
+    NotEnoughReplicasError,
+    NotLeaderOrFollowerError,
+    OffsetOutOfRangeError,
+    RecordTooLargeError,
+    RequestTimedOutError,
+    RetriableError,
+    StaleMemberEpochError,
+    TopicAlreadyExistsError,
+    UnknownMemberIdError,
+    UnknownTopicOrPartitionError,
+    error_for,
+)
+
+__all__ = [
+    "BarnabasError",
+    "BrokerNotAvailableError",
+    "BufferExhaustedError",
+    "ClientClosedError",
+    "CoordinatorNotAvailableError",
+    "CorruptRecordError",
+    "DeliveryTimeoutError",
+    "ErrorCode",
+    "FencedMemberEpochError",
+    "GroupIdNotFoundError",
+    "InvalidConfigError",
+    "InvalidRequestError",
+    "InvalidTopicError",
+    "LeaderNotAvailableError",
+    "NetworkError",
+    "NoBrokersAvailableError",
+    "NoOffsetForPartitionError",
+    "NotAssignedError",
+    "NotControllerError",
+    "NotCoordinatorError",
+    "NotEnoughReplicasError",
+    "NotLeaderOrFollowerError",
+    "OffsetOutOfRangeError",
+    "RecordTooLargeError",
+    "RequestTimedOutError",
+    "RetriableError",
+    "StaleMemberEpochError",
+    "TopicAlreadyExistsError",
+    "UnknownMemberIdError",
+    "UnknownTopicOrPartitionError",
+    "error_for",
+]
+
+
+class CoordinatorLoadInProgressError(RetriableError):
+    code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+class ReplicaNotAvailableError(RetriableError):
+    code = ErrorCode.REPLICA_NOT_AVAILABLE
+
+
+class ThrottlingQuotaExceededError(RetriableError):
+    code = ErrorCode.THROTTLING_QUOTA_EXCEEDED
+
+
+class UnknownTopicIdError(RetriableError):
+    """The topic was deleted and made anew; a refresh of the metadata tells."""
+
+    code = ErrorCode.UNKNOWN_TOPIC_ID
+
+
+class NoBrokersAvailableError(BrokerNotAvailableError):
+    """Not one address answered; the message names each with its reason."""
+
+
+class DeliveryTimeoutError(RequestTimedOutError):
+    """A record was not acknowledged within `delivery_timeout_ms`. If it had been sent, it may have been written."""
+
+
+class ClientClosedError(BarnabasError):
+    """The client was closed, before or during this call."""
+
+
+class NoOffsetForPartitionError(BarnabasError):
+    """Nothing is committed, or the offset is out of range, and `auto_offset_reset` is "none"."""
+
+
+class NotAssignedError(BarnabasError):
+    """The call names a partition that this consumer does not have."""

@@ -1,0 +1,257 @@
+"""What a consumer knows of one partition: where it is, what is buffered, what must be found out. Pure.
+
+    0 <= processed <= position <= fetch_offset, once known
+
+`position` is the next record for the application, `fetch_offset` the next for the network, and `processed` is what
+auto-commit may commit: behind the last record that the application is done with. Every jump starts a new `version`, so
+that an answer to a fetch from before the jump is recognized and thrown away.
+"""
+
+import gc
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from operator import attrgetter, length_hint
+
+from barnabas.log.errors import CorruptRecordError
+from barnabas.log.record_batch import LENGTH, LENGTH_POSITION, LOG_OVERHEAD, BatchHeader, check_crc, read_header
+from barnabas.log.record_codec import decode_batch
+from barnabas.log.topic_partition import TopicPartition
+
+from .records import ConsumerRecord, RecordColumns, record_maker
+
+_FIELDS = attrgetter("offset", "timestamp", "key", "value", "headers")
+UNKNOWN = -1
+
+
+@contextmanager
+def paused_gc() -> Iterator[None]:
+    """The cyclic collector would walk the new records again and again, and doubles the cost of decoding."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+class PartitionState:
+    __slots__ = (
+        "_chunk_position",
+        "_chunks",
+        "_records",
+        "_records_end",
+        "buffered_bytes",
+        "committed",
+        "fetch_offset",
+        "high_watermark",
+        "in_flight",
+        "is_backing_off",
+        "is_paused",
+        "last_fetched_epoch",
+        "log_start_offset",
+        "make_record",
+        "max_bytes",
+        "partition",
+        "position",
+        "position_epoch",
+        "processed",
+        "reset_timestamp_ms",
+        "version",
+    )
+
+    def __init__(self, partition: TopicPartition, *, max_bytes: int) -> None:
+        self.partition = partition
+        self.make_record = record_maker(*partition)
+        self.max_bytes = max_bytes  # Asked for in one fetch; grows for a batch that is larger.
+        self.position = UNKNOWN
+        self.position_epoch = -1  # Leader epoch of the last batch handed out; committed with the position.
+        self.processed = UNKNOWN
+        self.committed = UNKNOWN  # What we committed last; spares commits that say nothing new.
+        self.fetch_offset = UNKNOWN
+        self.last_fetched_epoch = -1
+        self.reset_timestamp_ms: int | None = None  # The position is to be looked up by this time (or -1, -2).
+        self.is_paused = False
+        self.is_backing_off = False
+        self.in_flight = False
+        self.version = 0
+        self.high_watermark = UNKNOWN
+        self.log_start_offset = UNKNOWN
+        self.buffered_bytes = 0
+        self._chunks: deque[bytes] = deque()  # Whole batches, checked by length only.
+        self._chunk_position = 0  # In the first chunk.
+        self._records: list[ConsumerRecord] = []  # Decoded and not handed out yet; all of one batch.
+        self._records_end = UNKNOWN  # The offset behind the batch that was decoded last.
+
+    # --- jumps -------------------------------------------------------------------------------------------------------
+
+    def seek(self, offset: int, *, epoch: int = -1) -> None:
+        self._forget()
+        self.position = self.processed = self.fetch_offset = offset
+        self.position_epoch = self.last_fetched_epoch = epoch
+        self.reset_timestamp_ms = None
+
+    def seek_to_time(self, timestamp_ms: int) -> None:
+        """The position is to be looked up; until then there is none."""
+        self._forget()
+        self.position = self.processed = self.fetch_offset = UNKNOWN
+        self.position_epoch = self.last_fetched_epoch = -1
+        self.reset_timestamp_ms = timestamp_ms
+
+    def _forget(self) -> None:
+        self.version += 1
+        self.in_flight = False
+        self._chunks.clear()
+        self._chunk_position = 0
+        self._records = []
+        self._records_end = UNKNOWN
+        self.buffered_bytes = 0
+
+    # --- what was fetched --------------------------------------------------------------------------------------------
+
+    @property
+    def is_fetchable(self) -> bool:
+        """Nothing is on its way, and less is buffered than one fetch brings: so at most two fetches lie here."""
+        return (
+            self.fetch_offset >= 0
+            and not self.in_flight
+            and not self.is_paused
+            and not self.is_backing_off
+            and self.buffered_bytes < self.max_bytes
+        )
+
+    @property
+    def has_records(self) -> bool:
+        return not self.is_paused and bool(self._records or self._chunks)
+
+    def fetched(self, data: bytes) -> None:
+        """Take whole batches in, leave a cut one at the end; the next fetch goes on behind the last whole one."""
+        end = 0
+        last: BatchHeader | None = None
+        while (size_bytes := _batch_size(data, end)) is not None:
+            last = read_header(data, end)
+            end += size_bytes
+        if last is None:
+            self.max_bytes *= 2  # A batch that is larger than what we asked for: ask for more.
+            return
+        self.fetch_offset = max(self.fetch_offset, last.next_offset)
+        self.last_fetched_epoch = last.leader_epoch
+        chunk = data if end == len(data) else data[:end]
+        self._chunks.append(chunk)
+        self.buffered_bytes += len(chunk)
+
+    # --- handing out -------------------------------------------------------------------------------------------------
+
+    def take(self, max_records: int) -> list[ConsumerRecord]:
+        """Return up to so many records of the next batch, and move the position behind them. May be empty."""
+        records = self._records or self._decode_next()
+        if len(records) > max_records:
+            self._records = records[max_records:]
+            records = records[:max_records]
+            self.position = records[-1].offset + 1
+        else:
+            self._records = []
+            self.position = max(self.position, self._records_end)
+        return records
+
+    def put_back(self, records: list[ConsumerRecord]) -> None:
+        """Records that were taken and not handed out come next again."""
+        if records:
+            self._records = records + self._records
+            self.position = records[0].offset
+
+    def take_columns(self) -> RecordColumns:
+        """As `take`, one batch as columns."""
+        topic, partition = self.partition
+        with paused_gc():
+            records = self._records
+            if records:
+                self._records = []
+                self.position = self._records_end
+                rows = list(zip(*records, strict=True))
+            else:
+                rows = list(zip(*map(_FIELDS, self._next_raw()), strict=True))
+            if not rows:
+                return RecordColumns(topic=topic, partition=partition, offsets=[], timestamps_ms=[], keys=[], values=[])
+            return RecordColumns(
+                topic=topic,
+                partition=partition,
+                offsets=list(rows[0]),
+                timestamps_ms=list(rows[1]),
+                keys=list(rows[2]),
+                values=list(rows[3]),
+            )
+
+    def _decode_next(self) -> list[ConsumerRecord]:
+        with paused_gc():
+            return list(map(self.make_record, map(_FIELDS, self._next_raw())))
+
+    def _next_raw(self) -> list[object]:
+        """The records of the next batch from the position on. Moves the position behind the batch.
+
+        Raises CorruptRecordError; the position then stays before the damaged batch.
+        """
+        if not self._chunks:
+            return []
+        chunk = self._chunks[0]
+        header = read_header(chunk, self._chunk_position)
+        start = header.position
+        end = start + header.size_bytes
+        if header.is_control or header.next_offset <= self.position:
+            check_crc(chunk, header)
+            records: list[object] = []
+        else:
+            found = decode_batch(chunk if end - start == len(chunk) else chunk[start:end])
+            if header.base_offset < self.position:
+                found = [record for record in found if record.offset >= self.position]
+            records = list(found)
+        self.position = self._records_end = max(self.position, header.next_offset)
+        self.position_epoch = header.leader_epoch
+        self.buffered_bytes -= header.size_bytes
+        self._chunk_position = end
+        if end == len(chunk):
+            self._chunks.popleft()
+            self._chunk_position = 0
+        return records
+
+
+class Cursor:
+    """A batch that `async for` is walking through. How far it got is read off the iterator: nothing is counted per record."""
+
+    __slots__ = ("_records", "iterator", "state")
+
+    def __init__(self, state: PartitionState, records: list[ConsumerRecord]) -> None:
+        self.state = state
+        self._records = records
+        self.iterator = iter(records)
+
+    @property
+    def handed_out(self) -> int:
+        return len(self._records) - length_hint(self.iterator)
+
+    @property
+    def position(self) -> int:
+        """The next record for the application."""
+        index = self.handed_out
+        return self._records[index].offset if index < len(self._records) else self.state.position
+
+    @property
+    def processed(self) -> int:
+        """The record in the application's hands is not done yet."""
+        index = self.handed_out
+        return self._records[index - 1].offset if index else self.state.processed
+
+    def stop(self) -> list[ConsumerRecord]:
+        """End the walk behind the record in hand; returns those that were not handed out."""
+        return list(self.iterator)
+
+
+def _batch_size(data: bytes, position: int) -> int | None:
+    """The size of the batch at `position`; None where it is cut."""
+    if len(data) - position < LOG_OVERHEAD:
+        return None
+    size_bytes: int = LENGTH.unpack_from(data, position + LENGTH_POSITION)[0] + LOG_OVERHEAD
+    if size_bytes <= LOG_OVERHEAD:
+        raise CorruptRecordError(f"a record batch claims {size_bytes} bytes")
+    return size_bytes if size_bytes <= len(data) - position else None

@@ -1,0 +1,268 @@
+"""`Sender`: takes sealed batches to the leaders of their partitions and deals with what comes back.
+
+Per broker one lane with a few requests in flight, each with the batches of all partitions that are ready. No task is made
+per request: answers come as callbacks. Tasks exist only to open connections.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from barnabas.log.compression import Compression
+from barnabas.log.topic_partition import TopicPartition
+
+from ..protocol.requests import ProducePartition, ProduceRequest
+from ..protocol.responses import ErrorResponse, ProducePartitionResponse, ProduceResponse, Response
+from .client import Client
+from .errors import BarnabasError, CorruptRecordError, DeliveryTimeoutError, ErrorCode, NetworkError, error_for
+from .ports import Connection
+from .record_accumulator import Batch, PartitionQueue
+
+logger = logging.getLogger("barnabas.producer")
+
+ErrorCallback = Callable[[BarnabasError, TopicPartition, int], None]  # The error, the partition, how many records.
+_Sent = list[PartitionQueue]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SenderConfig:
+    acks: int
+    compression: Compression
+    max_in_flight: int
+    max_request_bytes: int
+    request_timeout_ms: int
+    delivery_timeout_ms: int
+
+
+@dataclass(slots=True)
+class _Lane:
+    """The way to one broker. `ready` is an ordered set: whoever has waited longest goes first."""
+
+    node_id: int
+    in_flight: int = 0
+    ready: dict[PartitionQueue, None] = field(default_factory=dict)
+    opening: asyncio.Task[None] | None = None
+
+
+class Sender:
+    def __init__(
+        self,
+        client: Client,
+        config: SenderConfig,
+        *,
+        on_idle: Callable[[int], None],
+        on_done: Callable[[Batch], None],
+        on_error: ErrorCallback | None,
+    ) -> None:
+        """`on_idle` hears of a broker with nothing in flight, `on_done` of each batch that is finished."""
+        self._client = client
+        self._config = config
+        self._on_idle = on_idle
+        self._on_done = on_done
+        self._on_error = on_error
+        self._lanes: dict[int, _Lane] = {}
+        self._loop = asyncio.get_running_loop()
+        self._timers: set[asyncio.TimerHandle] = set()
+        self._is_closed = False
+
+    def is_idle(self, partition: TopicPartition) -> bool:
+        """Whether nothing is in flight to the partition's leader, so that waiting for more records gains nothing."""
+        lane = self._lanes.get(self._client.metadata.leader(partition).node_id)
+        return lane is None or not lane.in_flight
+
+    def route(self, queue: PartitionQueue) -> None:
+        """Put a queue that may be ready on its leader's lane, and send what can be sent."""
+        if not queue.is_ready or self._is_closed:
+            return
+        node_id = self._client.metadata.leader(queue.partition).node_id
+        if node_id < 0:
+            self._client.request_refresh()  # It comes again with the next metadata.
+            return
+        lane = self._lanes.get(node_id)
+        if lane is None:
+            lane = self._lanes[node_id] = _Lane(node_id)
+        lane.ready[queue] = None
+        self._pump(lane)
+
+    def reroute(self, queues: Iterable[PartitionQueue]) -> None:
+        """After new metadata: leaders may have moved."""
+        for lane in self._lanes.values():
+            lane.ready.clear()
+        for queue in queues:
+            self.route(queue)
+
+    def expire(self, queue: PartitionQueue, now_ms: int) -> None:
+        """Fail what has been waiting for longer than the delivery timeout."""
+        self._report(queue.expire(now_ms - self._config.delivery_timeout_ms, self._timeout_error))
+
+    def abandon(self, queue: PartitionQueue, error: BarnabasError) -> None:
+        self._report(queue.abandon(error))
+
+    async def close(self) -> None:
+        self._is_closed = True
+        for timer in self._timers:
+            timer.cancel()
+        opening = [lane.opening for lane in self._lanes.values() if lane.opening is not None]
+        for task in opening:
+            task.cancel()
+        await asyncio.gather(*opening, return_exceptions=True)
+
+    # --- sending -----------------------------------------------------------------------------------------------------
+
+    def _pump(self, lane: _Lane) -> None:
+        while lane.ready and lane.in_flight < self._config.max_in_flight:
+            connection = self._client.peek(lane.node_id)
+            if connection is None:
+                if lane.opening is None:
+                    lane.opening = asyncio.create_task(self._open(lane), name=f"barnabas-produce-{lane.node_id}")
+                return
+            self._send(lane, connection)
+
+    def _send(self, lane: _Lane, connection: Connection) -> None:
+        """One request with a batch or more of every partition that is ready, up to the largest request."""
+        config = self._config
+        queues: _Sent = []
+        partitions = []
+        room = config.max_request_bytes
+        while lane.ready and room > 0:
+            queue = next(iter(lane.ready))
+            del lane.ready[queue]
+            if not queue.is_ready:
+                continue
+            _, data = queue.take(room, config.compression)
+            topic, partition = queue.partition
+            partitions.append(ProducePartition(topic=topic, partition=partition, records=data))
+            queues.append(queue)
+            room -= len(data)
+        if not queues:
+            return
+        request = ProduceRequest(acks=config.acks, timeout_ms=config.request_timeout_ms, partitions=tuple(partitions))
+        try:
+            if config.acks == 0:
+                connection.send_oneway(request)
+                self._acknowledge_unseen(lane, queues)
+                return
+            future = connection.send(request, timeout_ms=config.request_timeout_ms)
+        except BarnabasError as error:
+            self._failed(queues, error)
+            return
+        lane.in_flight += 1
+        future.add_done_callback(lambda done: self._answered(lane, queues, done))
+
+    async def _open(self, lane: _Lane) -> None:
+        try:
+            await self._client.connect(lane.node_id)
+        except BarnabasError as error:
+            ready, lane.ready = lane.ready, {}
+            for queue in ready:
+                queue.failures += 1
+                self._back_off(queue)
+            self._client.request_refresh()
+            logger.info("broker unreachable node_id=%d reason=%s", lane.node_id, error.message)
+        finally:
+            lane.opening = None
+        self._pump(lane)
+
+    # --- answers -----------------------------------------------------------------------------------------------------
+
+    def _answered(self, lane: _Lane, queues: _Sent, future: asyncio.Future[Response]) -> None:
+        lane.in_flight -= 1
+        if self._is_closed:
+            if not future.cancelled():
+                future.exception()
+            return
+        if future.cancelled():
+            self._failed(queues, NetworkError("the request was cancelled"))
+        elif (error := future.exception()) is not None:
+            self._failed(queues, error if isinstance(error, BarnabasError) else NetworkError(str(error)))
+        else:
+            self._take_response(queues, future.result())
+        self._pump(lane)
+        if not lane.in_flight:
+            self._on_idle(lane.node_id)
+
+    def _take_response(self, queues: _Sent, response: Response) -> None:
+        if isinstance(response, ErrorResponse):
+            self._failed(queues, error_for(response.error, response.message))
+            return
+        if not isinstance(response, ProduceResponse):
+            self._failed(queues, CorruptRecordError("a produce request was answered as something else"))
+            return
+        answers = {(item.topic, item.partition): item for item in response.partitions}
+        for queue in queues:
+            answer = answers.get(queue.partition)
+            if answer is None:
+                self._failed([queue], CorruptRecordError(f"the answer says nothing about {queue.partition}"))
+            elif answer.error:
+                self._refused(queue, answer)
+            else:
+                self._report(
+                    queue.acknowledge(base_offset=answer.base_offset, log_append_time_ms=answer.log_append_time_ms)
+                )
+                self.route(queue)
+
+    def _refused(self, queue: PartitionQueue, answer: ProducePartitionResponse) -> None:
+        if answer.error in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
+            metadata = self._client.metadata
+            if metadata.hint(queue.partition, node_id=answer.leader_id, epoch=answer.leader_epoch):
+                queue.retry()
+                self.route(queue)  # Straight to the new leader: there is nothing to wait for.
+                return
+        self._failed([queue], error_for(answer.error, answer.message))
+
+    def _failed(self, queues: _Sent, error: BarnabasError) -> None:
+        if error.retriable:
+            self._client.request_refresh()
+        for queue in queues:
+            if error.retriable:
+                queue.retry()
+                self.expire(queue, self._client.clock.now_ms())
+                self._back_off(queue)
+            else:
+                self._report(queue.refuse(error))
+                self.route(queue)
+
+    def _back_off(self, queue: PartitionQueue) -> None:
+        """Wait before this partition is tried again, longer each time; the others go on."""
+        queue.is_backing_off = True
+        delay_ms = self._client.backoff.delay_ms(max(1, queue.failures), self._client.rng.random)
+
+        def resume() -> None:
+            self._timers.discard(timer)
+            queue.is_backing_off = False
+            self.route(queue)
+
+        timer = self._loop.call_later(delay_ms / 1000, resume)
+        self._timers.add(timer)
+
+    def _acknowledge_unseen(self, lane: _Lane, queues: _Sent) -> None:
+        for queue in queues:
+            self._report(queue.acknowledge(base_offset=-1))
+            if queue.is_ready:
+                lane.ready[queue] = None
+
+    # --- the end of a batch ------------------------------------------------------------------------------------------
+
+    def _timeout_error(self, batch: Batch) -> BarnabasError:
+        outcome = "it may have been written" if batch.attempts else "it was never sent"
+        return DeliveryTimeoutError(
+            f"{len(batch.timestamps)} records for {batch.partition} were not acknowledged within "
+            f"{self._config.delivery_timeout_ms} ms; {outcome}"
+        )
+
+    def _report(self, batches: list[Batch]) -> None:
+        """A failure that nobody awaits must not pass in silence. `finish` has told those who do."""
+        for batch in batches:
+            self._on_done(batch)
+            if batch.error is None:
+                continue
+            if self._on_error is not None:
+                self._on_error(batch.error, batch.partition, len(batch.timestamps))
+            else:
+                logger.warning(
+                    "records lost partition=%s count=%d reason=%s",
+                    batch.partition,
+                    len(batch.timestamps),
+                    batch.error.message,
+                )

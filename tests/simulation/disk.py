@@ -1,0 +1,325 @@
+"""A disk in memory that forgets what was not flushed: `Files` for unit tests and for the simulation of whole clusters.
+
+`kill()` is the death of a process: every write stays. `power_loss(rng)` is the death of a machine: of each file
+independently only a part of the unflushed bytes stays, the last of them perhaps torn, and of each folder only a prefix
+of the creations, renames and removals since its last `sync_dir`. Faults can be ordered: `fail_next`, `capacity_bytes`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from random import Random
+
+from barnabas.log.errors import StorageError
+from barnabas.log.files import AppendFile, DiskUsage, FileLock
+from barnabas.log.record_batch import Buffer
+
+TORN_PROBABILITY = 0.25  # of an unflushed tail that it ends in bytes that nobody wrote
+DEFAULT_CAPACITY_BYTES = 1 << 40
+
+
+@dataclass(slots=True, eq=False)
+class _Inode:
+    """The bytes of one file: as the process sees them, and as the platter has them."""
+
+    live: bytearray = field(default_factory=bytearray)
+    durable: bytes = b""
+    unflushed_from: int = 0  # bytes of `live` before this are equal to those of `durable`
+    modified_ms: int = 0
+
+    def written(self, start: int) -> None:
+        self.unflushed_from = min(self.unflushed_from, start)
+
+    def flush(self) -> None:
+        self.durable = bytes(self.live)
+        self.unflushed_from = len(self.live)
+
+    def lose_unflushed(self, rng: Random) -> None:
+        base = self.unflushed_from
+        survivor = self.live
+        if len(self.durable) > base and rng.random() < 0.5:
+            survivor = bytearray(self.durable)  # a truncation, and what was written over it, did not get to the disk
+            base = len(survivor)
+        kept = survivor[: rng.randint(min(base, len(survivor)), len(survivor))]
+        lost = len(survivor) - len(kept)
+        if lost and rng.random() < TORN_PROBABILITY:
+            # The length reached the disk and the data did not: zeros, or what was there before.
+            garbage = rng.randint(1, lost)
+            kept += bytes(garbage) if rng.random() < 0.5 else rng.randbytes(garbage)
+        self.live = kept
+        self.flush()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fault:
+    action: str
+    pattern: str
+    message: str
+
+
+@dataclass(slots=True, eq=False)
+class _Folder:
+    """Entries as the process sees them; `pending` are the changes that the disk may forget, in order."""
+
+    live: dict[str, _Inode] = field(default_factory=dict)
+    durable: dict[str, _Inode] = field(default_factory=dict)
+    pending: list[Callable[[dict[str, _Inode]], None]] = field(default_factory=list)
+
+    def change(self, operation: Callable[[dict[str, _Inode]], None]) -> None:
+        operation(self.live)
+        self.pending.append(operation)
+
+    def sync(self) -> None:
+        self.durable = dict(self.live)
+        self.pending.clear()
+
+    def lose_unsynced(self, rng: Random) -> None:
+        for operation in self.pending[: rng.randint(0, len(self.pending))]:
+            operation(self.durable)
+        self.live = dict(self.durable)
+        self.pending.clear()
+
+
+class SimulatedFile:
+    """An `AppendFile`. After a crash of its disk it is dead: a process that should not be alive any more notices."""
+
+    def __init__(self, disk: "SimulatedDisk", path: str, inode: _Inode) -> None:
+        self._disk = disk
+        self._inode = inode
+        self._incarnation = disk.incarnation
+        self._write_failed = False
+        self._flush_failed = False
+        self.path = path
+        self.size_bytes = len(inode.live)
+
+    @property
+    def failed(self) -> bool:
+        return self._write_failed or self._flush_failed
+
+    def append(self, data: Buffer) -> None:
+        self._check(writing=True)
+        try:
+            self._disk.check_fault("append", self.path)
+            self._disk.check_space(len(data), self.path)
+        except StorageError:
+            self._write_failed = True
+            raise
+        self._inode.written(len(self._inode.live))
+        self._inode.live += data
+        self._inode.modified_ms = self._disk.now_ms
+        self.size_bytes += len(data)
+
+    def read_at(self, position: int, length: int) -> bytes:
+        self._check(writing=False)
+        self._disk.check_fault("read", self.path)
+        return bytes(self._inode.live[position : position + length])
+
+    def truncate(self, size_bytes: int) -> None:
+        self._check(writing=True)
+        self._disk.check_fault("truncate", self.path)
+        del self._inode.live[size_bytes:]
+        self._inode.written(size_bytes)
+        self.size_bytes = size_bytes
+
+    def flush(self) -> None:
+        self._check(writing=True)
+        try:
+            self._disk.check_fault("flush", self.path)
+        except StorageError:
+            self._flush_failed = True
+            raise
+        self._inode.flush()
+        self._disk.flush_count += 1
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def fileno(self) -> int | None:
+        return None
+
+    def _check(self, *, writing: bool) -> None:
+        assert self._incarnation == self._disk.incarnation, f"{self.path} is used after the crash of its process"
+        if self._flush_failed or (writing and self._write_failed):
+            raise StorageError(
+                f"{self.path} takes no more writes since one failed; mend the disk and restart the broker"
+            )
+
+
+class _SimulatedLock:
+    def __init__(self, disk: "SimulatedDisk", path: str) -> None:
+        self._disk = disk
+        self._path = path
+        self._incarnation = disk.incarnation
+
+    def release(self) -> None:
+        if self._incarnation == self._disk.incarnation:
+            self._disk.locks.discard(self._path)
+
+
+class SimulatedDisk:
+    """`Files` of one machine. `now_ms` is set by whoever owns the clock; it only dates files."""
+
+    def __init__(self, *, capacity_bytes: int = DEFAULT_CAPACITY_BYTES) -> None:
+        self._folders: dict[str, _Folder] = {"/": _Folder()}
+        self._faults: list[_Fault] = []
+        self._boots = 0
+        self.capacity_bytes = capacity_bytes
+        self.flush_count = 0
+        self.incarnation = 0
+        self.locks: set[str] = set()
+        self.now_ms = 0
+
+    # --- faults ---
+
+    def kill(self) -> None:
+        """The process dies: its locks go, everything that it wrote stays."""
+        self.incarnation += 1
+        self.locks.clear()
+
+    def power_loss(self, rng: Random) -> None:
+        """The machine goes down and starts again."""
+        self.kill()
+        self._boots += 1
+        inodes: dict[_Inode, None] = {}
+        for path in sorted(self._folders):
+            folder = self._folders[path]
+            folder.lose_unsynced(rng)
+            inodes.update(dict.fromkeys(folder.live[name] for name in sorted(folder.live)))
+        for inode in inodes:
+            inode.lose_unflushed(rng)
+
+    def fail_next(self, action: str, pattern: str = "*", *, message: str = "Input/output error") -> None:
+        """Let the next `append`, `flush`, `read`, `truncate`, `write`, `rename` or `remove` of a matching path fail
+        once."""
+        self._faults.append(_Fault(action=action, pattern=pattern, message=message))
+
+    def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
+        """Bit rot: what is on the disk is not what was written."""
+        inode = self._inode(path)
+        inode.live[position] ^= 1 << bit
+        inode.flush()
+
+    def check_fault(self, action: str, path: str) -> None:
+        for fault in self._faults:
+            if fault.action == action and fnmatch(path, fault.pattern):
+                self._faults.remove(fault)
+                raise StorageError(f"cannot {action} {path}: {fault.message}")
+
+    def check_space(self, size_bytes: int, path: str) -> None:
+        if self.used_bytes + size_bytes > self.capacity_bytes:
+            raise StorageError(f"cannot write {path}: No space left on device; free space")
+
+    @property
+    def used_bytes(self) -> int:
+        return sum(len(inode.live) for folder in self._folders.values() for inode in folder.live.values())
+
+    # --- Files ---
+
+    def open_append(self, path: str, *, create: bool = True) -> AppendFile:
+        folder, name = self._place(path)
+        if name not in folder.live:
+            if not create:
+                raise StorageError(f"cannot open {path}: No such file or directory")
+            self._create(folder, name, _Inode(modified_ms=self.now_ms))
+        return SimulatedFile(self, path, folder.live[name])
+
+    def read_bytes(self, path: str) -> bytes:
+        self.check_fault("read", path)
+        return bytes(self._inode(path).live)
+
+    def write_atomically(self, path: str, data: Buffer) -> None:
+        self.check_fault("write", path)
+        self.check_space(len(data), path)
+        folder, name = self._place(path)
+        inode = _Inode(live=bytearray(data), modified_ms=self.now_ms)
+        inode.flush()
+        self._create(folder, name, inode)
+        folder.sync()
+
+    def map_readonly(self, path: str) -> Buffer:
+        return self.read_bytes(path)
+
+    def list_dir(self, path: str) -> list[str]:
+        folder = self._folders.get(path)
+        if folder is None:
+            raise StorageError(f"cannot list {path}: No such file or directory")
+        prefix = path.rstrip("/") + "/"
+        below = {other[len(prefix) :].split("/")[0] for other in self._folders if other.startswith(prefix)}
+        return sorted({*folder.live, *below} - {""})
+
+    def exists(self, path: str) -> bool:
+        parent, _, name = path.rpartition("/")
+        return path in self._folders or (parent in self._folders and name in self._folders[parent].live)
+
+    def size_bytes(self, path: str) -> int:
+        return len(self._inode(path).live)
+
+    def modified_ms(self, path: str) -> int:
+        return self._inode(path).modified_ms
+
+    def make_dirs(self, path: str) -> None:
+        while path and path not in self._folders:
+            self._folders[path] = _Folder()
+            path = path.rpartition("/")[0]
+
+    def remove(self, path: str) -> None:
+        self.check_fault("remove", path)
+        folder, name = self._place(path)
+        if name in folder.live:
+            folder.change(lambda entries: entries.pop(name, None) and None)
+
+    def remove_tree(self, path: str) -> None:
+        for other in [other for other in self._folders if other == path or other.startswith(path + "/")]:
+            del self._folders[other]
+
+    def rename(self, source: str, target: str) -> None:
+        self.check_fault("rename", source)
+        if source in self._folders:
+            for path in [path for path in self._folders if path == source or path.startswith(source + "/")]:
+                self._folders[target + path[len(source) :]] = self._folders.pop(path)
+            return
+        folder, name = self._place(source)
+        new_folder, new_name = self._place(target)
+        assert folder is new_folder, "a rename between folders is not atomic"
+        inode = self._inode(source)
+
+        def move(entries: dict[str, _Inode]) -> None:
+            entries.pop(name, None)
+            entries[new_name] = inode
+
+        folder.change(move)
+
+    def sync_dir(self, path: str) -> None:
+        self.check_fault("sync_dir", path)
+        self._folders[path].sync()
+
+    def lock(self, path: str) -> FileLock:
+        if path in self.locks:
+            raise StorageError(f"the folder {path.rpartition('/')[0]} is locked: another broker is running on it")
+        self.locks.add(path)
+        return _SimulatedLock(self, path)
+
+    def disk_usage(self, path: str) -> DiskUsage:
+        return DiskUsage(total_bytes=self.capacity_bytes, free_bytes=max(self.capacity_bytes - self.used_bytes, 0))
+
+    def boot_id(self) -> str:
+        return f"boot-{self._boots}"
+
+    # --- names ---
+
+    @staticmethod
+    def _create(folder: _Folder, name: str, inode: _Inode) -> None:
+        folder.change(lambda entries: entries.__setitem__(name, inode))
+
+    def _place(self, path: str) -> tuple[_Folder, str]:
+        parent, _, name = path.rpartition("/")
+        folder = self._folders.get(parent or "/")
+        if folder is None:
+            raise StorageError(f"cannot open {path}: No such file or directory")
+        return folder, name
+
+    def _inode(self, path: str) -> _Inode:
+        folder, name = self._place(path)
+        if name not in folder.live:
+            raise StorageError(f"cannot open {path}: No such file or directory")
+        return folder.live[name]

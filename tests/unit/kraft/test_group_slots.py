@@ -1,0 +1,238 @@
+"""The state of groups per slot: replay, fencing by coordinator epoch, rebuilding from records, isolation of copies."""
+
+from collections.abc import Iterable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from barnabas.kraft.group_slots import GroupSlots, SlotState, SlotStateRecord, slot_of
+from barnabas.kraft.group_state import GroupState
+from barnabas.kraft.image import SLOT_COUNT
+from barnabas.kraft.records import (
+    CurrentAssignmentRecord,
+    GroupRecord,
+    MemberRecord,
+    OffsetCommitRecord,
+    RemoveGroupRecord,
+    RemoveMemberRecord,
+    RemoveOffsetRecord,
+    SlotRecord,
+    TargetAssignmentRecord,
+    TopicPartitions,
+)
+
+GROUPS = ("g1", "g2")
+MEMBERS = ("m1", "m2", "m3")
+TOPICS = ("t1", "t2")
+
+
+def commit(
+    *, slot: int = 7, epoch: int = 1, group: str = "g1", topic: str = "t1", partition: int = 0, offset: int = 5
+) -> OffsetCommitRecord:
+    return OffsetCommitRecord(
+        slot=slot,
+        coordinator_epoch=epoch,
+        group_id=group,
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        leader_epoch=3,
+        metadata="note",
+        commit_timestamp_ms=1000,
+    )
+
+
+def group_record(*, slot: int = 7, epoch: int = 1, group: str = "g1", group_epoch: int = 1) -> GroupRecord:
+    return GroupRecord(slot=slot, coordinator_epoch=epoch, group_id=group, group_epoch=group_epoch, assignment_epoch=0)
+
+
+def member_record(*, slot: int = 7, epoch: int = 1, group: str = "g1", member: str = "m1") -> MemberRecord:
+    return MemberRecord(
+        slot=slot,
+        coordinator_epoch=epoch,
+        group_id=group,
+        member_id=member,
+        instance_id=None,
+        client_id="c",
+        client_host="h",
+        rack=None,
+        subscribed_topics=TOPICS,
+        subscribed_pattern=None,
+        rebalance_timeout_ms=60_000,
+        session_timeout_ms=45_000,
+    )
+
+
+def current_record(
+    *,
+    slot: int = 7,
+    epoch: int = 1,
+    group: str = "g1",
+    member: str = "m1",
+    assigned: tuple[int, ...] = (0,),
+    pending: tuple[int, ...] = (),
+) -> CurrentAssignmentRecord:
+    return CurrentAssignmentRecord(
+        slot=slot,
+        coordinator_epoch=epoch,
+        group_id=group,
+        member_id=member,
+        member_epoch=1,
+        previous_member_epoch=0,
+        state="stable",
+        assigned=(TopicPartitions(topic="t1", partitions=assigned),),
+        pending_revocation=(TopicPartitions(topic="t1", partitions=pending),) if pending else (),
+    )
+
+
+@st.composite
+def slot_records(draw: st.DrawFn) -> SlotStateRecord:
+    slot = draw(st.sampled_from((3, 4)))
+    epoch = draw(st.integers(min_value=0, max_value=3))
+    group = draw(st.sampled_from(GROUPS))
+    member = draw(st.sampled_from(MEMBERS))
+    topic = draw(st.sampled_from(TOPICS))
+    partition = draw(st.integers(min_value=0, max_value=2))
+    number = draw(st.integers(min_value=0, max_value=9))
+    owned = (TopicPartitions(topic=topic, partitions=(partition,)),)
+    makers: list[SlotStateRecord] = [
+        group_record(slot=slot, epoch=epoch, group=group, group_epoch=number),
+        RemoveGroupRecord(slot=slot, coordinator_epoch=epoch, group_id=group),
+        member_record(slot=slot, epoch=epoch, group=group, member=member),
+        RemoveMemberRecord(slot=slot, coordinator_epoch=epoch, group_id=group, member_id=member),
+        TargetAssignmentRecord(slot=slot, coordinator_epoch=epoch, group_id=group, member_id=member, partitions=owned),
+        current_record(slot=slot, epoch=epoch, group=group, member=member, assigned=(partition,)),
+        commit(slot=slot, epoch=epoch, group=group, topic=topic, partition=partition, offset=number),
+        RemoveOffsetRecord(slot=slot, coordinator_epoch=epoch, group_id=group, topic=topic, partition=partition),
+    ]
+    return draw(st.sampled_from(makers))
+
+
+def replayed(records: Iterable[SlotStateRecord]) -> GroupSlots:
+    slots = GroupSlots()
+    for index, record in enumerate(records, start=1):
+        slots.replay(record, index)
+    return slots
+
+
+def rebuilt(slots: GroupSlots) -> GroupSlots:
+    fresh = GroupSlots()
+    for slot in range(SLOT_COUNT):
+        fresh.on_slot_moved(slot, slots.slot(slot).coordinator_epoch)
+        for record in slots.records_of(slot):
+            assert fresh.replay(record, 1)
+    return fresh
+
+
+def test_slot_of_a_group_is_that_of_kafka_and_within_range() -> None:
+    assert slot_of("abc") == 479470107 % 50
+    assert slot_of("foobar") == (-790332482 & 0x7FFFFFFF) % 50
+    assert all(0 <= slot_of(f"group-{number}") < SLOT_COUNT for number in range(500))
+
+
+def test_a_commit_replaces_the_one_before_it() -> None:
+    slots = replayed([commit(offset=5), commit(offset=4)])
+    assert slots.slot(7).offset("g1", ("t1", 0)) == (4, 3, "note", 1000)
+    assert slots.index == 2
+
+
+def test_a_record_of_a_replaced_coordinator_is_void() -> None:
+    slots = replayed([commit(offset=5, epoch=1)])
+    assert slots.replay(SlotRecord(slot=7, coordinator=2, coordinator_epoch=2), 2)
+    assert not slots.replay(commit(offset=6, epoch=1), 3)
+    assert slots.replay(commit(slot=8, offset=6, epoch=1), 4), "other slots have their own epochs"
+    assert slots.slot(7).offset("g1", ("t1", 0)) == (5, 3, "note", 1000)
+    slots.on_slot_moved(7, 1)
+    assert slots.slot(7).coordinator_epoch == 2, "the epoch never goes back"
+
+
+def test_members_of_unknown_groups_and_assignments_of_unknown_members_are_passed_over() -> None:
+    slots = replayed([member_record(), current_record()])
+    assert slots.slot(7).groups == {}
+    slots = replayed([group_record(), current_record()])
+    assert slots.slot(7).groups["g1"].currents == {}
+
+
+def test_removing_a_member_releases_its_partitions() -> None:
+    slots = replayed([group_record(), member_record(), current_record(assigned=(0, 1), pending=(2,))])
+    assert slots.slot(7).groups["g1"].owners == {("t1", 0): "m1", ("t1", 1): "m1", ("t1", 2): "m1"}
+    slots.replay(RemoveMemberRecord(slot=7, coordinator_epoch=1, group_id="g1", member_id="m1"), 9)
+    state = slots.slot(7).groups["g1"]
+    assert not (state.owners or state.members or state.currents)
+
+
+def test_a_new_assignment_of_a_member_replaces_what_it_owned() -> None:
+    slots = replayed([group_record(), member_record(), current_record(assigned=(0, 1)), current_record(assigned=(1,))])
+    assert slots.slot(7).groups["g1"].owners == {("t1", 1): "m1"}
+
+
+def test_deleting_a_topic_drops_its_offsets_only() -> None:
+    slots = replayed([commit(topic="t1"), commit(topic="t2"), commit(slot=8, group="g2", topic="t1")])
+    slots.delete_topic("t1")
+    assert slots.slot(7).offsets == {"g1": {("t2", 0): (5, 3, "note", 1000)}}
+    assert slots.slot(8).offsets == {}
+
+
+def test_deleting_a_topic_leaves_a_copy_alone() -> None:
+    slots = replayed([commit(topic="t1")])
+    copied = slots.copy()
+    slots.delete_topic("t1")
+    assert copied.slot(7).offset("g1", ("t1", 0)) is not None
+
+
+def test_a_copy_shares_what_nobody_writes_to() -> None:
+    slots = replayed([commit(slot=7), commit(slot=8)])
+    copied = slots.copy()
+    slots.replay(commit(slot=7, offset=9), 3)
+    assert copied.slot(8) is slots.slot(8)
+    assert copied.slot(7) is not slots.slot(7)
+
+
+@given(st.lists(slot_records(), max_size=40))
+def test_records_of_rebuild_the_slots_exactly(records: list[SlotStateRecord]) -> None:
+    slots = replayed(records)
+    assert rebuilt(slots) == slots
+
+
+@given(st.lists(slot_records(), max_size=40))
+def test_stale_records_change_nothing(records: list[SlotStateRecord]) -> None:
+    slots = GroupSlots()
+    newest: dict[int, int] = {}
+    for record in records:
+        before = slots.copy()
+        applied = slots.replay(record, 1)
+        assert applied == (record.coordinator_epoch >= newest.get(record.slot, 0))
+        newest[record.slot] = max(newest.get(record.slot, 0), record.coordinator_epoch)
+        if not applied:
+            assert slots == before
+
+
+@given(
+    st.lists(slot_records(), max_size=25), st.lists(slot_records(), max_size=25), st.lists(slot_records(), max_size=9)
+)
+def test_a_copy_and_its_origin_do_not_see_each_other_s_writes(
+    before: list[SlotStateRecord], after: list[SlotStateRecord], elsewhere: list[SlotStateRecord]
+) -> None:
+    slots = replayed(before)
+    copied = slots.copy()
+    for record in after:
+        slots.replay(record, len(before) + 1)
+    assert copied == replayed(before)
+    for record in elsewhere:
+        copied.replay(record, len(before) + 1)
+    assert slots == replayed([*before, *after])
+
+
+@given(st.lists(slot_records(), max_size=40))
+def test_a_coordinator_s_own_copy_replays_to_the_same_state(records: list[SlotStateRecord]) -> None:
+    slots = replayed(records)
+    own = SlotState(slot=3)
+    for record in records:
+        if record.slot == 3:
+            own.replay(record)
+    assert own == slots.slot(3)
+
+
+def test_it_is_the_group_state_that_the_metadata_node_asks_for() -> None:
+    port: GroupState = GroupSlots()
+    assert port.copy() == port

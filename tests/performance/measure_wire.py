@@ -85,9 +85,9 @@ def serve(pipe: Any, path: str, use_uvloop: bool) -> None:
         server = Server(TcpNetwork(), Dispatcher({ApiKey.PRODUCE: produce, ApiKey.FETCH: fetch}))
         pipe.send(await server.start("127.0.0.1", 0))
         tune()
-        while not pipe.poll():
-            await asyncio.sleep(0.2)
-            pipe.send(time.process_time()) if pipe.poll() and pipe.recv() == "cpu" else None
+        ended = asyncio.Event()
+        asyncio.get_running_loop().add_reader(pipe.fileno(), ended.set)
+        await ended.wait()
 
     run_loop(main(), use_uvloop)
 
@@ -113,6 +113,7 @@ class Client:
     def __init__(self, address: tuple[str, int]) -> None:
         self.sock = socket.create_connection(address)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
         self.view = memoryview(bytearray(4 << 20))
         self.sock.sendall(PREAMBLE + write_hello(ClientHello(versions=(1,), client_id="measure")))
         self.read_frame()
@@ -140,34 +141,37 @@ class Client:
         for _ in range(depth):
             self.sock.sendall(frames[sent % len(frames)])
             sent += 1
-        if len(frames) > 1:  # Fetch: answers are large, take them one by one.
-            while received < sent:
-                got_bytes += self.read_frame()
-                received += 1
-                if time.perf_counter() < ends:
-                    self.sock.sendall(frames[sent % len(frames)])
-                    sent += 1
-            return received, time.perf_counter() - started, got_bytes
         while received < sent:
-            buffered += self.sock.recv_into(self.view[buffered:])
-            position = count = 0
-            while buffered - position >= 4:
-                size = 4 + int.from_bytes(self.view[position : position + 4], "big")
-                if buffered - position < size:
-                    break
-                position += size
-                count += 1
-            self.view[: buffered - position] = self.view[position:buffered]
-            buffered -= position
+            if len(frames) > 1:  # Fetch: answers are large, take them one by one.
+                got_bytes += self.read_frame()
+                count = 1
+            else:
+                buffered, count = self.count_answers(buffered)
             received += count
-            if time.perf_counter() < ends:
-                if len(frames[0]) > 8192:
-                    for _ in range(count):
-                        self.sock.sendall(frames[0])
-                elif count:
-                    self.sock.sendall(frames[0] * count)
+            if time.perf_counter() < ends and count:
+                self.send_more([frames[(sent + index) % len(frames)] for index in range(count)])
                 sent += count
         return received, time.perf_counter() - started, got_bytes
+
+    def send_more(self, frames: list[bytes]) -> None:
+        if len(frames[0]) > 8192:
+            for frame in frames:
+                self.sock.sendall(frame)
+        else:
+            self.sock.sendall(b"".join(frames))
+
+    def count_answers(self, buffered: int) -> tuple[int, int]:
+        """Receive once. Return how many bytes of a cut answer are kept, and how many whole answers came."""
+        buffered += self.sock.recv_into(self.view[buffered:])
+        position = count = 0
+        while buffered - position >= 4:
+            size = 4 + int.from_bytes(self.view[position : position + 4], "big")
+            if buffered - position < size:
+                break
+            position += size
+            count += 1
+        self.view[: buffered - position] = self.view[position:buffered]
+        return buffered - position, count
 
 
 def latencies(client: Client, frame: bytes, seconds: float) -> list[float]:
@@ -238,7 +242,9 @@ def main() -> None:
             file.write(b"x" * (1 << 20))
         file.flush()
         ours, theirs = multiprocessing.Pipe()
-        process = multiprocessing.get_context("fork").Process(target=serve, args=(theirs, file.name, options.uvloop))
+        process = multiprocessing.get_context("fork").Process(
+            target=serve, args=(theirs, file.name, options.uvloop), daemon=True
+        )
         process.start()
         address = ours.recv()
         tune()
@@ -260,9 +266,8 @@ def measure(address: tuple[str, int], seconds: float) -> None:
     for name, size, depth in (("100 B", 100, 5), ("100 B", 100, 50), ("16 KB", 1 << 14, 5), ("64 KB", 1 << 16, 5),
                               ("1 MB", 1 << 20, 5)):  # fmt: skip
         count, elapsed, _ = client.pump([produce_frame(size)], depth, seconds)
-        print(
-            f"plain {name:7} depth {depth:<3} {count / elapsed:9.0f} requests/s {count * size / elapsed / 1e6:7.0f} MB/s"
-        )
+        rate = count * size / elapsed / 1e6
+        print(f"plain {name:7} depth {depth:<3} {count / elapsed:9.0f} requests/s {rate:7.0f} MB/s")
     for name, size in (("1 MB", 1 << 20), ("64 KB", 1 << 16)):
         frames = [fetch_frame(position, size) for position in range(0, FILE_BYTES - size, size)]
         _, elapsed, got = client.pump(frames, 2, seconds)

@@ -2,6 +2,7 @@
 
 import asyncio
 import heapq
+import itertools
 from random import Random
 from typing import Any
 
@@ -259,7 +260,7 @@ def test_the_pool_backs_off_from_a_dead_address_and_comes_back() -> None:
             with pytest.raises(NetworkError):
                 await pool.get(world.host, 7)
             attempts.append(loop.time())
-        waits = [later - earlier for earlier, later in zip(attempts, attempts[1:], strict=False)]
+        waits = [later - earlier for earlier, later in itertools.pairwise(attempts)]
         assert 0.03 < waits[0] < 0.08 and 0.7 < waits[-1] < 1.3 and max(waits) < 1.3
         server = await serve(world, Replies(), port=7)
         connection = await pool.get(world.host, 7)

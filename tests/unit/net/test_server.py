@@ -3,23 +3,26 @@
 import asyncio
 import logging
 import os
-import socket
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from unit.net.wire_world import (
     Body,
+    Parked,
     World,
+    connect,
+    count_up,
     fetch_request,
     fetch_response,
+    offset_of,
     produce_request,
     produce_response,
     raw_client,
     request_bytes,
     run_in_simulation,
     run_real,
+    serve,
 )
 
 from barnabas.log.errors import (
@@ -30,15 +33,13 @@ from barnabas.log.errors import (
     RequestTimedOutError,
     UnsupportedVersionError,
 )
-from barnabas.net.dispatcher import Dispatcher, Handler, RequestContext, answering
+from barnabas.net.dispatcher import RequestContext, answering
 from barnabas.net.limits import IDLE_BUFFER_BYTES, ServerLimits
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.codec import Chunk, DecodedRequest
 from barnabas.net.protocol.msgpack import PREAMBLE, ClientHello, MsgpackCodec, ServerHello, read_hello, write_hello
 from barnabas.net.protocol.requests import DescribeClusterRequest, FetchRequest, ListGroupsRequest, ProduceRequest
 from barnabas.net.protocol.responses import EmptyResponse, ErrorResponse, ListGroupsResponse, ProduceResponse, Response
-from barnabas.net.rpc import RpcConnection
-from barnabas.net.server import Server
 
 Run = Callable[[Body], None]
 
@@ -47,92 +48,6 @@ Run = Callable[[Body], None]
 def run(request: pytest.FixtureRequest) -> Run:
     found: Run = request.param
     return found
-
-
-async def serve(world: World, handlers: dict[ApiKey, Handler], **options: Any) -> Server:
-    server = Server(world.server, Dispatcher(handlers), **options)
-    await server.start(world.host, 0)
-    return server
-
-
-async def connect(world: World, server: Server) -> RpcConnection:
-    return await RpcConnection.open(world.client, *server.address, client_id="tester")
-
-
-def offset_of(decoded_frame: bytes) -> tuple[int, int]:
-    """Correlation id and base offset of a produce answer."""
-    codec = MsgpackCodec()
-    received = codec.decode_response(memoryview(decoded_frame))
-    response = codec.response_body(ProduceRequest, received)
-    assert isinstance(response, ProduceResponse)
-    return received.correlation_id, response.partitions[0].base_offset
-
-
-def count_up() -> Handler:
-    """A produce handler that gives each batch the next offset."""
-    next_offset = 0
-
-    def produce(request: ProduceRequest, context: RequestContext, reply: Any) -> None:
-        nonlocal next_offset
-        if request.acks == 0:
-            context.no_reply()
-        else:
-            reply(produce_response(next_offset))
-        next_offset += 1
-
-    return produce
-
-
-class Parked:
-    """A handler that keeps its requests until the test answers them."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[Any, RequestContext, Any]] = []
-        self.disconnected = 0
-        self._arrived = asyncio.Event()
-
-    def __call__(self, request: Any, context: RequestContext, reply: Any) -> None:
-        self.calls.append((request, context, reply))
-        context.on_disconnect(self._gone)
-        self._arrived.set()
-
-    def _gone(self) -> None:
-        self.disconnected += 1
-        self._arrived.set()
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        while not condition():
-            self._arrived.clear()
-            await self._arrived.wait()
-
-
-class ReadRegion:
-    """A file region without a file, as the simulation has it."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.position = 0
-        self.size_bytes = len(data)
-
-    def fileno(self) -> int | None:
-        return None
-
-    def read(self) -> bytes:
-        return self.data
-
-
-class FileOnDisk:
-    def __init__(self, file: Any, position: int, size_bytes: int) -> None:
-        self.file = file
-        self.position = position
-        self.size_bytes = size_bytes
-
-    def fileno(self) -> int | None:
-        descriptor: int = self.file.fileno()
-        return descriptor
-
-    def read(self) -> bytes:
-        return os.pread(self.file.fileno(), self.size_bytes, self.position)
 
 
 def test_hello_tells_versions_cluster_and_node(run: Run) -> None:
@@ -587,110 +502,6 @@ def test_silent_and_idle_connections_are_closed_in_simulated_time() -> None:
         await server.close()
 
     run_in_simulation(body)
-
-
-def test_regions_without_a_file_are_read(run: Run) -> None:
-    data = os.urandom(1 << 20)
-
-    def fetch(request: FetchRequest, context: RequestContext, reply: Any) -> None:
-        reply(fetch_response(ReadRegion(data), b"small", ReadRegion(b"s")))
-
-    async def body(world: World) -> None:
-        server = await serve(world, {ApiKey.FETCH: fetch})
-        connection = await connect(world, server)
-        for _ in range(3):
-            assert await connection.call(fetch_request(), timeout_ms=9000) == fetch_response(data, b"small", b"s")
-        await connection.close()
-        await server.close()
-
-    run(body)
-
-
-@pytest.fixture
-def segment(tmp_path: Path) -> Any:
-    path = tmp_path / "segment"
-    path.write_bytes(os.urandom(8 << 20))
-    with path.open("rb") as file:
-        yield file
-
-
-def test_large_regions_reach_a_client_that_reads_slowly(segment: Any) -> None:
-    """Mixed with small answers, more than the socket takes at once: order and bytes must be right."""
-    whole = os.pread(segment.fileno(), 8 << 20, 0)
-    asked = 0
-
-    def fetch(request: FetchRequest, context: RequestContext, reply: Any) -> None:
-        nonlocal asked
-        position = request.partitions[0].fetch_offset
-        size = request.partitions[0].max_bytes
-        asked += 1
-        reply(fetch_response(FileOnDisk(segment, position, size), b"tail", FileOnDisk(segment, 5, 300)))
-
-    async def body(world: World) -> None:
-        server = await serve(world, {ApiKey.FETCH: fetch, ApiKey.PRODUCE: count_up()})
-        client = await raw_client(world, server.address)
-        sock: socket.socket = client.transport.get_extra_info("socket")
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)
-        client.transport.pause_reading()
-        wanted: list[bytes | None] = []
-        for number in range(1, 61):
-            size = (1 << 20, 300, 256 << 10, 100_000)[number % 4]
-            position = number * 10_001
-            if number % 5:
-                client.transport.write(request_bytes(number, fetch_request(position, size)))
-                wanted.append(whole[position : position + size] + b"tail" + whole[5:305])
-            else:
-                client.transport.write(request_bytes(number, produce_request()))
-                wanted.append(None)
-        probe = await connect(world, server)
-        await probe.call(produce_request(), timeout_ms=9000)
-        client.transport.resume_reading()
-        for number, records in enumerate(wanted, 1):
-            frame = await client.frame()
-            assert MsgpackCodec().decode_response(memoryview(frame)).correlation_id == number
-            assert records is None or frame.endswith(records)
-        client.transport.close()
-        await probe.close()
-        await server.close()
-        assert asked == 48
-
-    run_real(body)
-
-
-def test_a_client_that_goes_while_a_region_is_being_sent(segment: Any) -> None:
-    def fetch(request: FetchRequest, context: RequestContext, reply: Any) -> None:
-        reply(fetch_response(FileOnDisk(segment, 0, 8 << 20)))
-
-    async def body(world: World) -> None:
-        server = await serve(world, {ApiKey.FETCH: fetch})
-        client = await raw_client(world, server.address)
-        client.transport.pause_reading()
-        client.transport.write(b"".join(request_bytes(number, fetch_request()) for number in range(1, 9)))
-        probe = await connect(world, server)
-        await probe.call(fetch_request(), timeout_ms=9000)
-        client.transport.abort()
-        await client.closed
-        while server.connection_count > 1:
-            await probe.call(fetch_request(), timeout_ms=9000)
-        await probe.close()
-        await server.close()
-
-    run_real(body)
-
-
-def test_a_file_that_became_shorter_ends_the_connection(segment: Any, tmp_path: Path) -> None:
-    def fetch(request: FetchRequest, context: RequestContext, reply: Any) -> None:
-        reply(fetch_response(FileOnDisk(segment, (8 << 20) - 100_000, request.max_bytes)))
-
-    async def body(world: World) -> None:
-        server = await serve(world, {ApiKey.FETCH: fetch})
-        for size in (1 << 20, 150_000):  # By sendfile and by pread.
-            connection = await connect(world, server)
-            with pytest.raises(NetworkError):
-                await connection.call(fetch_request(max_bytes=size), timeout_ms=9000)
-        await server.close()
-
-    run_real(body)
 
 
 def test_large_requests_and_answers_pass_both_ways(run: Run) -> None:

@@ -9,7 +9,9 @@ from typing import Any
 from simulation.loop import run_simulated
 from simulation.network import SimulatedNetwork
 
+from barnabas.net.dispatcher import Dispatcher, Handler, RequestContext
 from barnabas.net.network import Network
+from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.msgpack import PREAMBLE, ClientHello, MsgpackCodec, write_hello
 from barnabas.net.protocol.requests import (
     FetchPartition,
@@ -24,6 +26,8 @@ from barnabas.net.protocol.responses import (
     ProducePartitionResponse,
     ProduceResponse,
 )
+from barnabas.net.rpc import RpcConnection
+from barnabas.net.server import Server
 from barnabas.net.tcp import TcpNetwork
 
 
@@ -134,3 +138,60 @@ def fetch_response(*records: Any) -> FetchResponse:
             for index, item in enumerate(records)
         )
     )
+
+
+async def serve(world: World, handlers: dict[ApiKey, Handler], **options: Any) -> Server:
+    server = Server(world.server, Dispatcher(handlers), **options)
+    await server.start(world.host, 0)
+    return server
+
+
+async def connect(world: World, server: Server) -> RpcConnection:
+    return await RpcConnection.open(world.client, *server.address, client_id="tester")
+
+
+def offset_of(decoded_frame: bytes) -> tuple[int, int]:
+    """Correlation id and base offset of a produce answer."""
+    codec = MsgpackCodec()
+    received = codec.decode_response(memoryview(decoded_frame))
+    response = codec.response_body(ProduceRequest, received)
+    assert isinstance(response, ProduceResponse)
+    return received.correlation_id, response.partitions[0].base_offset
+
+
+def count_up() -> Handler:
+    """A produce handler that gives each batch the next offset."""
+    next_offset = 0
+
+    def produce(request: ProduceRequest, context: RequestContext, reply: Any) -> None:
+        nonlocal next_offset
+        if request.acks == 0:
+            context.no_reply()
+        else:
+            reply(produce_response(next_offset))
+        next_offset += 1
+
+    return produce
+
+
+class Parked:
+    """A handler that keeps its requests until the test answers them."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, RequestContext, Any]] = []
+        self.disconnected = 0
+        self._arrived = asyncio.Event()
+
+    def __call__(self, request: Any, context: RequestContext, reply: Any) -> None:
+        self.calls.append((request, context, reply))
+        context.on_disconnect(self._gone)
+        self._arrived.set()
+
+    def _gone(self) -> None:
+        self.disconnected += 1
+        self._arrived.set()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self._arrived.clear()
+            await self._arrived.wait()

@@ -240,7 +240,7 @@ class IsrCluster:
 
     def _controller_tick(self) -> None:
         self.controller.expire_sessions(self.now_s)
-        self.dirty -= self.controller.isr - self.controller.fenced
+        self._forgive()
         self.publish()
         self.at(0.3, self._controller_tick)
 
@@ -256,8 +256,14 @@ class IsrCluster:
         answer = self.controller.alter_partition(node_id, broker_epoch, proposal)
         self.send(CONTROLLER, node_id, self._on_isr_answer, proposal, answer)
         if self.controller.offset != before:
-            self.dirty -= self.controller.isr
+            self._forgive()
             self.publish()
+
+    def _forgive(self) -> None:
+        """A broker that lost data has it all again once its new incarnation is in the ISR."""
+        for node_id in self.dirty & self.controller.isr:
+            if self.controller.incarnations.get(node_id) == self.brokers[node_id].incarnation:
+                self.dirty.discard(node_id)
 
     # --- brokers -----------------------------------------------------------------------------------------------------
 

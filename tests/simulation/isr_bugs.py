@@ -11,7 +11,9 @@ from barnabas.log.replication.partition import Partition, PartitionRead
 from .isr_cluster import Scenario
 
 
-def _with_machines(name: str, leader: type[LeaderState] = LeaderState, follower: type[FollowerState] = FollowerState) -> type[Partition]:
+def _with_machines(
+    name: str, leader: type[LeaderState] = LeaderState, follower: type[FollowerState] = FollowerState
+) -> type[Partition]:
     """A partition whose machines are exchanged for faulty ones as soon as it has them."""
 
     class Faulty(Partition):
@@ -111,14 +113,15 @@ class ServesUncommitted(Partition):
         return self.log.log_end_offset
 
 
+FORGETS_UNANSWERED = Scenario(partition_class=_with_machines("Forgets", leader=ForgetsUnanswered))  # bug class 5
 LOSSY = False  # flush_always: power cuts lose data, within the promise
 
+# Bug class 5 is not among them: it takes thousands of seeds, so a directed test stands for it.
 PLANTED: dict[str, Scenario] = {
     "truncates_to_high_watermark": Scenario(partition_class=TruncatesToHighWatermark),
     "compares_offsets_only": Scenario(partition_class=ComparesOffsetsOnly),
     "any_answer_counts": Scenario(partition_class=_with_machines("AnyAnswer", follower=AnyAnswerCounts)),
     "shrinks_at_once": Scenario(partition_class=_with_machines("ShrinksAtOnce", leader=ShrinksAtOnce)),
-    "forgets_unanswered": Scenario(partition_class=_with_machines("Forgets", leader=ForgetsUnanswered)),
     "expands_early": Scenario(partition_class=_with_machines("ExpandsEarly", leader=ExpandsEarly)),
     "acknowledges_alone": Scenario(partition_class=_with_machines("Alone", leader=AcknowledgesAlone)),
     "ignores_min_isr": Scenario(

@@ -1,7 +1,8 @@
 """Some brokers with one partition, a model controller, clients and faults, on virtual time and from one seed.
 
-The partitions, their machines and the purgatory are the real ones. Every invariant of DESIGN.md, section 7, that concerns
-one partition is checked after each event; a breach raises `Violation` (or an AssertionError of the machines themselves).
+The partitions, their machines and the purgatory are the real ones. Every invariant of DESIGN.md, section 7, that
+concerns one partition is checked after each event; a breach raises `Violation` (or an AssertionError of the machines
+themselves).
 """
 
 import heapq
@@ -116,8 +117,7 @@ class IsrCluster:
         log = MemoryLog(TP, min_insync_replicas=self.scenario.min_isr, flush_always=self.flush_always)
         log.appended_hashes = self.appended
         partition = self.scenario.partition_class(log, node_id, replica_lag_time_max_ms=LAG_MS)
-        broker = SimBroker(node_id, log, partition, Purgatory(lambda _: partition))
-        return broker
+        return SimBroker(node_id, log, partition, Purgatory(lambda _: partition))
 
     @property
     def now_ms(self) -> int:
@@ -209,7 +209,9 @@ class IsrCluster:
         while count and self.committed_epochs[count - 1] >= leader_epoch:
             count -= 1
         if broker.log.log_end_offset < count or broker.log.hash_at(count) != self.committed_hashes[count]:
-            raise Violation(f"leader {broker.node_id} of epoch {leader_epoch} lacks what was committed before: {self.describe()}")
+            raise Violation(
+                f"leader {broker.node_id} of epoch {leader_epoch} lacks what was committed before: {self.describe()}"
+            )
 
     def _check_committed(self, broker: SimBroker, leader_epoch: int) -> None:
         """What a leader shows below its high watermark never changes, and is in every replica that may lead next."""
@@ -305,7 +307,9 @@ class IsrCluster:
         for effect in effects:
             match effect:
                 case ProposeIsr():
-                    self.send(broker.node_id, CONTROLLER, self._on_proposal, broker.node_id, broker.broker_epoch, effect)
+                    self.send(
+                        broker.node_id, CONTROLLER, self._on_proposal, broker.node_id, broker.broker_epoch, effect
+                    )
                     self.at(CALL_TIMEOUT_S, self._isr_time_out, broker, broker.incarnation, effect)
                 case HighWatermarkAdvanced() | LogEndAdvanced() | LeadershipLost():
                     self._answer_all(broker, broker.purgatory.check(TP))
@@ -328,14 +332,29 @@ class IsrCluster:
         if position is not None:
             broker.fetch_sent_s, broker.asked = self.now_s, position
             self.send(
-                broker.node_id, position.leader, self._on_fetch, broker.node_id, broker.incarnation, broker.broker_epoch, position
+                broker.node_id,
+                position.leader,
+                self._on_fetch,
+                broker.node_id,
+                broker.incarnation,
+                broker.broker_epoch,
+                position,
             )
 
-    def _on_fetch(self, leader: SimBroker, node_id: int, incarnation: int, broker_epoch: int, position: FetchPosition) -> None:
+    def _on_fetch(
+        self, leader: SimBroker, node_id: int, incarnation: int, broker_epoch: int, position: FetchPosition
+    ) -> None:
         self._answer_fetch(leader, node_id, incarnation, broker_epoch, position, is_first_read=True)
 
     def _answer_fetch(
-        self, leader: SimBroker, node_id: int, incarnation: int, broker_epoch: int, position: FetchPosition, *, is_first_read: bool
+        self,
+        leader: SimBroker,
+        node_id: int,
+        incarnation: int,
+        broker_epoch: int,
+        position: FetchPosition,
+        *,
+        is_first_read: bool,
     ) -> None:
         effects: list[Effect] = []
         try:
@@ -397,12 +416,19 @@ class IsrCluster:
         if guess >= 0:
             self.send(CLIENT, guess, self._on_produce, self.outstanding[client])
         if self.rng.random() < 0.3:
-            self.send(CLIENT, self.rng.randrange(self.node_count), self._on_consume, self.rng.randrange(len(self.committed) + 3))
+            self.send(
+                CLIENT,
+                self.rng.randrange(self.node_count),
+                self._on_consume,
+                self.rng.randrange(len(self.committed) + 3),
+            )
         self.at(0.02 + self.rng.random() * 0.05, self._client_tick, client)
 
     def _on_produce(self, broker: SimBroker, value: Value) -> None:
         try:
-            info, required_offset, effects = broker.partition.append_as_leader(batch(value), acks=ACKS_ALL, now_ms=self.now_ms)
+            info, required_offset, effects = broker.partition.append_as_leader(
+                batch(value), acks=ACKS_ALL, now_ms=self.now_ms
+            )
         except BarnabasError:
             return
         if info.duplicate and broker.log.records[info.last_offset][1] != value:
@@ -422,7 +448,9 @@ class IsrCluster:
 
     def _on_consume(self, broker: SimBroker, offset: int) -> None:
         try:
-            read = broker.partition.read_for_consumer(offset, max_bytes=FETCH_BYTES, allow_follower=self.rng.random() < 0.5)
+            read = broker.partition.read_for_consumer(
+                offset, max_bytes=FETCH_BYTES, allow_follower=self.rng.random() < 0.5
+            )
         except BarnabasError:
             return
         self._check_read(bytes(read.records), f"broker {broker.node_id}")  # type: ignore[arg-type]
@@ -466,7 +494,8 @@ class IsrCluster:
             self.at(0.0001, self._deliver, *message)
 
     def _crash(self, broker: SimBroker, is_power_loss: bool) -> None:
-        """Without flush before the acknowledgement the promise covers min.insync.replicas - 1 lossy crashes at a time."""
+        """Without flush before the acknowledgement the promise covers min.insync.replicas - 1 lossy crashes at a
+        time."""
         if is_power_loss and not self.flush_always:
             if len(self.dirty | {broker.node_id}) > self.scenario.min_isr - 1:
                 is_power_loss = False
@@ -474,7 +503,7 @@ class IsrCluster:
                 self.dirty.add(broker.node_id)
         broker.is_up, broker.is_paused, broker.inbox = False, False, []
         broker.incarnation += 1
-        broker.lost_data = is_power_loss and not self.flush_always or broker.lost_data and broker.broker_epoch == 0
+        broker.lost_data = (is_power_loss and not self.flush_always) or (broker.lost_data and broker.broker_epoch == 0)
         log = broker.log
         if is_power_loss:
             log.power_cut(self.rng.randint(log.flushed, log.log_end_offset))

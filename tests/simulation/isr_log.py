@@ -44,7 +44,12 @@ class MemoryConfig:
 
 class MemoryLog:
     def __init__(
-        self, topic_partition: TopicPartition, topic_id: str = "t1", *, min_insync_replicas: int = 1, flush_always: bool = True
+        self,
+        topic_partition: TopicPartition,
+        topic_id: str = "t1",
+        *,
+        min_insync_replicas: int = 1,
+        flush_always: bool = True,
     ) -> None:
         self.topic_partition, self.topic_id = topic_partition, topic_id
         self.config = MemoryConfig(min_insync_replicas)

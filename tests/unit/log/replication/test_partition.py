@@ -72,7 +72,13 @@ def produce(partition: Partition, *sequences: int, now_ms: int = 0, acks: int = 
 
 
 def fetch(
-    partition: Partition, replica_id: int, offset: int, *, now_ms: int = 0, broker_epoch: int | None = None, epoch: int | None = None
+    partition: Partition,
+    replica_id: int,
+    offset: int,
+    *,
+    now_ms: int = 0,
+    broker_epoch: int | None = None,
+    epoch: int | None = None,
 ) -> list[Effect]:
     """A follower whose log agrees with the leader's says that it has everything before `offset`."""
     last = partition.log.records[offset - 1][0] if offset else -1
@@ -354,8 +360,6 @@ def test_a_strangers_fetch_moves_nothing():
 def test_a_follower_about_to_join_is_waited_for_as_long_as_it_keeps_up():
     a = leader(isr=(1,))
     fetch(a, 2, 0)
-    a.isr_answered(ProposeIsr(topic_partition=TP, topic_id="t1", leader_epoch=4, partition_epoch=0, isr=(), proposal_id=1),
-                   IsrAnswer(), 0)  # fmt: skip
     produce(a, 1)
     assert a.high_watermark == 0
     a.make_leader(assignment(1, 5, partition_epoch=51, isr=(1,)), 1)  # the controller refused

@@ -36,7 +36,13 @@ class Logs:
 
 
 def assigned(
-    number: int, leader: int, *, epoch: int = 1, topic_id: str = "t1", isr: tuple[int, ...] = (1, 2), replicas: tuple[int, ...] = (1, 2)
+    number: int,
+    leader: int,
+    *,
+    epoch: int = 1,
+    topic_id: str = "t1",
+    isr: tuple[int, ...] = (1, 2),
+    replicas: tuple[int, ...] = (1, 2),
 ) -> PartitionAssignment:
     return PartitionAssignment(
         topic_partition=TopicPartition("t", number),
@@ -132,7 +138,9 @@ def test_brokers_that_are_fenced_release_the_high_watermark():
     replicas.apply([assigned(0, 1, isr=(1,))], (), 0)
     partition = replicas.partition(TopicPartition("t", 0))
     assert partition.leader_state is not None
-    partition.read_for_follower(2, broker_epoch=2, offset=0, max_bytes=1, current_leader_epoch=1, last_fetched_epoch=-1, now_ms=0)
+    partition.read_for_follower(
+        2, broker_epoch=2, offset=0, max_bytes=1, current_leader_epoch=1, last_fetched_epoch=-1, now_ms=0
+    )
     partition.make_leader(assigned(0, 1, epoch=2, isr=(1,)), 0)
     replicas.brokers_changed({1: 1}, 0)
     partition.append_as_leader(batch((0, 1)), acks=1, now_ms=0)

@@ -128,8 +128,10 @@ class ReplicaFetcher:
         try:
             async with asyncio.timeout(None) as self._waiting:
                 response = await self._connection.call(request, CALL_TIMEOUT_MS)
-        except TimeoutError:
-            return None  # `add` ended it
+        except TimeoutError as error:
+            if not self._is_changed.is_set():
+                await self._back_off(repr(error))
+            return None  # otherwise `add` ended it
         except BarnabasError as error:
             await self._back_off(error.message)
             return None

@@ -263,8 +263,8 @@ class Partition:
                 self._check_epoch(leader_epoch)
             if acks == ACKS_ALL and leading.is_under_min_isr:
                 raise NotEnoughReplicasError(
-                    f"{self.topic_partition} has {len(leading.isr.isr)} in-sync replicas where min.insync.replicas asks "
-                    f"for {leading.effective_min_isr}; bring brokers back, or lower the setting"
+                    f"{self.topic_partition} has {len(leading.isr.isr)} in-sync replicas where min.insync.replicas "
+                    f"asks for {leading.effective_min_isr}; bring brokers back, or lower the setting"
                 )
             info = self.log.append_as_leader(buffer, leader_epoch=self.leader_epoch, now_ms=now_ms)
             if info.duplicate:

@@ -1,7 +1,8 @@
 """Some brokers with one partition, a model controller, clients and faults, on virtual time and from one seed.
 
-The partitions, their machines and the purgatory are the real ones. Every invariant of DESIGN.md, section 7, that concerns
-one partition is checked after each event; a breach raises `Violation` (or an AssertionError of the machines themselves).
+The partitions, their machines and the purgatory are the real ones. Every invariant of DESIGN.md, section 7, that
+concerns one partition is checked after each event; a breach raises `Violation` (or an AssertionError of the machines
+themselves).
 """
 
 import heapq
@@ -116,8 +117,7 @@ class IsrCluster:
         log = MemoryLog(TP, min_insync_replicas=self.scenario.min_isr, flush_always=self.flush_always)
         log.appended_hashes = self.appended
         partition = self.scenario.partition_class(log, node_id, replica_lag_time_max_ms=LAG_MS)
-        broker = SimBroker(node_id, log, partition, Purgatory(lambda _: partition))
-        return broker
+        return SimBroker(node_id, log, partition, Purgatory(lambda _: partition))
 
     @property
     def now_ms(self) -> int:
@@ -242,7 +242,7 @@ class IsrCluster:
 
     def _controller_tick(self) -> None:
         self.controller.expire_sessions(self.now_s)
-        self.dirty -= self.controller.isr - self.controller.fenced
+        self._forgive()
         self.publish()
         self.at(0.3, self._controller_tick)
 
@@ -258,8 +258,14 @@ class IsrCluster:
         answer = self.controller.alter_partition(node_id, broker_epoch, proposal)
         self.send(CONTROLLER, node_id, self._on_isr_answer, proposal, answer)
         if self.controller.offset != before:
-            self.dirty -= self.controller.isr
+            self._forgive()
             self.publish()
+
+    def _forgive(self) -> None:
+        """A broker that lost data has it all again once its new incarnation is in the ISR."""
+        for node_id in self.dirty & self.controller.isr:
+            if self.controller.incarnations.get(node_id) == self.brokers[node_id].incarnation:
+                self.dirty.discard(node_id)
 
     # --- brokers -----------------------------------------------------------------------------------------------------
 
@@ -488,7 +494,8 @@ class IsrCluster:
             self.at(0.0001, self._deliver, *message)
 
     def _crash(self, broker: SimBroker, is_power_loss: bool) -> None:
-        """Without flush before the acknowledgement the promise covers min.insync.replicas - 1 lossy crashes at a time."""
+        """Without flush before the acknowledgement the promise covers min.insync.replicas - 1 lossy crashes at a
+        time."""
         if is_power_loss and not self.flush_always:
             if len(self.dirty | {broker.node_id}) > self.scenario.min_isr - 1:
                 is_power_loss = False
@@ -496,7 +503,7 @@ class IsrCluster:
                 self.dirty.add(broker.node_id)
         broker.is_up, broker.is_paused, broker.inbox = False, False, []
         broker.incarnation += 1
-        broker.lost_data = is_power_loss and not self.flush_always or broker.lost_data and broker.broker_epoch == 0
+        broker.lost_data = (is_power_loss and not self.flush_always) or (broker.lost_data and broker.broker_epoch == 0)
         log = broker.log
         if is_power_loss:
             log.power_cut(self.rng.randint(log.flushed, log.log_end_offset))

@@ -21,7 +21,7 @@ from barnabas.kraft.requests import RegisterBroker
 from barnabas.log.config import LogConfig
 from barnabas.log.errors import BarnabasError
 from barnabas.log.files import Files
-from barnabas.log.log_manager import LogManager
+from barnabas.log.log_manager import LogManager, new_directory_id
 from barnabas.log.replication.effects import StartFetching, StopFetching, StorageFailed
 from barnabas.log.replication.replica_manager import ReplicaManager
 
@@ -81,6 +81,7 @@ class Broker:
             config.data_folders(),
             node_id=config.node_id,
             defaults=LogConfig.from_map(config.topic_defaults()),
+            new_directory_id=lambda: new_directory_id(ports.rng.randbytes(16)),
         )
         self.pool = RpcPool(ports.network, client_id=f"broker-{config.node_id}", random=ports.rng)
 

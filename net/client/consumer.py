@@ -6,9 +6,8 @@ never committed, and a partition never taken, behind its back.
 """
 
 import asyncio
-import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from random import Random
 from typing import Self
 from uuid import UUID
@@ -26,8 +25,9 @@ from .errors import (
     NotAssignedError,
 )
 from .fetcher import FetchConfig, Fetcher
-from .group_membership import Change, GroupMembership, Subscription
+from .group_membership import Change, Subscription
 from .group_session import GroupSession, commit_offsets, fetch_committed
+from .listener import Listener, tell
 from .offset_lookup import EARLIEST, LATEST, list_offsets
 from .partition_state import Cursor, PartitionState
 from .positions import PositionFinder
@@ -35,7 +35,6 @@ from .records import ConsumerRecord, OffsetAndTimestamp, RecordColumns
 
 logger = logging.getLogger("barnabas.consumer")
 
-Listener = Callable[[list[TopicPartition]], Awaitable[None] | None]
 MAX_POLL_RECORDS = 10_000  # Of one `poll`, unless told otherwise: enough to make the call itself free.
 _FOREVER_MS = 86_400_000  # How long `async for` waits at a time.
 
@@ -90,6 +89,11 @@ class Consumer:
             auto_commit_interval_ms=auto_commit_interval_ms,
             max_poll_interval_ms=max_poll_interval_ms,
             partition_max_bytes=partition_max_bytes,
+            instance_id=instance_id,
+            assignor=assignor,
+            session_timeout_ms=session_timeout_ms,
+            rebalance_timeout_ms=max_poll_interval_ms if rebalance_timeout_ms < 0 else rebalance_timeout_ms,
+            rack=rack,
         )
         if pattern is not None and group is None:
             raise InvalidRequestError("a pattern needs a group: the coordinator matches it against the topics")
@@ -111,10 +115,6 @@ class Consumer:
             rng=rng,
         )
         self._subscription = Subscription(topics=tuple(dict.fromkeys(topics)), pattern=pattern)
-        self._instance_id = instance_id
-        self._assignor = assignor
-        self._session_timeout_ms = session_timeout_ms
-        self._rebalance_timeout_ms = max_poll_interval_ms if rebalance_timeout_ms < 0 else rebalance_timeout_ms
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
         self._states: dict[TopicPartition, PartitionState] = {}  # In the order in which they are served.
@@ -225,7 +225,7 @@ class Consumer:
             self._session.membership.subscribe(subscription)
             self._session.wake()
         else:
-            self._session = self._join(self._config.group, subscription)
+            self._session = self._join(subscription)
 
     async def _assign_whole_topics(self, topics: tuple[str, ...]) -> None:
         for topic in topics:
@@ -235,21 +235,11 @@ class Consumer:
         self._add([partition for partition in wanted if partition not in self._states])
         self._positions.find_soon()
 
-    def _join(self, group: str, subscription: Subscription) -> GroupSession:
-        membership = GroupMembership(
-            group,
-            str(UUID(int=self._client.rng.getrandbits(128), version=4)),
-            subscription,
-            instance_id=self._instance_id,
-            rack=self._fetch_config.rack or None,
-            client_id=self._client.client_id,
-            session_timeout_ms=self._session_timeout_ms,
-            rebalance_timeout_ms=self._rebalance_timeout_ms,
-            assignor=self._assignor,
-        )
+    def _join(self, subscription: Subscription) -> GroupSession:
+        member_id = str(UUID(int=self._client.rng.getrandbits(128), version=4))
         return GroupSession(
             self._client,
-            membership,
+            self._config.membership(member_id, self._client.client_id, subscription),
             on_change=self._group_changed,
             on_error=self._set_error,
             idle_ms=self._idle_ms,
@@ -548,7 +538,7 @@ class Consumer:
         lost = sorted(membership.take_lost())
         if lost:
             self._drop(lost)
-            await _tell(self._on_revoked, lost)
+            await tell(self._on_revoked, lost)
         change: Change = membership.change()
         if change.revoke:
             await self._revoke(session, sorted(change.revoke))
@@ -558,7 +548,7 @@ class Consumer:
             membership.adopted(adopt)
             session.wake()
             self._client.request_refresh()
-            await _tell(self._on_assigned, adopt)
+            await tell(self._on_assigned, adopt)
             self._positions.find_soon()
 
     async def _revoke(self, session: GroupSession, partitions: list[TopicPartition]) -> None:
@@ -566,7 +556,7 @@ class Consumer:
         if self._config.auto_commit:
             done = self._done_offsets(is_clean=False)
             await self._commit_quietly({partition: done[partition] for partition in partitions if partition in done})
-        await _tell(self._on_revoked, partitions)
+        await tell(self._on_revoked, partitions)
         self._drop(partitions)
         session.membership.revoked(partitions)
         session.wake()
@@ -608,10 +598,3 @@ class Consumer:
             raise ClientClosedError("the consumer is closed")
         if not self._is_started:
             raise ClientClosedError("the consumer is not started: use `async with Consumer(...)`, or await start()")
-
-
-async def _tell(listener: Listener | None, partitions: list[TopicPartition]) -> None:
-    if listener is not None:
-        outcome = listener(partitions)
-        if inspect.isawaitable(outcome):
-            await outcome

@@ -49,6 +49,9 @@ class ConsumerRecord(_Fields):
             return NotImplemented
         return (self.topic, self.partition) == (other.topic, other.partition) and tuple(self) == tuple(other)
 
+    def __ne__(self, other: object) -> bool:
+        return not self == other  # A tuple has its own, which would look at the fields only.
+
     def __hash__(self) -> int:
         return hash((self.topic, self.partition, self.offset))
 

@@ -15,12 +15,14 @@ from dataclasses import dataclass, field, replace
 
 from barnabas.log.murmur2 import murmur2_positive
 
+from .group_state import AnyGroupRecord
 from .image import SLOT_COUNT
 from .records import (
     CurrentAssignmentRecord,
     GroupRecord,
     MemberRecord,
     OffsetCommitRecord,
+    Record,
     RemoveGroupRecord,
     RemoveMemberRecord,
     RemoveOffsetRecord,
@@ -31,16 +33,7 @@ from .records import (
 PartitionKey = tuple[str, int]  # a plain tuple, never a TopicPartition: gc stops tracking only exact tuples of atoms
 OffsetValue = tuple[int, int, str, int]  # offset, leader epoch (-1: not known), metadata, commit timestamp in ms
 
-SlotStateRecord = (
-    GroupRecord
-    | RemoveGroupRecord
-    | MemberRecord
-    | RemoveMemberRecord
-    | TargetAssignmentRecord
-    | CurrentAssignmentRecord
-    | OffsetCommitRecord
-    | RemoveOffsetRecord
-)
+SlotStateRecord = AnyGroupRecord
 
 _STRIPPED = 0  # the coordinator epoch of a record that is kept as state
 
@@ -109,8 +102,9 @@ class SlotState:
     groups: dict[str, GroupState] = field(default_factory=dict)
     offsets: dict[str, dict[PartitionKey, OffsetValue]] = field(default_factory=dict)  # by group, none of them empty
 
-    def replay(self, record: SlotStateRecord) -> bool:
+    def replay(self, record: Record) -> bool:
         """Apply a record; False: it is void, because its coordinator has been replaced."""
+        assert isinstance(record, AnyGroupRecord)
         assert record.slot == self.slot
         if record.coordinator_epoch < self.coordinator_epoch:
             return False
@@ -234,18 +228,20 @@ class GroupSlots:
         """The slot, to read only."""
         return self._slots[slot]
 
-    def replay(self, record: SlotStateRecord | SlotRecord, index: int) -> bool:
+    def replay(self, record: Record, index: int) -> bool:
         """Apply a committed record; False: its coordinator epoch is older than the slot's newest one, so it is void."""
         assert index >= self.index
         self.index = index
         if isinstance(record, SlotRecord):
-            return self.on_slot_moved(record.slot, record.coordinator_epoch)
+            return self._writable(record.slot).moved(record.coordinator_epoch)
+        assert isinstance(record, AnyGroupRecord)
         if record.coordinator_epoch < self._slots[record.slot].coordinator_epoch:
             return False
         return self._writable(record.slot).replay(record)
 
-    def on_slot_moved(self, slot: int, coordinator_epoch: int) -> bool:
-        return self._writable(slot).moved(coordinator_epoch)
+    def on_slot_moved(self, slot: int, coordinator_epoch: int) -> None:
+        """From here on the records of older epochs are void. An older epoch than the newest known one changes nothing."""
+        self._writable(slot).moved(coordinator_epoch)
 
     def delete_topic(self, name: str) -> None:
         """Drop the offsets of a topic that was deleted: one that is created later under its name starts anew."""
@@ -256,7 +252,7 @@ class GroupSlots:
                 for group_id, key in doomed:
                     writable.remove_offset(group_id, key)
 
-    def records_of(self, slot: int) -> list[SlotStateRecord]:
+    def records_of(self, slot: int) -> list[Record]:
         """What rebuilds the slot exactly, after `on_slot_moved(slot, its coordinator epoch)`."""
         return list(self._slots[slot].records())
 

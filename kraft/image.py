@@ -64,6 +64,7 @@ class PartitionImage:
     eligible_leader_replicas: tuple[int, ...] = ()  # KIP-966
     adding_replicas: tuple[int, ...] = ()
     removing_replicas: tuple[int, ...] = ()
+    last_known_leader: int = NO_LEADER  # while there is no leader: who led last (KIP-966, "last known leader")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,20 +7,21 @@ everybody else's. Wire form of a command: msgpack [format version, controller ep
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, TypeVar
+from typing import ClassVar, TypeVar
 
 import msgpack
 
 from barnabas.log.value_codec import from_plain, to_plain
 
-from .image import Endpoint
+from .image import NO_LEADER, Endpoint
 
 FORMAT_VERSION = 1
 
 
-class Record(Protocol):
-    """Any of the frozen dataclasses below."""
+class Record:
+    """Base of the frozen dataclasses below."""
 
+    __slots__ = ()
     opcode: ClassVar[int]
 
 
@@ -67,10 +68,10 @@ def decode_batch(command: bytes) -> RecordBatch:
             raise UnknownRecordError(
                 f"metadata format {version}; this version reads {FORMAT_VERSION}: upgrade this broker"
             )
-        records = tuple(from_plain(_class_of(item[0]), item[1:]) for item in plain)
+        records: tuple[Record, ...] = tuple(from_plain(_class_of(item[0]), item[1:]) for item in plain)
     except UnknownRecordError:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever is wrong with it, it cannot be applied, and that must stop us
+    except Exception as error:  # whatever is wrong with it: it cannot be applied, and that must stop us
         raise UnknownRecordError(f"a metadata command cannot be read: {error!r}") from error
     return RecordBatch(controller_epoch=controller_epoch, records=records)
 
@@ -89,7 +90,7 @@ def _class_of(opcode: int) -> type:
 
 @record(1)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterRecord:
+class ClusterRecord(Record):
     """The first record ever: it names the cluster."""
 
     cluster_id: str
@@ -97,21 +98,22 @@ class ClusterRecord:
 
 @record(2)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ControllerRecord:
+class ControllerRecord(Record):
     """The first record of a controller's term: from here on it decides."""
 
     controller_id: int
+    controller_epoch: int = 0  # the raft term
 
 
 @record(3)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FeatureLevelRecord:
+class FeatureLevelRecord(Record):
     feature_level: int
 
 
 @record(4)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RegisterBrokerRecord:
+class RegisterBrokerRecord(Record):
     """The broker epoch is the quorum index of this record. A broker is registered fenced."""
 
     node_id: int
@@ -126,13 +128,13 @@ class RegisterBrokerRecord:
 
 @record(5)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnregisterBrokerRecord:
+class UnregisterBrokerRecord(Record):
     node_id: int
 
 
 @record(6)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerChangeRecord:
+class BrokerChangeRecord(Record):
     """Fences, unfences, or begins a controlled shutdown. Void unless the broker epoch is the current one."""
 
     node_id: int
@@ -143,7 +145,7 @@ class BrokerChangeRecord:
 
 @record(7)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerIdsRecord:
+class ProducerIdsRecord(Record):
     """All producer ids below `next_producer_id` have been given out in blocks."""
 
     next_producer_id: int
@@ -154,20 +156,20 @@ class ProducerIdsRecord:
 
 @record(20)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicRecord:
+class TopicRecord(Record):
     name: str
     topic_id: str
 
 
 @record(21)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RemoveTopicRecord:
+class RemoveTopicRecord(Record):
     topic_id: str
 
 
 @record(22)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionRecord:
+class PartitionRecord(Record):
     """A new partition, or the whole new state of one (what it says of the epochs is final)."""
 
     topic_id: str
@@ -180,11 +182,12 @@ class PartitionRecord:
     eligible_leader_replicas: tuple[int, ...] = ()
     adding_replicas: tuple[int, ...] = ()
     removing_replicas: tuple[int, ...] = ()
+    last_known_leader: int = NO_LEADER
 
 
 @record(23)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionChangeRecord:
+class PartitionChangeRecord(Record):
     """Changes of one partition; None leaves a field as it is.
 
     Replay adds 1 to the partition epoch, and 1 to the leader epoch when `leader` is given (even the same leader again).
@@ -198,6 +201,7 @@ class PartitionChangeRecord:
     eligible_leader_replicas: tuple[int, ...] | None = None
     adding_replicas: tuple[int, ...] | None = None
     removing_replicas: tuple[int, ...] | None = None
+    last_known_leader: int | None = None
 
 
 TOPIC_RESOURCE = 2  # Kafka's ConfigResource types
@@ -206,7 +210,7 @@ BROKER_RESOURCE = 4
 
 @record(24)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigRecord:
+class ConfigRecord(Record):
     """One configuration value; None removes it. `resource` is a topic's name, or a node id ("" for all brokers)."""
 
     resource_type: int
@@ -220,7 +224,7 @@ class ConfigRecord:
 
 @record(40)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlotRecord:
+class SlotRecord(Record):
     """A slot moves to another coordinator."""
 
     slot: int
@@ -230,7 +234,7 @@ class SlotRecord:
 
 @record(41)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupRecord:
+class GroupRecord(Record):
     """A group, created or changed. `group_epoch` grows when the wanted assignment may change (members, topics)."""
 
     slot: int
@@ -246,7 +250,7 @@ class GroupRecord:
 
 @record(42)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RemoveGroupRecord:
+class RemoveGroupRecord(Record):
     """A group and all its members are gone; its offsets go with `RemoveOffsetRecord`."""
 
     slot: int
@@ -264,7 +268,7 @@ class TopicPartitions:
 
 @record(43)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemberRecord:
+class MemberRecord(Record):
     """A member joined, or changed what it wants."""
 
     slot: int
@@ -285,7 +289,7 @@ class MemberRecord:
 
 @record(44)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RemoveMemberRecord:
+class RemoveMemberRecord(Record):
     slot: int
     coordinator_epoch: int
     group_id: str
@@ -294,7 +298,7 @@ class RemoveMemberRecord:
 
 @record(45)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TargetAssignmentRecord:
+class TargetAssignmentRecord(Record):
     """What a member shall own once everybody else has let go."""
 
     slot: int
@@ -306,7 +310,7 @@ class TargetAssignmentRecord:
 
 @record(46)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CurrentAssignmentRecord:
+class CurrentAssignmentRecord(Record):
     """What a member owns now, and what it has been told to let go."""
 
     slot: int
@@ -323,7 +327,7 @@ class CurrentAssignmentRecord:
 
 @record(47)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetCommitRecord:
+class OffsetCommitRecord(Record):
     slot: int
     coordinator_epoch: int
     group_id: str
@@ -337,7 +341,7 @@ class OffsetCommitRecord:
 
 @record(48)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RemoveOffsetRecord:
+class RemoveOffsetRecord(Record):
     slot: int
     coordinator_epoch: int
     group_id: str

@@ -6,7 +6,7 @@ in its own process or by the broker-to-controller RPC. An error answers instead 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, TypeVar
+from typing import ClassVar, TypeVar
 
 import msgpack
 
@@ -17,7 +17,10 @@ from .image import Endpoint
 from .records import Record, RecordBatch, decode_batch, encode_batch
 
 
-class ControllerRequest(Protocol):
+class ControllerRequest:
+    """Base of the requests below."""
+
+    __slots__ = ()
     kind: ClassVar[int]
     response_type: ClassVar[type]
 
@@ -52,7 +55,7 @@ class Registered:
 
 @_request(1, Registered)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RegisterBroker:
+class RegisterBroker(ControllerRequest):
     node_id: int
     incarnation: str  # fresh for every start of a process: a retry of the same one gets the same broker epoch
     cluster_id: str  # "" when the broker's folders are empty
@@ -73,7 +76,7 @@ class HeartbeatAnswer:
 
 @_request(2, HeartbeatAnswer)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerHeartbeat:
+class BrokerHeartbeat(ControllerRequest):
     node_id: int
     broker_epoch: int
     metadata_offset: int  # of the image that the broker has applied
@@ -83,7 +86,7 @@ class BrokerHeartbeat:
 
 @_request(3, Done)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnregisterBroker:
+class UnregisterBroker(ControllerRequest):
     node_id: int
 
 
@@ -120,7 +123,7 @@ class AlterPartitionAnswer:
 
 @_request(4, AlterPartitionAnswer)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlterPartition:
+class AlterPartition(ControllerRequest):
     """A leader proposes new in-sync replica sets. Refused as a whole when the broker epoch of the leader is stale."""
 
     node_id: int
@@ -139,7 +142,7 @@ class TopicCreated:
 
 @_request(5, TopicCreated)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CreateTopic:
+class CreateTopic(ControllerRequest):
     name: str
     partition_count: int = -1  # -1: the cluster's default
     replication_factor: int = -1
@@ -150,13 +153,13 @@ class CreateTopic:
 
 @_request(6, Done)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteTopic:
+class DeleteTopic(ControllerRequest):
     name: str
 
 
 @_request(7, Done)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AddPartitions:
+class AddPartitions(ControllerRequest):
     name: str
     total_count: int
     assignment: tuple[tuple[int, ...], ...] = ()  # of the new partitions only
@@ -171,7 +174,7 @@ class ConfigChange:
 
 @_request(8, Done)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlterConfig:
+class AlterConfig(ControllerRequest):
     resource_type: int
     resource: str
     changes: tuple[ConfigChange, ...]
@@ -180,7 +183,7 @@ class AlterConfig:
 
 @_request(9, Done)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ElectLeader:
+class ElectLeader(ControllerRequest):
     """Preferred: back to the first replica. A target must be in the ISR (`partition transfer-leadership`)."""
 
     topic: str
@@ -197,14 +200,14 @@ class ProducerIdBlock:
 
 @_request(10, ProducerIdBlock)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AllocateProducerIds:
+class AllocateProducerIds(ControllerRequest):
     node_id: int
     broker_epoch: int
 
 
 @_request(11, Done)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AppendGroupRecords:
+class AppendGroupRecords(ControllerRequest):
     """A coordinator's records of one slot, as an encoded record batch; refused when its coordinator epoch is stale."""
 
     node_id: int
@@ -221,9 +224,30 @@ class AppendGroupRecords:
         return decode_batch(self.batch).records
 
 
+@_request(13, Done)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenewSlot(ControllerRequest):
+    """The coordinator of a slot asks for a newer coordinator epoch, which makes its earlier records void where they have
+    not been applied yet: after an append whose outcome it does not know. A repetition does no harm."""
+
+    node_id: int
+    slot: int
+    coordinator_epoch: int  # the one to be replaced
+
+
+@_request(14, Done)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FenceBroker(ControllerRequest):
+    """This incarnation of a broker is gone: its process took no connection any more. It need not be waited for until its
+    session ends; if it lives after all, its next heartbeat unfences it."""
+
+    node_id: int
+    broker_epoch: int
+
+
 @_request(12, Done)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AssignReplicas:
+class AssignReplicas(ControllerRequest):
     """A reassignment: the replicas that a partition shall have in the end; () cancels one under way."""
 
     topic: str

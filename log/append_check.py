@@ -18,6 +18,7 @@ from .errors import (
     RecordTooLargeError,
     UnsupportedCompressionError,
 )
+from .producer_state import AppendedBatch
 from .record_batch import (
     COMPRESSION_MASK,
     CONTROL_MASK,
@@ -70,8 +71,8 @@ def check_client_batches(
 ) -> list[PlacedBatch]:
     """Check every batch and say where it goes, from `next_offset` on; whatever base offset the client wrote is ignored.
 
-    Raises CorruptRecordError, RecordTooLargeError, InvalidRecordError, InvalidTimestampError, UnsupportedCompressionError.
-    Only a transaction coordinator may send control batches.
+    Raises CorruptRecordError, RecordTooLargeError, InvalidRecordError, InvalidTimestampError,
+    UnsupportedCompressionError. Only a transaction coordinator may send control batches.
     """
     placed: list[PlacedBatch] = []
     view = memoryview(buffer)
@@ -109,7 +110,8 @@ def check_client_batches(
 
 
 def stamp_append_time(buffer: bytearray | memoryview, batch: PlacedBatch, now_ms: int) -> PlacedBatch:
-    """Make `now_ms` the timestamp of all records (message.timestamp.type=LogAppendTime): that is a flag of the header."""
+    """Make `now_ms` the timestamp of all records (message.timestamp.type=LogAppendTime): that is a flag of the
+    header."""
     position = batch.position
     (attributes,) = _ATTRIBUTES.unpack_from(buffer, position + CRC_COVERS_FROM)
     _ATTRIBUTES.pack_into(buffer, position + CRC_COVERS_FROM, attributes | TIMESTAMP_TYPE_MASK)
@@ -117,6 +119,15 @@ def stamp_append_time(buffer: bytearray | memoryview, batch: PlacedBatch, now_ms
     covered = memoryview(buffer)[position + CRC_COVERS_FROM : position + batch.size_bytes]
     _CRC.pack_into(buffer, position + CRC_POSITION, crc32c(covered))
     return batch._replace(max_timestamp_ms=now_ms)
+
+
+def is_readonly(buffer: Buffer) -> bool:
+    return isinstance(buffer, bytes) or (isinstance(buffer, memoryview) and buffer.readonly)
+
+
+def info_of_duplicate(batch: AppendedBatch) -> AppendInfo:
+    return AppendInfo(first_offset=batch.first_offset, last_offset=batch.last_offset, log_append_time_ms=NO_TIMESTAMP,
+                      max_timestamp_ms=batch.timestamp_ms, size_bytes=0, duplicate=True)  # fmt: skip
 
 
 def _check_attributes(attributes: int, from_coordinator: bool) -> None:
@@ -131,6 +142,6 @@ def _check_attributes(attributes: int, from_coordinator: bool) -> None:
 def _check_timestamp(timestamp_ms: int, now_ms: int, config: LogConfig) -> None:
     if not config.uses_log_append_time:
         raise InvalidTimestampError(
-            f"the timestamp {timestamp_ms} is too far from the broker's clock {now_ms}; see message.timestamp.after.max.ms"
+            f"the timestamp {timestamp_ms} is too far from the clock {now_ms}; see message.timestamp.after.max.ms"
             f" ({config.message_timestamp_after_max_ms}) and .before.max.ms ({config.message_timestamp_before_max_ms})"
         )

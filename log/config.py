@@ -126,7 +126,7 @@ _ALL_DEFINITIONS = (
           broker="log.cleaner.delete.retention.ms"),
     _long("file.delete.delay.ms", 60_000, 0, "How long a removed file stays on disk.",
           broker="log.segment.delete.delay.ms"),
-    _long("flush.messages", _MAX_LONG, 1, "Flush to disk after so many records; 1 flushes before every acknowledgement.",
+    _long("flush.messages", _MAX_LONG, 1, "Flush to disk after so many records; 1: before every acknowledgement.",
           broker="log.flush.interval.messages"),
     _long("flush.ms", _MAX_LONG, 0, "Flush to disk at least so often.", broker="log.flush.interval.ms"),
     _int("index.interval.bytes", 4096, 0, "An index entry for about so many bytes of the log."),

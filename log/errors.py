@@ -103,7 +103,8 @@ class BarnabasError(Exception):
 
 
 def error_for(code: int, message: str = "") -> BarnabasError:
-    """Return (not raise) the exception for a code that came over the wire; an unknown code gives a plain BarnabasError."""
+    """Return (not raise) the exception for a code that came over the wire; an unknown code gives a plain
+    BarnabasError."""
     found = BarnabasError._by_code.get(code)
     if found is not None:
         return found(message)

@@ -1,7 +1,7 @@
 """The file system: the only module of Barnabas that touches it (the quorum's journal comes through here, too).
 
-`Files` is the port; `RealFiles` stands on the operating system, `tests/simulation/disk.py` on a disk that loses what was
-not flushed. Every OSError becomes a StorageError in one place, `_refused`, with the path and the cure.
+`Files` is the port; `RealFiles` stands on the operating system, `tests/simulation/disk.py` on a disk that loses what
+was not flushed. Every OSError becomes a StorageError in one place, `_refused`, with the path and the cure.
 
 Appends are `os.write` on an O_APPEND descriptor: mapped appends cost two to three times as much (research/hot_path.md).
 """
@@ -25,7 +25,7 @@ _CURES = {
     errno.ENOSPC: "the disk is full: free space or add a folder to log.dirs, then restart the broker",
     errno.EDQUOT: "the disk quota is used up: raise it or free space, then restart the broker",
     errno.EIO: "the disk is failing: move the broker's data to another one; what was not flushed is gone",
-    errno.EROFS: "the file system is read-only: look for a disk error in the kernel log, remount it, restart the broker",
+    errno.EROFS: "the file system is read-only: see the kernel log, remount it, restart the broker",
     errno.EACCES: "the broker's user may not do this: correct the owner and mode of the folder",
     errno.EPERM: "the broker's user may not do this: correct the owner and mode of the folder",
     errno.EMFILE: "too many open files: raise the limit (ulimit -n), 100000 is usual",
@@ -35,10 +35,11 @@ _CURES = {
 
 
 class AppendFile(Protocol):
-    """A file that grows at its end. It is closed when nobody refers to it any more, so that a reader may outlive a removal.
+    """A file that grows at its end. It is closed when nobody refers to it any more, so that a reader may outlive a
+    removal.
 
-    After a write that failed it takes no more writes; after a flush that failed it gives no more reads either: the kernel
-    has thrown the dirty pages away, and a second flush would lie that all is well ("fsyncgate").
+    After a write that failed it takes no more writes; after a flush that failed it gives no more reads either: the
+    kernel has thrown the dirty pages away, and a second flush would lie that all is well ("fsyncgate").
     """
 
     @property

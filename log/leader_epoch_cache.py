@@ -36,8 +36,8 @@ class LeaderEpochCache:
     def assign(self, epoch: int, start_offset: int) -> bool:
         """Note that `epoch` began at `start_offset`; False when that changes nothing.
 
-        An epoch never begins anew, and an older one than the latest is no news. Entries at or behind the start belong to
-        epochs whose records were never written, or were truncated away.
+        An epoch never begins anew, and an older one than the latest is no news. Entries at or behind the start belong
+        to epochs whose records were never written, or were truncated away.
         """
         if epoch <= self.latest_epoch:
             return False
@@ -48,7 +48,8 @@ class LeaderEpochCache:
     def end_offset_for(self, epoch: int, *, log_end_offset: int) -> tuple[int, int]:
         """The largest known epoch that is not above `epoch`, and where it ended (exclusive); KIP-279.
 
-        (UNDEFINED_EPOCH, UNDEFINED_OFFSET) when this log cannot tell: it knows no epoch, or none as late as the one asked.
+        (UNDEFINED_EPOCH, UNDEFINED_OFFSET) when this log cannot tell: it knows no epoch, or none as late as the one
+        asked.
         """
         if not self._entries or epoch < 0 or epoch > self.latest_epoch:
             return UNDEFINED_EPOCH, UNDEFINED_OFFSET

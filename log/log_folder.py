@@ -1,7 +1,7 @@
 """One entry of `log.dirs`: its lock, its identity, its checkpoint files, and how its last broker stopped.
 
-Clean-shutdown marker: written last, removed when the folder is opened. A missing marker alone is a killed process, whose
-writes the kernel kept; with another boot id the machine went down, and what was not flushed may be gone.
+Clean-shutdown marker: written last, removed when the folder is opened. A missing marker alone is a killed process,
+whose writes the kernel kept; with another boot id the machine went down, and what was not flushed may be gone.
 """
 
 from collections.abc import Mapping
@@ -41,7 +41,8 @@ class LogFolder:
             checkpoint.write_properties(self._files, meta_path, self._meta)
         if self._meta.get("node.id") != str(node_id):
             raise StorageError(
-                f"{self.path} belongs to node {self._meta.get('node.id')}, this is node {node_id}: correct node.id or log.dirs"
+                f"{self.path} belongs to node {self._meta.get('node.id')}, this is node {node_id}: correct node.id or"
+                " log.dirs"
             )
         marker = f"{self.path}/{CLEAN_SHUTDOWN_FILE}"
         boot_path = f"{self.path}/{BOOT_ID_FILE}"
@@ -72,8 +73,8 @@ class LogFolder:
             return
         if self.cluster_id is not None:
             raise InconsistentClusterIdError(
-                f"{self.path} belongs to cluster {self.cluster_id}, this broker is in {cluster_id}: use another folder in"
-                " log.dirs, or the voters of the right cluster in controller.quorum.voters"
+                f"{self.path} belongs to cluster {self.cluster_id}, this broker is in {cluster_id}: use another folder"
+                " in log.dirs, or the voters of the right cluster in controller.quorum.voters"
             )
         self._meta = {**self._meta, "cluster.id": cluster_id}
         checkpoint.write_properties(self._files, f"{self.path}/{META_PROPERTIES}", self._meta)

@@ -220,8 +220,11 @@ class LogManager:
     def flush_due(self, now_ms: int) -> None:
         """Flush the logs whose flush.messages or flush.ms says so. May run in another thread."""
         for log in list(self._logs.values()):
-            if log.is_flush_due(now_ms):
-                log.flush(now_ms=now_ms)
+            if log.is_flush_due(now_ms) and not log.failed:
+                try:
+                    log.flush(now_ms=now_ms)
+                except StorageError as error:
+                    _log.error("event=flush_failed partition=%s cause=%s", log.topic_partition, error)
 
     def checkpoint(self) -> None:
         """Write the offsets that a start needs: recovery points, log start offsets, high watermarks."""
@@ -242,7 +245,8 @@ class LogManager:
         folder.write_offsets(checkpoint.HIGH_WATERMARKS, folder.high_watermarks)
 
     def _lower_recovery_point(self, folder: LogFolder, topic_partition: TopicPartition, end_offset: int) -> None:
-        """Before a truncation: after a crash everything behind the new end must be scanned, whatever is written there."""
+        """Before a truncation: after a crash everything behind the new end must be scanned, whatever is written
+        there."""
         if folder.recovery_points.get(topic_partition, 0) > end_offset:
             folder.recovery_points[topic_partition] = end_offset
             folder.write_offsets(checkpoint.RECOVERY_POINTS, folder.recovery_points)

@@ -31,7 +31,8 @@ class OffsetIndex(SparseIndex):
         return self.entry_at(count - 1)[1] if count else 0
 
     def offset_before(self, position: int) -> tuple[int, int]:
-        """The (last offset, position) of the last indexed batch that begins at or before `position`; or (base offset, 0)."""
+        """The (last offset, position) of the last indexed batch that begins at or before `position`; or (base offset,
+        0)."""
         count = self._floor(position, column=1)
         if not count:
             return self._base_offset, 0
@@ -42,7 +43,7 @@ class OffsetIndex(SparseIndex):
         """Forget entries of batches that reach `end_offset` or beyond."""
         self.truncate(self._floor(end_offset - 1 - self._base_offset, column=0))
 
-    def fits(self, size_bytes: int, next_offset: int) -> bool:
-        """False when an entry points outside of a segment of this size and end."""
+    def fits(self, size_bytes: int) -> bool:
+        """False when an entry points outside of a segment of this size."""
         last = self.last_entry
-        return last is None or (last[1] < size_bytes and self._base_offset + last[0] < next_offset)
+        return last is None or last[1] < size_bytes

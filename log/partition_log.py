@@ -4,16 +4,19 @@ One thread appends, reads and truncates; `flush` and `remove_due_files` may run 
 Every time is an argument. What a failed write would have brought is nowhere: neither in the file nor in memory.
 """
 
-import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
-from . import checkpoint
-from .append_check import AppendInfo, PlacedBatch, check_client_batches, stamp_append_time
+from .append_check import (
+    AppendInfo,
+    PlacedBatch,
+    check_client_batches,
+    info_of_duplicate,
+    is_readonly,
+    stamp_append_time,
+)
 from .config import LogConfig
-from .errors import CorruptRecordError, FencedLeaderEpochError, InvalidRecordError, OffsetOutOfRangeError
+from .errors import CorruptRecordError, FencedLeaderEpochError, InvalidRecordError, OffsetOutOfRangeError, StorageError
 from .files import Files
-from .leader_epoch_cache import LeaderEpochCache
 from .open_segments import OpenSegments
 from .producer_snapshots import ProducerSnapshots
 from .producer_state import AppendedBatch, ProducerState
@@ -21,25 +24,12 @@ from .record_batch import NO_PRODUCER_ID, NO_TIMESTAMP, BatchHeader, Buffer, ite
 from .record_codec import first_record_at_or_after, is_abort_marker
 from .recovery import new_segment, recover_log
 from .retention import SegmentAge, expired_segments
-from .segment import FileSlice, LogSegment, segment_holding
+from .saved_epochs import SavedEpochs
+from .segment import LogRead, LogSegment, segment_holding
 from .topic_partition import TopicPartition
 from .transaction_index import AbortedTransaction
 
 _SNAPSHOT_REPLAY_SEGMENTS = 2  # without any producer snapshot, as in Kafka, only the newest segments are replayed
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogRead:
-    """Whole batches of one segment. The first one holds the offset that was asked for, or is the next one behind it."""
-
-    slice: FileSlice | bytes
-
-    @property
-    def size_bytes(self) -> int:
-        return len(self.slice) if isinstance(self.slice, bytes) else self.slice.size_bytes
-
-    def read(self) -> bytes:
-        return self.slice if isinstance(self.slice, bytes) else self.slice.read()
 
 
 _NOTHING = LogRead(slice=b"")
@@ -73,16 +63,16 @@ class PartitionLog:
         self._before_truncation = before_truncation
         self._open_segments = open_segments or OpenSegments()
         self._due_files: list[tuple[int, str]] = []
-        self._epochs_lock = threading.Lock()
-        self._epochs_changed = False
         self._folder_changed = True
+        self._flush_failed = False
         self._truncations = 0  # so that a flush in another thread sees that it was overtaken
         self._snapshots = ProducerSnapshots(files, directory)
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.directory = directory
-        self._epochs, epochs_are_sound = self._load_epochs()
-        if not epochs_are_sound:
+        self._saved_epochs = SavedEpochs(files, directory)
+        self._epochs = self._saved_epochs.cache
+        if not self._saved_epochs.is_sound:
             recovery_point, was_stopped_cleanly = 0, False
         recovered = recover_log(files, directory, config=config, epochs=self._epochs, recovery_point=recovery_point,
                                 log_start_offset=log_start_offset, was_stopped_cleanly=was_stopped_cleanly)  # fmt: skip
@@ -125,7 +115,7 @@ class PartitionLog:
     @property
     def failed(self) -> bool:
         """True when the disk refused: this log takes no more writes until the broker starts again."""
-        return self._active.failed
+        return self._flush_failed or self._active.failed
 
     def set_high_watermark(self, offset: int) -> None:
         """Clamped to what the log has."""
@@ -136,7 +126,8 @@ class PartitionLog:
     def append_as_leader(
         self, buffer: Buffer, *, leader_epoch: int, now_ms: int, from_coordinator: bool = False
     ) -> AppendInfo:
-        """Append one or more whole batches of a client; offsets and epoch are patched into `buffer` itself if it is writable.
+        """Append one or more whole batches of a client; offsets and epoch are patched into `buffer` itself if it is
+        writable.
 
         A repeated batch of an idempotent producer is not appended: the answer has `duplicate` and its offsets. Raises
         what `check_client_batches` and `ProducerState.check` raise, and StorageError.
@@ -151,8 +142,8 @@ class PartitionLog:
         if has_producers and not from_coordinator:
             repeated = self._check_producer(buffer, batches)
             if repeated is not None:
-                return _duplicate(repeated)
-        writable = buffer if not _is_readonly(buffer) else bytearray(buffer)
+                return info_of_duplicate(repeated)
+        writable = buffer if not is_readonly(buffer) else bytearray(buffer)
         for batch in batches:
             patch(writable, batch.position, base_offset=batch.base_offset, leader_epoch=leader_epoch)  # type: ignore[arg-type]
         if config.uses_log_append_time:
@@ -169,10 +160,11 @@ class PartitionLog:
         )
 
     def append_as_follower(self, buffer: Buffer, *, now_ms: int = 0) -> AppendInfo | None:
-        """Append what the leader sent: batches with offsets and epochs. A cut one at the end is dropped; None if all is.
+        """Append what the leader sent: batches with offsets and epochs. A cut one at the end is dropped; None if all
+        is.
 
-        Raises CorruptRecordError for a bad CRC or an epoch that goes back, OffsetOutOfRangeError for batches that do not
-        continue this log, StorageError.
+        Raises CorruptRecordError for a bad CRC or an epoch that goes back, OffsetOutOfRangeError for batches that do
+        not continue this log, StorageError.
         """
         headers = list(iter_headers(buffer, verify_crc=True))
         if not headers:
@@ -186,8 +178,7 @@ class PartitionLog:
         end = headers[-1].position + headers[-1].size_bytes
         self._write(memoryview(buffer)[:end], batches, now_ms or batches[-1].max_timestamp_ms)
         for header in headers:
-            if header.leader_epoch > self._epochs.latest_epoch:
-                self._assign_epoch(header.leader_epoch, header.base_offset)
+            self._epochs.assign(header.leader_epoch, header.base_offset)
         if any(batch.producer_id != NO_PRODUCER_ID for batch in batches):
             self._note_producers(buffer, batches)
         return AppendInfo(first_offset=batches[0].base_offset, last_offset=batches[-1].last_offset,
@@ -196,6 +187,8 @@ class PartitionLog:
 
     def _write(self, data: Buffer, batches: list[PlacedBatch], now_ms: int) -> None:
         """Append the batches, to one segment if they fit there."""
+        if self._flush_failed:
+            raise StorageError(f"{self.topic_partition} takes no more writes since a flush failed; restart the broker")
         first, last = batches[0], batches[-1]
         self._roll_if_due(first, now_ms)
         limit = self._config.segment_bytes
@@ -222,7 +215,8 @@ class PartitionLog:
             self.roll(now_ms)
 
     def _age_ms(self, timestamp_ms: int, now_ms: int) -> int:
-        """The age of the active segment by its records' clock, if they have one, so that old data rolls as new data does."""
+        """The age of the active segment by its records' clock, if they have one, so that old data rolls as new data
+        does."""
         first_ms = self._active.first_timestamp_ms
         if first_ms == NO_TIMESTAMP or timestamp_ms == NO_TIMESTAMP:
             return now_ms - self._active_since_ms
@@ -258,11 +252,11 @@ class PartitionLog:
             has_gap = header.base_offset > next_offset and not self._config.is_compacted
             if header.base_offset < next_offset or has_gap:
                 raise OffsetOutOfRangeError(
-                    f"{self.topic_partition} ends at {next_offset}, a batch from the leader begins at {header.base_offset}"
+                    f"{self.topic_partition} ends at {next_offset}, its leader's batch begins at {header.base_offset}"
                 )
             if header.leader_epoch < epoch:
                 raise CorruptRecordError(
-                    f"{self.topic_partition} is in leader epoch {epoch}, a batch from the leader has {header.leader_epoch}"
+                    f"{self.topic_partition} is in epoch {epoch}, a batch of its leader has {header.leader_epoch}"
                 )
             next_offset, epoch = header.next_offset, header.leader_epoch
 
@@ -390,10 +384,11 @@ class PartitionLog:
 
     def assign_epoch_start(self, epoch: int, offset: int) -> None:
         """Note that `epoch` begins at `offset`, before its first batch is appended."""
-        self._assign_epoch(epoch, offset)
+        self._epochs.assign(epoch, offset)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """The largest epoch here that is not above `epoch`, and where it ended; (-1, -1) when that is not known (KIP-279)."""
+        """The largest epoch here that is not above `epoch`, and where it ended; (-1, -1) when that is not known
+        (KIP-279)."""
         return self._epochs.end_offset_for(epoch, log_end_offset=self.log_end_offset)
 
     def epoch_at(self, offset: int) -> int:
@@ -404,27 +399,7 @@ class PartitionLog:
             raise FencedLeaderEpochError(
                 f"{self.topic_partition} is in leader epoch {self._epochs.latest_epoch}, an append claims epoch {epoch}"
             )
-        self._assign_epoch(epoch, self.log_end_offset)
-
-    def _assign_epoch(self, epoch: int, offset: int) -> None:
-        if self._epochs.assign(epoch, offset):
-            # It goes to disk with the next flush: until then it can be read from the batches themselves.
-            self._epochs_changed = True
-
-    def _save_epochs(self) -> None:
-        with self._epochs_lock:
-            self._epochs_changed = False
-            checkpoint.write_epochs(self._files, f"{self.directory}/{checkpoint.LEADER_EPOCHS}", self._epochs.entries)
-
-    def _load_epochs(self) -> tuple[LeaderEpochCache, bool]:
-        try:
-            return LeaderEpochCache(
-                checkpoint.read_epochs(self._files, f"{self.directory}/{checkpoint.LEADER_EPOCHS}")
-            ), True
-        except checkpoint.DamagedCheckpointError:
-            # Every batch carries its epoch, so a scan of the whole log makes the file anew.
-            self._epochs_changed = True
-            return LeaderEpochCache(), False
+        self._epochs.assign(epoch, self.log_end_offset)
 
     # --- flushing ---
 
@@ -438,24 +413,32 @@ class PartitionLog:
     def flush(self, up_to_offset: int | None = None, *, now_ms: int | None = None) -> None:
         """Return when the log is on disk (up to an exclusive offset); advances `recovery_point`.
 
-        May run in another thread, one at a time, while this one appends. Raises StorageError, and then the log has failed.
+        May run in another thread, one at a time, while this one appends. Raises StorageError, and then the log has
+        failed.
         """
         end_offset = self.log_end_offset
         if self.recovery_point >= (end_offset if up_to_offset is None else min(up_to_offset, end_offset)):
             return
         truncations = self._truncations
+        try:
+            self._flush_files()
+        except StorageError:
+            # A truncation may have taken a file away meanwhile; anything else is final.
+            self._flush_failed |= truncations == self._truncations
+            raise
+        if truncations == self._truncations:
+            self.recovery_point = max(self.recovery_point, end_offset)
+            if now_ms is not None:
+                self._last_flush_ms = now_ms
+
+    def _flush_files(self) -> None:
         for segment in tuple(self._segments):
             if segment.next_offset > self.recovery_point:
                 segment.flush()
         if self._folder_changed:
             self._folder_changed = False
             self._files.sync_dir(self.directory)
-        if self._epochs_changed:
-            self._save_epochs()
-        if truncations == self._truncations:
-            self.recovery_point = max(self.recovery_point, end_offset)
-            if now_ms is not None:
-                self._last_flush_ms = now_ms
+        self._saved_epochs.save()
 
     def save_indexes(self) -> None:
         """Write the active segment's index entries, so that a recovery need not begin at its start."""
@@ -466,6 +449,9 @@ class PartitionLog:
     def truncate_to(self, offset: int) -> None:
         """Cut off everything from `offset` on, durably. Inside of a batch the whole batch goes."""
         if offset >= self.log_end_offset:
+            # An epoch that begins at the end holds no record: a deposed leader must not claim it (KIP-101).
+            if self._epochs.truncate_from_end(self.log_end_offset):
+                self._saved_epochs.save()
             return
         if offset <= self._segments[0].base_offset:
             self.truncate_fully_and_start_at(offset)
@@ -498,7 +484,7 @@ class PartitionLog:
 
     def _after_truncation(self) -> None:
         self._epochs.truncate_from_end(self.log_end_offset)
-        self._save_epochs()
+        self._saved_epochs.save()
         self.recovery_point = min(self.recovery_point, self.log_end_offset)
         self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
         self.set_high_watermark(self.high_watermark)
@@ -519,13 +505,13 @@ class PartitionLog:
         self.log_start_offset = self.log_end_offset = offset
         self.recovery_point = min(self.recovery_point, offset)
         self.high_watermark = offset
-        self._save_epochs()
+        self._saved_epochs.save()
 
     def delete_records_before(self, offset: int) -> None:
         """Raise the log start offset; segments that lie wholly below go with the next retention."""
         if offset > self.high_watermark:
             raise OffsetOutOfRangeError(
-                f"{self.topic_partition} can delete records up to its high watermark {self.high_watermark}, not {offset}"
+                f"{self.topic_partition} can delete records up to offset {self.high_watermark}, not {offset}"
             )
         self._raise_start(offset)
 
@@ -533,7 +519,7 @@ class PartitionLog:
         if offset > self.log_start_offset:
             self.log_start_offset = offset
             self.set_high_watermark(self.high_watermark)
-            self._epochs_changed |= self._epochs.truncate_from_start(offset)
+            self._epochs.truncate_from_start(offset)
 
     def delete_old_segments(self, now_ms: int) -> list[int]:
         """Take the segments out of the log that retention lets go; return their base offsets."""
@@ -566,7 +552,8 @@ class PartitionLog:
         self._retire(segment, due_ms=0)
 
     def remove_due_files(self, now_ms: int) -> None:
-        """Remove files of deleted segments whose delay is over. May run in another thread: unlinking a gigabyte takes time."""
+        """Remove files of deleted segments whose delay is over. May run in another thread: unlinking a gigabyte takes
+        time."""
         due = [entry for entry in self._due_files if entry[0] <= now_ms]
         for entry in due:
             self._files.remove(entry[1])
@@ -586,9 +573,8 @@ class PartitionLog:
         self._snapshots.take(self._producers, self.log_end_offset)
         self.flush()
         self._active.seal()
-        self._active.flush()
-        if self._epochs_changed:
-            self._save_epochs()
+        self._active.flush_indexes()
+        self._saved_epochs.save()
         self.release()
 
     def release(self) -> None:
@@ -601,12 +587,3 @@ class PartitionLog:
         """Remove the folder and all that is in it."""
         self.release()
         self._files.remove_tree(self.directory)
-
-
-def _is_readonly(buffer: Buffer) -> bool:
-    return isinstance(buffer, bytes) or (isinstance(buffer, memoryview) and buffer.readonly)
-
-
-def _duplicate(batch: AppendedBatch) -> AppendInfo:
-    return AppendInfo(first_offset=batch.first_offset, last_offset=batch.last_offset, log_append_time_ms=NO_TIMESTAMP,
-                      max_timestamp_ms=batch.timestamp_ms, size_bytes=0, duplicate=True)  # fmt: skip

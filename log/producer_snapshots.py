@@ -1,7 +1,7 @@
 """The `.snapshot` files of a partition: the producer state as it was at an offset, so that a start replays little.
 
-A snapshot is taken when a segment is sealed and when the log is closed. It carries a CRC, so it needs no flush: a torn one
-is passed over and the one before is taken.
+A snapshot is taken when a segment is sealed and when the log is closed. It carries a CRC, so it needs no flush: a torn
+one is passed over and the one before is taken.
 """
 
 import struct

@@ -1,7 +1,8 @@
 """Idempotence: what a partition remembers of each producer, so that a retry is appended once, in order (KIP-98).
 
-Pure. `check` judges a batch before it is appended, `update` notes it afterwards, on a leader and on a follower alike, so
-that a new leader knows what the old one knew. Transactions: the first offset of each open one, for the last stable offset.
+Pure. `check` judges a batch before it is appended, `update` notes it afterwards, on a leader and on a follower alike,
+so that a new leader knows what the old one knew. Transactions: the first offset of each open one, for the last stable
+offset.
 """
 
 import struct
@@ -69,9 +70,11 @@ class ProducerState:
         return min(opened, default=None)
 
     def check(self, producer_id: int, epoch: int, first_sequence: int, record_count: int) -> AppendedBatch | None:
-        """Return the batch that this one repeats, or None when it may be appended. Raises what the producer must be told.
+        """Return the batch that this one repeats, or None when it may be appended. Raises what the producer must be
+        told.
 
-        A producer that is not known may begin anywhere: retention or `MAX_PRODUCERS` may have made us forget it (KIP-360).
+        A producer that is not known may begin anywhere: retention or `MAX_PRODUCERS` may have made us forget it
+        (KIP-360).
         """
         entry = self._producers.get(producer_id)
         if entry is None:
@@ -99,10 +102,11 @@ class ProducerState:
         expected = (batches[-1].last_sequence + 1) % _SEQUENCES
         if first == expected:
             return
-        # Both halves of the circle of sequence numbers: what lies behind was appended long ago, what lies ahead is a gap.
+        # Both halves of the circle of sequence numbers: what lies behind was appended long ago, what lies ahead is a
+        # gap.
         if (expected - first) % _SEQUENCES < _SEQUENCES // 2 and (expected - last) % _SEQUENCES < _SEQUENCES // 2:
             raise DuplicateSequenceError(
-                f"producer {producer_id} repeats sequence {first}, which is older than its last {REMEMBERED_BATCHES} batches"
+                f"producer {producer_id} repeats sequence {first}, older than its last {REMEMBERED_BATCHES} batches"
             )
         raise OutOfOrderSequenceError(f"producer {producer_id} sent sequence {first} where {expected} follows")
 

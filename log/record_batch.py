@@ -1,7 +1,7 @@
 """Kafka's record batch v2: the one format on disk, between brokers and in both protocols (DESIGN.md, section 2).
 
-Here lives the 61-byte header: parsing, checking and the two fields that a leader patches before it appends. Records inside
-of a batch are not looked at: see `record_codec`. Layout (big endian), with the position of each field:
+Here lives the 61-byte header: parsing, checking and the two fields that a leader patches before it appends. Records
+inside of a batch are not looked at: see `record_codec`. Layout (big endian), with the position of each field:
 
     0  base offset          i64   patched by the leader
     8  batch length         i32   bytes behind this field, so the whole batch has batch length + 12
@@ -137,7 +137,8 @@ def check_crc(buffer: Buffer, header: BatchHeader) -> None:
     view = memoryview(buffer)[header.position + CRC_COVERS_FROM : header.position + header.size_bytes]
     if crc32c(view) != header.crc:
         raise CorruptRecordError(
-            f"a record batch of {header.size_bytes} bytes fails its CRC: it was damaged on the way or on disk; send it again"
+            f"a record batch of {header.size_bytes} bytes fails its CRC: it was damaged on the way or on disk;"
+            " send it again"
         )
 
 

@@ -1,8 +1,8 @@
 """Records inside of a batch v2: encoding of whole columns, decoding, and the few looks that a broker takes inside.
 
-The encoder lets C builtins do all work per record (map, slices, join over tables of varints): some 70 ns a record where a
-loop takes 170. Headers, tombstones beside values, and null keys beside keys take the loop. Decoding is aiokafka's compiled
-reader, imported where it is used: a broker never needs it, and its import costs memory and time.
+The encoder lets C builtins do all work per record (map, slices, join over tables of varints): some 70 ns a record where
+a loop takes 170. Headers, tombstones beside values, and null keys beside keys take the loop. Decoding is aiokafka's
+compiled reader, imported where it is used: a broker never needs it, and its import costs memory and time.
 
 A record: length varint, attributes 0, timestamp delta varint, offset delta varint, key and value with their lengths as
 varints (-1 for null), count of headers, headers.
@@ -188,7 +188,8 @@ def _encode_columns(
 
 
 def _record_prefixes(sizes: list[int], *, has_key: bool, has_delta: bool) -> list[bytes]:
-    """For each record: the header count 0 of the record before, its length, attributes, and the delta 0 if all have that."""
+    """For each record: the header count 0 of the record before, its length, attributes, and the delta 0 if all have
+    that."""
     # Attributes and header count always; the null key's length and the timestamp delta 0 where they are not in `sizes`.
     fixed = 2 + (not has_key) + (not has_delta)
     prefixes: list[bytes] = []

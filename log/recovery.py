@@ -76,7 +76,8 @@ def _recover_segments(
     is_clean: bool,
     may_have_gaps: bool,
 ) -> int:
-    """Scan the segments that reach behind the recovery point; drop all behind the first fault. Return the bytes cut off."""
+    """Scan the segments that reach behind the recovery point; drop all behind the first fault. Return the bytes cut
+    off."""
     number = len(segments) - 1
     while number > 0 and segments[number].base_offset > recovery_point:
         number -= 1

@@ -1,4 +1,5 @@
-"""Which old segments go: by age, by size, and by the log start offset. Pure: it sees what segments say of themselves."""
+"""Which old segments go: by age, by size, and by the log start offset. Pure: it sees what segments say of
+themselves."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

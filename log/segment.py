@@ -1,7 +1,7 @@
 """One segment of a log: a file of record batches, its two indexes and its transaction index.
 
-The active segment grows, with its indexes in memory; a sealed one opens its file and maps its indexes when it is read, and
-`release` lets go of them. What an index lacks is found in the log, so a lost or damaged index is made anew.
+The active segment grows, with its indexes in memory; a sealed one opens its file and maps its indexes when it is read,
+and `release` lets go of them. What an index lacks is found in the log, so a lost or damaged index is made anew.
 """
 
 import struct
@@ -49,6 +49,20 @@ class FileSlice:
 
     def fileno(self) -> int | None:
         return self.file.fileno()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRead:
+    """Whole batches of one segment. The first one holds the offset that was asked for, or is the next one behind it."""
+
+    slice: FileSlice | bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.slice) if isinstance(self.slice, bytes) else self.slice.size_bytes
+
+    def read(self) -> bytes:
+        return self.slice if isinstance(self.slice, bytes) else self.slice.read()
 
 
 class BatchPlace(NamedTuple):
@@ -185,7 +199,8 @@ class LogSegment:
         return FileSlice(file=self.file, position=first.position, size_bytes=max(end - first.position, 0))
 
     def _end_of_read(self, first: BatchPlace, limit: int, up_to_offset: int) -> int:
-        """The largest end of a batch that is not behind `limit`, nor behind the last batch that begins before `up_to_offset`."""
+        """The largest end of a batch that is not behind `limit`, nor behind the last batch that begins before
+        `up_to_offset`."""
         end = self.size_bytes
         if up_to_offset < self.next_offset:
             last = self.batch_at(up_to_offset)
@@ -231,7 +246,8 @@ class LogSegment:
             position += size_bytes
 
     def batches(self, position: int, *, verify_crc: bool) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """Walk the whole batches from `position` on, and end before a cut or bad one. Header positions mean nothing here."""
+        """Walk the whole batches from `position` on, and end before a cut or bad one. Header positions mean nothing
+        here."""
         end = self.size_bytes
         while position + HEADER_SIZE <= end:
             chunk = memoryview(self.file.read_at(position, min(_RECOVERY_CHUNK_BYTES, end - position)))
@@ -261,11 +277,24 @@ class LogSegment:
         if trusted_up_to is not None:
             self._offset_index.truncate_to(trusted_up_to)
             self._time_index.truncate_to(trusted_up_to)
-        last = self._offset_index.last_entry
-        if not sound or (last is not None and last[1] >= self.size_bytes):
-            return self._forget_indexes()
         self.next_offset = self.base_offset
+        if not sound or not self._last_entry_is_true() or self._lacks_timestamps():
+            return self._forget_indexes()
         return self._start_of_unindexed()
+
+    def _last_entry_is_true(self) -> bool:
+        """Whether the last index entry points to the batch that it names."""
+        last = self._offset_index.last_entry
+        if last is None:
+            return True
+        if not self._offset_index.fits(self.size_bytes):
+            return False
+        found = next(self.batches(last[1], verify_crc=False), None)
+        return found is not None and found[0].last_offset == self.base_offset + last[0]
+
+    def _lacks_timestamps(self) -> bool:
+        """An empty time index is sound only if records have no timestamps (or if there is nothing to index yet)."""
+        return not len(self._time_index) and len(self._offset_index) > 0 and self.first_timestamp_ms != NO_TIMESTAMP
 
     def start_empty(self) -> None:
         """Be a new active segment, whatever files a power loss has brought back from before a truncation."""
@@ -296,7 +325,9 @@ class LogSegment:
         if self._indexes_loaded:
             return
         sound = self._offset_index.load(writable=False) & self._time_index.load(writable=False)
-        if not sound or not self._offset_index.fits(self.size_bytes, self.next_offset):
+        has_timestamps = self.size_bytes > 0 and self.first_timestamp_ms != NO_TIMESTAMP
+        is_complete = len(self._time_index) > 0 or not has_timestamps
+        if not (sound and is_complete and self._offset_index.fits(self.size_bytes)):
             self.rebuild_indexes()
             return
         self._indexes_loaded = True
@@ -315,10 +346,15 @@ class LogSegment:
 
     def flush(self) -> None:
         """Make the log durable, and the indexes of a segment that grows no more. May run in another thread."""
-        self.file.flush()
+        # Another thread must not be the one that opens `file`: two descriptors would each count the size for themselves.
+        file = self._file or self._files.open_append(self.path, create=False)
+        file.flush()
         if not self.is_active:
-            self._offset_index.flush()
-            self._time_index.flush()
+            self.flush_indexes()
+
+    def flush_indexes(self) -> None:
+        self._offset_index.flush()
+        self._time_index.flush()
 
     def truncate_to(self, offset: int) -> int:
         """Cut off the batch that reaches `offset` and all behind it, durably; return the new end offset."""
@@ -360,7 +396,8 @@ class LogSegment:
             self._first_timestamp_ms = None
 
     def release(self) -> None:
-        """Let go of the file and the indexes; they open again by themselves. A slice that is being sent keeps its file."""
+        """Let go of the file and the indexes; they open again by themselves. A slice that is being sent keeps its
+        file."""
         self._file = None
         if not self.is_active:
             self._offset_index.clear()

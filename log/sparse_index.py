@@ -1,7 +1,7 @@
 """What the two indexes of a segment share: a file of fixed-size entries whose columns rise.
 
-The index of the active segment is kept in memory and goes to its file by `save`; older ones are mapped and read only. An
-index is a hint that can be made anew from the log, so it is never flushed with each append, and a crash may leave it
+The index of the active segment is kept in memory and goes to its file by `save`; older ones are mapped and read only.
+An index is a hint that can be made anew from the log, so it is never flushed with each append, and a crash may leave it
 behind or torn: `load` takes what is sound, and says whether all of it was.
 """
 
@@ -23,6 +23,7 @@ class SparseIndex:
         self._max_size_bytes = max_size_bytes
         self._entries: Buffer = bytearray()  # a bytearray while it may grow, else the mapped file
         self._saved_bytes = 0
+        self._unflushed = False
         self.path = path
 
     def __len__(self) -> int:
@@ -61,18 +62,20 @@ class SparseIndex:
             kept = max(self._saved_bytes, 0)
             file.truncate(kept)
             file.append(self._entries[kept:])
+            self._unflushed = True
             file.close()
             self._saved_bytes = len(self._entries)
         elif not self._entries and not self._files.exists(self.path):
             self._files.open_append(self.path).close()
 
     def truncate(self, count: int) -> None:
-        """Keep the first `count` entries."""
+        """Keep the first `count` entries, durably: entries that came back would point into bytes that were replaced."""
         keep = count * self._entry.size
         self._entries = bytearray(self._entries[:keep])
         if self._saved_bytes > keep:
             file = self._files.open_append(self.path)
             file.truncate(keep)
+            file.flush()
             file.close()
             self._saved_bytes = keep
 
@@ -83,7 +86,8 @@ class SparseIndex:
 
     def flush(self) -> None:
         """Make the file durable. Whoever flushes an inode flushes it for all of its descriptors."""
-        if self._files.exists(self.path):
+        if self._unflushed:
+            self._unflushed = False
             file = self._files.open_append(self.path)
             file.flush()
             file.close()

@@ -71,6 +71,11 @@ class TransactionIndex:
         for version, producer_id, first_offset, last_offset, last_stable_offset in _ENTRY.iter_unpack(data[:whole]):
             if version != _VERSION or first_offset > last_offset:
                 raise StorageError(f"{self.path} is damaged; remove it to rebuild it")
-            entries.append(AbortedTransaction(producer_id=producer_id, first_offset=first_offset,
-                                              last_offset=last_offset, last_stable_offset=last_stable_offset))  # fmt: skip
+            entry = AbortedTransaction(
+                producer_id=producer_id,
+                first_offset=first_offset,
+                last_offset=last_offset,
+                last_stable_offset=last_stable_offset,
+            )
+            entries.append(entry)
         return entries

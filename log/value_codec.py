@@ -25,12 +25,14 @@ _Decode = Callable[[Any], Any]
 
 def to_plain(value: object) -> Any:
     """Return the value as lists, ints, strings and bytes, ready for msgpack."""
-    return _encoder(type(value))(value)
+    hint: Any = type(value)
+    return _encoder(hint)(value)
 
 
 def from_plain(cls: type[T], plain: object) -> T:
     """Return the value of class `cls` that `to_plain` made `plain` from. Raises InvalidRequestError for any other shape."""
-    decoded: T = _decoder(cls)(plain)
+    hint: Any = cls
+    decoded: T = _decoder(hint)(plain)
     return decoded
 
 

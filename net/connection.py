@@ -114,6 +114,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._watching: set[_Call] = set()
         self._is_corked = False  # Replies gather for the one write at the end of the wake-up.
         self._flush_is_due = False
+        self._read_is_due = False
         self._is_paused = False
         self._was_active = True
         self._quiet_ms = 0
@@ -170,7 +171,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Take no more requests and close as soon as those in flight have been answered."""
         if self._phase is not _Phase.CLOSED:
             self._phase = _Phase.CLOSING
-            self._pause()
+            self._set_reading(False)
             self._close_if_done()
 
     def abort(self) -> None:
@@ -211,9 +212,9 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._server.metrics.errors += 1
         try:
             return self._codec.encode_response(decoded, response)
-        except BarnabasError as error:
-            # A response that cannot be encoded is a bug of ours; the client must not wait for it for ever.
-            logger.error("response cannot be encoded api=%d error=%s", decoded.api, error)
+        except Exception:
+            # A bug of ours, and none of whoever called `reply`, which may serve other clients just now.
+            logger.exception("response cannot be encoded api=%d", decoded.api)
             failed = ErrorResponse(error=int(ErrorCode.UNKNOWN_SERVER_ERROR), message="the answer could not be encoded")
             return self._codec.encode_response(decoded, failed)
 
@@ -236,9 +237,10 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _read(self) -> None:
         """Handle what has been received, then send the replies that are ready."""
+        may_read_on = False
         self._is_corked = True
         try:
-            self._take_frames()
+            may_read_on = self._take_frames()
         except BarnabasError as error:
             self._refuse(error.message)
         except Exception:  # A bug of ours ends this connection, not the broker.
@@ -246,22 +248,26 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.abort()
         finally:
             self._is_corked = False
+        self._set_reading(may_read_on)
         self._flush()
 
-    def _take_frames(self) -> None:
+    def _take_frames(self) -> bool:
+        """Return whether to read on: not while frames wait in the buffer, because their client is over its limits."""
         if self._phase is _Phase.SNIFFING:
             self._sniff()
-        while self._phase in (_Phase.HELLO, _Phase.SERVING):
+        while self._phase is _Phase.SERVING or self._phase is _Phase.HELLO:
             if self._is_over_limit():
-                self._pause()
-                return
+                self._send()
+                if self._is_over_limit():
+                    return False
             frame = self._reader.next_frame()
             if frame is None:
-                return
+                return True
             if self._phase is _Phase.SERVING:
                 self._serve(frame)
             else:
                 self._greet(frame)
+        return self._phase is _Phase.SNIFFING
 
     def _serve(self, frame: memoryview) -> None:
         decoded = self._codec.decode_request(frame)
@@ -283,17 +289,18 @@ class ServerConnection(asyncio.BufferedProtocol):
             or self._outbox.queued_bytes >= self._limits.max_buffered_bytes
         )
 
-    def _pause(self) -> None:
-        if not self._is_paused and not self._transport.is_closing():
-            self._is_paused = True
+    def _set_reading(self, on: bool) -> None:
+        if on is not self._is_paused or self._transport.is_closing():
+            return
+        self._is_paused = not on
+        if on:
+            self._transport.resume_reading()
+        else:
             self._transport.pause_reading()
 
-    def _resume(self) -> None:
-        """Go on with the frames that already lie in the buffer, then with the socket."""
-        if self._is_paused and self._phase in (_Phase.HELLO, _Phase.SERVING) and not self._is_over_limit():
-            self._is_paused = False
-            if not self._transport.is_closing():
-                self._transport.resume_reading()
+    def _read_later(self) -> None:
+        self._read_is_due = False
+        if self._phase is _Phase.SERVING:
             self._read()
 
     # --- sending -----------------------------------------------------------------------------------------------------
@@ -303,20 +310,23 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._flush()
 
     def _flush(self) -> None:
-        if self._phase is _Phase.CLOSED:
-            return
+        if self._phase is not _Phase.CLOSED:
+            self._send()
+            self._drained()
+
+    def _send(self) -> None:
         try:
             self._outbox.flush()
         except OSError as error:
             logger.warning("sending failed peer=%s error=%s", self.client_host, error)
             self.abort()
-            return
-        self._drained()
 
     def _drained(self) -> None:
         """Something has left: there may be room for requests again, or it was the last."""
-        if self._is_paused:
-            self._resume()
+        if self._is_paused and self._phase is _Phase.SERVING and not (self._read_is_due or self._is_over_limit()):
+            # First the frames that wait in the buffer; in a turn of its own, or many of them would nest too deep.
+            self._read_is_due = True
+            self._loop.call_soon(self._read_later)
         self._close_if_done()
 
     def _close_if_done(self) -> None:

@@ -22,6 +22,7 @@ logger = logging.getLogger("barnabas.network")
 class RequestContext(Protocol):
     """Who asks, and whether they are still there."""
 
+    def __hash__(self) -> int: ...
     @property
     def client_host(self) -> str: ...
     @property

@@ -195,6 +195,4 @@ class Outbox:
 
 
 def _shortened(region: FileRegion) -> OSError:
-    return OSError(
-        f"a file ends within the {region.size_bytes} bytes at {region.position} that a client was promised"
-    )
+    return OSError(f"a file ends within the {region.size_bytes} bytes at {region.position} that a client was promised")

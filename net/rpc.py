@@ -110,7 +110,12 @@ class RpcConnection(asyncio.BufferedProtocol):
         correlation_id = self._write(request)
         deadline = self._loop.time() + timeout_ms / 1000
         self._pending[correlation_id] = (future, type(request), deadline)
-        heapq.heappush(self._deadlines, (deadline, correlation_id))
+        deadlines = self._deadlines
+        if len(deadlines) > _MIN_HEAP_TO_REBUILD and len(deadlines) > 2 * len(self._pending):
+            deadlines[:] = [(entry[2], pending_id) for pending_id, entry in self._pending.items()]
+            heapq.heapify(deadlines)
+        else:
+            heapq.heappush(deadlines, (deadline, correlation_id))
         if self._timer is None or deadline < self._timer_at:
             self._arm()
         return future

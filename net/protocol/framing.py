@@ -59,6 +59,8 @@ class FrameReader:
         else:
             self._make_room()
         self._filled = False
+        if self._end == self._capacity:  # Whole frames that nobody took yet fill it.
+            self._replace(self._capacity * 2)
         return self._view[self._end :]
 
     def received(self, count: int) -> None:

@@ -44,6 +44,7 @@ VERSION = 1
 ERROR_API = -1
 MAX_DEPTH = 32  # Of lists in an envelope; honest ones have eight.
 SUSPICIOUS_LIST_MARKS = 64  # More bytes that may begin a long list than this, and the nesting is checked first.
+MAX_CHECKED_ITEMS = 500_000  # The check is a loop in Python: a stranger must not be able to buy seconds of it.
 _UNCHECKED_BYTES = 4096  # Too short for lists in lists to claim any memory to speak of.
 _PACKER_BUFFER_BYTES = 4096  # Grows by itself; the default of 256 KiB per codec is too much for a client's connection.
 
@@ -112,10 +113,14 @@ def _check_nesting(envelope: bytes) -> None:
     unpacker = msgpack.Unpacker(max_buffer_size=len(envelope))
     unpacker.feed(envelope)
     open_lists = [1]  # Items still to come, per open list; the document is the one item of the outermost.
+    checked_items = 0
     while open_lists:
         if open_lists[-1] == 0:
             open_lists.pop()
             continue
+        checked_items += 1
+        if checked_items > MAX_CHECKED_ITEMS:
+            raise InvalidRequestError(f"an envelope has more than {MAX_CHECKED_ITEMS} items in long lists")
         open_lists[-1] -= 1
         if len(open_lists) > MAX_DEPTH:
             raise InvalidRequestError(f"an envelope nests more than {MAX_DEPTH} lists")

@@ -1,8 +1,8 @@
 """A disk in memory that forgets what was not flushed: `Files` for unit tests and for the simulation of whole clusters.
 
 `kill()` is the death of a process: every write stays. `power_loss(rng)` is the death of a machine: of each file
-independently only a part of the unflushed bytes stays, the last of them perhaps torn, and of each folder only a prefix of
-the creations, renames and removals since its last `sync_dir`. Faults can be ordered: `fail_next`, `capacity_bytes`.
+independently only a part of the unflushed bytes stays, the last of them perhaps torn, and of each folder only a prefix
+of the creations, renames and removals since its last `sync_dir`. Faults can be ordered: `fail_next`, `capacity_bytes`.
 """
 
 from collections.abc import Callable
@@ -189,7 +189,8 @@ class SimulatedDisk:
             inode.lose_unflushed(rng)
 
     def fail_next(self, action: str, pattern: str = "*", *, message: str = "Input/output error") -> None:
-        """Let the next `append`, `flush`, `read`, `truncate`, `write`, `rename` or `remove` of a matching path fail once."""
+        """Let the next `append`, `flush`, `read`, `truncate`, `write`, `rename` or `remove` of a matching path fail
+        once."""
         self._faults.append(_Fault(action=action, pattern=pattern, message=message))
 
     def flip_bit(self, path: str, position: int, bit: int = 0) -> None:

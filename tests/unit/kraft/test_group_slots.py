@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.kraft.group_slots import GroupSlots, SlotState, SlotStateRecord, slot_of
+from barnabas.kraft.group_state import GroupState
 from barnabas.kraft.image import SLOT_COUNT
 from barnabas.kraft.records import (
     CurrentAssignmentRecord,
@@ -141,7 +142,8 @@ def test_a_record_of_a_replaced_coordinator_is_void() -> None:
     assert not slots.replay(commit(offset=6, epoch=1), 3)
     assert slots.replay(commit(slot=8, offset=6, epoch=1), 4), "other slots have their own epochs"
     assert slots.slot(7).offset("g1", ("t1", 0)) == (5, 3, "note", 1000)
-    assert not slots.on_slot_moved(7, 1), "the epoch never goes back"
+    slots.on_slot_moved(7, 1)
+    assert slots.slot(7).coordinator_epoch == 2, "the epoch never goes back"
 
 
 def test_members_of_unknown_groups_and_assignments_of_unknown_members_are_passed_over() -> None:
@@ -229,3 +231,8 @@ def test_a_coordinator_s_own_copy_replays_to_the_same_state(records: list[SlotSt
         if record.slot == 3:
             own.replay(record)
     assert own == slots.slot(3)
+
+
+def test_it_is_the_group_state_that_the_metadata_node_asks_for() -> None:
+    port: GroupState = GroupSlots()
+    assert port.copy() == port

@@ -1,0 +1,230 @@
+"""The coordinator of one slot: all groups whose id hashes to it. A pure machine; a broker hosts several.
+
+The shell round it (net) has these duties:
+
+- append the records of each result to the quorum, as one atomic batch, in the order of the results. Only what
+  `delete_group`, `delete_offsets` and `topics_changed` return may be cut where it is too long for one append: they take
+  offsets away first, and every part of that is a state that may stand;
+- send an answer only when its records and those of all earlier results are committed, also when it has none itself;
+- raise no answer from a result whose append failed: drop this object, with all answers that wait, and build a new one
+  from the committed state (the records were already replayed here, and there is no way back). Where the outcome of an
+  append is *unknown*, its records may still come: build the new one only with a newer coordinator epoch from the
+  controller, which makes the old records void;
+- drop it likewise when a handler raises anything but a BarnabasError. A BarnabasError is raised before any record is
+  made; it is the answer, and waits for earlier results like any other;
+- call `tick` at `next_deadline_ms`, and `topics_changed` when an image brings other partitions. The first tick after
+  construction finishes what the last coordinator left undone.
+"""
+
+import random
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
+from typing import TypeVar
+
+from barnabas.kraft.group_slots import GroupState, PartitionKey, SlotState, slot_of
+from barnabas.kraft.records import Record
+from barnabas.log.errors import NotCoordinatorError
+
+from .decision import Decision
+from .membership import Membership
+from .messages import (
+    CommittedOffset,
+    CoordinatorResult,
+    DescribedMember,
+    GroupDescription,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    ListedGroup,
+    OffsetToCommit,
+    PartitionOutcome,
+)
+from .offsets import Offsets
+from .rebalance_log import RebalanceCause, RebalanceLog
+from .settings import GroupSettings
+from .states import GroupPhase, MemberState, phase_of
+from .subscriptions import TopicsView
+from .targets import Targets
+
+R = TypeVar("R")
+
+
+class GroupCoordinator:
+    """`records` rebuild the slot (`GroupSlots.records_of`); `topics` is copied by nobody, so nobody may change it."""
+
+    def __init__(
+        self,
+        *,
+        slot: int,
+        coordinator_epoch: int,
+        records: Iterable[Record],
+        rng: random.Random,
+        topics: TopicsView,
+        now_ms: int,
+        settings: GroupSettings | None = None,
+    ) -> None:
+        settings = settings or GroupSettings()
+        self._state = SlotState(slot=slot)
+        for record in records:
+            self.replay(record)
+        if not self._state.moved(coordinator_epoch):
+            raise NotCoordinatorError(f"slot {slot} has moved on to coordinator epoch {self._state.coordinator_epoch}")
+        self._log = RebalanceLog()
+        self._targets = Targets(state=self._state, settings=settings, topics=topics, log=self._log, now_ms=now_ms)
+        self._membership = Membership(
+            state=self._state, settings=settings, targets=self._targets, rng=rng, now_ms=now_ms
+        )
+        self._offsets = Offsets(
+            state=self._state, settings=settings, targets=self._targets, membership=self._membership
+        )
+        for group_id, group in self._state.groups.items():
+            if group.members:
+                self._targets.note(group_id, RebalanceCause.COORDINATOR_MOVED, "", now_ms)
+
+    @property
+    def slot(self) -> int:
+        return self._state.slot
+
+    @property
+    def coordinator_epoch(self) -> int:
+        return self._state.coordinator_epoch
+
+    def replay(self, record: Record) -> None:
+        """Change the state and nothing else. Own records are replayed as they are decided, not by the shell."""
+        self._state.replay(record)
+
+    # --- members ------------------------------------------------------------------------------------------------------
+
+    def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> CoordinatorResult[HeartbeatResponse]:
+        """Join, stay, leave (KIP-848). Raises among others UnknownMemberIdError, FencedMemberEpochError."""
+        self._check_slot(request.group_id)
+        decision = self._decision(now_ms)
+        response = self._membership.heartbeat(request, decision)
+        return _result(decision, response)
+
+    def topics_changed(
+        self, topics: TopicsView, now_ms: int, *, recreated: AbstractSet[str] = frozenset()
+    ) -> CoordinatorResult[None]:
+        """Take a new view of the topics. `recreated`: deleted and created again since the last one (other topic id)."""
+        decision = self._decision(now_ms)
+        self._targets.topics_changed(topics, recreated, decision)
+        return _result(decision, None)
+
+    def tick(self, now_ms: int) -> CoordinatorResult[None]:
+        """Let time pass: sessions and revocations run out, assignments that were put off are made."""
+        decision = self._decision(now_ms)
+        self._membership.expire(decision)
+        self._targets.assign_due(decision)
+        return _result(decision, None)
+
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` has something to do; None: nothing is waited for."""
+        timers = (self._membership.sessions, self._membership.revocations, self._targets.due)
+        return min((at for timer in timers if (at := timer.next_deadline_ms()) is not None), default=None)
+
+    # --- offsets ------------------------------------------------------------------------------------------------------
+
+    def commit_offsets(
+        self,
+        *,
+        group_id: str,
+        member_id: str,
+        member_epoch: int,
+        offsets: tuple[OffsetToCommit, ...],
+        now_ms: int,
+    ) -> CoordinatorResult[tuple[PartitionOutcome, ...]]:
+        """Raises UnknownMemberIdError, StaleMemberEpochError. Member "" with epoch -1: from outside of the group."""
+        self._check_slot(group_id)
+        decision = self._decision(now_ms)
+        outcomes = self._offsets.commit(group_id, member_id, member_epoch, offsets, decision)
+        return _result(decision, outcomes)
+
+    def fetch_offsets(
+        self, *, group_id: str, partitions: tuple[PartitionKey, ...] | None = None
+    ) -> CoordinatorResult[tuple[CommittedOffset, ...]]:
+        """None: all that the group has committed. What was never committed has offset -1."""
+        self._check_slot(group_id)
+        return CoordinatorResult(records=(), response=self._offsets.fetch(group_id, partitions))
+
+    def reset_offsets(
+        self, *, group_id: str, offsets: tuple[OffsetToCommit, ...], now_ms: int
+    ) -> CoordinatorResult[tuple[CommittedOffset, ...]]:
+        """Set offsets, also of a group that runs: its members join again where they are. Answers the old offsets."""
+        self._check_slot(group_id)
+        decision = self._decision(now_ms)
+        before = self._offsets.reset(group_id, offsets, decision)
+        return _result(decision, before)
+
+    def delete_offsets(
+        self, *, group_id: str, partitions: tuple[PartitionKey, ...], now_ms: int
+    ) -> CoordinatorResult[tuple[PartitionOutcome, ...]]:
+        self._check_slot(group_id)
+        decision = self._decision(now_ms)
+        outcomes = self._offsets.delete(group_id, partitions, decision)
+        return _result(decision, outcomes)
+
+    # --- groups -------------------------------------------------------------------------------------------------------
+
+    def list_groups(self) -> CoordinatorResult[tuple[ListedGroup, ...]]:
+        groups = tuple(
+            ListedGroup(
+                group_id=group_id,
+                phase=phase_of(group),
+                protocol=group.group.protocol,
+                member_count=len(group.members),
+            )
+            for group_id, group in sorted(self._state.groups.items())
+        )
+        return CoordinatorResult(records=(), response=groups)
+
+    def describe_group(self, *, group_id: str) -> CoordinatorResult[GroupDescription]:
+        self._check_slot(group_id)
+        group = self._state.groups.get(group_id)
+        if group is None:
+            description = GroupDescription(group_id=group_id, phase=GroupPhase.DEAD)
+        else:
+            description = GroupDescription(
+                group_id=group_id,
+                phase=phase_of(group),
+                group_epoch=group.group.group_epoch,
+                assignment_epoch=group.group.assignment_epoch,
+                protocol=group.group.protocol,
+                assignor=group.group.protocol_name,
+                members=tuple(_described(group, member_id) for member_id in sorted(group.members)),
+                rebalances=self._log.of(group_id),
+            )
+        return CoordinatorResult(records=(), response=description)
+
+    def delete_group(self, *, group_id: str, now_ms: int) -> CoordinatorResult[None]:
+        """Raises NonEmptyGroupError, GroupIdNotFoundError."""
+        self._check_slot(group_id)
+        decision = self._decision(now_ms)
+        self._offsets.delete_group(group_id, decision)
+        return _result(decision, None)
+
+    def _decision(self, now_ms: int) -> Decision:
+        return Decision(state=self._state, now_ms=now_ms)
+
+    def _check_slot(self, group_id: str) -> None:
+        if slot_of(group_id) != self._state.slot:
+            raise NotCoordinatorError(f"group {group_id} belongs to slot {slot_of(group_id)}, this is {self.slot}")
+
+
+def _result(decision: Decision, response: R) -> CoordinatorResult[R]:
+    return CoordinatorResult(records=decision.finish(), response=response)
+
+
+def _described(group: GroupState, member_id: str) -> DescribedMember:
+    member, current, target = group.members[member_id], group.currents[member_id], group.targets.get(member_id)
+    return DescribedMember(
+        member_id=member_id,
+        instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        member_epoch=current.member_epoch,
+        state=MemberState(current.state),
+        subscribed_topics=member.subscribed_topics,
+        subscribed_pattern=member.subscribed_pattern,
+        assigned=current.assigned,
+        pending_revocation=current.pending_revocation,
+        target=() if target is None else target.partitions,
+    )

@@ -1,0 +1,333 @@
+"""Members: they join, heartbeat, move towards their target, leave and expire. Only `Decision.add` changes the state.
+
+Sessions and rebalance timeouts are the only things that a coordinator holds alone. They start afresh with it.
+"""
+
+import random
+from dataclasses import replace
+
+from barnabas.kraft.group_slots import GroupState, SlotState
+from barnabas.kraft.records import CurrentAssignmentRecord, GroupRecord, MemberRecord, RemoveMemberRecord
+
+from .deadlines import Deadlines
+from .decision import Decision
+from .heartbeat_checks import check_epoch, check_join, check_member, check_request, holder_of
+from .messages import HeartbeatRequest, HeartbeatResponse, MemberEpoch
+from .partitions import NO_PARTITIONS, PartitionSet, from_set, to_set
+from .rebalance_log import RebalanceCause
+from .reconciliation import NO_EPOCH, Holding, advance
+from .settings import GroupSettings
+from .states import AWAY_EPOCH, MemberState
+from .targets import Targets
+
+MEMBER_ID_BITS = 128  # as random as a UUID: never given twice
+
+
+class Membership:
+    def __init__(
+        self, *, state: SlotState, settings: GroupSettings, targets: Targets, rng: random.Random, now_ms: int
+    ) -> None:
+        self.sessions = Deadlines()
+        self.revocations = Deadlines()  # exactly the members that are UNREVOKED_PARTITIONS
+        self._state = state
+        self._settings = settings
+        self._targets = targets
+        self._rng = rng
+        for group in state.groups.values():
+            for member in group.members.values():
+                self._start_timers(group, member, now_ms)
+
+    # --- heartbeats ---------------------------------------------------------------------------------------------------
+
+    def heartbeat(self, request: HeartbeatRequest, decision: Decision) -> HeartbeatResponse:
+        check_request(request, self._settings)
+        if request.member_epoch < MemberEpoch.JOIN:
+            return self._leave(request, decision)
+        if request.member_epoch == MemberEpoch.JOIN:
+            member_id, owned = self._join(request, decision)
+        else:
+            member_id, owned = self._stay(request, decision)
+        self._targets.settle(decision)
+        return self._reconcile(request, member_id, owned, decision)
+
+    def _join(self, request: HeartbeatRequest, decision: Decision) -> tuple[str, PartitionSet | None]:
+        """Return the member's id and what it certainly owns at most."""
+        group = self._state.groups.get(request.group_id)
+        member_id = request.member_id or f"{self._rng.getrandbits(MEMBER_ID_BITS):032x}"
+        holder = None if group is None else holder_of(group, request.instance_id)
+        if group is not None and member_id in group.members and (holder is None or holder.member_id == member_id):
+            return member_id, self._rejoin(group, member_id, request, decision)
+        check_join(group, request, self._settings)
+        if group is not None and holder is not None:
+            self._take_over(group, holder, member_id, request, decision)
+        else:
+            self._enter(member_id, request, decision)
+        return member_id, NO_PARTITIONS
+
+    def _enter(self, member_id: str, request: HeartbeatRequest, decision: Decision) -> None:
+        group = self._state.groups.get(request.group_id)
+        if group is None or group.group.protocol != "consumer":
+            decision.add(self._group_record(request.group_id, group))
+        decision.add(self._member_record(member_id, request, None))
+        newcomer = Holding(member_epoch=MemberEpoch.JOIN, previous_member_epoch=NO_EPOCH, state=MemberState.STABLE)
+        decision.add(self._current_record(request.group_id, member_id, newcomer))
+        decision.change(request.group_id, RebalanceCause.MEMBER_JOINED, member_id)
+
+    def _rejoin(
+        self, group: GroupState, member_id: str, request: HeartbeatRequest, decision: Decision
+    ) -> PartitionSet | None:
+        """A member joins that is one already: its answer was lost, it was fenced, or it was away.
+
+        It keeps its partitions. It is not believed to own nothing, because a copy of its first request would say the
+        same; what it has to let go of is released by its next heartbeat.
+        """
+        current = group.currents[member_id]
+        was_away = current.member_epoch == AWAY_EPOCH
+        if was_away:
+            decision.add(self._returned(current, member_id))
+        self._update(group.members[member_id], request, decision)
+        if was_away:
+            self._targets.note(request.group_id, RebalanceCause.STATIC_MEMBER_RETURNED, member_id, decision.now_ms)
+        return NO_PARTITIONS if was_away else None
+
+    def _take_over(
+        self, group: GroupState, away: MemberRecord, member_id: str, request: HeartbeatRequest, decision: Decision
+    ) -> None:
+        """A static member is back under a new member id: it gets what it had, and nobody else notices."""
+        current, target = group.currents[away.member_id], group.targets.get(away.member_id)
+        decision.add(self._remove_record(request.group_id, away.member_id))
+        self._cancel_timers(request.group_id, away.member_id)
+        decision.add(replace(away, coordinator_epoch=self._state.coordinator_epoch, member_id=member_id))
+        if target is not None:
+            decision.add(replace(target, coordinator_epoch=self._state.coordinator_epoch, member_id=member_id))
+        decision.add(self._returned(current, member_id))
+        self._update(group.members[member_id], request, decision)
+        self._targets.note(request.group_id, RebalanceCause.STATIC_MEMBER_RETURNED, member_id, decision.now_ms)
+
+    def _returned(self, current: CurrentAssignmentRecord, member_id: str) -> CurrentAssignmentRecord:
+        return replace(
+            current,
+            coordinator_epoch=self._state.coordinator_epoch,
+            member_id=member_id,
+            member_epoch=MemberEpoch.JOIN,
+            previous_member_epoch=NO_EPOCH,
+        )
+
+    def _stay(self, request: HeartbeatRequest, decision: Decision) -> tuple[str, PartitionSet | None]:
+        group = self._state.groups.get(request.group_id)
+        member = check_member(group, request)
+        assert group is not None
+        check_epoch(group.currents[member.member_id], request)
+        self._update(member, request, decision)
+        return member.member_id, None if request.owned is None else to_set(request.owned)
+
+    def _update(self, member: MemberRecord, request: HeartbeatRequest, decision: Decision) -> None:
+        updated = self._member_record(member.member_id, request, member)
+        if replace(updated, coordinator_epoch=member.coordinator_epoch) == member:
+            return
+        decision.add(updated)
+        if _subscription(updated) != _subscription(member):
+            decision.change(member.group_id, RebalanceCause.SUBSCRIPTION_CHANGED, member.member_id)
+
+    def _reconcile(
+        self, request: HeartbeatRequest, member_id: str, owned: PartitionSet | None, decision: Decision
+    ) -> HeartbeatResponse:
+        group = self._state.groups[request.group_id]
+        before = group.currents[member_id]
+        after = self._advanced(group, before, owned)
+        if after != before:
+            decision.add(replace(after, coordinator_epoch=self._state.coordinator_epoch))
+            self.revocations.cancel((request.group_id, member_id))  # a new step has all the time that there is for one
+        self._start_timers(group, group.members[member_id], decision.now_ms)
+        assert after.member_epoch > 0
+        in_step = request.member_epoch == after.member_epoch and before.assigned == after.assigned
+        if request.owned is not None and to_set(request.owned) != to_set(after.assigned):
+            in_step = False  # told again at every heartbeat until it has done so: no answer matters by itself
+        return HeartbeatResponse(
+            member_id=member_id,
+            member_epoch=after.member_epoch,
+            heartbeat_interval_ms=self._interval_ms(MemberState(after.state)),
+            assignment=None if in_step else after.assigned,
+        )
+
+    def _advanced(
+        self, group: GroupState, before: CurrentAssignmentRecord, owned: PartitionSet | None
+    ) -> CurrentAssignmentRecord:
+        target_epoch = group.group.assignment_epoch
+        if before.state == MemberState.STABLE and before.member_epoch == target_epoch:
+            return before  # the steady state: nothing to compute
+        holding = Holding.of(before)
+        after = advance(
+            holding,
+            member_id=before.member_id,
+            target=self._targets.target_of(group, before.member_id),
+            target_epoch=target_epoch,
+            owned=owned,
+            owners=group.owners,
+        )
+        if after == holding:
+            return before
+        record = self._current_record(before.group_id, before.member_id, after)
+        return replace(record, coordinator_epoch=before.coordinator_epoch)
+
+    def _interval_ms(self, state: MemberState) -> int:
+        if state is MemberState.UNRELEASED_PARTITIONS:
+            return self._settings.waiting_heartbeat_interval_ms
+        return self._settings.heartbeat_interval_ms
+
+    # --- leaving ------------------------------------------------------------------------------------------------------
+
+    def _leave(self, request: HeartbeatRequest, decision: Decision) -> HeartbeatResponse:
+        group = self._state.groups.get(request.group_id)
+        member = check_member(group, request)
+        assert group is not None
+        if request.member_epoch == MemberEpoch.LEAVE_STATIC:
+            self._go_away(group, member, decision)
+        else:
+            self._remove(member.group_id, member.member_id, RebalanceCause.MEMBER_LEFT, decision)
+            self._targets.settle(decision)
+        return HeartbeatResponse(
+            member_id=member.member_id,
+            member_epoch=request.member_epoch,
+            heartbeat_interval_ms=self._settings.heartbeat_interval_ms,
+        )
+
+    def _go_away(self, group: GroupState, member: MemberRecord, decision: Decision) -> None:
+        """Its partitions wait for it until its session ends; it reads none of them, so it has let go of the others."""
+        away = replace(
+            Holding.of(group.currents[member.member_id]),
+            member_epoch=AWAY_EPOCH,
+            previous_member_epoch=NO_EPOCH,
+            state=MemberState.STABLE,
+            pending_revocation=NO_PARTITIONS,
+        )
+        decision.add(self._current_record(member.group_id, member.member_id, away))
+        self._start_timers(group, member, decision.now_ms)
+        self._targets.note(member.group_id, RebalanceCause.STATIC_MEMBER_AWAY, member.member_id, decision.now_ms)
+
+    def expire(self, decision: Decision) -> None:
+        """Remove who was silent for a whole session, and who did not let go within its rebalance timeout."""
+        for group_id, member_id in self.sessions.take_expired(decision.now_ms):
+            self._remove(group_id, member_id, RebalanceCause.MEMBER_EXPIRED, decision)
+        for group_id, member_id in self.revocations.take_expired(decision.now_ms):
+            self._remove(group_id, member_id, RebalanceCause.REBALANCE_TIMEOUT, decision)
+        self._targets.settle(decision)
+
+    def _remove(self, group_id: str, member_id: str, cause: RebalanceCause, decision: Decision) -> None:
+        decision.add(self._remove_record(group_id, member_id))
+        self._cancel_timers(group_id, member_id)
+        decision.change(group_id, cause, member_id)
+
+    def fence_all(self, group: GroupState, decision: Decision) -> None:
+        """Make all members join again without taking anything from them: their epochs jump, and no older one is valid.
+
+        So a commit that is on its way fails, every member drops its positions, and when it joins again (under the same
+        member id) it gets the partitions that nobody else could get in between. A member that is away is left alone.
+        """
+        group_id = group.group.group_id
+        decision.change(group_id, RebalanceCause.OFFSETS_RESET)
+        self._targets.settle(decision, at_once=True)
+        for member_id, current in list(group.currents.items()):
+            if current.member_epoch == AWAY_EPOCH:
+                continue
+            state = MemberState(current.state)
+            if state is MemberState.STABLE and to_set(current.assigned) != self._targets.target_of(group, member_id):
+                state = MemberState.UNRELEASED_PARTITIONS  # its epoch no longer tells that it is behind
+            fenced = replace(
+                Holding.of(current),
+                member_epoch=group.group.group_epoch,
+                previous_member_epoch=NO_EPOCH,
+                state=state,
+            )
+            decision.add(self._current_record(group_id, member_id, fenced))
+
+    # --- timers -------------------------------------------------------------------------------------------------------
+
+    def _start_timers(self, group: GroupState, member: MemberRecord, now_ms: int) -> None:
+        """A fresh session; a rebalance timeout exactly while the member has partitions to let go of."""
+        key = (member.group_id, member.member_id)
+        self.sessions.set(key, now_ms + member.session_timeout_ms)
+        if group.currents[member.member_id].state != MemberState.UNREVOKED_PARTITIONS:
+            self.revocations.cancel(key)
+        elif key not in self.revocations:
+            self.revocations.set(key, now_ms + member.rebalance_timeout_ms)
+
+    def _cancel_timers(self, group_id: str, member_id: str) -> None:
+        self.sessions.cancel((group_id, member_id))
+        self.revocations.cancel((group_id, member_id))
+
+    # --- records ------------------------------------------------------------------------------------------------------
+
+    def _group_record(self, group_id: str, before: GroupState | None) -> GroupRecord:
+        """A new group, or an empty one that changes to this protocol. Epochs never go back."""
+        return GroupRecord(
+            slot=self._state.slot,
+            coordinator_epoch=self._state.coordinator_epoch,
+            group_id=group_id,
+            group_epoch=0 if before is None else before.group.group_epoch,
+            assignment_epoch=0 if before is None else before.group.assignment_epoch,
+            protocol_name=self._settings.default_assignor,
+        )
+
+    def _member_record(self, member_id: str, request: HeartbeatRequest, before: MemberRecord | None) -> MemberRecord:
+        """What the request says, over what was known before."""
+        base = before or self._blank_member(member_id, request)
+        topics = request.subscribed_topics
+        pattern = request.subscribed_pattern
+        return replace(
+            base,
+            coordinator_epoch=self._state.coordinator_epoch,
+            rack=base.rack if request.rack is None else request.rack,
+            client_id=request.client_id or base.client_id,
+            client_host=request.client_host or base.client_host,
+            subscribed_topics=base.subscribed_topics if topics is None else tuple(sorted(set(topics))),
+            subscribed_pattern=base.subscribed_pattern if pattern is None else pattern or None,
+            rebalance_timeout_ms=_given(request.rebalance_timeout_ms, base.rebalance_timeout_ms),
+            session_timeout_ms=_given(request.session_timeout_ms, base.session_timeout_ms),
+            assignor=base.assignor if request.assignor is None else request.assignor,
+        )
+
+    def _blank_member(self, member_id: str, request: HeartbeatRequest) -> MemberRecord:
+        return MemberRecord(
+            slot=self._state.slot,
+            coordinator_epoch=self._state.coordinator_epoch,
+            group_id=request.group_id,
+            member_id=member_id,
+            instance_id=request.instance_id,
+            client_id="",
+            client_host="",
+            rack=None,
+            subscribed_topics=(),
+            subscribed_pattern=None,
+            rebalance_timeout_ms=self._settings.rebalance_timeout_ms,
+            session_timeout_ms=self._settings.session_timeout_ms,
+        )
+
+    def _current_record(self, group_id: str, member_id: str, holding: Holding) -> CurrentAssignmentRecord:
+        return CurrentAssignmentRecord(
+            slot=self._state.slot,
+            coordinator_epoch=self._state.coordinator_epoch,
+            group_id=group_id,
+            member_id=member_id,
+            member_epoch=holding.member_epoch,
+            previous_member_epoch=holding.previous_member_epoch,
+            state=holding.state.value,
+            assigned=from_set(holding.assigned),
+            pending_revocation=from_set(holding.pending_revocation),
+        )
+
+    def _remove_record(self, group_id: str, member_id: str) -> RemoveMemberRecord:
+        return RemoveMemberRecord(
+            slot=self._state.slot,
+            coordinator_epoch=self._state.coordinator_epoch,
+            group_id=group_id,
+            member_id=member_id,
+        )
+
+
+def _given(value: int, otherwise: int) -> int:
+    return otherwise if value == -1 else value
+
+
+def _subscription(member: MemberRecord) -> tuple[tuple[str, ...], str | None, str]:
+    return (member.subscribed_topics, member.subscribed_pattern, member.assignor)

@@ -1,0 +1,186 @@
+"""Committed offsets of groups: commit, fetch, reset, delete."""
+
+from barnabas.kraft.group_slots import GroupState, PartitionKey, SlotState
+from barnabas.kraft.records import GroupRecord, OffsetCommitRecord, RemoveGroupRecord, RemoveOffsetRecord
+from barnabas.log.errors import (
+    ErrorCode,
+    GroupIdNotFoundError,
+    InvalidRequestError,
+    NonEmptyGroupError,
+    StaleMemberEpochError,
+    UnknownMemberIdError,
+)
+
+from .decision import Decision
+from .membership import Membership
+from .messages import CommittedOffset, OffsetToCommit, PartitionOutcome
+from .settings import GroupSettings
+from .subscriptions import wanted_among
+from .targets import Targets
+
+
+class Offsets:
+    def __init__(self, *, state: SlotState, settings: GroupSettings, targets: Targets, membership: Membership) -> None:
+        self._state = state
+        self._settings = settings
+        self._targets = targets
+        self._membership = membership
+
+    def commit(
+        self,
+        group_id: str,
+        member_id: str,
+        member_epoch: int,
+        offsets: tuple[OffsetToCommit, ...],
+        decision: Decision,
+    ) -> tuple[PartitionOutcome, ...]:
+        if not 0 < len(group_id) <= self._settings.max_id_length:
+            raise InvalidRequestError(f"a group id has 1 to {self._settings.max_id_length} characters")
+        group = self._state.groups.get(group_id)
+        self._check_committer(group, group_id, member_id, member_epoch)
+        outcomes = tuple(self._judged(offset) for offset in offsets)
+        accepted = [offset for offset, outcome in zip(offsets, outcomes, strict=True) if not outcome.error]
+        if accepted and group is None:
+            decision.add(self._simple_group(group_id))
+        for offset in accepted:
+            decision.add(self._commit_record(group_id, offset, decision.now_ms))
+        return outcomes
+
+    def fetch(self, group_id: str, partitions: tuple[PartitionKey, ...] | None) -> tuple[CommittedOffset, ...]:
+        keys = sorted(self._state.offsets.get(group_id, {})) if partitions is None else partitions
+        return tuple(self._committed(group_id, key) for key in keys)
+
+    def reset(
+        self, group_id: str, offsets: tuple[OffsetToCommit, ...], decision: Decision
+    ) -> tuple[CommittedOffset, ...]:
+        """Set offsets whoever reads. Return what was committed before: to reset to that is to undo it.
+
+        Members that run are fenced where they stand in the same atomic batch (`Membership.fence_all`), so none of
+        them can commit over the new offsets before it has read them. All or nothing: one bad partition refuses the
+        whole request.
+        """
+        group = self._existing(group_id)
+        for offset in offsets:
+            outcome = self._judged(offset)
+            if outcome.error:
+                raise InvalidRequestError(f"{offset.topic}-{offset.partition}: {outcome.message}")
+        before = tuple(self._committed(group_id, (offset.topic, offset.partition)) for offset in offsets)
+        for offset in offsets:
+            decision.add(self._commit_record(group_id, offset, decision.now_ms))
+        if offsets and group is not None and group.members:
+            self._membership.fence_all(group, decision)
+        return before
+
+    def delete(
+        self, group_id: str, partitions: tuple[PartitionKey, ...], decision: Decision
+    ) -> tuple[PartitionOutcome, ...]:
+        """Forget offsets, but of no topic that a member reads: it would only commit them again."""
+        group = self._existing(group_id)
+        topics = {topic for topic, _ in partitions}
+        members = () if group is None else group.members.values()
+        subscribed = frozenset[str]().union(*(wanted_among(member, topics) for member in members))
+        outcomes = []
+        for topic, partition in partitions:
+            if topic in subscribed:
+                error, message = (
+                    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
+                    "the group reads this topic: stop its members first",
+                )
+                outcomes.append(PartitionOutcome(topic=topic, partition=partition, error=error, message=message))
+                continue
+            if self._state.offset(group_id, (topic, partition)) is not None:
+                decision.add(self._remove_record(group_id, (topic, partition)))
+            outcomes.append(PartitionOutcome(topic=topic, partition=partition))
+        return tuple(outcomes)
+
+    def delete_group(self, group_id: str, decision: Decision) -> None:
+        group = self._existing(group_id)
+        if group is not None and group.members:
+            raise NonEmptyGroupError(f"group {group_id} has {len(group.members)} members: stop them first")
+        for key in list(self._state.offsets.get(group_id, {})):
+            decision.add(self._remove_record(group_id, key))
+        decision.add(
+            RemoveGroupRecord(slot=self._state.slot, coordinator_epoch=self._state.coordinator_epoch, group_id=group_id)
+        )
+        self._targets.forget(group_id)
+
+    def _existing(self, group_id: str) -> GroupState | None:
+        """The group; None when only its offsets are left of it."""
+        group = self._state.groups.get(group_id)
+        if group is None and group_id not in self._state.offsets:
+            raise GroupIdNotFoundError(f"there is no group {group_id}")
+        return group
+
+    def _check_committer(self, group: GroupState | None, group_id: str, member_id: str, member_epoch: int) -> None:
+        if member_id == "" and member_epoch < 0:
+            if group is not None and group.members:
+                raise UnknownMemberIdError(f"group {group_id} has members: only they commit for it")
+            return
+        current = None if group is None else group.currents.get(member_id)
+        if current is None:
+            raise UnknownMemberIdError(f"no member {member_id} in group {group_id}: join again")
+        if member_epoch < 0 or member_epoch != current.member_epoch:
+            raise StaleMemberEpochError(
+                f"member epoch {member_epoch}, but {member_id} is at {current.member_epoch}: heartbeat, then try again"
+            )
+
+    def _judged(self, offset: OffsetToCommit) -> PartitionOutcome:
+        error, message = self._fault_of(offset)
+        return PartitionOutcome(topic=offset.topic, partition=offset.partition, error=error, message=message)
+
+    def _fault_of(self, offset: OffsetToCommit) -> tuple[ErrorCode, str]:
+        if not 0 <= offset.partition < self._targets.topics.get(offset.topic, 0):
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition"
+        if offset.offset < 0:
+            return ErrorCode.INVALID_REQUEST, f"offset {offset.offset} is negative"
+        size_bytes = len(offset.metadata.encode())
+        if size_bytes > self._settings.offset_metadata_max_bytes:
+            limit = self._settings.offset_metadata_max_bytes
+            return ErrorCode.OFFSET_METADATA_TOO_LARGE, f"{size_bytes} bytes of metadata; at most {limit} are kept"
+        return ErrorCode.NONE, ""
+
+    def _committed(self, group_id: str, key: PartitionKey) -> CommittedOffset:
+        value = self._state.offset(group_id, key)
+        if value is None:
+            return CommittedOffset(topic=key[0], partition=key[1])
+        offset, leader_epoch, metadata, commit_timestamp_ms = value
+        return CommittedOffset(
+            topic=key[0],
+            partition=key[1],
+            offset=offset,
+            leader_epoch=leader_epoch,
+            metadata=metadata,
+            commit_timestamp_ms=commit_timestamp_ms,
+        )
+
+    def _simple_group(self, group_id: str) -> GroupRecord:
+        return GroupRecord(
+            slot=self._state.slot,
+            coordinator_epoch=self._state.coordinator_epoch,
+            group_id=group_id,
+            group_epoch=0,
+            assignment_epoch=0,
+            protocol_name=self._settings.default_assignor,
+        )
+
+    def _commit_record(self, group_id: str, offset: OffsetToCommit, now_ms: int) -> OffsetCommitRecord:
+        return OffsetCommitRecord(
+            slot=self._state.slot,
+            coordinator_epoch=self._state.coordinator_epoch,
+            group_id=group_id,
+            topic=offset.topic,
+            partition=offset.partition,
+            offset=offset.offset,
+            leader_epoch=offset.leader_epoch,
+            metadata=offset.metadata,
+            commit_timestamp_ms=now_ms,
+        )
+
+    def _remove_record(self, group_id: str, key: PartitionKey) -> RemoveOffsetRecord:
+        return RemoveOffsetRecord(
+            slot=self._state.slot,
+            coordinator_epoch=self._state.coordinator_epoch,
+            group_id=group_id,
+            topic=key[0],
+            partition=key[1],
+        )

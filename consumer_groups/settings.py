@@ -1,0 +1,24 @@
+"""What an operator may set about groups, with Kafka's names in comments and the reason of each default."""
+
+from dataclasses import dataclass
+
+from .assignors import RANGE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSettings:
+    session_timeout_ms: int = 45_000  # group.consumer.session.timeout.ms
+    min_session_timeout_ms: int = 1_000  # below it a pause of the client's garbage collector looks like a death
+    max_session_timeout_ms: int = 1_800_000  # group.max.session.timeout.ms
+    heartbeat_interval_ms: int = 5_000  # group.consumer.heartbeat.interval.ms
+    # A member that waits for partitions of others asks more often: it is what a rebalance lasts.
+    waiting_heartbeat_interval_ms: int = 500
+    rebalance_timeout_ms: int = 300_000  # the client's max.poll.interval.ms: it revokes between two polls
+    max_group_size: int = 2_000  # group.consumer.max.size: a reset writes two records per member in one quorum append
+    offset_metadata_max_bytes: int = 4_096  # offset.metadata.max.bytes: it is kept in memory on every voter
+    max_subscribed_topics: int = 10_000  # of one member; the same reason
+    max_pattern_length: int = 1_000  # an expression is compiled and run on the coordinator
+    max_id_length: int = 1_000  # of group, member and instance ids: they are keys of the quorum's state
+    default_assignor: str = RANGE
+    # Assign at most so often per group (KIP-1263): in a storm of joins each decision would rewrite all targets.
+    assignment_interval_ms: int = 0

@@ -1,0 +1,29 @@
+"""What a decision of the controller is: records, and the answer once they are committed. Nothing here decides."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .image import MetadataImage
+from .records import Record
+from .requests import Done
+
+Respond = Callable[[int, MetadataImage], object]
+"""Makes the response from the quorum index of the (last) command and the committed image; may raise a BarnabasError."""
+
+
+def done(index: int, image: MetadataImage) -> object:
+    return Done(offset=index)
+
+
+def answer(value: object) -> Respond:
+    """The same response wherever the records land."""
+    return lambda index, image: value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerResult:
+    """A decision. Without records it still waits for everything that it was decided upon."""
+
+    records: tuple[Record, ...] = ()
+    respond: Respond = done
+    atomic: bool = True  # False: may be cut into several commands, each of which leaves a valid state

@@ -1,0 +1,37 @@
+"""What the controller can be told, and the limits that it keeps, each with its reason."""
+
+from dataclasses import dataclass
+
+MAX_PARTITIONS_PER_REQUEST = 10_000  # Kafka's limit of one batch of metadata records; it also bounds one decision
+MAX_PARTITIONS_PER_CLUSTER = 200_000  # what KRaft clusters are tested with; an image of this size is copied in ms
+MAX_REPLICATION_FACTOR = 128  # far above any use; the wire's 32767 would only make work
+MAX_CONFIG_CHANGES_PER_REQUEST = 1_000  # there are not that many configurations
+MAX_CONFIG_VALUE_LENGTH = 32_767  # a Kafka string; nothing longer could be described to a client
+MAX_BROKERS = 1_000  # one controller hears that many heartbeats easily; a stranger must not fill the image with ids
+PRODUCER_ID_BLOCK_SIZE = 1_000  # Kafka's block: one quorum append for that many idempotent producers
+MAX_PREFERRED_MOVES_PER_CHECK = 100  # leaders that go home at a time: each move costs its clients a refresh
+MAX_RECORDS_PER_COMMAND = 2_000  # of records that need not be atomic: about 200 KB, so that no command holds up the log
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerSettings:
+    """Kafka's names are in the comments. Sessions are shorter than Kafka's 9 s because fail-over is promised in 5 s."""
+
+    session_timeout_ms: int = 3_000  # broker.session.timeout.ms
+    heartbeat_interval_ms: int = 500  # broker.heartbeat.interval.ms
+    default_partitions: int = 1  # num.partitions
+    default_replication_factor: int = -1  # default.replication.factor; -1: three, or all active brokers if fewer
+    min_insync_replicas: int = 1  # min.insync.replicas, where neither the topic nor the cluster has one
+    unclean_leader_election: bool = False  # unclean.leader.election.enable, likewise
+    auto_preferred_leaders: bool = True  # auto.leader.rebalance.enable
+    preferred_leader_check_interval_ms: int = 30_000  # leader.imbalance.check.interval.seconds
+    leaderless_check_interval_ms: int = 5_000  # a safety net: whatever a crash of a controller left half done
+    slot_balance_interval_ms: int = 2_000  # coordinator slots without groups move to brokers that have too few
+
+    @property
+    def duplicate_window_ms(self) -> int:
+        """For how long after its last heartbeat a broker is certainly still alive: three missed ones and it is not.
+
+        Shorter than the session, so that a broker that was killed and started again does not wait for its old session.
+        """
+        return min(self.session_timeout_ms, 3 * self.heartbeat_interval_ms)

@@ -1,0 +1,55 @@
+"""What the metadata node needs of the group state beside the image (`group_slots` implements it), and a small stand-in."""
+
+from typing import Protocol
+
+from .records import (
+    CurrentAssignmentRecord,
+    GroupRecord,
+    MemberRecord,
+    OffsetCommitRecord,
+    Record,
+    RemoveGroupRecord,
+    RemoveMemberRecord,
+    RemoveOffsetRecord,
+    TargetAssignmentRecord,
+)
+
+AnyGroupRecord = (
+    GroupRecord
+    | RemoveGroupRecord
+    | MemberRecord
+    | RemoveMemberRecord
+    | TargetAssignmentRecord
+    | CurrentAssignmentRecord
+    | OffsetCommitRecord
+    | RemoveOffsetRecord
+)
+GROUP_RECORDS = (
+    GroupRecord,
+    RemoveGroupRecord,
+    MemberRecord,
+    RemoveMemberRecord,
+    TargetAssignmentRecord,
+    CurrentAssignmentRecord,
+    OffsetCommitRecord,
+    RemoveOffsetRecord,
+)
+
+
+class GroupState(Protocol):
+    """Groups and offsets of all slots, replayed from the quorum's log on every voter alike."""
+
+    def replay(self, record: Record, index: int) -> bool:
+        """Apply a group record. False: its coordinator epoch is stale, so it is void."""
+
+    def records_of(self, slot: int) -> list[Record]:
+        """Records that rebuild the slot when they are replayed into an empty state."""
+
+    def copy(self) -> "GroupState":
+        """A consistent view that later replays do not change; cheap."""
+
+    def on_slot_moved(self, slot: int, coordinator_epoch: int) -> None:
+        """From here on records of older coordinator epochs are void."""
+
+    def delete_topic(self, name: str) -> None:
+        """The topic is gone, and all offsets that were committed for it."""

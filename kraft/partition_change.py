@@ -1,0 +1,138 @@
+"""How one partition moves from a state to the next: its ISR, its eligible leader replicas, its leader.
+
+Pure functions over `PartitionImage`; the control managers decide when to call them. The rules are KIP-966's:
+
+    in-sync replicas (ISR)    have everything that is committed and follow the leader; all of them are active brokers
+    eligible replicas (ELR)   left an ISR that was too small for the high watermark to move (below min.insync.replicas),
+                              so they have everything committed too; a lossy restart takes a broker out
+    last known leader         only when both are empty: who led last is the best that is left
+
+A leader comes from the ISR, then from the ELR, then it is the last known leader, and only with
+`unclean.leader.election.enable` anyone alive.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from .image import NO_LEADER, PartitionImage
+from .records import PartitionChangeRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElectionRules:
+    """What an election of one topic's partition stands on."""
+
+    active: frozenset[int]  # who may lead and be in an ISR
+    min_insync_replicas: int = 1
+    unclean: bool = False
+    lost: frozenset[int] = frozenset()  # who may have lost data that it had acknowledged
+
+    def enough(self, partition: PartitionImage) -> int:
+        """The ISR size from which the high watermark moves, so that nobody outside of the ISR stays eligible."""
+        return min(self.min_insync_replicas, len(partition.replicas))
+
+
+def with_isr(partition: PartitionImage, isr: Iterable[int], rules: ElectionRules) -> PartitionImage:
+    """The partition with another ISR, and the ELR that follows from it."""
+    wanted = tuple(isr)
+    eligible: tuple[int, ...] = ()
+    if len(wanted) < rules.enough(partition):
+        had = {*partition.isr, *partition.eligible_leader_replicas} - set(wanted) - rules.lost
+        eligible = tuple(replica for replica in partition.replicas if replica in had)
+    return replace(partition, isr=wanted, eligible_leader_replicas=eligible)
+
+
+def without_inactive(partition: PartitionImage, rules: ElectionRules) -> PartitionImage:
+    """The partition once everybody who is not active, or has lost data, has left the ISR."""
+    isr = (replica for replica in partition.isr if replica in rules.active and replica not in rules.lost)
+    return with_isr(partition, isr, rules)
+
+
+def elect(partition: PartitionImage, rules: ElectionRules, leaders: "Counter[int]") -> PartitionImage:
+    """The partition with a leader that the rules allow: the one that it has, if they do; NO_LEADER if there is none.
+
+    Among several in-sync replicas the broker with the fewest leaderships wins. `leaders` is kept up to date.
+    """
+    if partition.leader in partition.isr and partition.leader in rules.active:
+        return partition
+    candidates = [replica for replica in partition.isr if replica in rules.active]
+    if candidates:
+        order = partition.replicas.index
+        return led_by(partition, min(candidates, key=lambda node: (leaders[node], order(node))), leaders)
+    last_resort = _outside_isr(partition, rules)
+    if last_resort is not None:
+        alone = with_isr(partition, (last_resort,), rules)
+        if last_resort not in partition.eligible_leader_replicas:
+            # It may lack what was committed: from here on its log is the truth, and nobody else is eligible.
+            alone = replace(alone, eligible_leader_replicas=())
+        return led_by(alone, last_resort, leaders)
+    return led_by(partition, NO_LEADER, leaders)
+
+
+def _outside_isr(partition: PartitionImage, rules: ElectionRules) -> int | None:
+    eligible = [node for node in partition.eligible_leader_replicas if node in rules.active]
+    if eligible:
+        return eligible[0]
+    nothing_known = not partition.isr and not partition.eligible_leader_replicas
+    if nothing_known and partition.last_known_leader in rules.active.intersection(partition.replicas):
+        return partition.last_known_leader
+    if rules.unclean:
+        return next((node for node in partition.replicas if node in rules.active), None)
+    return None
+
+
+def led_by(partition: PartitionImage, leader: int, leaders: "Counter[int]") -> PartitionImage:
+    """The partition with that leader; without one it remembers who led last."""
+    if leader == partition.leader:
+        return partition
+    if partition.leader != NO_LEADER:
+        leaders[partition.leader] -= 1
+    if leader != NO_LEADER:
+        leaders[leader] += 1
+        return replace(partition, leader=leader, last_known_leader=NO_LEADER)
+    return replace(partition, leader=NO_LEADER, last_known_leader=partition.leader)
+
+
+def complete_reassignment(partition: PartitionImage, rules: ElectionRules) -> PartitionImage:
+    """End a reassignment that can end: everybody added is in sync, and enough of those who stay are."""
+    if not partition.adding_replicas and not partition.removing_replicas:
+        return partition
+    leaving = set(partition.removing_replicas)
+    isr = tuple(replica for replica in partition.isr if replica not in leaving)
+    target = tuple(replica for replica in partition.replicas if replica not in leaving)
+    # Not before the remaining ISR could acknowledge by itself: replicas that leave take their copies with them.
+    if not isr or len(isr) < min(rules.min_insync_replicas, len(target)):
+        return partition
+    if not set(partition.adding_replicas).issubset(isr):
+        return partition
+    eligible = tuple(replica for replica in partition.eligible_leader_replicas if replica in target)
+    ended = replace(
+        partition, replicas=target, eligible_leader_replicas=eligible, adding_replicas=(), removing_replicas=()
+    )
+    return with_isr(ended, isr, rules)
+
+
+def difference(topic_id: str, number: int, old: PartitionImage, new: PartitionImage) -> PartitionChangeRecord | None:
+    """The record that turns `old` into `new`, or None. Its replay computes the epochs.
+
+    Replicas that leave for good bump the leader epoch too (as in Kafka): one of them may still fetch, and must not count.
+    """
+    bump = new.leader != old.leader or not set(old.replicas).issubset(new.replicas)
+    record = PartitionChangeRecord(
+        topic_id=topic_id,
+        partition=number,
+        isr=new.isr if new.isr != old.isr else None,
+        leader=new.leader if bump else None,
+        replicas=new.replicas if new.replicas != old.replicas else None,
+        eligible_leader_replicas=_changed(old.eligible_leader_replicas, new.eligible_leader_replicas),
+        adding_replicas=_changed(old.adding_replicas, new.adding_replicas),
+        removing_replicas=_changed(old.removing_replicas, new.removing_replicas),
+        last_known_leader=new.last_known_leader if new.last_known_leader != old.last_known_leader else None,
+    )
+    unchanged = PartitionChangeRecord(topic_id=topic_id, partition=number)
+    return None if record == unchanged else record
+
+
+def _changed(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, ...] | None:
+    return new if new != old else None

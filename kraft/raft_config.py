@@ -1,0 +1,37 @@
+"""Timing and limits of the quorum, with their reasons."""
+
+from dataclasses import dataclass
+
+MAX_COMMAND_BYTES = 1024 * 1024  # half a batch: pysyncobj's path for entries above a batch is broken (research 2o)
+BATCH_BYTES = 2 * MAX_COMMAND_BYTES  # of one message with entries
+MAX_PENDING_COMMANDS = 20_000  # queued or waiting for their commit; a controller has far fewer in flight
+MAX_PENDING_BYTES = 64 * 1024 * 1024  # of queued commands, before any of them is in the log
+MAX_APPENDS_PER_STEP = 2_000  # so that a burst does not delay heartbeats and votes
+MAX_APPLIED_PER_STEP = 10_000  # the same for a follower that catches up
+LINK_LOSS_DELAY_S = (
+    0.005,
+    0.055,
+)  # after the leader's link broke: spread, so that two followers rarely campaign together
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaftTiming:
+    """The defaults stand a broker that is busy for several 100 ms; kill -9 is noticed by the broken link."""
+
+    election_min_s: float = 1.0
+    election_max_s: float = 2.0
+    heartbeat_s: float = 0.2
+    leader_fallback_s: float = 0.9  # below election_min_s: an isolated leader gives up before another one is elected
+
+    def __post_init__(self) -> None:
+        assert 3 * self.heartbeat_s < self.election_min_s < self.election_max_s
+        assert self.heartbeat_s < self.leader_fallback_s < self.election_min_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotPolicy:
+    """When the journal is replaced by a snapshot. Each node varies `entries` a little, so that not all pack at once."""
+
+    entries: int = 200_000  # about a second of replay at start
+    interval_s: float = 1800.0
+    interval_entries: int = 1_000  # a quiet cluster does not pack the same state again and again

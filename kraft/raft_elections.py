@@ -1,0 +1,244 @@
+"""Who may lead: pre-vote, votes, stale terms, the hint of a broken link, and blank voters (see `raft_formation`).
+
+Pre-vote (Ongaro, 9.6) and leader stickiness keep a voter that was away from deposing a healthy leader. With them it
+is safe to take the broken link to a leader as a hint to campaign at once, so kill -9 costs less than 100 ms.
+"""
+
+import logging
+import random
+from collections.abc import Callable
+
+from .raft_config import LINK_LOSS_DELAY_S, RaftTiming
+from .raft_formation import Formation, VoterState
+from .raft_internals import MessageTransport, RaftInternals
+from .raft_journal import DurableJournal
+from .raft_snapshot import SnapshotSender
+from .raft_wire import Message
+
+_log = logging.getLogger("barnabas.quorum")
+_NEVER = float("-inf")
+
+
+class RaftElections(RaftInternals):
+    """Invariant: while `formation.blank`, this voter's term and vote never change by an election."""
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        voter_ids: frozenset[int],
+        journal: DurableJournal,
+        transport: MessageTransport,
+        sender: SnapshotSender,
+        clock: Callable[[], float],
+        rng: random.Random,
+        timing: RaftTiming,
+        wake: Callable[[], None],
+        wake_later: Callable[[float], None],
+        batch_bytes: int,
+    ) -> None:
+        self.node_id = node_id
+        self.other_ids = sorted(voter_ids - {node_id})
+        self.majority = len(voter_ids) // 2 + 1
+        self.formation = Formation(node_id, voter_ids, blank=journal.blank)
+        self._clock = clock
+        self._rng = rng
+        self._timing = timing
+        self._wake = wake
+        self._wake_later = wake_later
+        self._leader_heard_at = _NEVER
+        self._prevote_term: int | None = None  # of the poll that is open
+        self._prevotes: set[int] = set()
+        self._votes: set[int] = set()
+        super().__init__(
+            node_id=node_id,
+            other_ids=self.other_ids,
+            journal=journal,
+            transport=transport,
+            sender=sender,
+            clock=clock,
+            timing=timing,
+            batch_bytes=batch_bytes,
+        )
+
+    def _SyncObj__generateRaftTimeout(self) -> float:
+        return self._rng.uniform(self._timing.election_min_s, self._timing.election_max_s)
+
+    def restart_election_timer(self) -> None:
+        self.election_deadline = self._clock() + self._SyncObj__generateRaftTimeout()
+
+    def tell(self, peer_id: int, kind: str, **fields: int | bool) -> None:
+        self.port.send(peer_id, {"type": kind, **fields})
+
+    def tell_all(self, kind: str, **fields: int | bool) -> None:
+        for peer_id in self.other_ids:
+            self.tell(peer_id, kind, **fields)
+
+    # Campaigning
+
+    def campaign_if_due(self, now: float) -> None:
+        if self.is_leader or self.formation.blank or now <= self.election_deadline:
+            return
+        if self.transfer_in_progress or not self.other_ids:
+            self._campaign()
+        else:
+            self._start_prevote()
+
+    def _start_prevote(self) -> None:
+        self.restart_election_timer()
+        self.follow(None)
+        self._prevote_term = self.term + 1
+        self._prevotes = {self.node_id}
+        self._ask("pre_vote", self._prevote_term)
+
+    def _campaign(self) -> None:
+        self._prevote_term = None
+        self.restart_election_timer()
+        self.start_candidacy()
+        self._votes = {self.node_id}
+        _log.info("campaign node=%d term=%d", self.node_id, self.term)
+        self._ask("request_vote", self.term)
+        if self.majority == 1:
+            self.become_leader()
+
+    def _ask(self, kind: str, term: int) -> None:
+        journal = self.journal
+        self.tell_all(kind, term=term, last_log_index=journal.last_index, last_log_term=journal.last_term)
+
+    def leader_link_lost(self) -> None:
+        """The leader's process has ended, or the network between us; pre-vote finds out which."""
+        self._leader_heard_at = _NEVER
+        delay_s = self._rng.uniform(*LINK_LOSS_DELAY_S)
+        if self._clock() + delay_s < self.election_deadline:
+            self.election_deadline = self._clock() + delay_s
+            self._wake_later(delay_s + 0.001)
+
+    def campaign_at_once_if_first(self) -> None:
+        """At a cold start the lowest id does not wait for its timeout. Pre-vote spares a leader that exists."""
+        cold = self._leader_heard_at == _NEVER and not self.is_leader and self.leader_id is None
+        if cold and not self.formation.blank and all(self.node_id < other for other in self.other_ids):
+            self.election_deadline = 0.0
+            self._wake()
+
+    def note_leader(self, peer_id: int, term: int) -> None:
+        """A message that only the leader of `term` sends; `term` is not behind ours."""
+        self._leader_heard_at = self._clock()
+        self._prevote_term = None
+        if term > self.term:
+            self.transfer_in_progress = False
+            self.set_term(term, None)
+        if not self.transfer_in_progress:
+            self.restart_election_timer()
+        self.follow(peer_id)
+
+    def step_down(self, term: int) -> None:
+        if term > self.term:
+            self.set_term(term, None)
+            self.follow(None)
+
+    def give_up_if_isolated(self, now: float) -> None:
+        """A leader that hears no majority stops before the others may have elected another one."""
+        oldest = now - self._timing.leader_fallback_s
+        heard = sum(1 for peer in self.other_ids if self.formation.counts(peer) and self.heard_at(peer) > oldest)
+        if heard + 1 < self.majority:
+            _log.warning("leader gives up node=%d term=%d reason=no majority in reach", self.node_id, self.term)
+            self.follow(None)
+            self.restart_election_timer()
+
+    # Messages
+
+    def on_pre_vote(self, peer_id: int, message: Message) -> None:
+        sticky_s = self._timing.election_min_s - self._timing.heartbeat_s
+        if self.formation.blank or self.is_leader or self._clock() - self._leader_heard_at < sticky_s:
+            return
+        if message["term"] <= self.term:
+            self.tell(peer_id, "stale_term", term=self.term)
+        elif self._is_up_to_date(message):
+            self.tell(peer_id, "pre_vote_ok", term=message["term"])
+
+    def on_pre_vote_ok(self, peer_id: int, message: Message) -> None:
+        if self._prevote_term != message["term"] or self._prevote_term != self.term + 1:
+            return
+        self._prevotes.add(peer_id)
+        if len(self._prevotes) >= self.majority:
+            self._campaign()
+
+    def on_request_vote(self, peer_id: int, message: Message) -> None:
+        if self.formation.blank:
+            return
+        if message["term"] < self.term:
+            self.tell(peer_id, "stale_term", term=self.term)
+        else:
+            self.stock_message(peer_id, message)
+
+    def on_response_vote(self, peer_id: int, message: Message) -> None:
+        if self.is_candidate and message["term"] == self.term and peer_id not in self._votes:
+            self._votes.add(peer_id)
+            self.stock_message(peer_id, message)
+
+    def on_stale_term(self, _peer_id: int, message: Message) -> None:
+        if not self.formation.blank:
+            self.step_down(message["term"])
+
+    def on_timeout_now(self, peer_id: int, message: Message) -> None:
+        if not self.formation.blank:
+            self.stock_message(peer_id, message)
+
+    def _is_up_to_date(self, message: Message) -> bool:
+        theirs = (message["last_log_term"], message["last_log_index"])
+        return bool(theirs >= (self.journal.last_term, self.journal.last_index))
+
+    # Blank voters
+
+    def voter_state(self) -> VoterState:
+        if self.formation.blank:
+            return VoterState.BLANK
+        untouched = self.term == 0 and self.voted_for is None and self.journal.last_index <= 1
+        return VoterState.PRISTINE if untouched else VoterState.VOTER
+
+    def form_if_possible(self, now: float) -> None:
+        if not self.formation.blank:
+            return
+        if self.formation.is_complete:
+            self._become_voter("single voter")
+            return
+        nonce = self._rng.getrandbits(48)
+        if self.formation.open_round(now, nonce):
+            self.tell_all("form_query", nonce=nonce)
+        complaint = self.formation.complaint(now)
+        if complaint is not None:
+            _log.warning("%s", complaint)
+
+    def _become_voter(self, how: str) -> None:
+        self.journal.clear_blank()
+        self.formation.cleared()
+        _log.info("voter takes part node=%d how=%s", self.node_id, how)
+        self.tell_all("joined")
+        if how == "learned":
+            self.restart_election_timer()
+        else:
+            self.campaign_at_once_if_first()
+
+    def on_form_query(self, peer_id: int, message: Message) -> None:
+        state = self.voter_state()
+        self.formation.answer(peer_id, message["nonce"], state)
+        self.tell(peer_id, "form_state", nonce=message["nonce"], state=int(state))
+
+    def on_form_state(self, peer_id: int, message: Message) -> None:
+        if self.formation.answered(peer_id, message["nonce"], VoterState(message["state"])):
+            self.tell_all("formed", nonce=message["nonce"])
+            self._become_voter("formation")
+
+    def on_formed(self, peer_id: int, message: Message) -> None:
+        if self.formation.told_formed(peer_id, message["nonce"]):
+            self._become_voter("formation")
+
+    def on_joined(self, peer_id: int, _message: Message) -> None:
+        self.formation.peer_joined(peer_id)
+
+    def on_welcome(self, peer_id: int, message: Message) -> None:
+        """The leader says that what we have on disk holds all that we may have forgotten."""
+        if not self.formation.blank:
+            self.tell(peer_id, "joined")
+        elif message["term"] == self.term and message["index"] <= self.journal.durable_index:
+            self._become_voter("learned")

@@ -1,0 +1,82 @@
+"""Term, vote, commit index and the blank flag of a voter: what must be on disk before a vote leaves this process.
+
+Two slots, each a file of its own with a CRC, written alternately. A slot that a crash has torn leaves the other one,
+and then the vote that it was to hold has not left either. With no valid slot the vote is forgotten: the voter refuses
+to start.
+"""
+
+import struct
+import zlib
+from dataclasses import dataclass, replace
+
+import msgpack
+
+from .raft_storage import DamagedQuorumError, JournalStorage
+
+_HEADER = struct.Struct("<4sII")
+_MAGIC = b"\xb1QM1"
+_SLOTS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaftMeta:
+    """`commit_index` is a hint that was true once. `blank`: this voter may have forgotten what it knew."""
+
+    sequence: int = 0
+    raft_term: int = 0
+    voted_for: int | None = None
+    commit_index: int = 1
+    blank: bool = True
+
+
+class MetaStore:
+    """Loads and durably stores `RaftMeta` under `path`.0 and `path`.1."""
+
+    def __init__(self, storage: JournalStorage, path: str) -> None:
+        self._storage = storage
+        self._path = path
+        self.found = False  # whether this voter has ever stored anything
+        self.current = self._load()
+
+    def store(self, *, raft_term: int, voted_for: int | None, commit_index: int, blank: bool) -> None:
+        """Durable on return. Raises StorageError."""
+        meta = replace(
+            self.current,
+            sequence=self.current.sequence + 1,
+            raft_term=raft_term,
+            voted_for=voted_for,
+            commit_index=commit_index,
+            blank=blank,
+        )
+        self._storage.write_atomically(self._slot_path(meta.sequence % _SLOTS), _encode(meta))
+        self.current = meta
+        self.found = True
+
+    def _load(self) -> RaftMeta:
+        present = [path for path in map(self._slot_path, range(_SLOTS)) if self._storage.exists(path)]
+        if not present:
+            return RaftMeta()
+        self.found = True
+        valid = [meta for path in present if (meta := _decode(self._storage.read_bytes(path))) is not None]
+        if not valid:
+            raise DamagedQuorumError(self._path, "no valid slot of term and vote (a vote may be forgotten)")
+        return max(valid, key=lambda meta: meta.sequence)
+
+    def _slot_path(self, slot: int) -> str:
+        return f"{self._path}.{slot}"
+
+
+def _encode(meta: RaftMeta) -> bytes:
+    body: bytes = msgpack.packb([meta.sequence, meta.raft_term, meta.voted_for, meta.commit_index, meta.blank])
+    return _HEADER.pack(_MAGIC, zlib.crc32(body), len(body)) + body
+
+
+def _decode(data: bytes) -> RaftMeta | None:
+    if len(data) < _HEADER.size:
+        return None
+    magic, crc, length = _HEADER.unpack_from(data)
+    body = data[_HEADER.size :]
+    if magic != _MAGIC or length != len(body) or zlib.crc32(body) != crc:
+        return None
+    sequence, raft_term, voted_for, commit_index, blank = msgpack.unpackb(body)
+    return RaftMeta(sequence=sequence, raft_term=raft_term, voted_for=voted_for, commit_index=commit_index, blank=blank)

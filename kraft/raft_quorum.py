@@ -1,0 +1,250 @@
+"""`RaftQuorum`: the quorum port on an asyncio loop. It puts journal, snapshots, transport and core together.
+
+It runs as it is in a broker (in a thread of its own, see `raft_thread`) and in simulation (on a virtual loop): clock,
+network, storage, executor and randomness are handed in. All calls happen on that loop.
+"""
+
+import asyncio
+import logging
+import random
+import socket
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from .quorum import AppendOutcome, Leadership, QuorumListener
+from .raft_config import RaftTiming, SnapshotPolicy
+from .raft_core import RaftCore
+from .raft_formation import VoterState
+from .raft_journal import DurableJournal
+from .raft_network import RaftNetwork
+from .raft_snapshot import SnapshotStore
+from .raft_storage import DamagedQuorumError, FatalHandler, JournalStorage
+from .raft_transport import MutualTls, RaftTransport
+from .raft_wire import Directory, Hello, Message, voters_hash
+
+_log = logging.getLogger("barnabas.quorum")
+
+JOURNAL_NAME = "quorum.journal"
+SNAPSHOT_NAME = "quorum.snapshot"
+TICKS_PER_HEARTBEAT = 4  # an election timeout is noticed within a quarter of a heartbeat
+MARK_INTERVAL_S = 1.0
+
+
+class RaftQuorum:
+    """One voter. `fatal` is called once, when going on could break a promise: the process must end.
+
+    `executor` needs two threads, one to flush the journal and one to pack a snapshot meanwhile; in simulation it is the
+    loop itself.
+    """
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        voters: dict[int, tuple[str, int]],
+        directory: str,
+        storage: JournalStorage,
+        network: RaftNetwork,
+        executor: Executor,
+        loop: asyncio.AbstractEventLoop,
+        rng: random.Random,
+        clock: Callable[[], float],
+        listener: QuorumListener,
+        fatal: FatalHandler,
+        cluster_id: str = "",
+        broker_endpoint: bytes = b"",
+        timing: RaftTiming | None = None,
+        snapshot_policy: SnapshotPolicy | None = None,
+        tls: MutualTls | None = None,
+    ) -> None:
+        if node_id not in voters:
+            raise ValueError(f"node {node_id} is not among the voters {sorted(voters)}")
+        self._node_id = node_id
+        self._voters = voters
+        self._directory_path = directory
+        self._storage = storage
+        self._executor = executor
+        self._loop = loop
+        self._rng = rng
+        self._clock = clock
+        self._listener = listener
+        self._fatal = fatal
+        self._cluster_id = cluster_id
+        self._broker_endpoint = broker_endpoint
+        self._timing = timing or RaftTiming()
+        self._policy = snapshot_policy or SnapshotPolicy()
+        self._transport = RaftTransport(
+            node_id=node_id, voters=voters, network=network, loop=loop, rng=rng, handler=self, tls=tls
+        )
+        self._core: RaftCore | None = None
+        self._step_is_scheduled = False
+        self._ticks: asyncio.TimerHandle | None = None
+        self._marked_at = clock()
+
+    async def start(self, sock: socket.socket | None = None) -> None:
+        """Load what is on disk (the listener hears `restore`), listen and dial. Raises DamagedQuorumError, OSError."""
+        self._storage.make_dirs(self._directory_path)
+        journal = DurableJournal(
+            storage=self._storage,
+            path=f"{self._directory_path}/{JOURNAL_NAME}",
+            loop=self._loop,
+            executor=self._executor,
+            fatal=self._halt,
+        )
+        snapshots = SnapshotStore(
+            storage=self._storage,
+            path=f"{self._directory_path}/{SNAPSHOT_NAME}",
+            loop=self._loop,
+            executor=self._executor,
+            clock=self._clock,
+            wake=self._wake,
+        )
+        snapshot = snapshots.load()
+        if snapshot is not None:
+            journal.reconcile(snapshot.last_index, snapshot.last[2], snapshot.prev, snapshot.last)
+        elif journal.first_index > 1:
+            raise DamagedQuorumError(self._directory_path, "the snapshot is missing that the journal continues")
+        self._core = self._build_core(journal, snapshots)
+        self._core.load(snapshot)
+        await self._transport.start(sock)
+        self._tick()
+
+    def _build_core(self, journal: DurableJournal, snapshots: SnapshotStore) -> RaftCore:
+        return RaftCore(
+            node_id=self._node_id,
+            voter_ids=frozenset(self._voters),
+            journal=journal,
+            snapshots=snapshots,
+            transport=self._transport,
+            listener=self._listener,
+            clock=self._clock,
+            rng=self._rng,
+            timing=self._timing,
+            policy=self._policy,
+            wake=self._wake,
+            wake_later=self._wake_later,
+            fatal=self._halt,
+        )
+
+    async def close(self) -> None:
+        """Leave, with everything on disk. What is still open is told UNKNOWN or NOT_APPENDED."""
+        if self._ticks is not None:
+            self._ticks.cancel()
+        core = self._core
+        if core is not None and not core.halted:
+            core.abandon()
+            core.journal.close()
+        await self._transport.close()
+
+    # The port (kraft.quorum.Quorum)
+
+    def append(self, command: bytes, *, term: int, done: Callable[[AppendOutcome], None]) -> None:
+        self._started.append(command, term, done)
+
+    @property
+    def leadership(self) -> Leadership:
+        return self._started.leadership
+
+    @property
+    def committed_index(self) -> int:
+        return self._started.applied_index
+
+    # Beyond the port
+
+    def read_barrier(self, done: Callable[[AppendOutcome], None]) -> None:
+        """Commit a no-op in the present term: COMMITTED says that this node led when it was asked."""
+        self._started.append(None, self._started.term, done)
+
+    def transfer_leadership(self, target_id: int) -> bool:
+        """Ask `target_id` to take over at once. False: not the leader, or the target lacks entries or is gone."""
+        if target_id not in self._voters or target_id == self._node_id:
+            return False
+        return self._started.ask_transfer(target_id)
+
+    def set_cluster_id(self, cluster_id: str) -> None:
+        """Known since it was committed: from now on peers of another cluster are refused."""
+        self._cluster_id = cluster_id
+
+    def take_snapshot(self) -> None:
+        """Compact now, whatever the policy says."""
+        self._started.request_snapshot()
+
+    def broker_endpoint_of(self, node_id: int) -> bytes:
+        """What a voter told of its broker in its hello (opaque); empty: not known."""
+        return self._broker_endpoint if node_id == self._node_id else self._transport.endpoint_of(node_id)
+
+    @property
+    def is_blank(self) -> bool:
+        return self._started.formation.blank
+
+    @property
+    def connected_voters(self) -> list[int]:
+        return sorted(self._started.formation.peers)
+
+    @property
+    def _started(self) -> RaftCore:
+        if self._core is None:
+            raise RuntimeError("the quorum has not been started")
+        return self._core
+
+    # The transport's handler
+
+    def peer_connected(self, peer_id: int, hello: Hello) -> None:
+        _log.info("peer connected node=%d peer=%d state=%s", self._node_id, peer_id, hello.state.name)
+        self._started.connected(peer_id, hello)
+
+    def peer_disconnected(self, peer_id: int) -> None:
+        _log.info("peer disconnected node=%d peer=%d", self._node_id, peer_id)
+        self._started.disconnected(peer_id)
+
+    def message_received(self, peer_id: int, message: Message) -> None:
+        self._started.receive(peer_id, message)
+
+    def hello(self) -> Hello:
+        return Hello(
+            voter_id=self._node_id,
+            cluster_id=self._cluster_id,
+            voters_hash=voters_hash(self._voters),
+            state=self._core.voter_state() if self._core is not None else VoterState.BLANK,
+            endpoint=self._broker_endpoint,
+        )
+
+    def directory(self, endpoints: dict[int, bytes]) -> Directory:
+        return Directory(
+            node_id=self._node_id,
+            cluster_id=self._cluster_id,
+            leader_id=self._started.leader_id,
+            endpoints={**endpoints, self._node_id: self._broker_endpoint},
+        )
+
+    # Driving the core
+
+    def _wake(self) -> None:
+        if not self._step_is_scheduled:
+            self._step_is_scheduled = True
+            self._loop.call_soon(self._run)
+
+    def _wake_later(self, delay_s: float) -> None:
+        self._loop.call_later(delay_s, self._wake)
+
+    def _run(self) -> None:
+        self._step_is_scheduled = False
+        if self._core is not None:
+            self._core.step()
+
+    def _tick(self) -> None:
+        core = self._started
+        if core.halted:
+            return
+        now = self._clock()
+        if now - self._marked_at >= MARK_INTERVAL_S:
+            self._marked_at = now
+            core.tidy()
+        self._run()
+        self._ticks = self._loop.call_later(self._timing.heartbeat_s / TICKS_PER_HEARTBEAT, self._tick)
+
+    def _halt(self, reason: str) -> None:
+        if self._core is not None:
+            self._core.halted = True
+        self._transport.halt()
+        self._fatal(reason)

@@ -1,0 +1,301 @@
+"""The links between voters: dialing, the hello and who may pass it, dead peers, limits, and the directory for
+observers.
+
+Every pair of voters shares one connection, dialed by the one with the higher id. Nothing here knows what a message
+means. Foreign bytes (HTTP, TLS, pickles, announced gigabytes) end the connection unread, with one bounded line in the
+log.
+"""
+
+import asyncio
+import logging
+import random
+import socket
+import ssl
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from .raft_connection import PeerConnection
+from .raft_network import Listener, RaftNetwork
+from .raft_wire import Directory, Hello, Message, WireError, decode_hello, encode_directory, encode_hello, frame
+
+_log = logging.getLogger("barnabas.quorum")
+
+# A peer that takes nothing gets no more entries beyond this; it is sent what it misses when it is back.
+MAX_BACKLOG_BYTES = 8 * 1024 * 1024
+# What is still sent then (votes, acknowledgements) is small; twice the limit means that it will never be read.
+HARD_BACKLOG_BYTES = 2 * MAX_BACKLOG_BYTES
+MAX_STRANGERS = 64  # connections before their hello: voters need a handful, a port scan gets no more memory than this
+HELLO_TIMEOUT_S = 5.0
+CONNECT_TIMEOUT_S = 1.0  # a host that is off does not answer at all; the kernel would wait for two minutes
+PING_INTERVAL_S = 1.0
+DEAD_AFTER_S = 3.0  # three pings; the end of a process is seen at once by its reset, this is for hosts and cables
+EAGER_DIAL_S = (0.02, 0.05)  # right after the start or the loss of a link: forming a cluster must not wait for us
+EAGER_FOR_S = 5.0
+PATIENT_DIAL_S = (0.2, 0.4)  # later: a peer that is down for long is still found within half a second
+MAX_REMEMBERED_REFUSALS = 256  # addresses; the log must not be a way to use up memory or disk
+REFUSAL_REPEAT_S = 60.0
+_PING = frame({"type": "ping"})
+
+
+class TransportHandler(Protocol):
+    """The core, as the transport sees it."""
+
+    def peer_connected(self, peer_id: int, hello: Hello) -> None: ...
+
+    def peer_disconnected(self, peer_id: int) -> None: ...
+
+    def message_received(self, peer_id: int, message: Message) -> None: ...
+
+    def hello(self) -> Hello: ...
+
+    def directory(self, endpoints: dict[int, bytes]) -> Directory: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MutualTls:
+    """Contexts that demand a certificate of the other side. Only a voter's has the DNS name `node-<id>`."""
+
+    server: ssl.SSLContext
+    client: ssl.SSLContext
+
+
+def tls_name(node_id: int) -> str:
+    return f"node-{node_id}"
+
+
+class RaftTransport:
+    """`links` has one greeted connection per connected voter."""
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        voters: dict[int, tuple[str, int]],
+        network: RaftNetwork,
+        loop: asyncio.AbstractEventLoop,
+        rng: random.Random,
+        handler: TransportHandler,
+        tls: MutualTls | None = None,
+    ) -> None:
+        self._node_id = node_id
+        self._voters = voters
+        self._network = network
+        self._loop = loop
+        self._rng = rng
+        self._handler = handler
+        self._tls = tls
+        self._links: dict[int, PeerConnection] = {}
+        self._connections: dict[PeerConnection, None] = {}  # in order of arrival, unlike a set: traces repeat
+        self._endpoints: dict[int, bytes] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._encoded: dict[tuple[int, int, int, int], bytes] = {}
+        self._listener: Listener | None = None
+        self._closed = False
+        self._refusals = RefusalLog(loop.time)
+
+    async def start(self, sock: socket.socket | None = None) -> None:
+        host, port = self._voters[self._node_id]
+        tls = self._tls.server if self._tls else None
+        self._listener = await self._network.listen(self._accept, host, port, sock=sock, tls=tls)
+        for peer_id in sorted(self._voters):
+            if peer_id < self._node_id:
+                self._tasks.append(self._loop.create_task(self._dial(peer_id)))
+        self._tasks.append(self._loop.create_task(self._ping()))
+
+    def endpoint_of(self, peer_id: int) -> bytes:
+        """What the voter told of its broker when it connected last; empty: it has not been seen."""
+        return self._endpoints.get(peer_id, b"")
+
+    async def close(self) -> None:
+        self.halt()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def halt(self) -> None:
+        """Close everything without waiting (also after a fatal error)."""
+        self._closed = True
+        if self._listener is not None:
+            self._listener.close()
+        for task in self._tasks:
+            task.cancel()
+        for connection in list(self._connections):
+            connection.abort()
+
+    # Sending
+
+    def send(self, peer_id: int, message: Message) -> bool:
+        link = self._links.get(peer_id)
+        if link is None or link.is_closing:
+            return False
+        if link.backlog_bytes > MAX_BACKLOG_BYTES and message["type"] == "append_entries":
+            return False
+        if link.backlog_bytes > HARD_BACKLOG_BYTES:
+            link.abort()
+            return False
+        link.put(self._encode(message))
+        return True
+
+    def backlog_bytes(self, peer_id: int) -> int:
+        link = self._links.get(peer_id)
+        return link.backlog_bytes if link is not None else 0
+
+    def _encode(self, message: Message) -> bytes:
+        """The same entries go to every follower: they are encoded once per pass of the loop."""
+        entries = message.get("entries")
+        if not entries:
+            return frame(message)
+        key = (message["term"], message["commit_index"], message["prevLogIdx"], entries[-1][1])
+        encoded = self._encoded.get(key)
+        if encoded is None:
+            if not self._encoded:
+                self._loop.call_soon(self._encoded.clear)
+            encoded = self._encoded[key] = frame(message)
+        return encoded
+
+    # Connections coming and going (ConnectionOwner)
+
+    def opened(self, connection: PeerConnection) -> None:
+        strangers = sum(1 for other in self._connections if other.peer_id is None)
+        self._connections[connection] = None
+        if self._closed or strangers >= MAX_STRANGERS:
+            connection.abort()
+            return
+        self._loop.call_later(HELLO_TIMEOUT_S, self._expect_hello, connection)
+        if connection.dialed_id is not None:
+            connection.put(encode_hello(self._handler.hello()))
+
+    def first_frame(self, connection: PeerConnection, body: bytes) -> None:
+        hello = decode_hello(body)
+        own = self._handler.hello()
+        if hello.voter_id is None:
+            connection.put(encode_directory(self._handler.directory(dict(self._endpoints))))
+            connection.close_after_sending()
+            return
+        if connection.dialed_id is None:
+            connection.put(encode_hello(own))
+        self._check_identity(connection, hello.voter_id)
+        self._check_cluster(hello, own)
+        self._link(connection, hello)
+
+    def message(self, connection: PeerConnection, message: Message) -> None:
+        if message["type"] != "ping" and connection.peer_id is not None:
+            self._handler.message_received(connection.peer_id, message)
+
+    def refuse(self, connection: PeerConnection, reason: str) -> None:
+        self._refusals.refused(connection.extra("peername"), reason)
+
+    def closed(self, connection: PeerConnection) -> None:
+        self._connections.pop(connection, None)
+        peer_id = connection.peer_id
+        if peer_id is not None and self._links.get(peer_id) is connection:
+            del self._links[peer_id]
+            self._handler.peer_disconnected(peer_id)
+
+    def _accept(self) -> PeerConnection:
+        return PeerConnection(self, self._loop, dialed_id=None)
+
+    def _link(self, connection: PeerConnection, hello: Hello) -> None:
+        peer_id = hello.voter_id
+        assert peer_id is not None
+        previous = self._links.pop(peer_id, None)
+        if previous is not None:  # it has restarted, and we have not seen the end of its former self yet
+            previous.peer_id = None
+            previous.abort()
+            self._handler.peer_disconnected(peer_id)
+        connection.peer_id = peer_id
+        self._links[peer_id] = connection
+        self._endpoints[peer_id] = hello.endpoint
+        self._handler.peer_connected(peer_id, hello)
+
+    def _check_identity(self, connection: PeerConnection, voter_id: int) -> None:
+        if voter_id not in self._voters or voter_id == self._node_id:
+            raise WireError(f"it calls itself voter {voter_id}, the voters are {sorted(self._voters)}")
+        if connection.dialed_id not in (None, voter_id):
+            raise WireError(f"voter {voter_id} answers at the address of voter {connection.dialed_id}")
+        if self._tls is None:
+            return
+        certificate = connection.extra("peercert") or {}
+        names = [name for kind, name in certificate.get("subjectAltName", ()) if kind == "DNS"]
+        if tls_name(voter_id) not in names:
+            raise WireError(f"it calls itself voter {voter_id}, its certificate is for {names}")
+
+    def _check_cluster(self, hello: Hello, own: Hello) -> None:
+        if hello.cluster_id and own.cluster_id and hello.cluster_id != own.cluster_id:
+            raise WireError(
+                f"voter {hello.voter_id} belongs to cluster {hello.cluster_id}, this node {self._node_id} to cluster"
+                f" {own.cluster_id}: check controller.quorum.voters, or that the right data folder is mounted"
+            )
+        if hello.voters_hash != own.voters_hash:
+            raise WireError(
+                f"voter {hello.voter_id} knows other voters than {sorted(self._voters)}: controller.quorum.voters must"
+                " have the same node ids everywhere"
+            )
+
+    def _expect_hello(self, connection: PeerConnection) -> None:
+        if not connection.greeted and not connection.is_closing:
+            self.refuse(connection, f"no hello within {HELLO_TIMEOUT_S:g} s")
+            connection.abort()
+
+    # Tasks
+
+    async def _dial(self, peer_id: int) -> None:
+        host, port = self._voters[peer_id]
+        eager_until = self._loop.time() + EAGER_FOR_S
+        while not self._closed:
+            if peer_id in self._links:
+                eager_until = self._loop.time() + EAGER_FOR_S
+            else:
+                await self._dial_once(peer_id, host, port)
+            eager = self._loop.time() < eager_until
+            await asyncio.sleep(self._rng.uniform(*(EAGER_DIAL_S if eager else PATIENT_DIAL_S)))
+
+    async def _dial_once(self, peer_id: int, host: str, port: int) -> None:
+        if any(connection.dialed_id == peer_id for connection in self._connections):
+            return  # a connection is there, its hello is not yet
+        tls = self._tls.client if self._tls else None
+        name = tls_name(peer_id) if tls else None
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                await self._network.connect(
+                    lambda: PeerConnection(self, self._loop, dialed_id=peer_id),
+                    host,
+                    port,
+                    tls=tls,
+                    server_hostname=name,
+                )
+        except ssl.SSLError as error:
+            self._refusals.refused((host, port), f"voter {peer_id}: {error}")
+        except (OSError, TimeoutError) as error:
+            _log.debug("dial failed peer=%d address=%s:%d error=%r", peer_id, host, port, error)
+
+    async def _ping(self) -> None:
+        while not self._closed:
+            await asyncio.sleep(PING_INTERVAL_S)
+            oldest = self._loop.time() - DEAD_AFTER_S
+            for peer_id, link in list(self._links.items()):
+                if link.last_heard < oldest:
+                    _log.warning("peer is dead peer=%d silent_s=%g", peer_id, DEAD_AFTER_S)
+                    link.abort()
+                else:
+                    link.put(_PING)
+
+
+class RefusalLog:
+    """Says once per address and minute that somebody was refused, for a bounded number of addresses."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._said_at: OrderedDict[str, float] = OrderedDict()
+
+    def refused(self, address: object, reason: str) -> None:
+        host = str(address[0]) if isinstance(address, tuple) and address else str(address)
+        key = f"{host} {reason}" if reason.startswith("voter ") else host
+        now = self._clock()
+        if now - self._said_at.get(key, -REFUSAL_REPEAT_S) < REFUSAL_REPEAT_S:
+            return
+        self._said_at[key] = now
+        self._said_at.move_to_end(key)
+        while len(self._said_at) > MAX_REMEMBERED_REFUSALS:
+            self._said_at.popitem(last=False)
+        _log.warning("connection refused from=%s reason=%s", host, reason)

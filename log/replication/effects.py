@@ -1,0 +1,148 @@
+"""What the replication machines want done, as values. Nothing here decides or performs anything.
+
+`Partition` performs what concerns its log (`Truncate`, `StartOver`, `AppendFetched`) and hands the rest up; the
+broker turns `ProposeIsr` into AlterPartition requests, `StartFetching` into fetcher work, and the two `...Advanced`
+into checks of the purgatory. `PartitionAssignment` and `IsrAnswer` are what comes down: metadata and the controller's
+word.
+"""
+
+from dataclasses import dataclass, field
+
+from ..errors import ErrorCode
+from ..record_batch import Buffer
+from ..topic_partition import TopicPartition
+
+NO_LEADER = -1
+UNKNOWN_BROKER_EPOCH = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionAssignment:
+    """What the metadata says about one partition of ours.
+
+    `broker_epochs` holds the *active* brokers only (neither fenced nor shutting down): who is not in it cannot join the
+    ISR, and the high watermark waits for nobody outside of the ISR who is not in it (KIP-903, KAFKA-15353).
+    """
+
+    topic_partition: TopicPartition
+    topic_id: str
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    broker_epochs: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HighWatermarkAdvanced:
+    """Wake the acks=all producers and the consumers of the partition."""
+
+    topic_partition: TopicPartition
+    high_watermark: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogEndAdvanced:
+    """Wake the followers that are parked on the partition."""
+
+    topic_partition: TopicPartition
+    log_end_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IsrMember:
+    """KIP-903: the incarnation that the leader saw fetching; the controller refuses another one."""
+
+    node_id: int
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposeIsr:
+    """Ask the controller for this ISR. Whatever comes of it is told by `isr_answered`, silence by `isr_unanswered`."""
+
+    topic_partition: TopicPartition
+    topic_id: str
+    leader_epoch: int
+    partition_epoch: int
+    isr: tuple[IsrMember, ...]
+    proposal_id: int  # of this leadership: an answer counts only for the proposal that it answers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IsrAnswer:
+    """What the controller said; with error NONE the fields behind it are the committed state."""
+
+    error: int = ErrorCode.NONE
+    leader: int = NO_LEADER
+    leader_epoch: int = -1
+    partition_epoch: int = -1
+    isr: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartFetching:
+    topic_partition: TopicPartition
+    leader: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopFetching:
+    topic_partition: TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeadershipGained:
+    topic_partition: TopicPartition
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeadershipLost:
+    """Answer whoever waits on the partition: NOT_LEADER_OR_FOLLOWER."""
+
+    topic_partition: TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageFailed:
+    """The partition's log takes no more part; the broker tells the controller so that another replica leads."""
+
+    topic_partition: TopicPartition
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truncate:
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartOver:
+    """Drop the whole log and go on at `offset`: the leader no longer has what we lack."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendFetched:
+    """`high_watermark` is the leader's; ours is that, but not behind our own log end."""
+
+    records: Buffer
+    high_watermark: int
+    leader_log_start_offset: int
+
+
+Effect = (
+    HighWatermarkAdvanced
+    | LogEndAdvanced
+    | ProposeIsr
+    | StartFetching
+    | StopFetching
+    | LeadershipGained
+    | LeadershipLost
+    | StorageFailed
+)
+LogEffect = Truncate | StartOver | AppendFetched

@@ -1,0 +1,119 @@
+"""A follower of a partition: what to fetch next, and what an answer means for its log. Pure: no clock, no I/O, no log.
+
+Truncation is by leader epoch only, never by high watermark: the follower names the epoch of its last record, and the
+leader answers where that epoch ends in its own log when the two disagree (KIP-101, KIP-279, and KIP-595 for the
+form). An answer counts only for the request that is in flight: a repeated or late one would truncate what has been
+replicated since.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from ..errors import ErrorCode
+from ..record_batch import Buffer
+from .effects import NO_LEADER, AppendFetched, LogEffect, StartOver, Truncate
+
+UNDEFINED: Final = -1
+
+
+class FetchPosition(NamedTuple):
+    """What a follower asks for. `sequence` makes every request of this replica a different one."""
+
+    leader: int
+    leader_epoch: int
+    offset: int
+    last_fetched_epoch: int  # of the record before `offset`; -1 when the log holds none
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchAnswer:
+    """The part of a fetch response that speaks of one partition."""
+
+    error: int = ErrorCode.NONE
+    records: Buffer = b""
+    high_watermark: int = UNDEFINED
+    log_start_offset: int = UNDEFINED
+    diverging_epoch: int = UNDEFINED
+    diverging_end_offset: int = UNDEFINED
+
+
+class FollowerState:
+    """Following one leader in one leader epoch."""
+
+    __slots__ = ("_sequence", "in_flight", "leader", "leader_epoch")
+
+    def __init__(self, *, leader: int, leader_epoch: int, first_sequence: int = 0) -> None:
+        self.leader = leader
+        self.leader_epoch = leader_epoch
+        self.in_flight: FetchPosition | None = None  # at most one; a newer request makes an older one void
+        self._sequence = first_sequence  # only grows, also from one leader epoch to the next
+
+    @property
+    def sequence(self) -> int:
+        return self._sequence
+
+    def next_fetch(self, *, log_end_offset: int, latest_epoch: int) -> FetchPosition | None:
+        """None when there is no leader to fetch from."""
+        if self.leader == NO_LEADER:
+            return None
+        self._sequence += 1
+        self.in_flight = FetchPosition(self.leader, self.leader_epoch, log_end_offset, latest_epoch, self._sequence)
+        return self.in_flight
+
+    def fetched(
+        self,
+        position: FetchPosition,
+        answer: FetchAnswer,
+        *,
+        log_start_offset: int,
+        log_end_offset: int,
+        end_offset_for_epoch: Callable[[int], tuple[int, int]],
+    ) -> LogEffect | None:
+        """What the answer to `position` does to the log; None: nothing (it is stale, or an error to wait out)."""
+        if not self._is_current(position, log_end_offset):
+            return None
+        self.in_flight = None
+        if answer.error == ErrorCode.OFFSET_OUT_OF_RANGE:
+            return self._out_of_range(answer, log_start_offset, log_end_offset)
+        if answer.error != ErrorCode.NONE:
+            return None
+        if answer.diverging_end_offset != UNDEFINED:
+            return Truncate(offset=self._divergence(answer, log_end_offset, end_offset_for_epoch))
+        return AppendFetched(
+            records=answer.records,
+            high_watermark=answer.high_watermark,
+            leader_log_start_offset=answer.log_start_offset,
+        )
+
+    def _is_current(self, position: FetchPosition, log_end_offset: int) -> bool:
+        return position == self.in_flight and position.offset == log_end_offset
+
+    def _out_of_range(self, answer: FetchAnswer, log_start_offset: int, log_end_offset: int) -> LogEffect | None:
+        """Behind the leader's log start we start over there. Before its log end there is nothing of ours to keep only
+        if our log is empty; otherwise the epochs decide, and a leader that cannot place ours is not obeyed: data of
+        an in-sync replica is never dropped on the strength of an offset alone."""
+        leader_start = answer.log_start_offset
+        if leader_start == UNDEFINED:
+            return None
+        if log_end_offset < leader_start or (log_start_offset == log_end_offset and log_end_offset != leader_start):
+            return StartOver(offset=leader_start)
+        return None
+
+    def _divergence(
+        self, answer: FetchAnswer, log_end_offset: int, end_offset_for_epoch: Callable[[int], tuple[int, int]]
+    ) -> int:
+        """KIP-279: when we do not have the epoch that the leader names, cut to the end of our largest smaller one and
+        ask again; each round drops at least one epoch, so it ends. With the same epoch on both sides cut to the
+        smaller end."""
+        epoch, end_offset = end_offset_for_epoch(answer.diverging_epoch)
+        if epoch == UNDEFINED or end_offset == UNDEFINED:
+            return min(answer.diverging_end_offset, log_end_offset)
+        if epoch != answer.diverging_epoch:
+            return min(end_offset, log_end_offset)
+        return min(end_offset, answer.diverging_end_offset, log_end_offset)
+
+    def __str__(self) -> str:
+        asked = f" asked {self.in_flight.offset}/e{self.in_flight.last_fetched_epoch}" if self.in_flight else ""
+        return f"follower e{self.leader_epoch} of {self.leader}{asked}"

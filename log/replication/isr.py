@@ -1,0 +1,85 @@
+"""The in-sync replica set as its leader knows it: committed, or with a proposal under way. Pure values.
+
+The controller may elect any member of the ISR that it committed last, and while a proposal is under way (or its
+outcome is not known) the leader cannot tell which set that is. So there are two words. `isr` is what was committed as
+far as we know; it decides about `min.insync.replicas`. `maximal_isr` is the union of all sets that may be committed
+by now; the high watermark waits for all of them. Whatever the controller then elects from has everything that was
+acknowledged.
+
+    CommittedIsr --propose_expand--> PendingIsrExpand --committed / refused / unknown--> CommittedIsr
+    CommittedIsr --propose_shrink--> PendingIsrShrink --committed / refused / unknown--> CommittedIsr
+
+Kafka: `PartitionState` in Partition.scala; KIP-497, KIP-841.
+"""
+
+from dataclasses import dataclass, field
+
+from .effects import ProposeIsr
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedIsr:
+    """No proposal is under way. `unresolved` holds the members of all proposals at this partition epoch whose outcome
+    is unknown: each may have been accepted. Only newer metadata ends the doubt, because every proposal names the
+    partition epoch that it builds on, and the controller takes none that builds on an older one."""
+
+    isr: frozenset[int]
+    partition_epoch: int
+    unresolved: frozenset[int] = frozenset()
+
+    @property
+    def maximal_isr(self) -> frozenset[int]:
+        return self.isr | self.unresolved if self.unresolved else self.isr
+
+    def propose(self, proposal: ProposeIsr, now_ms: int) -> "PendingIsr":
+        proposed = frozenset(member.node_id for member in proposal.isr)
+        assert proposed
+        kind = PendingIsrExpand if proposed > self.isr else PendingIsrShrink
+        maximal = self.maximal_isr | proposed
+        return kind(committed=self, proposed=proposed, proposal=proposal, proposed_at_ms=now_ms, maximal_isr=maximal)
+
+    def __str__(self) -> str:
+        doubt = f"?{sorted(self.unresolved)}" if self.unresolved else ""
+        return f"{sorted(self.isr)}{doubt}/pe{self.partition_epoch}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PendingIsr:
+    committed: CommittedIsr
+    proposed: frozenset[int]
+    proposal: ProposeIsr
+    proposed_at_ms: int
+    maximal_isr: frozenset[int] = field(default=frozenset())  # superset of committed.maximal_isr and of proposed
+
+    @property
+    def isr(self) -> frozenset[int]:
+        return self.committed.isr
+
+    @property
+    def partition_epoch(self) -> int:
+        return self.committed.partition_epoch
+
+    def refused(self) -> CommittedIsr:
+        """The controller said that it did not take it; doubts about earlier proposals stay."""
+        return self.committed
+
+    def outcome_unknown(self) -> CommittedIsr:
+        """A time-out, a lost connection, a refusal that may be the echo of our own accepted proposal."""
+        return CommittedIsr(isr=self.isr, partition_epoch=self.partition_epoch, unresolved=self.maximal_isr - self.isr)
+
+    def __str__(self) -> str:
+        return f"{self.committed}->{sorted(self.proposed)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingIsrExpand(_PendingIsr):
+    """The new member counts for the high watermark at once: the controller may elect it before we hear of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingIsrShrink(_PendingIsr):
+    """The leaving members count for the high watermark until the controller has let them go."""
+
+
+PendingIsr = PendingIsrExpand | PendingIsrShrink
+IsrState = CommittedIsr | PendingIsrExpand | PendingIsrShrink

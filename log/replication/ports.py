@@ -1,0 +1,107 @@
+"""What replication needs from below, as protocols: a partition's log, and the folder of all logs.
+
+`log.partition_log.PartitionLog` and `log.log_manager.LogManager` are the real ones; tests have twins in memory.
+"""
+
+from typing import Protocol
+
+from ..record_batch import Buffer
+from ..topic_partition import TopicPartition
+
+
+class FileRegion(Protocol):
+    """Bytes that still lie in a segment file (the same shape as net.protocol.responses.FileRegion)."""
+
+    @property
+    def position(self) -> int: ...
+    @property
+    def size_bytes(self) -> int: ...
+    def fileno(self) -> int | None: ...
+    def read(self) -> bytes: ...
+
+
+RecordSlice = bytes | FileRegion
+
+
+def slice_size(records: RecordSlice) -> int:
+    return len(records) if isinstance(records, bytes) else records.size_bytes
+
+
+class AppendInfo(Protocol):
+    @property
+    def first_offset(self) -> int: ...
+    @property
+    def last_offset(self) -> int: ...
+    @property
+    def duplicate(self) -> bool:
+        """The batch had been appended before (idempotence): the offsets are those of that time."""
+
+
+class LogRead(Protocol):
+    @property
+    def slice(self) -> RecordSlice: ...
+
+
+class ReplicatedLogConfig(Protocol):
+    @property
+    def min_insync_replicas(self) -> int: ...
+
+
+class ReplicatedLog(Protocol):
+    """A partition's log as its replica needs it. Every method may raise StorageError."""
+
+    @property
+    def topic_partition(self) -> TopicPartition: ...
+    @property
+    def topic_id(self) -> str: ...
+    @property
+    def config(self) -> ReplicatedLogConfig: ...
+    @property
+    def log_start_offset(self) -> int: ...
+    @property
+    def log_end_offset(self) -> int: ...
+    @property
+    def failed(self) -> bool:
+        """A write failed so that memory and disk may differ. A refused one (disk full) leaves the log usable."""
+
+    @property
+    def high_watermark(self) -> int: ...
+    @property
+    def last_stable_offset(self) -> int: ...
+    @property
+    def latest_epoch(self) -> int:
+        """The newest leader epoch in the log or assigned to its end; -1 when there is none."""
+
+    def set_high_watermark(self, offset: int, /) -> object:
+        """Clamped between log start and log end."""
+
+    def append_as_leader(self, buffer: Buffer, *, leader_epoch: int, now_ms: int) -> AppendInfo: ...
+    def append_as_follower(self, buffer: Buffer, /) -> AppendInfo | None: ...
+    def read(self, offset: int, *, max_bytes: int, up_to_offset: int, at_least_one_batch: bool = True) -> LogRead: ...
+    def end_offset_for_epoch(self, leader_epoch: int, /) -> tuple[int, int]:
+        """(largest epoch <= the one asked for, its end offset); (-1, -1) when the log cannot tell."""
+
+    def assign_epoch_start(self, leader_epoch: int, offset: int, /) -> object: ...
+    def truncate_to(self, offset: int, /) -> object:
+        """Also with offset == log end: it must drop epochs that start there and hold no record (KIP-101: a leader that
+        was deposed before it appended would otherwise claim an epoch that nobody knows)."""
+
+    def truncate_fully_and_start_at(self, offset: int, /) -> object: ...
+    def offset_for_timestamp(self, timestamp_ms: int, /) -> tuple[int, int] | None:
+        """(offset, timestamp in ms) of the first record at or after that time."""
+
+    def max_timestamp(self) -> tuple[int, int] | None:
+        """(offset, timestamp in ms) of a record with the largest timestamp."""
+
+    def delete_records_before(self, offset: int, /) -> object:
+        """Move the log start offset up."""
+
+
+class Logs(Protocol):
+    """The logs of this broker. Every method may raise StorageError."""
+
+    def create_log(self, topic_partition: TopicPartition, topic_id: str, /) -> ReplicatedLog:
+        """Opens it when it exists."""
+
+    def get(self, topic_partition: TopicPartition, /) -> ReplicatedLog | None: ...
+    def delete(self, topic_partition: TopicPartition, /) -> object: ...

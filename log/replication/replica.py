@@ -1,0 +1,55 @@
+"""A follower as its leader sees it. Pure: times and offsets come in, nothing goes out."""
+
+from .effects import UNKNOWN_BROKER_EPOCH
+
+UNKNOWN_OFFSET = -1  # smaller than every offset, so an unheard-of follower holds the high watermark where it is
+NEVER_MS = -(1 << 62)  # "caught up" longer ago than any lag limit
+
+
+class Replica:
+    """What the leader of one leader epoch knows about one follower. A new leader epoch starts with fresh replicas.
+
+    `log_end_offset` is where the follower fetched last, so everything below it is in the follower's log: the fetch
+    *is* the acknowledgement. It may go back (the follower restarted); the high watermark does not follow it there.
+    """
+
+    __slots__ = (
+        "broker_epoch",
+        "last_caught_up_ms",
+        "last_fetch_leader_end_offset",
+        "last_fetch_ms",
+        "log_end_offset",
+        "replica_id",
+    )
+
+    def __init__(self, replica_id: int, *, last_caught_up_ms: int = NEVER_MS) -> None:
+        self.replica_id = replica_id
+        self.log_end_offset = UNKNOWN_OFFSET
+        self.broker_epoch = UNKNOWN_BROKER_EPOCH  # never falls: an older incarnation is a ghost (KIP-903)
+        self.last_fetch_ms = NEVER_MS  # never falls
+        self.last_fetch_leader_end_offset = 0  # the leader's log end offset at that fetch; never falls
+        self.last_caught_up_ms = last_caught_up_ms  # never falls, never passes last_fetch_ms once there was a fetch
+
+    def fetched(self, fetch_offset: int, *, broker_epoch: int, leader_end_offset: int, now_ms: int) -> None:
+        """Note a fetch of this follower at `fetch_offset`.
+
+        Kafka's definition of "caught up": either the follower has all that we have now; or it has all that we had at
+        its previous fetch, and then it was caught up at *that* time. Without the second half a follower one round
+        trip behind a busy leader would never count as caught up.
+        """
+        assert broker_epoch >= self.broker_epoch
+        if fetch_offset >= leader_end_offset:
+            self.last_caught_up_ms = max(self.last_caught_up_ms, now_ms)
+        elif fetch_offset >= self.last_fetch_leader_end_offset:
+            self.last_caught_up_ms = max(self.last_caught_up_ms, self.last_fetch_ms)
+        self.log_end_offset = fetch_offset
+        self.broker_epoch = broker_epoch
+        self.last_fetch_leader_end_offset = max(self.last_fetch_leader_end_offset, leader_end_offset)
+        self.last_fetch_ms = max(self.last_fetch_ms, now_ms)
+
+    def is_caught_up(self, *, leader_end_offset: int, now_ms: int, max_lag_ms: int) -> bool:
+        """A follower with nothing to fetch is never late: whether its broker lives is the controller's business."""
+        return self.log_end_offset == leader_end_offset or now_ms - self.last_caught_up_ms <= max_lag_ms
+
+    def __str__(self) -> str:
+        return f"{self.replica_id}@{self.log_end_offset}/be{self.broker_epoch}"

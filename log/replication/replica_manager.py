@@ -1,0 +1,224 @@
+"""All partitions of this broker: made, changed and removed as the metadata says. No decisions about ISRs, no I/O of
+its own.
+
+Contract: `apply` is fed with metadata in order, and with none from before this incarnation's own registration. A broker
+that took up an old leadership of its former incarnation could append other data under the same leader epoch.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from ..errors import NotLeaderOrFollowerError, StorageError, UnknownTopicOrPartitionError
+from ..topic_partition import TopicPartition
+from .effects import Effect, IsrAnswer, PartitionAssignment, ProposeIsr, StorageFailed
+from .leader import DEFAULT_REPLICA_LAG_TIME_MAX_MS
+from .partition import Partition
+from .ports import Logs
+
+PartitionAction = Callable[[Partition], list[Effect]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaCounts:
+    """For metrics; Kafka's names are LeaderCount, PartitionCount, UnderReplicatedPartitions, ..."""
+
+    partitions: int
+    leaders: int
+    under_replicated: int  # led here, with fewer in sync than assigned
+    under_min_isr: int
+    at_min_isr: int
+    offline: int  # their storage failed
+    isr_expands: int  # proposed since the start
+    isr_shrinks: int
+
+
+class ReplicaManager:
+    def __init__(
+        self, node_id: int, logs: Logs, *, replica_lag_time_max_ms: int = DEFAULT_REPLICA_LAG_TIME_MAX_MS
+    ) -> None:
+        self.node_id = node_id
+        self._logs = logs
+        self._replica_lag_time_max_ms = replica_lag_time_max_ms
+        self._partitions: dict[TopicPartition, Partition] = {}
+        self._unopened: dict[TopicPartition, StorageError] = {}  # assigned to us, but the disk refused
+        self._reported: set[TopicPartition] = set()  # failed, and the broker was told
+        self._isr_expands = 0
+        self._isr_shrinks = 0
+
+    # --- metadata ----------------------------------------------------------------------------------------------------
+
+    def apply(
+        self, assignments: Iterable[PartitionAssignment], deleted_topics: Iterable[str], now_ms: int
+    ) -> list[Effect]:
+        """Take up what changed in the metadata. The trouble of one partition never stops the others."""
+        effects: list[Effect] = []
+        deleted = frozenset(deleted_topics)
+        if deleted:
+            for topic_partition in [known for known in self._known() if known.topic in deleted]:
+                effects += self._remove(topic_partition)
+        for assignment in assignments:
+            try:
+                effects += self._apply_one(assignment, now_ms)
+            except StorageError as error:
+                self._note_unopened(assignment.topic_partition, error)
+        effects += self.storage_failures()
+        return self._count(effects)
+
+    def _known(self) -> list[TopicPartition]:
+        return [*self._partitions, *self._unopened]
+
+    def _apply_one(self, assignment: PartitionAssignment, now_ms: int) -> list[Effect]:
+        if self.node_id not in assignment.replicas:
+            return self._remove(assignment.topic_partition)
+        partition, effects = self._open(assignment)
+        if assignment.leader == self.node_id:
+            return effects + partition.make_leader(assignment, now_ms)
+        return effects + partition.make_follower(assignment, now_ms)
+
+    def _open(self, assignment: PartitionAssignment) -> tuple[Partition, list[Effect]]:
+        """A topic made again under its old name is another topic: its predecessor's log goes first."""
+        topic_partition = assignment.topic_partition
+        effects: list[Effect] = []
+        partition = self._partitions.get(topic_partition)
+        if partition is not None and partition.topic_id != assignment.topic_id:
+            effects += self._remove(topic_partition)
+            partition = None
+        if partition is None:
+            log = self._logs.get(topic_partition)
+            if log is not None and log.topic_id != assignment.topic_id:
+                self._logs.delete(topic_partition)
+            log = self._logs.create_log(topic_partition, assignment.topic_id)
+            partition = Partition(log, self.node_id, replica_lag_time_max_ms=self._replica_lag_time_max_ms)
+            self._partitions[topic_partition] = partition
+            self._unopened.pop(topic_partition, None)
+        return partition, effects
+
+    def _remove(self, topic_partition: TopicPartition) -> list[Effect]:
+        partition = self._partitions.pop(topic_partition, None)
+        self._unopened.pop(topic_partition, None)
+        self._reported.discard(topic_partition)
+        if partition is None:
+            return []
+        effects = partition.stop()
+        try:
+            self._logs.delete(topic_partition)
+        except StorageError as error:
+            # Its files stay behind; they are no partition of ours any more, and the log manager will meet them again.
+            effects.append(StorageFailed(topic_partition=topic_partition, message=error.message))
+        return effects
+
+    def _note_unopened(self, topic_partition: TopicPartition, error: StorageError) -> None:
+        if topic_partition not in self._partitions:
+            self._unopened[topic_partition] = error
+
+    def brokers_changed(self, broker_epochs: dict[int, int], now_ms: int) -> list[Effect]:
+        """Which brokers are active in which incarnation; to be called with every change of brokers in the metadata."""
+        return self._each_led(lambda partition: partition.brokers_changed(broker_epochs, now_ms))
+
+    # --- partitions --------------------------------------------------------------------------------------------------
+
+    def partition(self, topic_partition: TopicPartition) -> Partition:
+        """The replica here. Raises UnknownTopicOrPartitionError, StorageError, or NotLeaderOrFollowerError when it
+        has no role (yet)."""
+        partition = self._partitions.get(topic_partition)
+        if partition is None:
+            unopened = self._unopened.get(topic_partition)
+            if unopened is not None:
+                raise StorageError(unopened.message)
+            raise UnknownTopicOrPartitionError(f"broker {self.node_id} has no replica of {topic_partition}")
+        if partition.storage_error is not None:
+            raise StorageError(partition.storage_error.message)
+        if not partition.is_leader and not partition.is_follower:
+            raise NotLeaderOrFollowerError(f"broker {self.node_id} has no role for {topic_partition} yet")
+        return partition
+
+    def find(self, topic_partition: TopicPartition) -> Partition | None:
+        return self._partitions.get(topic_partition)
+
+    def partitions(self) -> Iterator[Partition]:
+        return iter(list(self._partitions.values()))
+
+    def led(self) -> list[Partition]:
+        return [partition for partition in self._partitions.values() if partition.is_leader]
+
+    # --- the ISR -----------------------------------------------------------------------------------------------------
+
+    def check_isr(self, now_ms: int) -> list[Effect]:
+        """Run it every half `replica.lag.time.max.ms`, or more often; also reports logs that failed."""
+        return self.storage_failures() + self._each_led(lambda partition: partition.check_isr(now_ms))
+
+    def isr_answered(self, proposal: ProposeIsr, answer: IsrAnswer, now_ms: int) -> list[Effect]:
+        partition = self._partitions.get(proposal.topic_partition)
+        return [] if partition is None else self._count(partition.isr_answered(proposal, answer, now_ms))
+
+    def isr_unanswered(self, proposal: ProposeIsr, now_ms: int) -> list[Effect]:
+        """A time-out, a lost connection, a controller that is none: nobody knows what became of the proposal."""
+        partition = self._partitions.get(proposal.topic_partition)
+        return [] if partition is None else self._count(partition.isr_unanswered(proposal, now_ms))
+
+    def _count_proposal(self, proposal: ProposeIsr) -> None:
+        partition = self._partitions.get(proposal.topic_partition)
+        leading = None if partition is None else partition.leader_state
+        if leading is None:
+            return
+        if len(proposal.isr) > len(leading.isr.isr):
+            self._isr_expands += 1
+        elif len(proposal.isr) < len(leading.isr.isr):
+            self._isr_shrinks += 1
+
+    def _each_led(self, action: PartitionAction) -> list[Effect]:
+        effects: list[Effect] = []
+        for partition in self.led():
+            if partition.storage_error is None:
+                try:
+                    effects += action(partition)
+                except StorageError:
+                    continue  # noted by the partition, reported by storage_failures
+        return self._count(effects)
+
+    def _count(self, effects: list[Effect]) -> list[Effect]:
+        for effect in effects:
+            if isinstance(effect, ProposeIsr):
+                self._count_proposal(effect)
+        return effects
+
+    # --- storage, shutdown, metrics ----------------------------------------------------------------------------------
+
+    def storage_failures(self) -> list[Effect]:
+        """Partitions whose log failed since the last call: they give up their roles, and the broker is told, once."""
+        effects: list[Effect] = []
+        failed = [
+            (p.topic_partition, p.storage_error) for p in self._partitions.values() if p.storage_error is not None
+        ]
+        for topic_partition, error in [*failed, *self._unopened.items()]:
+            if topic_partition in self._reported:
+                continue
+            self._reported.add(topic_partition)
+            partition = self._partitions.get(topic_partition)
+            effects += [] if partition is None else partition.stop()
+            effects.append(StorageFailed(topic_partition=topic_partition, message=error.message))
+        return effects
+
+    def stop(self) -> list[Effect]:
+        """The broker stops, after the controller has moved its leaderships: no partition plays a role any more."""
+        return [effect for partition in self._partitions.values() for effect in partition.stop()]
+
+    @property
+    def leads_anything(self) -> bool:
+        """A controlled shutdown waits until this is False (or its patience ends)."""
+        return any(partition.is_leader for partition in self._partitions.values())
+
+    def counts(self) -> ReplicaCounts:
+        states = [partition.leader_state for partition in self._partitions.values()]
+        led = [state for state in states if state is not None]
+        offline = sum(1 for partition in self._partitions.values() if partition.storage_error is not None)
+        return ReplicaCounts(
+            partitions=len(self._partitions),
+            leaders=len(led),
+            under_replicated=sum(1 for state in led if state.is_under_replicated),
+            under_min_isr=sum(1 for state in led if state.is_under_min_isr),
+            at_min_isr=sum(1 for state in led if len(state.isr.isr) == state.effective_min_isr),
+            offline=offline + len(self._unopened),
+            isr_expands=self._isr_expands,
+            isr_shrinks=self._isr_shrinks,
+        )

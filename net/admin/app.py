@@ -1,0 +1,150 @@
+"""The HTTP server of the admin API: the one module that knows aiohttp. Import it after the broker serves its clients.
+
+aiohttp takes a fifth of a second to import; no client needs to wait for that.
+"""
+
+import json
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any, Final
+
+from aiohttp import web
+
+from . import clusters, configs, groups, metrics, openapi, records, topics
+from .backend import AdminBackend
+from .call import Call, Json, Reply, Route, check_body
+from .errors import ApiError, bad_request
+
+log = logging.getLogger("barnabas.admin")
+
+MAX_BODY_BYTES: Final = 8 * 1024 * 1024  # a record in base64 and JSON, with room; brokers refuse larger batches anyway
+SHUTDOWN_TIMEOUT_S: Final = 2.0  # calls in flight may end; a broker that stops waits no longer than this for them
+
+_BACKEND: Final = web.AppKey("backend", AdminBackend)
+
+
+async def _healthz(call: Call) -> Reply:
+    """The process lives and its loop turns: nothing more."""
+    return Reply(body={"status": "ok", "node_id": call.backend.node_id})
+
+
+async def _readyz(call: Call) -> Reply:
+    ready, reason = call.backend.is_ready()
+    status = HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE
+    return Reply(status=status, body={"ready": ready, "reason": reason, "node_id": call.backend.node_id})
+
+
+async def _openapi(call: Call) -> Reply:
+    return Reply(body=openapi.document(ROUTES))
+
+
+ROUTES: Final[tuple[Route, ...]] = (
+    *clusters.ROUTES,
+    *topics.ROUTES,
+    *records.ROUTES,
+    *configs.ROUTES,
+    *groups.ROUTES,
+    *metrics.ROUTES,
+    Route(method="GET", path="/healthz", handler=_healthz, summary="Does the process live?"),
+    Route(method="GET", path="/readyz", handler=_readyz, summary="May clients be sent here? 503 and the reason if not"),
+    Route(method="GET", path="/openapi.json", handler=_openapi, summary="This document"),
+)
+
+
+def build_app(backend: AdminBackend) -> web.Application:
+    """The application, not yet listening."""
+    app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_errors_as_json])
+    app[_BACKEND] = backend
+    for route in ROUTES:
+        app.router.add_route(route.method, route.path, _adapter(route))
+    return app
+
+
+class AdminServer:
+    """The listening API of one broker."""
+
+    def __init__(self, runner: web.AppRunner, address: tuple[str, int]) -> None:
+        self._runner = runner
+        self.address = address
+
+    async def close(self) -> None:
+        """Stop listening, let calls in flight end for a moment."""
+        await self._runner.cleanup()
+
+
+async def start_admin(backend: AdminBackend, listening: socket.socket) -> AdminServer:
+    """Serve on a socket that listens already: its port was told to the cluster before this module was imported."""
+    runner = web.AppRunner(build_app(backend), access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT_S)
+    await runner.setup()
+    await web.SockSite(runner, listening).start()
+    bound_host, bound_port = runner.addresses[0][:2]
+    return AdminServer(runner, (bound_host, bound_port))
+
+
+def _adapter(route: Route) -> Callable[[web.Request], Awaitable[web.Response]]:
+    async def answer(request: web.Request) -> web.Response:
+        call = Call(
+            backend=request.app[_BACKEND],
+            base=f"{request.scheme}://{request.host}",
+            path=dict(request.match_info),
+            body=await _body(request, route),
+        )
+        call.check_cluster()
+        return _response(await route.handler(call))
+
+    return answer
+
+
+async def _body(request: web.Request, route: Route) -> Json:
+    if not route.body:
+        return {}
+    try:
+        text = await request.text()
+        return check_body(route.body, json.loads(text, parse_constant=_refuse_constant))
+    except (ValueError, RecursionError, LookupError) as error:  # LookupError: an unknown charset
+        raise bad_request(f"the body is not JSON: {error}") from None
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _response(reply: Reply) -> web.Response:
+    if reply.body is None:
+        return web.Response(status=reply.status)
+    if isinstance(reply.body, str):
+        return web.Response(body=reply.body.encode(), status=reply.status, headers={"Content-Type": reply.content_type})
+    return web.json_response(reply.body, status=reply.status)
+
+
+def _error(status: int, error_code: int, message: str) -> web.Response:
+    return web.json_response({"error_code": error_code, "message": message}, status=status)
+
+
+@web.middleware
+async def _errors_as_json(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """The boundary: whatever goes wrong becomes one JSON object, and our own bugs one line of the log with the trace."""
+    try:
+        return await handler(request)
+    except ApiError as error:
+        return _error(error.status, error.error_code, str(error))
+    except web.HTTPException as error:
+        answer = _error(error.status, error.status, _words(request, error))
+        answer.headers.update({name: value for name, value in error.headers.items() if name == "Allow"})
+        return answer
+    except Exception:
+        log.exception("admin request failed method=%s path=%s", request.method, request.path)
+        status = HTTPStatus.INTERNAL_SERVER_ERROR
+        return _error(status, status, "internal error; the broker's log has the details")
+
+
+def _words(request: web.Request, error: web.HTTPException) -> str:
+    if error.status == HTTPStatus.NOT_FOUND:
+        return f"there is no {request.path}; see /openapi.json for what there is"
+    if error.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+        return f"the body is larger than {MAX_BODY_BYTES} bytes"
+    return f"{request.method} {request.path}: {error.reason}"

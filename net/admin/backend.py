@@ -1,0 +1,45 @@
+"""What the admin API needs of its broker: the port that net/broker.py implements, and that tests fake."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from barnabas.kraft.image import MetadataImage
+from barnabas.net.protocol.requests import Request
+from barnabas.net.protocol.responses import Response
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One value of one metric. Names end in their unit, counters in `_total`, as Prometheus wants it."""
+
+    name: str
+    type: Literal["counter", "gauge"]
+    help: str
+    value: float
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+class AdminBackend(Protocol):
+    """One broker, as its admin API sees it."""
+
+    @property
+    def node_id(self) -> int: ...
+
+    def image(self) -> MetadataImage:
+        """The newest metadata that this broker has applied."""
+
+    def is_ready(self) -> tuple[bool, str]:
+        """May clients be sent here? And if not, why."""
+
+    def metrics(self) -> Sequence[Sample]:
+        """The broker's own metrics, `barnabas_*`."""
+
+    async def handle(self, request: Request) -> Response:
+        """Run a request wherever in the cluster it belongs: leader, coordinator, controller. ListGroups: of all brokers.
+
+        Never raises for what a request may meet; that is an ErrorResponse, or an error within the response.
+        """
+
+    async def handle_here(self, request: Request) -> Response:
+        """Run a request in this broker only, as if a client had sent it here."""

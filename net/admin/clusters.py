@@ -1,0 +1,101 @@
+"""/v3/clusters and brokers."""
+
+from barnabas.kraft.image import BrokerImage
+
+from .call import Call, Json, Reply, Route
+from .errors import not_found
+
+CLUSTER = "/v3/clusters/{cluster_id}"
+
+
+def _cluster(call: Call) -> Json:
+    controller = call.image.controller_id
+    return call.item(
+        "KafkaCluster",
+        (),
+        {
+            "controller": call.related("brokers", controller) if controller >= 0 else None,
+            "acls": call.related("acls"),
+            "brokers": call.related("brokers"),
+            "broker_configs": call.related("broker-configs"),
+            "consumer_groups": call.related("consumer-groups"),
+            "topics": call.related("topics"),
+            "partition_reassignments": call.related("topics", "-", "partitions", "-", "reassignment"),
+        },
+    )
+
+
+async def _list_clusters(call: Call) -> Reply:
+    envelope = {"self": f"{call.base}/v3/clusters", "next": None}
+    return Reply(body={"kind": "KafkaClusterList", "metadata": envelope, "data": [_cluster(call)]})
+
+
+async def _get_cluster(call: Call) -> Reply:
+    return Reply(body=_cluster(call))
+
+
+def _broker(call: Call, broker: BrokerImage) -> Json:
+    endpoint = broker.endpoints[0] if broker.endpoints else None
+    return call.item(
+        "KafkaBroker",
+        ("brokers", broker.node_id),
+        {
+            "broker_id": broker.node_id,
+            "host": endpoint.host if endpoint else None,
+            "port": endpoint.port if endpoint else None,
+            "rack": broker.rack,
+            "fenced": broker.fenced,
+            "in_controlled_shutdown": broker.in_controlled_shutdown,
+            "configs": call.related("brokers", broker.node_id, "configs"),
+            "partition_replicas": call.related("brokers", broker.node_id, "partition-replicas"),
+        },
+    )
+
+
+def broker_of(call: Call) -> BrokerImage:
+    """The broker that the path names."""
+    node_id = call.number("broker_id")
+    found = call.image.brokers.get(node_id)
+    if found is None:
+        raise not_found(f"broker {node_id} is not registered")
+    return found
+
+
+async def _list_brokers(call: Call) -> Reply:
+    brokers = [_broker(call, broker) for _, broker in sorted(call.image.brokers.items())]
+    return call.listed("KafkaBrokerList", ("brokers",), brokers)
+
+
+async def _get_broker(call: Call) -> Reply:
+    return Reply(body=_broker(call, broker_of(call)))
+
+
+async def _partition_replicas(call: Call) -> Reply:
+    node_id = broker_of(call).node_id
+    data = [
+        {
+            "topic_name": topic.name,
+            "partition_id": index,
+            "broker_id": node_id,
+            "is_leader": partition.leader == node_id,
+            "is_in_sync": node_id in partition.isr,
+        }
+        for topic in call.image.topics.values()
+        for index, partition in enumerate(topic.partitions)
+        if node_id in partition.replicas
+    ]
+    return call.listed("KafkaReplicaList", ("brokers", node_id, "partition-replicas"), data)
+
+
+ROUTES = (
+    Route(method="GET", path="/v3/clusters", handler=_list_clusters, summary="The cluster, as a list of one"),
+    Route(method="GET", path=CLUSTER, handler=_get_cluster, summary="The cluster"),
+    Route(method="GET", path=f"{CLUSTER}/brokers", handler=_list_brokers, summary="All registered brokers"),
+    Route(method="GET", path=f"{CLUSTER}/brokers/{{broker_id}}", handler=_get_broker, summary="One broker"),
+    Route(
+        method="GET",
+        path=f"{CLUSTER}/brokers/{{broker_id}}/partition-replicas",
+        handler=_partition_replicas,
+        summary="The replicas on a broker",
+    ),
+)

@@ -1,0 +1,140 @@
+"""Configurations of topics and brokers: list, get, set, reset, and several at once (`configs:alter`)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final
+
+from barnabas.net.protocol.requests import AlterConfigRequest, ConfigEntryChange, DescribeConfigsRequest
+from barnabas.net.protocol.responses import ConfigEntry, DescribeConfigsResponse, EmptyResponse
+
+from .call import Call, Field, Json, Reply, Route, objects, optional_text, text_of
+from .clusters import CLUSTER, broker_of
+from .errors import bad_request, not_found
+from .topics import TOPIC
+
+_TOPIC_RESOURCE: Final = 2
+_BROKER_RESOURCE: Final = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind:
+    """A kind of thing that has a configuration."""
+
+    label: str
+    resource_type: int
+    find: Callable[[Call], str]  # the name of the resource that the path means; "" is the default of all brokers
+
+    def path(self, resource: str) -> tuple[object, ...]:
+        if self.resource_type == _TOPIC_RESOURCE:
+            return ("topics", resource, "configs")
+        return ("brokers", resource, "configs") if resource else ("broker-configs",)
+
+
+_TOPICS: Final = _Kind(label="Topic", resource_type=_TOPIC_RESOURCE, find=lambda call: call.topic().name)
+_BROKERS: Final = _Kind(label="Broker", resource_type=_BROKER_RESOURCE, find=lambda call: str(broker_of(call).node_id))
+_DEFAULTS: Final = _Kind(label="Cluster", resource_type=_BROKER_RESOURCE, find=lambda call: "")
+
+
+async def _entries(call: Call, kind: _Kind, resource: str) -> tuple[ConfigEntry, ...]:
+    request = DescribeConfigsRequest(resource_type=kind.resource_type, resource=resource)
+    return (await call.ask(request, DescribeConfigsResponse)).entries
+
+
+def _shown(call: Call, kind: _Kind, resource: str, entry: ConfigEntry) -> Json:
+    sources = {"topic": "DYNAMIC_TOPIC_CONFIG", "broker": "STATIC_BROKER_CONFIG", "default": "DEFAULT_CONFIG"}
+    owners: dict[str, Json] = {"Topic": {"topic_name": resource}, "Broker": {"broker_id": _number(resource)}}
+    owner = owners.get(kind.label, {})
+    return call.item(
+        f"Kafka{kind.label}Config",
+        (*kind.path(resource), entry.key),
+        {
+            **owner,
+            "name": entry.key,
+            "value": None if entry.sensitive else entry.value,
+            "is_default": entry.source == "default",
+            "is_read_only": entry.read_only,
+            "is_sensitive": entry.sensitive,
+            "source": sources.get(entry.source, entry.source),
+            "documentation": entry.documentation,
+            "synonyms": [],
+        },
+    )
+
+
+def _number(resource: str) -> int | None:
+    return int(resource) if resource.isdigit() else None
+
+
+def _routes(kind: _Kind, path: str) -> tuple[Route, ...]:
+    """The same five calls for each kind of resource."""
+
+    async def list_all(call: Call) -> Reply:
+        resource = kind.find(call)
+        data = [_shown(call, kind, resource, entry) for entry in await _entries(call, kind, resource)]
+        return call.listed(f"Kafka{kind.label}ConfigList", kind.path(resource), data)
+
+    async def get(call: Call) -> Reply:
+        resource, name = kind.find(call), call.path["name"]
+        for entry in await _entries(call, kind, resource):
+            if entry.key == name:
+                return Reply(body=_shown(call, kind, resource, entry))
+        raise not_found(f"there is no config {name}")
+
+    async def change(call: Call, changes: tuple[ConfigEntryChange, ...]) -> Reply:
+        request = AlterConfigRequest(
+            resource_type=kind.resource_type,
+            resource=kind.find(call),
+            changes=changes,
+            validate_only=bool(call.body.get("validate_only")),
+        )
+        await call.ask(request, EmptyResponse)
+        return Reply(status=HTTPStatus.NO_CONTENT)
+
+    async def put(call: Call) -> Reply:
+        value = optional_text(call.body, "value")
+        return await change(call, (ConfigEntryChange(key=call.path["name"], value=value),))
+
+    async def reset(call: Call) -> Reply:
+        return await change(call, (ConfigEntryChange(key=call.path["name"], value=None),))
+
+    async def alter(call: Call) -> Reply:
+        return await change(call, tuple(_change(item) for item in objects(call.body, "data")))
+
+    what = kind.label.lower()
+    one = f"{path}/{{name}}"
+    value = (Field(name="value", type="string", description="the new value"),)
+    data = (
+        Field(name="data", type="array", description="[{name, value, operation: SET|DELETE}]", required=True),
+        Field(name="validate_only", type="boolean", description="check only"),
+    )
+    done = HTTPStatus.NO_CONTENT
+    return (
+        Route(method="GET", path=path, handler=list_all, summary=f"Configs of a {what}"),
+        Route(
+            method="POST",
+            path=f"{path}:alter",
+            handler=alter,
+            summary=f"Change configs of a {what}",
+            body=data,
+            status=done,
+        ),
+        Route(method="GET", path=one, handler=get, summary=f"One config of a {what}"),
+        Route(method="PUT", path=one, handler=put, summary=f"Set a config of a {what}", body=value, status=done),
+        Route(method="DELETE", path=one, handler=reset, summary=f"Reset a config of a {what}", status=done),
+    )
+
+
+def _change(item: Json) -> ConfigEntryChange:
+    operation = optional_text(item, "operation") or "SET"
+    if operation not in ("SET", "DELETE"):
+        raise bad_request(f"operation is SET or DELETE, not {operation}")
+    value = None if operation == "DELETE" else optional_text(item, "value")
+    return ConfigEntryChange(key=text_of(item, "name"), value=value)
+
+
+ROUTES = (
+    *_routes(_TOPICS, f"{TOPIC}/configs"),
+    *_routes(_BROKERS, f"{CLUSTER}/brokers/{{broker_id}}/configs"),
+    *_routes(_DEFAULTS, f"{CLUSTER}/broker-configs"),
+)

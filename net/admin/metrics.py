@@ -1,0 +1,142 @@
+"""`/metrics` in Prometheus' text format: kafka_exporter's names beside our own.
+
+A broker tells of the partitions that it leads and of the groups that it coordinates, so that the sum over all brokers
+counts nothing twice, and scraping one of them makes no work for the others' disks.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, Literal
+
+from barnabas.kraft.image import PartitionImage
+from barnabas.log.topic_partition import TopicPartition
+from barnabas.net.protocol.requests import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, DescribeGroupRequest, ListGroupsRequest
+from barnabas.net.protocol.responses import DescribeGroupResponse, ListGroupsResponse
+
+from .backend import Sample
+from .call import Call, Reply, Route
+from .errors import ApiError
+from .groups import lags_of, offsets_at
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_HELP: Final = {
+    "kafka_brokers": "Number of brokers in the cluster that are not fenced.",
+    "kafka_topic_partitions": "Number of partitions of this topic.",
+    "kafka_topic_partition_current_offset": "High watermark of this partition.",
+    "kafka_topic_partition_oldest_offset": "First offset that this partition still has.",
+    "kafka_topic_partition_leader": "Node id of the leader; -1 when there is none.",
+    "kafka_topic_partition_leader_is_preferred": "1 if the preferred replica leads.",
+    "kafka_topic_partition_replicas": "Number of replicas of this partition.",
+    "kafka_topic_partition_in_sync_replica": "Number of in-sync replicas of this partition.",
+    "kafka_topic_partition_under_replicated_partition": "1 if a replica of this partition is not in sync.",
+    "kafka_consumergroup_members": "Number of members of this group.",
+    "kafka_consumergroup_current_offset": "Committed offset of this group in this partition.",
+    "kafka_consumergroup_lag": "Records that this group has still to read in this partition.",
+    "kafka_consumergroup_lag_sum": "Records that this group has still to read in this topic.",
+}
+
+
+def _gauge(name: str, value: float, **labels: str) -> Sample:
+    return Sample(name=name, type="gauge", help=_HELP[name], value=value, labels=labels)
+
+
+def render(samples: Iterable[Sample]) -> str:
+    """The text form: samples of one name together, HELP and TYPE once before them."""
+    by_name: dict[str, list[Sample]] = {}
+    for sample in samples:
+        by_name.setdefault(sample.name, []).append(sample)
+    lines: list[str] = []
+    for name, group in sorted(by_name.items()):
+        kind: Literal["counter", "gauge"] = group[0].type
+        words = group[0].help.replace("\\", r"\\").replace("\n", r"\n")
+        lines += [f"# HELP {name} {words}", f"# TYPE {name} {kind}"]
+        lines += [f"{name}{_labels(sample)} {_number(sample.value)}" for sample in group]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _labels(sample: Sample) -> str:
+    pairs = [f'{name}="{_escaped(value)}"' for name, value in sample.labels.items()]
+    return "{" + ",".join(pairs) + "}" if pairs else ""
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else repr(value)
+
+
+async def _metrics(call: Call) -> Reply:
+    samples = [*call.backend.metrics(), *_cluster_samples(call), *await _offset_samples(call)]
+    samples += await _group_samples(call)
+    return Reply(body=render(samples), content_type=CONTENT_TYPE)
+
+
+def _cluster_samples(call: Call) -> Iterator[Sample]:
+    image = call.image
+    yield _gauge("kafka_brokers", sum(not broker.fenced for broker in image.brokers.values()))
+    for place, partition in _led_here(call):
+        if place.partition == 0:
+            yield _gauge("kafka_topic_partitions", len(image.topics[place.topic].partitions), topic=place.topic)
+        yield from _partition_samples(place, partition)
+
+
+def _led_here(call: Call) -> Iterator[tuple[TopicPartition, PartitionImage]]:
+    """Led by this broker; one without a leader is told of by the broker that should lead it."""
+    for topic in call.image.topics.values():
+        for index, partition in enumerate(topic.partitions):
+            teller = partition.leader if partition.leader >= 0 else partition.replicas[0]
+            if teller == call.backend.node_id:
+                yield TopicPartition(topic.name, index), partition
+
+
+def _partition_samples(place: TopicPartition, partition: PartitionImage) -> Iterator[Sample]:
+    labels = {"topic": place.topic, "partition": str(place.partition)}
+    values = {
+        "leader": partition.leader,
+        "leader_is_preferred": partition.leader == partition.replicas[0],
+        "replicas": len(partition.replicas),
+        "in_sync_replica": len(partition.isr),
+        "under_replicated_partition": len(partition.isr) < len(partition.replicas),
+    }
+    for name, value in values.items():
+        yield _gauge(f"kafka_topic_partition_{name}", float(value), **labels)
+
+
+async def _offset_samples(call: Call) -> list[Sample]:
+    places = [place for place, partition in _led_here(call) if partition.leader >= 0]
+    samples = []
+    for name, timestamp in (("current", LATEST_TIMESTAMP), ("oldest", EARLIEST_TIMESTAMP)):
+        for place, offset in (await offsets_at(call, places, timestamp)).items():
+            labels = {"topic": place.topic, "partition": str(place.partition)}
+            samples.append(_gauge(f"kafka_topic_partition_{name}_offset", offset, **labels))
+    return samples
+
+
+async def _group_samples(call: Call) -> list[Sample]:
+    listed = await call.backend.handle_here(ListGroupsRequest())
+    samples: list[Sample] = []
+    if isinstance(listed, ListGroupsResponse):
+        for group in listed.groups:
+            try:
+                samples += await _samples_of_group(call, group.group_id)
+            except ApiError:
+                continue  # deleted or moved since it was listed: the next scrape knows more
+    return samples
+
+
+async def _samples_of_group(call: Call, group_id: str) -> Sequence[Sample]:
+    group = await call.ask(DescribeGroupRequest(group_id=group_id), DescribeGroupResponse)
+    samples = [_gauge("kafka_consumergroup_members", len(group.members), consumergroup=group_id)]
+    sums: dict[str, int] = {}
+    for lag in await lags_of(call, group):
+        labels = {"consumergroup": group_id, "topic": lag.place.topic, "partition": str(lag.place.partition)}
+        samples.append(_gauge("kafka_consumergroup_current_offset", lag.committed, **labels))
+        samples.append(_gauge("kafka_consumergroup_lag", lag.lag, **labels))
+        sums[lag.place.topic] = sums.get(lag.place.topic, 0) + lag.lag
+    for topic, total in sums.items():
+        samples.append(_gauge("kafka_consumergroup_lag_sum", total, consumergroup=group_id, topic=topic))
+    return samples
+
+
+ROUTES = (Route(method="GET", path="/metrics", handler=_metrics, summary="Metrics for Prometheus, in its text format"),)

@@ -1,0 +1,71 @@
+"""`/openapi.json`, made from the table of routes: it cannot name a path that is not served, nor forget one that is."""
+
+import re
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any
+
+from .call import Field, Json, Route
+
+
+def document(routes: Sequence[Route]) -> Json:
+    """The API in OpenAPI 3.1."""
+    paths: dict[str, Json] = {}
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Barnabas admin API",
+            "version": "3",
+            "description": "Paths and objects of Confluent's REST API v3, where there is one for the purpose.",
+        },
+        "paths": paths,
+        "components": {"schemas": {"Error": _ERROR}},
+    }
+
+
+_ERROR: Json = {
+    "type": "object",
+    "required": ["error_code", "message"],
+    "properties": {"error_code": {"type": "integer"}, "message": {"type": "string"}},
+}
+
+
+def _operation(route: Route) -> Json:
+    operation: Json = {
+        "operationId": _operation_id(route),
+        "summary": route.summary,
+        "responses": {
+            str(int(route.status)): {"description": HTTPStatus(route.status).phrase},
+            "default": {
+                "description": "An error",
+                "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
+            },
+        },
+    }
+    names = re.findall(r"\{(\w+)\}", route.path)
+    if names:
+        operation["parameters"] = [_parameter(name) for name in names]
+    if route.body:
+        schema = {"schema": _schema(route.body)}
+        operation["requestBody"] = {"required": True, "content": {"application/json": schema}}
+    return operation
+
+
+def _operation_id(route: Route) -> str:
+    words = re.sub(r"[^a-z0-9]+", "_", route.path.replace("/-/", "/all/").lower()).strip("_")
+    return f"{route.method.lower()}_{words}"
+
+
+def _parameter(name: str) -> Json:
+    kind = "integer" if name in ("broker_id", "partition_id") else "string"
+    return {"name": name, "in": "path", "required": True, "schema": {"type": kind}}
+
+
+def _schema(fields: Sequence[Field]) -> Json:
+    properties: dict[str, Any] = {
+        field.name: {"type": field.type, "description": field.description} for field in fields
+    }
+    required = [field.name for field in fields if field.required]
+    return {"type": "object", "properties": properties} | ({"required": required} if required else {})

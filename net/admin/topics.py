@@ -1,0 +1,239 @@
+"""Topics, their partitions, replicas and reassignments."""
+
+from http import HTTPStatus
+
+from barnabas.kraft.image import PartitionImage, TopicImage
+from barnabas.log.topic_partition import INTERNAL_TOPICS
+from barnabas.net.protocol.requests import AddPartitionsRequest, CreateTopicRequest, DeleteTopicRequest
+from barnabas.net.protocol.responses import CreateTopicResponse, EmptyResponse
+
+from .call import Call, Field, Json, Reply, Route, objects, optional_text, text_of
+from .clusters import CLUSTER
+from .errors import bad_request, not_found
+
+TOPIC = CLUSTER + "/topics/{topic_name}"
+PARTITION = TOPIC + "/partitions/{partition_id}"
+
+
+def _topic(call: Call, name: str, partition_count: int, replication_factor: int) -> Json:
+    return call.item(
+        "KafkaTopic",
+        ("topics", name),
+        {
+            "topic_name": name,
+            "is_internal": name in INTERNAL_TOPICS,
+            "replication_factor": replication_factor,
+            "partitions_count": partition_count,
+            "partitions": call.related("topics", name, "partitions"),
+            "configs": call.related("topics", name, "configs"),
+            "partition_reassignments": call.related("topics", name, "partitions", "-", "reassignment"),
+        },
+    )
+
+
+def _known(call: Call, topic: TopicImage) -> Json:
+    factor = len(topic.partitions[0].replicas) if topic.partitions else 0
+    return _topic(call, topic.name, len(topic.partitions), factor)
+
+
+async def _list(call: Call) -> Reply:
+    topics = [_known(call, topic) for _, topic in sorted(call.image.topics.items())]
+    return call.listed("KafkaTopicList", ("topics",), topics)
+
+
+async def _get(call: Call) -> Reply:
+    return Reply(body=_known(call, call.topic()))
+
+
+async def _create(call: Call) -> Reply:
+    body = call.body
+    created = await call.ask(
+        CreateTopicRequest(
+            name=body["topic_name"],
+            partition_count=_count(body, "partitions_count"),
+            replication_factor=_count(body, "replication_factor"),
+            assignment=_assignment(body),
+            configs={text_of(item, "name"): optional_text(item, "value") or "" for item in objects(body, "configs")},
+            validate_only=bool(body.get("validate_only")),
+        ),
+        CreateTopicResponse,
+    )
+    topic = _topic(call, created.name, created.partition_count, created.replication_factor)
+    return Reply(status=HTTPStatus.OK if body.get("validate_only") else HTTPStatus.CREATED, body=topic)
+
+
+def _count(body: Json, name: str) -> int:
+    """Absent: the cluster's default."""
+    value: int | None = body.get(name)
+    return -1 if value is None else value
+
+
+def _assignment(body: Json) -> tuple[tuple[int, ...], ...]:
+    found: dict[int, tuple[int, ...]] = {}
+    for item in objects(body, "replicas_assignments"):
+        partition, brokers = item.get("partition_id"), item.get("broker_ids")
+        if (
+            type(partition) is not int
+            or not isinstance(brokers, list)
+            or any(type(node) is not int for node in brokers)
+        ):
+            raise bad_request("replicas_assignments has items {partition_id: number, broker_ids: [number, ...]}")
+        found[partition] = tuple(brokers)
+    if sorted(found) != list(range(len(found))):
+        raise bad_request("replicas_assignments must name each partition from 0 on, once")
+    return tuple(found[partition] for partition in sorted(found))
+
+
+async def _grow(call: Call) -> Reply:
+    topic = call.topic()
+    total = call.body["partitions_count"]
+    await call.ask(AddPartitionsRequest(name=topic.name, total_count=total), EmptyResponse)
+    factor = len(topic.partitions[0].replicas) if topic.partitions else 0
+    return Reply(body=_topic(call, topic.name, total, factor))
+
+
+async def _delete(call: Call) -> Reply:
+    await call.ask(DeleteTopicRequest(name=call.topic().name), EmptyResponse)
+    return Reply(status=HTTPStatus.NO_CONTENT)
+
+
+def _partition(call: Call, topic: str, index: int, partition: PartitionImage) -> Json:
+    path = ("topics", topic, "partitions", index)
+    leader = call.related(*path, "replicas", partition.leader) if partition.leader >= 0 else None
+    return call.item(
+        "KafkaPartition",
+        path,
+        {
+            "topic_name": topic,
+            "partition_id": index,
+            "leader": leader,
+            "leader_epoch": partition.leader_epoch,
+            "replicas": call.related(*path, "replicas"),
+            "reassignment": call.related(*path, "reassignment"),
+        },
+    )
+
+
+async def _list_partitions(call: Call) -> Reply:
+    topic = call.topic()
+    data = [_partition(call, topic.name, index, partition) for index, partition in enumerate(topic.partitions)]
+    return call.listed("KafkaPartitionList", ("topics", topic.name, "partitions"), data)
+
+
+async def _get_partition(call: Call) -> Reply:
+    topic, index, partition = call.partition()
+    return Reply(body=_partition(call, topic.name, index, partition))
+
+
+def _replica(call: Call, topic: str, index: int, node_id: int, partition: PartitionImage) -> Json:
+    return call.item(
+        "KafkaReplica",
+        ("topics", topic, "partitions", index, "replicas", node_id),
+        {
+            "topic_name": topic,
+            "partition_id": index,
+            "broker_id": node_id,
+            "is_leader": node_id == partition.leader,
+            "is_in_sync": node_id in partition.isr,
+            "broker": call.related("brokers", node_id),
+        },
+    )
+
+
+async def _list_replicas(call: Call) -> Reply:
+    topic, index, partition = call.partition()
+    data = [_replica(call, topic.name, index, node_id, partition) for node_id in partition.replicas]
+    return call.listed("KafkaReplicaList", ("topics", topic.name, "partitions", index, "replicas"), data)
+
+
+async def _get_replica(call: Call) -> Reply:
+    topic, index, partition = call.partition()
+    node_id = call.number("broker_id")
+    if node_id not in partition.replicas:
+        raise not_found(f"broker {node_id} has no replica of {topic.name}-{index}")
+    return Reply(body=_replica(call, topic.name, index, node_id, partition))
+
+
+def _reassignment(call: Call, topic: str, index: int, partition: PartitionImage) -> Json:
+    path = ("topics", topic, "partitions", index)
+    return call.item(
+        "KafkaReassignment",
+        (*path, "reassignment"),
+        {
+            "topic_name": topic,
+            "partition_id": index,
+            "adding_replicas": list(partition.adding_replicas),
+            "removing_replicas": list(partition.removing_replicas),
+            "replicas": call.related(*path, "replicas"),
+        },
+    )
+
+
+def _reassignments(call: Call, topics: list[TopicImage], path: tuple[str, ...]) -> Reply:
+    data = [
+        _reassignment(call, topic.name, index, partition)
+        for topic in topics
+        for index, partition in enumerate(topic.partitions)
+        if partition.adding_replicas or partition.removing_replicas
+    ]
+    return call.listed("KafkaReassignmentList", path, data)
+
+
+async def _all_reassignments(call: Call) -> Reply:
+    return _reassignments(call, list(call.image.topics.values()), ("topics", "-", "partitions", "-", "reassignment"))
+
+
+async def _topic_reassignments(call: Call) -> Reply:
+    topic = call.topic()
+    return _reassignments(call, [topic], ("topics", topic.name, "partitions", "-", "reassignment"))
+
+
+async def _get_reassignment(call: Call) -> Reply:
+    topic, index, partition = call.partition()
+    if not (partition.adding_replicas or partition.removing_replicas):
+        raise not_found(f"{topic.name}-{index} is not being moved")
+    return Reply(body=_reassignment(call, topic.name, index, partition))
+
+
+_CREATE_BODY = (
+    Field(name="topic_name", type="string", description="the name", required=True),
+    Field(name="partitions_count", type="integer", description="default: the cluster's"),
+    Field(name="replication_factor", type="integer", description="default: the cluster's"),
+    Field(name="replicas_assignments", type="array", description="[{partition_id, broker_ids}] instead of both counts"),
+    Field(name="configs", type="array", description="[{name, value}]"),
+    Field(name="validate_only", type="boolean", description="check only"),
+)
+_GROW_BODY = (Field(name="partitions_count", type="integer", description="how many there shall be", required=True),)
+
+ROUTES = (
+    Route(method="GET", path=f"{CLUSTER}/topics", handler=_list, summary="All topics"),
+    Route(
+        method="POST",
+        path=f"{CLUSTER}/topics",
+        handler=_create,
+        summary="Create a topic",
+        body=_CREATE_BODY,
+        status=HTTPStatus.CREATED,
+    ),
+    # "-" stands for all topics; it comes before the paths with a topic's name, which would take it for one.
+    Route(
+        method="GET",
+        path=f"{CLUSTER}/topics/-/partitions/-/reassignment",
+        handler=_all_reassignments,
+        summary="All partitions that are being moved",
+    ),
+    Route(method="GET", path=TOPIC, handler=_get, summary="One topic"),
+    Route(method="PATCH", path=TOPIC, handler=_grow, summary="Add partitions to a topic", body=_GROW_BODY),
+    Route(method="DELETE", path=TOPIC, handler=_delete, summary="Delete a topic", status=HTTPStatus.NO_CONTENT),
+    Route(method="GET", path=f"{TOPIC}/partitions", handler=_list_partitions, summary="Partitions of a topic"),
+    Route(
+        method="GET",
+        path=f"{TOPIC}/partitions/-/reassignment",
+        handler=_topic_reassignments,
+        summary="Partitions of a topic that are being moved",
+    ),
+    Route(method="GET", path=PARTITION, handler=_get_partition, summary="One partition"),
+    Route(method="GET", path=f"{PARTITION}/replicas", handler=_list_replicas, summary="Replicas of a partition"),
+    Route(method="GET", path=f"{PARTITION}/replicas/{{broker_id}}", handler=_get_replica, summary="One replica"),
+    Route(method="GET", path=f"{PARTITION}/reassignment", handler=_get_reassignment, summary="How a partition moves"),
+)

@@ -1,0 +1,322 @@
+"""One broker, put together: the composition root. Every port is handed in, so that simulation builds the very same broker.
+
+Order of a start: lock and load the logs, bind the listeners (addresses are known from here on), join the metadata, register,
+be unfenced. Order of a stop: ask to move leaderships away, stop taking requests, give up roles, leave the quorum, close the
+logs. Nothing here decides anything.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import cast
+
+from barnabas.consumer_groups.coordinator import GroupCoordinator
+from barnabas.kraft.group_slots import SlotStateRecord
+from barnabas.kraft.image import Endpoint
+from barnabas.kraft.metadata_node import MetadataPublication
+from barnabas.kraft.records import Record
+from barnabas.kraft.requests import RegisterBroker
+from barnabas.log.config import LogConfig
+from barnabas.log.errors import BarnabasError
+from barnabas.log.files import Files
+from barnabas.log.log_manager import LogManager
+from barnabas.log.replication.effects import StartFetching, StopFetching, StorageFailed
+from barnabas.log.replication.replica_manager import ReplicaManager
+
+from .broker_lifecycle import BrokerLifecycle
+from .broker_to_controller import ControllerChannel
+from .clock import Clock
+from .config import BrokerConfig
+from .core_settings import group_settings
+from .dispatcher import Dispatcher
+from .group_service import GroupService
+from .handlers.registry import build_handlers
+from .handlers.services import Services
+from .isr_proposer import IsrProposer
+from .leader_connection import LeaderConnection
+from .limits import ServerLimits
+from .liveness import LivenessWatch, client_id_of
+from .log_service import LogService
+from .metadata_service import MetadataService, MetadataSource
+from .network import Network
+from .protocol.msgpack import ServerHello
+from .replica_fetcher import ReplicaFetcherManager
+from .replication_service import ReplicationService
+from .rpc import RpcPool
+from .server import Server
+
+logger = logging.getLogger("barnabas.broker")
+
+EXPIRY_INTERVAL_MS = 50  # how late a parked request may be answered after its time is over
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """The outside world of a broker. `fatal` ends the process: going on could break a promise."""
+
+    network: Network
+    files: Files
+    clock: Clock
+    rng: random.Random
+    make_source: "Callable[[Broker], MetadataSource]"
+    fatal: Callable[[str], None]
+    incarnation: str
+
+
+class Broker:
+    """Built by a process or by the simulation; `start`, then `stop`."""
+
+    def __init__(self, config: BrokerConfig, ports: Ports) -> None:
+        self.config = config
+        self.ports = ports
+        self.node_id = config.node_id
+        self.addresses: dict[str, tuple[str, int]] = {}
+        self.admin_endpoint: Endpoint | None = None
+        self.shutdown_requested = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self.servers: dict[str, Server] = {}
+        self.logs = LogManager(
+            ports.files,
+            config.data_folders(),
+            node_id=config.node_id,
+            defaults=LogConfig.from_map(config.topic_defaults()),
+        )
+        self.pool = RpcPool(ports.network, client_id=client_id_of(config.node_id), random=ports.rng)
+
+    # --- start --------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Raises StorageError, OSError (a port), InconsistentClusterIdError; on success requests are served."""
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, lambda: self.logs.load(now_ms=self.ports.clock.wall_ms()))
+        self._build()
+        await self._listen()
+        self.metadata.subscribe(self._published)
+        await self.metadata.start()
+        self._build_lifecycle()
+        self._run(self.lifecycle.run())
+        self._run(self.proposer.run())
+        self._run(self.log_service.run())
+        self._run(self._expire_requests())
+        self._run(self._check_isr())
+
+    def _build(self) -> None:
+        config, ports = self.config, self.ports
+        self.metadata = MetadataService(ports.make_source(self))
+        self.controller = ControllerChannel(
+            node_id=self.node_id,
+            metadata=self.metadata,
+            pool=self.pool,
+            clock=ports.clock,
+            rng=ports.rng,
+            listener=config.inter_broker_listener(),
+        )
+        self.liveness = LivenessWatch(
+            node_id=self.node_id,
+            metadata=self.metadata,
+            network=ports.network,
+            listener=config.inter_broker_listener(),
+        )
+        self.log_service = LogService(
+            logs=self.logs, metadata=self.metadata, config=config, clock=ports.clock, fatal=ports.fatal
+        )
+        self.replication = ReplicationService(
+            node_id=self.node_id,
+            manager=ReplicaManager(
+                self.node_id, self.log_service, replica_lag_time_max_ms=config.replica_lag_time_max_ms
+            ),
+            clock=ports.clock,
+            propose=lambda proposals: self.proposer.propose(proposals),
+            start_fetching=self._start_fetching,
+            stop_fetching=self._stop_fetching,
+            storage_failed=self._storage_failed,
+        )
+        self.proposer = IsrProposer(
+            node_id=self.node_id,
+            controller=self.controller,
+            broker_epoch=lambda: self.broker_epoch,
+            answered=self.replication.isr_answered,
+        )
+        self.fetchers = self._build_fetchers()
+        self.groups = GroupService(
+            node_id=self.node_id,
+            metadata=self.metadata,
+            controller=self.controller,
+            clock=ports.clock,
+            make_coordinator=self._make_coordinator,
+        )
+        self.services = Services(
+            node_id=self.node_id,
+            config=config,
+            clock=ports.clock,
+            metadata=self.metadata,
+            controller=self.controller,
+            replication=self.replication,
+            groups=self.groups,
+        )
+        self.dispatcher = Dispatcher(build_handlers(self.services, shut_down=self.shutdown_requested.set))
+
+    def _build_fetchers(self) -> ReplicaFetcherManager:
+        self.fetch_pool = RpcPool(
+            self.ports.network, client_id=f"replica-{self.node_id}", random=self.ports.rng
+        )  # apart from requests to the controller, which must not queue behind megabytes of records
+        return ReplicaFetcherManager(
+            settings=self,
+            connect=lambda leader: LeaderConnection(leader, self.fetch_pool, self.controller.address_of),
+            rng=self.ports.rng,
+            on_effects=self.replication.perform,
+        )
+
+    @property
+    def broker_epoch(self) -> int:
+        """Of this incarnation's registration; -1 before it."""
+        return self.lifecycle.broker_epoch
+
+    async def _listen(self) -> None:
+        config = self.config
+        limits = ServerLimits(
+            max_connections=config.max_connections,
+            max_frame_bytes=config.socket_request_max_bytes,
+            max_requests_in_flight=config.queued_max_requests,
+            idle_timeout_ms=config.connections_max_idle_ms,
+        )
+        for listener in config.client_listeners():
+            server = Server(
+                self.ports.network,
+                self.dispatcher,
+                hello=self._hello,
+                listener_name=listener.name,
+                limits=limits,
+                client_gone=self.liveness.connection_lost,
+            )
+            self.addresses[listener.name] = await server.start(listener.host, listener.port)
+            self.servers[listener.name] = server
+            host, port = self.addresses[listener.name]
+            logger.info("listening node=%d listener=%s address=%s:%d", self.node_id, listener.name, host, port)
+
+    def _hello(self) -> ServerHello:
+        return ServerHello(cluster_id=self.metadata.image.cluster_id, node_id=self.node_id)
+
+    def _build_lifecycle(self) -> None:
+        config = self.config
+        self.lifecycle = BrokerLifecycle(
+            registration=RegisterBroker(
+                node_id=self.node_id,
+                incarnation=self.ports.incarnation,
+                cluster_id=self.logs.cluster_id or "",
+                endpoints=self.advertised(),
+                admin_endpoint=self.admin_endpoint,
+                rack=config.broker_rack,
+                directories=tuple(folder.directory_id for folder in self.logs.folders),
+                lost_unflushed_data=self.logs.may_have_lost_writes,
+            ),
+            controller=self.controller,
+            metadata=self.metadata,
+            clock=self.ports.clock,
+            registered=self.replication.registered,
+            heartbeat_interval_ms=config.broker_heartbeat_interval_ms,
+            session_timeout_ms=config.broker_session_timeout_ms,
+            fatal=self.ports.fatal,
+        )
+
+    def advertised(self) -> tuple[Endpoint, ...]:
+        """Where others reach this broker: what is advertised, else where it really listens."""
+        advertised = {item.name: item for item in self.config.advertised_listeners}
+        endpoints = []
+        for name, (host, port) in self.addresses.items():
+            item = advertised.get(name)
+            if item is not None:
+                endpoints.append(Endpoint(listener=name, host=item.host, port=item.port or port))
+            else:
+                endpoints.append(Endpoint(listener=name, host=host, port=port))
+        return tuple(endpoints)
+
+    # --- metadata and effects -----------------------------------------------------------------------------------------
+
+    def _published(self, publication: MetadataPublication) -> None:
+        self.log_service.published(publication)
+        self.replication.published(publication)
+
+    def _start_fetching(self, effect: StartFetching) -> None:
+        partition = self.replication.manager.find(effect.topic_partition)
+        if partition is not None:
+            self.fetchers.start(effect, partition)
+
+    def _stop_fetching(self, effect: StopFetching) -> None:
+        self.fetchers.stop(effect.topic_partition)
+
+    def _storage_failed(self, effect: StorageFailed) -> None:
+        logger.error("partition=%s went offline: %s", effect.topic_partition, effect.message)
+
+    def _make_coordinator(self, slot: int, coordinator_epoch: int, records: list[Record]) -> GroupCoordinator:
+        return GroupCoordinator(
+            slot=slot,
+            coordinator_epoch=coordinator_epoch,
+            records=cast(list[SlotStateRecord], records),
+            rng=self.ports.rng,
+            topics=self.groups.topics,
+            now_ms=self.groups.now_ms(),
+            settings=group_settings(self.config),
+        )
+
+    # --- periodic work ------------------------------------------------------------------------------------------------
+
+    def _run(self, work: Awaitable[None]) -> None:
+        self._tasks.append(asyncio.ensure_future(self._guarded(work)))
+
+    async def _guarded(self, work: Awaitable[None]) -> None:
+        """A background task that ends by a bug would leave a broker that looks alive: stop it instead."""
+        try:
+            await work
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            logger.exception("background work failed")
+            self.ports.fatal(f"background work failed: {error!r}")
+
+    async def _expire_requests(self) -> None:
+        while True:
+            await asyncio.sleep(EXPIRY_INTERVAL_MS / 1000)
+            self.replication.expire()
+
+    async def _check_isr(self) -> None:
+        interval_ms = max(1, self.config.replica_lag_time_max_ms // 2)
+        while True:
+            await asyncio.sleep(min(interval_ms, 1_000) / 1000)
+            self.replication.check_isr()
+
+    # --- stop ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_ready(self) -> bool:
+        """Registered, unfenced, and with a leader to ask."""
+        return self.lifecycle.unfenced.is_set() and self.metadata.leadership.leader_id is not None
+
+    async def stop(self, *, controlled: bool = True) -> None:
+        """Leave the cluster in good order; bounded by `controlled.shutdown.timeout.ms`."""
+        if controlled and self.config.controlled_shutdown_enable and self.lifecycle.unfenced.is_set():
+            self.lifecycle.begin_controlled_shutdown()
+            try:
+                timeout_s = self.config.controlled_shutdown_timeout_ms / 1000
+                await asyncio.wait_for(self.lifecycle.may_shut_down.wait(), timeout_s)
+            except TimeoutError:
+                logger.warning("node=%d stops with leaderships that nobody could take over", self.node_id)
+        await asyncio.gather(*(server.close() for server in self.servers.values()))
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.liveness.close()
+        await self.fetchers.close()
+        await self.groups.close()
+        self.replication.stop()
+        await self.dispatcher.close()
+        await self.metadata.close()
+        await self.pool.close()
+        await self.fetch_pool.close()
+        try:
+            self.logs.close()
+        except BarnabasError as error:
+            logger.error("the logs could not be closed cleanly: %s", error)
+        logger.info("stopped node=%d", self.node_id)

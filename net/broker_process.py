@@ -1,0 +1,158 @@
+"""One broker as a process: logging, signals, the admin API, `endpoints.json`, exit codes. The broker itself is `broker`.
+
+Whatever a broker does not need to serve is imported after it serves: a cluster shall be up in less than a second.
+"""
+
+import asyncio
+import gc
+import importlib
+import logging
+import os
+import random
+import signal
+import socket
+import sys
+import uuid
+from typing import TYPE_CHECKING
+
+from barnabas.kraft.image import Endpoint
+from barnabas.log.errors import BarnabasError
+from barnabas.log.files import RealFiles
+
+from .admin_backend import BrokerBackend
+from .broker import Broker, Ports
+from .clock import SystemClock
+from .config import BrokerConfig
+from .endpoints import Endpoints, remove_endpoints, write_endpoints
+from .metadata_sources import build_source
+from .tcp import TcpNetwork
+
+if TYPE_CHECKING:
+    from .admin.app import AdminServer
+
+logger = logging.getLogger("barnabas.broker")
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+FATAL_EXIT_CODE = 70  # EX_SOFTWARE: what is in memory cannot be trusted, only what is on disk
+# The cyclic collector doubles the cost of decoding at its default thresholds (hot path study); young garbage here is not
+# cyclic, so it may gather for longer.
+GC_THRESHOLDS = (50_000, 20, 100)
+
+
+def run(config: BrokerConfig) -> int:
+    """Run a broker until SIGTERM or SIGINT; the exit code is the return value."""
+    logging.basicConfig(
+        level=os.environ.get("BARNABAS_LOG_LEVEL", "INFO"),
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+        stream=sys.stderr,
+    )
+    try:
+        return asyncio.run(_serve(config))
+    except (BarnabasError, OSError) as error:
+        sys.stderr.write(f"barnabas: {describe_start_failure(error, config)}\n")
+        return EXIT_FAILED
+
+
+async def _serve(config: BrokerConfig) -> int:
+    broker = Broker(
+        config,
+        Ports(
+            network=TcpNetwork(),
+            files=RealFiles(),
+            clock=SystemClock(),
+            rng=random.Random(),
+            make_source=build_source,
+            fatal=_halt,
+            incarnation=uuid.uuid4().hex,
+        ),
+    )
+    stop = broker.shutdown_requested
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    admin: asyncio.Task[None] | None = None
+    try:
+        listening = _take_admin_port(broker)
+        await broker.start()
+        _write_endpoints(broker)
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
+        if listening is not None:
+            admin = asyncio.create_task(_serve_admin(broker, listening))
+        await stop.wait()
+    finally:
+        if admin is not None:
+            admin.cancel()
+            await asyncio.gather(admin, return_exceptions=True)
+        for folder in config.data_folders():
+            remove_endpoints(folder)
+        await broker.stop()
+    return EXIT_OK
+
+
+def _take_admin_port(broker: Broker) -> socket.socket | None:
+    """Bind the port of the admin API now, because the cluster is told of it; whoever connects waits until it is served."""
+    address = broker.config.admin_address()
+    if address is None:
+        return None
+    listening = socket.create_server((address.host, address.port))
+    host, port = listening.getsockname()[:2]
+    broker.admin_endpoint = Endpoint(listener=address.name, host=host, port=port)
+    return listening
+
+
+async def _serve_admin(broker: Broker, listening: socket.socket) -> None:
+    """Serve the admin API from the first connection on: who never asks never pays for aiohttp (0.2 s and 15 MB).
+
+    It is imported in a thread, because by then the broker serves its clients and shall go on doing so.
+    """
+    loop = asyncio.get_running_loop()
+    asked: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(listening, lambda: None if asked.done() else asked.set_result(None))
+    try:
+        await asked
+    finally:
+        loop.remove_reader(listening)
+    app = await loop.run_in_executor(None, importlib.import_module, "barnabas.net.admin.app")
+    server: AdminServer = await app.start_admin(BrokerBackend(broker), listening)
+    try:
+        await asyncio.Event().wait()
+    finally:
+        await server.close()
+
+
+def _write_endpoints(broker: Broker) -> None:
+    voters = {voter.node_id: voter for voter in broker.config.voters()}
+    own = voters.get(broker.node_id)
+    admin = broker.admin_endpoint
+    write_endpoints(
+        broker.config.data_folders()[0],
+        Endpoints(
+            node_id=broker.node_id,
+            pid=os.getpid(),
+            listeners={name: f"{host}:{port}" for name, (host, port) in broker.addresses.items()},
+            quorum=f"{own.host}:{own.port}" if own else None,
+            admin=f"{admin.host}:{admin.port}" if admin else None,
+        ),
+    )
+
+
+def _halt(reason: str) -> None:
+    """Stop at once, without flushing what may be wrong. Everything acknowledged is elsewhere or on disk."""
+    logger.critical("this broker stops: %s", reason)
+    logging.shutdown()
+    os._exit(FATAL_EXIT_CODE)
+
+
+def describe_start_failure(error: Exception, config: BrokerConfig) -> str:
+    """Cause and cure in one line."""
+    if isinstance(error, BarnabasError):
+        return error.message
+    listeners = ", ".join(str(listener) for listener in config.client_listeners())
+    return (
+        f"cannot listen ({listeners}; quorum and admin ports beside them): {error}. "
+        "Is another broker running there? Stop it, or set other ports with listeners, controller.quorum.voters and "
+        "admin.listener"
+    )

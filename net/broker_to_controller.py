@@ -1,0 +1,88 @@
+"""Asking the active controller, wherever it runs: in this process, or by RPC on another broker.
+
+Decisions are the controller's alone; what lives here is finding it. Whoever is asked and is not the controller says who
+leads, and a request is repeated until its time is over. Requests of kraft are made so that a repetition does no harm
+(registrations carry an incarnation, proposals an epoch); where the outcome of one is not known, the caller hears so.
+"""
+
+import asyncio
+import random
+
+from barnabas.kraft.requests import ControllerRequest, decode_answer, encode_request
+from barnabas.log.errors import (
+    BrokerNotAvailableError,
+    NetworkError,
+    NotControllerError,
+    RequestTimedOutError,
+)
+
+from .clock import Clock
+from .metadata_service import MetadataService
+from .protocol.requests import ControllerCallRequest
+from .protocol.responses import ControllerCallResponse
+from .rpc import RpcPool
+
+RETRY_BACKOFF_MS = 20  # first pause after a refusal: an election takes tens of milliseconds
+MAX_RETRY_BACKOFF_MS = 500
+
+
+class ControllerChannel:
+    """Hands requests to the active controller and follows it when it moves."""
+
+    def __init__(
+        self, *, node_id: int, metadata: MetadataService, pool: RpcPool, clock: Clock, rng: random.Random, listener: str
+    ) -> None:
+        self._node_id = node_id
+        self._metadata = metadata
+        self._pool = pool
+        self._clock = clock
+        self._rng = rng
+        self._listener = listener
+
+    async def call(self, request: ControllerRequest, *, timeout_ms: int, repeat_when_unknown: bool = True) -> object:
+        """Return the controller's answer or raise the error that it gave.
+
+        Raises RequestTimedOutError when no controller answered in time: the change may or may not have happened. With
+        `repeat_when_unknown` False a request that may have been taken is not sent again; what had cut it off is raised.
+        """
+        deadline_ms = self._clock.now_ms() + timeout_ms
+        backoff_ms = RETRY_BACKOFF_MS
+        while True:
+            remaining_ms = deadline_ms - self._clock.now_ms()
+            if remaining_ms <= 0:
+                raise RequestTimedOutError(f"no active controller answered within {timeout_ms} ms; try again")
+            try:
+                return await asyncio.wait_for(self._ask_once(request, remaining_ms), remaining_ms / 1000)
+            except (NotControllerError, NetworkError, BrokerNotAvailableError) as error:
+                if isinstance(error, NetworkError) and not repeat_when_unknown:
+                    raise
+                pause_ms = min(backoff_ms * self._rng.uniform(0.5, 1.5), max(1, deadline_ms - self._clock.now_ms()))
+                await asyncio.sleep(pause_ms / 1000)
+                backoff_ms = min(backoff_ms * 2, MAX_RETRY_BACKOFF_MS)
+            except TimeoutError:
+                continue  # the head of the loop says so
+
+    async def _ask_once(self, request: ControllerRequest, timeout_ms: int) -> object:
+        leader_id = self._metadata.leadership.leader_id
+        if leader_id is None:
+            raise NotControllerError("the quorum has no leader at the moment")
+        if leader_id == self._node_id:
+            return await self._metadata.source.submit(request)
+        try:
+            connection = await self._pool.get(*self.address_of(leader_id))
+        except NetworkError as error:
+            raise BrokerNotAvailableError(error.message) from error  # definite: nothing was sent
+        response = await connection.call(ControllerCallRequest(body=encode_request(request)), timeout_ms=timeout_ms)
+        assert isinstance(response, ControllerCallResponse)
+        return decode_answer(request, response.body)
+
+    def address_of(self, node_id: int) -> tuple[str, int]:
+        """Where a broker takes requests of other brokers. Raises BrokerNotAvailableError when nobody has told yet."""
+        broker = self._metadata.image.brokers.get(node_id)
+        if broker is not None:
+            endpoint = broker.endpoint(self._listener)
+            return endpoint.host, endpoint.port
+        address = self._metadata.source.broker_address(node_id)
+        if address is None:
+            raise BrokerNotAvailableError(f"the address of broker {node_id} is not known yet")
+        return address

@@ -1,0 +1,71 @@
+"""`barnabas broker ...`: one broker in the foreground, and what can be done to those that run."""
+
+import importlib
+import os
+import sys
+from argparse import ArgumentParser, Namespace
+
+from .command import Context, Verb, key_value, no_arguments
+from .exit_codes import ExitCode, not_available_yet
+
+
+def _start_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--config", metavar="FILE", help="server.properties, with Kafka's keys")
+    parser.add_argument("--override", type=key_value, action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--check", action="store_true", help="read the configuration, print it and stop")
+
+
+def _start(arguments: Namespace) -> int:
+    """Run a broker until it is told to stop. This process imports nothing that a broker does not need."""
+    from barnabas.net import config as configuration
+
+    config = configuration.load(arguments.config, dict(arguments.override), os.environ)
+    for key in config.ignored:
+        print(f"barnabas: {key} has no effect: {configuration.IGNORED_KEYS[key]}", file=sys.stderr)
+    if arguments.check:
+        for definition in configuration.definitions():
+            if definition.key in config.sources:
+                print(f"{definition.key}={config.text(definition.key)}")
+        return ExitCode.OK
+    # By name: the broker is the composition root above all others, and help must not need it.
+    return int(importlib.import_module("barnabas.net.broker_process").run(config))
+
+
+def _node_argument(parser: ArgumentParser) -> None:
+    parser.add_argument("node", metavar="NODE", type=int, help="the broker's node id")
+
+
+async def _drain(context: Context) -> int:
+    """A controlled shutdown: leaderships move away first."""
+    node = context.arguments.node
+    async with context.connector.admin(context.bootstrap) as admin:
+        await admin.shut_down_broker(node)
+    context.out.line(f"broker {node} hands over its partitions and stops", {"broker": node, "draining": True})
+    return ExitCode.OK
+
+
+async def _add(context: Context) -> int:
+    async with context.connector.admin(context.bootstrap) as admin:
+        cluster, quorum = await admin.describe_cluster(), await admin.describe_quorum()
+    node = max((broker.node_id for broker in cluster.brokers), default=-1) + 1
+    addresses = {broker.node_id: broker.host for broker in cluster.brokers}
+    voters = ", ".join(f"{voter} on {addresses.get(voter, 'an unknown host')}" for voter in quorum.voters)
+    context.out.line(
+        f"A broker joins by being started. On the new machine: node.id={node}, log.dirs, listeners, and the same\n"
+        f"controller.quorum.voters as the brokers that run ({voters}); then\n"
+        f"barnabas broker start --config server.properties",
+        {"node_id": node, "voters": quorum.voters},
+    )
+    return ExitCode.OK
+
+
+async def _decommission(context: Context) -> int:
+    raise not_available_yet("broker decommission; move its partitions with `partition move`, then `broker drain`")
+
+
+VERBS = (
+    Verb(name="start", summary="run a broker in the foreground", arguments=_start_arguments, serve=_start),
+    Verb(name="add", summary="how to add a broker to this cluster", arguments=no_arguments, run=_add),
+    Verb(name="drain", summary="hand over leaderships and stop", arguments=_node_argument, run=_drain),
+    Verb(name="decommission", summary="", arguments=_node_argument, run=_decommission, hidden=True),
+)

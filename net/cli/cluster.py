@@ -1,0 +1,121 @@
+"""`barnabas cluster ...`: health, brokers and quorum."""
+
+import asyncio
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from typing import Final
+
+from barnabas.net.protocol.responses import DescribeClusterResponse, TopicMetadata
+
+from .command import Context, Verb, no_arguments
+from .exit_codes import ExitCode, not_available_yet
+from .sdk import AdminPort
+
+WATCH_INTERVAL_S: Final = 0.5
+NAMES_SHOWN: Final = 10  # enough to see what is wrong; the count says how much there is
+
+
+def _health_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("-w", "--wait", action="store_true", help="wait until it is healthy, at most --timeout")
+
+
+async def _health(context: Context) -> int:
+    """Exit code 3 when anything is wrong, and every cause in words."""
+    async with context.connector.admin(context.bootstrap) as admin:
+        causes = await _causes(admin)
+        while causes and context.arguments.wait:
+            await asyncio.sleep(WATCH_INTERVAL_S)
+            causes = await _causes(admin)
+    context.out.record({"healthy": not causes, "causes": causes})
+    return ExitCode.UNHEALTHY if causes else ExitCode.OK
+
+
+async def _causes(admin: AdminPort) -> list[str]:
+    cluster = await admin.describe_cluster()
+    return [*_broker_causes(cluster), *_partition_causes(await admin.list_topics())]
+
+
+def _broker_causes(cluster: DescribeClusterResponse) -> list[str]:
+    causes = [] if cluster.controller_id >= 0 else ["the quorum has no leader: most of its voters must be up"]
+    for broker in cluster.brokers:
+        if broker.fenced:
+            causes.append(f"broker {broker.node_id} is fenced: it is down, cut off, or not yet caught up")
+        elif broker.in_controlled_shutdown:
+            causes.append(f"broker {broker.node_id} is shutting down")
+    return causes
+
+
+def _partition_causes(topics: Sequence[TopicMetadata]) -> list[str]:
+    named = [(f"{topic.name}-{index}", item) for topic in topics for index, item in enumerate(topic.partitions)]
+    offline = [name for name, item in named if item.leader < 0]
+    short = [name for name, item in named if item.leader >= 0 and len(item.isr) < len(item.replicas)]
+    causes = []
+    if offline:
+        causes.append(f"{len(offline)} partitions have no leader: {_some(offline)}")
+    if short:
+        causes.append(f"{len(short)} partitions have replicas out of sync: {_some(short)}")
+    return causes
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:NAMES_SHOWN]) + (" ..." if len(names) > NAMES_SHOWN else "")
+
+
+async def _describe(context: Context) -> int:
+    async with context.connector.admin(context.bootstrap) as admin:
+        cluster = await admin.describe_cluster()
+    brokers = [
+        {
+            "broker": broker.node_id,
+            "address": f"{broker.host}:{broker.port}",
+            "admin": f"{broker.admin_host}:{broker.admin_port}" if broker.admin_port >= 0 else None,
+            "rack": broker.rack,
+            "state": _state(broker.fenced, broker.in_controlled_shutdown),
+            "controller": broker.node_id == cluster.controller_id,
+        }
+        for broker in sorted(cluster.brokers, key=lambda broker: broker.node_id)
+    ]
+    summary = {"cluster": cluster.cluster_id, "controller": cluster.controller_id, "metadata_offset": cluster.offset}
+    if context.out.is_json:
+        context.out.record({**summary, "brokers": brokers})
+        return ExitCode.OK
+    context.out.record(summary)
+    print(file=context.out.stdout)
+    context.out.rows(brokers, ("broker", "address", "admin", "rack", "state"))
+    return ExitCode.OK
+
+
+def _state(fenced: bool, stopping: bool) -> str:
+    return "fenced" if fenced else "stopping" if stopping else "active"
+
+
+async def _quorum(context: Context) -> int:
+    async with context.connector.admin(context.bootstrap) as admin:
+        quorum = await admin.describe_quorum()
+    context.out.record(
+        {
+            "leader": quorum.leader_id if quorum.leader_id >= 0 else None,
+            "term": quorum.term,
+            "committed_index": quorum.committed_index,
+            "voters": quorum.voters,
+            "observers": quorum.observers,
+        }
+    )
+    return ExitCode.OK if quorum.leader_id >= 0 else ExitCode.UNHEALTHY
+
+
+def _voters_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("change", choices=("add", "remove"))
+    parser.add_argument("node", type=int)
+
+
+async def _voters(context: Context) -> int:
+    raise not_available_yet("changing voters; set controller.quorum.voters before the cluster first starts")
+
+
+VERBS = (
+    Verb(name="health", summary="is all well? exit code 3 if not", arguments=_health_arguments, run=_health),
+    Verb(name="describe", summary="the brokers", arguments=no_arguments, run=_describe),
+    Verb(name="quorum", summary="leader and voters of the quorum", arguments=no_arguments, run=_quorum),
+    Verb(name="voters", summary="add or remove voters", arguments=_voters_arguments, run=_voters, hidden=True),
+)

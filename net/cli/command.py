@@ -1,0 +1,60 @@
+"""What a verb is: a name, its arguments and a coroutine. Each noun's module has a table `VERBS` of them."""
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # `broker start` and `up` are verbs too, and must not pay for the client's modules
+    from .output import Output
+    from .sdk import Connector
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """All that a command is given: its arguments, where to print, and how to reach a cluster."""
+
+    arguments: Namespace
+    out: "Output"
+    connector: "Connector"
+    bootstrap: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verb:
+    """`run` speaks to a cluster; `serve` is a process of its own with a loop of its own. A verb has one of them.
+
+    `timed`: the whole command is bounded by --timeout. Streams are not.
+    """
+
+    name: str
+    summary: str
+    arguments: Callable[[ArgumentParser], None]
+    run: Callable[[Context], Awaitable[int]] | None = None
+    serve: Callable[[Namespace], int] | None = None
+    timed: bool = True
+    hidden: bool = False  # exists so that it can say what is missing; not shown as if it worked
+
+
+def key_value(text: str) -> tuple[str, str]:
+    """The argparse type of `-c key=value`."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise ValueError(text)
+    return key.strip(), value.strip()
+
+
+key_value.__name__ = "key=value"  # argparse shows it: "invalid key=value value"
+
+
+def no_arguments(parser: ArgumentParser) -> None:
+    """For verbs that take none."""
+
+
+def name_argument(what: str) -> Callable[[ArgumentParser], None]:
+    """For verbs that take one name and nothing else."""
+
+    def add(parser: ArgumentParser) -> None:
+        parser.add_argument("name", metavar=what, help=f"the {what.lower()}")
+
+    return add

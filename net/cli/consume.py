@@ -1,0 +1,157 @@
+"""`barnabas topic consume`: records as lines. With a group, stdout is flushed before each commit: nothing is lost between."""
+
+import base64
+import json
+import sys
+import time
+from argparse import ArgumentParser
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from barnabas.log.topic_partition import TopicPartition
+from barnabas.net.protocol.requests import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+
+from .command import Context
+from .exit_codes import CommandError, ExitCode
+from .sdk import AdminPort, ConsumedRecord, ConsumerPort
+
+POLL_MS: Final = 500
+COMMIT_INTERVAL_S: Final = 1.0
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Arguments of the verb."""
+    parser.add_argument("name", metavar="NAME", help="the topic")
+    parser.add_argument("-o", "--offset", default="start", metavar="WHERE", help="start, end, N or @timestamp in ms")
+    parser.add_argument("-p", "--partition", type=int, action="append", metavar="N", help="only these; without -g")
+    parser.add_argument("-n", "--num", type=int, metavar="N", help="stop after so many records")
+    parser.add_argument("-g", "--group", metavar="GROUP", help="join the group, go on from its offsets and commit")
+    parser.add_argument("--follow", action="store_true", help="wait for new records instead of stopping at the end")
+
+
+async def run(context: Context) -> int:
+    """Print the records from where the arguments say to where they say."""
+    wanted = context.arguments
+    if wanted.group and wanted.partition:
+        raise CommandError("-p does not go with -g: the group assigns partitions", ExitCode.USAGE)
+    check_position(wanted.offset)
+    async with context.connector.admin(context.bootstrap) as admin:
+        topic = await admin.describe_topic(wanted.name)
+        partitions = _chosen(wanted.name, wanted.partition, len(topic.partitions))
+        starts = {} if wanted.group else await positions(admin, partitions, wanted.offset)
+        ends = {} if wanted.follow else await positions(admin, partitions, "end")
+    async with context.connector.consumer(
+        context.bootstrap, topics=[wanted.name], group=wanted.group, start=wanted.offset
+    ) as consumer:
+        if not wanted.group:
+            consumer.assign(starts)
+        await _Reader(context, consumer, ends).read()
+    return ExitCode.OK
+
+
+def check_position(text: str) -> None:
+    """Refuse what is no position before anything is connected."""
+    if text not in ("start", "end") and not text.removeprefix("@").isdigit():
+        raise CommandError(f"-o {text}: give start, end, an offset or @timestamp in ms", ExitCode.USAGE)
+
+
+async def positions(admin: AdminPort, partitions: Iterable[TopicPartition], where: str) -> Mapping[TopicPartition, int]:
+    """The offsets that `start`, `end`, `N` or `@timestamp` means in each partition; past the last timestamp: the end."""
+    if where.isdigit():
+        return dict.fromkeys(partitions, int(where))
+    timestamp = {"start": EARLIEST_TIMESTAMP, "end": LATEST_TIMESTAMP}.get(where)
+    found = dict(
+        await admin.list_offsets(dict.fromkeys(partitions, int(where[1:]) if timestamp is None else timestamp))
+    )
+    behind = [item for item, offset in found.items() if offset < 0]
+    if behind:
+        found.update(await admin.list_offsets(dict.fromkeys(behind, LATEST_TIMESTAMP)))
+    return found
+
+
+def _chosen(topic: str, chosen: Sequence[int] | None, count: int) -> list[TopicPartition]:
+    for partition in chosen or ():
+        if not 0 <= partition < count:
+            raise CommandError(f"{topic} has no partition {partition}; it has 0 to {count - 1}")
+    return [TopicPartition(topic, partition) for partition in chosen or range(count)]
+
+
+class _Reader:
+    """One run of the command: counts, knows where it may stop, flushes and commits."""
+
+    def __init__(self, context: Context, consumer: ConsumerPort, ends: Mapping[TopicPartition, int]) -> None:
+        self._consumer = consumer
+        self._follow: bool = context.arguments.follow
+        self._left: int | None = context.arguments.num
+        self._group: str | None = context.arguments.group
+        self._show = _as_json if context.out.is_json else _as_line
+        self._ends = ends
+        self._stdout = sys.stdout.buffer
+        self._printed: dict[TopicPartition, int] = {}  # next offset behind what was printed and not yet committed
+        self._committed_s = time.monotonic()
+
+    async def read(self) -> None:
+        try:
+            while not await self._is_done():
+                for record in await self._consumer.poll(POLL_MS):
+                    if not self._print(record):
+                        return
+                self._stdout.flush()
+                if time.monotonic() - self._committed_s >= COMMIT_INTERVAL_S:
+                    await self._commit()
+        finally:
+            await self._commit()
+
+    def _print(self, record: ConsumedRecord) -> bool:
+        """False: enough was printed."""
+        place = TopicPartition(record.topic, record.partition)
+        if not self._follow and record.offset >= self._ends.get(place, record.offset + 1):
+            return True  # it came after we started, when the end was fixed
+        if self._left == 0:
+            return False
+        self._stdout.write(self._show(record))
+        self._printed[place] = record.offset + 1
+        if self._left is not None:
+            self._left -= 1
+        return self._left != 0
+
+    async def _is_done(self) -> bool:
+        if self._left == 0:
+            return True
+        if self._follow:
+            return False
+        owned = await self._consumer.positions()
+        return bool(owned) and all(position >= self._ends.get(place, 0) for place, position in owned.items())
+
+    async def _commit(self) -> None:
+        self._stdout.flush()  # before the commit: what a group has committed, its reader has seen
+        self._committed_s = time.monotonic()
+        if self._group and self._printed:
+            printed, self._printed = self._printed, {}
+            await self._consumer.commit(printed)
+
+
+def _as_line(record: ConsumedRecord) -> bytes:
+    return (record.value or b"") + b"\n"
+
+
+def _as_json(record: ConsumedRecord) -> bytes:
+    row: dict[str, object] = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp_ms,
+    }
+    for name, data in (("key", record.key), ("value", record.value)):
+        row |= _text_or_base64(name, data)
+    if record.headers:
+        row["headers"] = [{"key": key, **_text_or_base64("value", value)} for key, value in record.headers]
+    return json.dumps(row, ensure_ascii=False).encode() + b"\n"
+
+
+def _text_or_base64(name: str, data: bytes | None) -> dict[str, str | None]:
+    """JSON has no bytes: what is not UTF-8 goes as base64 under another name, so that nobody takes one for the other."""
+    try:
+        return {name: None if data is None else bytes(data).decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(data or b"").decode()}

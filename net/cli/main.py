@@ -1,0 +1,157 @@
+"""The `barnabas` command: finds the noun and the verb, runs it, turns errors into one line and an exit code.
+
+Modules of nouns are imported only when they are named: help and the start of a broker must not pay for a client.
+"""
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, Final, NoReturn
+
+from .exit_codes import CommandError, ExitCode, exit_code_of, message_of
+
+DEFAULT_BOOTSTRAP: Final = "localhost:9092"
+DEFAULT_TIMEOUT_S: Final = 30.0
+NOUNS: Final = {
+    "topic": ("topics", "create, list, describe, alter and delete topics; produce to them and consume from them"),
+    "group": ("groups", "list, describe, explain, seek and delete consumer groups"),
+    "cluster": ("cluster", "health, brokers and quorum of the cluster"),
+    "partition": ("partitions", "move replicas and leadership of partitions"),
+    "broker": ("brokers", "start and drain brokers"),
+}
+PLAIN_VERBS: Final = {
+    "up": "start a local cluster in the foreground",
+    "down": "stop a local cluster",
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    """Usage errors are one line that names the cure, like all others; options and arguments may come in any order."""
+
+    is_leaf = False  # it has arguments, not verbs
+    _is_inside = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Without this, argparse takes an optional FILE for missing as soon as an option stands before it."""
+        if not self.is_leaf or self._is_inside:
+            return super().parse_known_args(args, namespace)
+        self._is_inside = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_inside = False
+
+    def error(self, message: str) -> NoReturn:
+        print(f"barnabas: {message}; see `{self.prog} --help`", file=sys.stderr)
+        raise SystemExit(ExitCode.USAGE)
+
+
+def main(arguments: Sequence[str] | None = None, connector: Any = None) -> int:
+    """Run one command and return its exit code. `connector` is for tests; by default the SDK is used."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        parsed = build_parser(given).parse_args(given)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    try:
+        code = _run(parsed, connector)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # The reader has seen enough. What is still buffered goes nowhere, and Python must not complain at its own exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.OK
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    except Exception as error:
+        if not _is_expected(error):
+            raise
+        print(f"barnabas: {message_of(error)}", file=sys.stderr)
+        return exit_code_of(error)
+
+
+def build_parser(given: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser; verbs are filled in only for the noun that `given` begins with."""
+    parser = _Parser(prog="barnabas", description="Barnabas: the Kafka you can import.", epilog=_exit_codes())
+    nouns = parser.add_subparsers(metavar="COMMAND", required=True)
+    chosen = next((word for word in given if not word.startswith("-")), None)
+    for name, summary in PLAIN_VERBS.items():
+        plain = nouns.add_parser(name, help=summary, description=summary)
+        if name == chosen:
+            verb = importlib.import_module(".local", __package__).VERBS[name]
+            verb.arguments(plain)
+            plain.set_defaults(verb=verb)
+            _add_shared(plain)
+    for name, (module, summary) in NOUNS.items():
+        noun = nouns.add_parser(name, help=summary, description=summary)
+        if name == chosen:
+            _add_verbs(noun, importlib.import_module(f".{module}", __package__).VERBS)
+    return parser
+
+
+def _add_verbs(noun: argparse.ArgumentParser, verbs: Sequence[Any]) -> None:
+    names = ",".join(verb.name for verb in verbs if not verb.hidden)
+    choices = noun.add_subparsers(metavar=f"{{{names}}}", required=True)
+    for verb in verbs:
+        shown = {} if verb.hidden else {"help": verb.summary}
+        parser = choices.add_parser(verb.name, description=verb.summary, **shown)
+        verb.arguments(parser)
+        parser.set_defaults(verb=verb)
+        _add_shared(parser)
+
+
+def _add_shared(parser: argparse.ArgumentParser) -> None:
+    assert isinstance(parser, _Parser)
+    parser.is_leaf = True
+    shared = parser.add_argument_group("for every command")
+    shared.add_argument("--bootstrap", metavar="HOST:PORT[,...]", help="brokers to ask first ($BARNABAS_BOOTSTRAP)")
+    shared.add_argument("-f", "--format", choices=("text", "json"), default="text", help="how data is printed")
+    shared.add_argument("--timeout", type=float, default=DEFAULT_TIMEOUT_S, metavar="SECONDS", help="give up after")
+
+
+def _exit_codes() -> str:
+    return "exit codes: 0 ok, 1 failed, 2 usage, 3 unhealthy, 4 unreachable or timed out"
+
+
+def _run(parsed: argparse.Namespace, connector: Any) -> int:
+    verb = parsed.verb
+    if verb.serve is not None:
+        return int(verb.serve(parsed))
+    import asyncio
+
+    from .command import Context
+    from .output import Output
+    from .sdk_adapter import SdkConnector
+
+    context = Context(
+        arguments=parsed,
+        out=Output(parsed.format),
+        connector=connector if connector is not None else SdkConnector(),
+        bootstrap=_bootstrap(parsed),
+    )
+
+    async def bounded() -> int:
+        async with asyncio.timeout(parsed.timeout if verb.timed else None):
+            return int(await verb.run(context))
+
+    return asyncio.run(bounded())
+
+
+def _bootstrap(parsed: argparse.Namespace) -> str:
+    text: str = parsed.bootstrap or os.environ.get("BARNABAS_BOOTSTRAP") or DEFAULT_BOOTSTRAP
+    from barnabas.net.config_values import parse_bootstrap
+
+    try:
+        parse_bootstrap(text)
+    except ValueError as error:
+        raise CommandError(f"--bootstrap {text}: {error}; give HOST:PORT[,HOST:PORT...]", ExitCode.USAGE) from None
+    return text
+
+
+def _is_expected(error: Exception) -> bool:
+    """Faults of the user, the network or the disk get one line. All others are our bugs and show where they are."""
+    from barnabas.log.errors import BarnabasError
+
+    return isinstance(error, CommandError | BarnabasError | OSError | TimeoutError)

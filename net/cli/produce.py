@@ -1,0 +1,77 @@
+"""`barnabas topic produce`: each line of a file or of stdin becomes a record. Memory does not grow with the input."""
+
+import os
+import sys
+from argparse import ArgumentParser
+from collections import deque
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Final
+
+from .command import Context
+from .exit_codes import CommandError, ExitCode
+from .lines import chunks_of_lines
+from .progress import Progress
+from .sdk import ProducerPort
+
+# Chunks sent and not yet acknowledged. Enough to keep the pipeline full, few enough to bound the handles that are held.
+MAX_CHUNKS_IN_FLIGHT: Final = 8
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Arguments of the verb."""
+    parser.add_argument("name", metavar="NAME", help="the topic")
+    parser.add_argument("file", metavar="FILE", nargs="?", help="default: stdin")
+    parser.add_argument("-k", "--key-separator", metavar="SEP", help="split key and value at the first SEP of a line")
+    parser.add_argument("--acks", choices=("0", "1", "all"), default="all", help="default: all")
+
+
+async def run(context: Context) -> int:
+    """Send all lines; report how many were acknowledged."""
+    wanted = context.arguments
+    descriptor, total = _open(wanted.file)
+    separator = wanted.key_separator.encode() if wanted.key_separator else None
+    progress = Progress(context.out.stderr, "records", total)
+    sent = 0
+    waiting: deque[Awaitable[object]] = deque()
+    try:
+        async with context.connector.producer(context.bootstrap, acks=wanted.acks) as producer:
+            async for lines in chunks_of_lines(descriptor):
+                waiting.append(await _send(producer, wanted.name, lines, separator))
+                sent += len(lines)
+                progress.advance(sum(map(len, lines)) + len(lines), len(lines))
+                if len(waiting) > MAX_CHUNKS_IN_FLIGHT:
+                    await waiting.popleft()
+            await producer.flush()
+            while waiting:
+                await waiting.popleft()
+    finally:
+        progress.finish()
+        if wanted.file:
+            os.close(descriptor)
+    said = "sent" if wanted.acks == "0" else "acknowledged"
+    context.out.note(f"{said} {sent} records")
+    return ExitCode.OK
+
+
+def _open(path: str | None) -> tuple[int, int | None]:
+    """The descriptor to read, and its size where it is known."""
+    if path is None or path == "-":
+        return sys.stdin.fileno(), None
+    try:
+        return os.open(path, os.O_RDONLY), Path(path).stat().st_size or None
+    except OSError as error:
+        raise CommandError(f"{path} cannot be read: {error.strerror}") from error
+
+
+async def _send(producer: ProducerPort, topic: str, lines: list[bytes], separator: bytes | None) -> Awaitable[object]:
+    if separator is None:
+        return await producer.send_many(topic, lines, None)
+    values: list[bytes] = []
+    keys: list[bytes | None] = []
+    for line in lines:
+        key, found, value = line.partition(separator)
+        # A line without the separator is a value without a key, as with every console producer.
+        keys.append(key if found else None)
+        values.append(value if found else line)
+    return await producer.send_many(topic, values, keys)

@@ -1,0 +1,180 @@
+"""The SDK behind the ports of `sdk`: the one place of the command line that knows how the client's classes are called.
+
+The client is imported when the first connection is opened, never before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from barnabas.log.topic_partition import TopicPartition
+
+from .sdk import AdminPort, ConsumedRecord, ConsumerPort, PartitionLag, ProducerPort
+
+if TYPE_CHECKING:
+    from barnabas.net.client.admin import Admin
+    from barnabas.net.client.consumer import Consumer
+    from barnabas.net.protocol.responses import (
+        ConfigEntry,
+        CreateTopicResponse,
+        DescribeClusterResponse,
+        DescribeGroupResponse,
+        DescribeQuorumResponse,
+        ListedGroup,
+        TopicMetadata,
+    )
+
+
+class SdkConnector:
+    """Opens the SDK's own classes."""
+
+    @asynccontextmanager
+    async def admin(self, bootstrap: str) -> AsyncIterator[AdminPort]:
+        from barnabas.net.client.admin import Admin
+
+        async with Admin(bootstrap) as admin:
+            yield _Admin(admin)
+
+    @asynccontextmanager
+    async def producer(self, bootstrap: str, *, acks: str) -> AsyncIterator[ProducerPort]:
+        from barnabas.net.client.producer import Producer
+
+        # Lines of a file come faster than any network: waiting for room is the normal case, not an error.
+        async with Producer(bootstrap, acks=acks, client_id="barnabas-cli") as producer:
+            yield producer
+
+    @asynccontextmanager
+    async def consumer(
+        self, bootstrap: str, *, topics: Sequence[str], group: str | None, start: str
+    ) -> AsyncIterator[ConsumerPort]:
+        from barnabas.net.client.consumer import Consumer
+
+        async def begin(partitions: list[TopicPartition]) -> None:
+            await _seek_where_nothing_is_committed(consumer, partitions, start)
+
+        # Without a group the caller assigns partitions and offsets itself; a subscription would fight with that.
+        consumer = Consumer(
+            *(topics if group else ()),
+            bootstrap=bootstrap,
+            group=group,
+            auto_offset_reset="latest" if start == "end" else "earliest",
+            auto_commit=False,  # the command commits what it has printed and flushed
+            on_assigned=begin,
+            client_id="barnabas-cli",
+        )
+        async with consumer:
+            yield _Consumer(consumer)
+
+
+async def _seek_where_nothing_is_committed(consumer: Consumer, partitions: list[TopicPartition], start: str) -> None:
+    """`-o N` and `-o @timestamp` of a group; `start` and `end` are reset policies, which the consumer knows itself."""
+    if start in ("start", "end") or not partitions:
+        return
+    committed = await consumer.committed(*partitions)
+    fresh = [place for place in partitions if place not in committed]
+    if start.startswith("@") and fresh:
+        await consumer.seek_to_time(int(start[1:]), *fresh)
+    elif fresh:
+        for place in fresh:
+            consumer.seek(place, int(start))
+
+
+class _Consumer:
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+
+    def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
+        self._consumer.assign(offsets)
+        for place, offset in offsets.items():
+            self._consumer.seek(place, offset)
+
+    async def positions(self) -> Mapping[TopicPartition, int]:
+        return {place: await self._consumer.position(place) for place in self._consumer.assignment}
+
+    async def poll(self, max_wait_ms: int) -> Iterable[ConsumedRecord]:
+        found = await self._consumer.poll(timeout_ms=max_wait_ms)
+        return chain.from_iterable(found.values())
+
+    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        await self._consumer.commit(offsets)
+
+
+class _Admin:
+    """The SDK's admin client under the names and shapes that the commands use."""
+
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
+
+    async def create_topic(
+        self, name: str, *, partitions: int, replication_factor: int, configs: Mapping[str, str], validate_only: bool
+    ) -> CreateTopicResponse:
+        return await self._admin.create_topic(
+            name,
+            partitions=partitions,
+            replication_factor=replication_factor,
+            configs=configs,
+            validate_only=validate_only,
+        )
+
+    async def list_topics(self) -> Sequence[TopicMetadata]:
+        return await self._admin.describe_topics()
+
+    async def describe_topic(self, name: str) -> TopicMetadata:
+        return await self._admin.describe_topic(name)
+
+    async def delete_topic(self, name: str) -> None:
+        await self._admin.delete_topic(name)
+
+    async def add_partitions(self, name: str, total_count: int) -> None:
+        await self._admin.add_partitions(name, total_count)
+
+    async def alter_config(self, resource_type: int, resource: str, changes: Mapping[str, str | None]) -> None:
+        await self._admin.alter_config(resource, changes, resource_type=resource_type)
+
+    async def describe_configs(self, resource_type: int, resource: str) -> Sequence[ConfigEntry]:
+        return await self._admin.describe_configs(resource, resource_type=resource_type)
+
+    async def elect_leader(self, topic: str, partition: int, target: int | None) -> None:
+        await self._admin.elect_leader(topic, partition, target=target)
+
+    async def assign_replicas(self, topic: str, partition: int, replicas: Sequence[int]) -> None:
+        await self._admin.assign_replicas(topic, partition, replicas)
+
+    async def shut_down_broker(self, node_id: int) -> None:
+        await self._admin.shut_down_broker(node_id)
+
+    async def describe_cluster(self) -> DescribeClusterResponse:
+        return await self._admin.describe_cluster()
+
+    async def describe_quorum(self) -> DescribeQuorumResponse:
+        return await self._admin.describe_quorum()
+
+    async def list_groups(self) -> Sequence[ListedGroup]:
+        return await self._admin.list_groups()
+
+    async def describe_group(self, group: str) -> DescribeGroupResponse:
+        return await self._admin.describe_group(group)
+
+    async def group_offsets(self, group: str) -> Sequence[PartitionLag]:
+        return [
+            PartitionLag(
+                topic=place.topic,
+                partition=place.partition,
+                committed=item.committed.offset,
+                log_start_offset=item.log_start_offset,
+                log_end_offset=item.log_end_offset,
+            )
+            for place, item in sorted((await self._admin.group_offsets(group)).items())
+        ]
+
+    async def reset_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        await self._admin.reset_offsets(group, offsets)
+
+    async def delete_group(self, group: str) -> None:
+        await self._admin.delete_group(group)
+
+    async def list_offsets(self, wanted: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
+        return {place: found.offset for place, found in (await self._admin.find_offsets(wanted)).items()}

@@ -1,0 +1,440 @@
+"""The configuration of a broker: Kafka's keys, their defaults, and where each value came from.
+
+Every field of `BrokerConfig` that carries a setting is a key: `num_partitions` is `num.partitions`. A value comes from a
+flag, else from the environment (`BARNABAS_NUM_PARTITIONS`), else from the file, else it is the default. How values are
+read and checked is in `config_values`.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from barnabas.log.errors import InvalidConfigError
+
+from .config_values import (
+    BOOLEAN,
+    LIST,
+    LISTENER,
+    LISTENERS,
+    TEXT,
+    VOTERS,
+    Listener,
+    Setting,
+    Voter,
+    fraction,
+    large_number,
+    one_of,
+    parse_properties,
+    setting,
+    some_of,
+    unknown_key,
+    whole_number,
+)
+
+DEFAULT_BASE_PORT: Final = 9092
+PORTS_PER_NODE: Final = 10  # room for more kinds of port than the three of today
+LOOPBACK: Final = "127.0.0.1"
+ENVIRONMENT_PREFIX: Final = "BARNABAS_"
+MAX_NODE_ID: Final = 6_000  # the largest whose ports still exist with the default base port
+COUNT: Final = whole_number(1)
+BYTES: Final = whole_number(1)
+MILLISECONDS: Final = large_number(1)
+MILLISECONDS_OR_NEVER: Final = large_number(-1)
+_MINUTE_MS: Final = 60_000
+_HOUR_MS: Final = 60 * _MINUTE_MS
+_WEEK_HOURS: Final = 168
+
+# Keys of Kafka's own server.properties that a user brings along and that mean nothing here: taken, reported, without effect.
+IGNORED_KEYS: Final[dict[str, str]] = {
+    "process.roles": "every node is a broker, and a voter where controller.quorum.voters names it",
+    "controller.listener.names": "the quorum listens where controller.quorum.voters says for this node",
+    "num.network.threads": "a broker serves all connections from one event loop",
+    "num.io.threads": "a broker serves all connections from one event loop",
+    "num.recovery.threads.per.data.dir": "folders are recovered one after another",
+    "num.replica.fetchers": "there is one fetcher for each leading broker",
+    "socket.send.buffer.bytes": "the system sizes socket buffers",
+    "socket.receive.buffer.bytes": "the system sizes socket buffers",
+    "log.roll.jitter.ms": "segments roll at their age",
+    "log.roll.jitter.hours": "segments roll at their age",
+    "offsets.topic.replication.factor": "group offsets live in the quorum",
+    "offsets.topic.num.partitions": "group offsets live in the quorum, in 50 slots",
+    "transaction.state.log.replication.factor": "group and transaction state lives in the quorum",
+    "transaction.state.log.min.isr": "group and transaction state lives in the quorum",
+    "zookeeper.connect": "there is no ZooKeeper; the quorum is controller.quorum.voters",
+    "zookeeper.connection.timeout.ms": "there is no ZooKeeper; the quorum is controller.quorum.voters",
+}
+# Other spellings that users know, and the key each stands for.
+ALIASES: Final[dict[str, str]] = {"broker.id": "node.id", "log.dir": "log.dirs"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definition:
+    """One key as DescribeConfigs shows it."""
+
+    key: str
+    type: str
+    default: str | None
+    documentation: str
+    dynamic: bool
+    topic_key: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """All settings of one broker, read and checked."""
+
+    # --- who and where
+    node_id: int = setting(0, whole_number(0, MAX_NODE_ID), "This broker's number; they count from 0.")
+    listeners: tuple[Listener, ...] = setting((), LISTENERS, "Where to listen: NAME://host:port, comma list.")
+    advertised_listeners: tuple[Listener, ...] = setting((), LISTENERS, "Where clients and brokers reach this one.")
+    inter_broker_listener_name: str | None = setting(None, TEXT, "The listener that brokers use among themselves.")
+    admin_listener: Listener | None = setting(None, LISTENER, "Where the HTTP admin API listens; `none`: nowhere.")
+    broker_rack: str | None = setting(None, TEXT, "Rack or zone: replicas are spread over them.")
+    controller_quorum_voters: tuple[Voter, ...] = setting(
+        (), VOTERS, "The voters of the quorum: id@host:port, comma list."
+    )
+    log_dirs: tuple[str, ...] = setting((), LIST, "Data folders, comma list; partitions are spread over them.")
+    metadata_log_dir: str | None = setting(
+        None, TEXT, "Folder of the quorum's journal; default: in the first data folder."
+    )
+
+    # --- topics
+    num_partitions: int = setting(1, COUNT, "Partitions of a new topic that does not say.")
+    default_replication_factor: int = setting(
+        -1, whole_number(-1, 32_767), "Replicas of a new topic that does not say; -1: three, or all brokers if fewer."
+    )
+    min_insync_replicas: int = setting(
+        1, COUNT, "In-sync replicas without which acks=all is refused.", dynamic=True, topic_key="min.insync.replicas"
+    )
+    auto_create_topics_enable: bool = setting(True, BOOLEAN, "Create a topic when a client first asks for it.")
+    delete_topic_enable: bool = setting(True, BOOLEAN, "May topics be deleted?")
+    unclean_leader_election_enable: bool = setting(
+        False,
+        BOOLEAN,
+        "May a replica out of sync lead where no other lives? It loses records.",
+        dynamic=True,
+        topic_key="unclean.leader.election.enable",
+    )
+    auto_leader_rebalance_enable: bool = setting(True, BOOLEAN, "Give leadership back to preferred replicas.")
+    leader_imbalance_check_interval_seconds: int = setting(300, large_number(1), "How often that is looked at.")
+    leader_imbalance_per_broker_percentage: int = setting(10, whole_number(0, 100), "Imbalance that is left alone.")
+
+    # --- the cluster
+    broker_heartbeat_interval_ms: int = setting(500, COUNT, "How often a broker reports to the controller.")
+    broker_session_timeout_ms: int = setting(3_000, COUNT, "Silence after which the controller fences a broker.")
+    controlled_shutdown_enable: bool = setting(True, BOOLEAN, "Move leaderships away before stopping.")
+    controlled_shutdown_timeout_ms: int = setting(30_000, COUNT, "How long a stop waits for that.")
+    controller_quorum_election_timeout_ms: int = setting(1_000, COUNT, "Silence of the quorum's leader before a vote.")
+    controller_quorum_request_timeout_ms: int = setting(2_000, COUNT, "Wait for an answer of the controller.")
+    metadata_log_max_record_bytes_between_snapshots: int = setting(
+        20 * 1024 * 1024, large_number(1), "Bytes of metadata records between two snapshots."
+    )
+
+    # --- replication
+    replica_lag_time_max_ms: int = setting(30_000, MILLISECONDS, "Lag after which a follower leaves the ISR.")
+    replica_fetch_max_bytes: int = setting(1024 * 1024, BYTES, "Bytes of one partition in a follower's fetch.")
+    replica_fetch_min_bytes: int = setting(1, BYTES, "Bytes for which a follower's fetch waits.")
+    replica_fetch_wait_max_ms: int = setting(500, COUNT, "How long a follower's fetch waits for them.")
+    replica_fetch_response_max_bytes: int = setting(10 * 1024 * 1024, BYTES, "Bytes of a follower's whole fetch.")
+    replica_fetch_backoff_ms: int = setting(1_000, whole_number(0), "Pause after a fetch that failed.")
+    replica_socket_timeout_ms: int = setting(30_000, COUNT, "Wait for an answer of another broker.")
+    replica_high_watermark_checkpoint_interval_ms: int = setting(5_000, MILLISECONDS, "How often it is written.")
+
+    # --- logs (defaults of topics)
+    log_segment_bytes: int = setting(1024**3, whole_number(1024), "Size of a segment.", topic_key="segment.bytes")
+    log_roll_ms: int | None = setting(None, MILLISECONDS, "Age of a segment; before log.roll.hours.")
+    log_roll_hours: int = setting(_WEEK_HOURS, COUNT, "Age of a segment in hours.")
+    log_retention_ms: int | None = setting(None, MILLISECONDS_OR_NEVER, "Age at which records go; -1: never.")
+    log_retention_minutes: int | None = setting(None, whole_number(-1), "The same in minutes.")
+    log_retention_hours: int = setting(_WEEK_HOURS, whole_number(-1), "The same in hours.")
+    log_retention_bytes: int = setting(
+        -1, large_number(-1), "Size of a partition; -1: any.", topic_key="retention.bytes"
+    )
+    log_retention_check_interval_ms: int = setting(300_000, MILLISECONDS, "How often old segments are looked for.")
+    log_cleanup_policy: str = setting(
+        "delete", some_of("delete", "compact"), "What happens to old records.", topic_key="cleanup.policy"
+    )
+    log_cleaner_enable: bool = setting(True, BOOLEAN, "Compact the topics that ask for it.")
+    log_cleaner_delete_retention_ms: int = setting(
+        24 * _HOUR_MS, large_number(0), "How long a tombstone stays.", topic_key="delete.retention.ms"
+    )
+    log_cleaner_min_compaction_lag_ms: int = setting(
+        0, large_number(0), "Age before which a record stays.", topic_key="min.compaction.lag.ms"
+    )
+    log_cleaner_max_compaction_lag_ms: int = setting(
+        2**63 - 1, MILLISECONDS, "Age at which a record must be compacted.", topic_key="max.compaction.lag.ms"
+    )
+    log_cleaner_min_cleanable_ratio: float = setting(
+        0.5, fraction(), "Dirty share of a log from which it is compacted.", topic_key="min.cleanable.dirty.ratio"
+    )
+    log_index_interval_bytes: int = setting(
+        4096, whole_number(0), "Bytes between index entries.", topic_key="index.interval.bytes"
+    )
+    log_index_size_max_bytes: int = setting(
+        10 * 1024 * 1024, whole_number(4), "Size of an index.", topic_key="segment.index.bytes"
+    )
+    log_flush_interval_messages: int = setting(
+        2**63 - 1, MILLISECONDS, "Records between two fsyncs.", topic_key="flush.messages"
+    )
+    log_flush_interval_ms: int | None = setting(None, large_number(0), "Time between two fsyncs.", topic_key="flush.ms")
+    log_flush_scheduler_interval_ms: int = setting(2**63 - 1, MILLISECONDS, "How often that time is looked at.")
+    log_flush_offset_checkpoint_interval_ms: int = setting(
+        60_000, MILLISECONDS, "How often recovery points are written."
+    )
+    log_flush_start_offset_checkpoint_interval_ms: int = setting(
+        60_000, MILLISECONDS, "How often log starts are written."
+    )
+    log_segment_delete_delay_ms: int = setting(
+        60_000, large_number(0), "Wait before a file goes.", topic_key="file.delete.delay.ms"
+    )
+    log_preallocate: bool = setting(False, BOOLEAN, "Allocate a segment whole.", topic_key="preallocate")
+    log_message_timestamp_type: str = setting(
+        "CreateTime",
+        one_of("CreateTime", "LogAppendTime"),
+        "Whose clock stamps a record.",
+        topic_key="message.timestamp.type",
+    )
+    compression_type: str = setting(
+        "producer",
+        one_of("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+        "The codec of stored batches.",
+        topic_key="compression.type",
+    )
+    message_max_bytes: int = setting(1_048_588, whole_number(0), "Largest record batch.", topic_key="max.message.bytes")
+
+    # --- the network
+    socket_request_max_bytes: int = setting(100 * 1024 * 1024, whole_number(1024), "Largest request.")
+    max_connections: int = setting(10_000, COUNT, "Connections at a time.", dynamic=True)
+    max_connections_per_ip: int = setting(10_000, COUNT, "Connections from one address at a time.", dynamic=True)
+    connections_max_idle_ms: int = setting(600_000, MILLISECONDS, "Silence after which a connection is closed.")
+    queued_max_requests: int = setting(500, COUNT, "Requests of one connection in flight.")
+    queued_max_request_bytes: int = setting(64 * 1024 * 1024, large_number(1), "Bytes buffered for one connection.")
+    fetch_max_bytes: int = setting(55 * 1024 * 1024, whole_number(1024), "Largest answer to a consumer's fetch.")
+
+    # --- groups
+    group_initial_rebalance_delay_ms: int = setting(
+        0, whole_number(0), "Wait for more members before a first assignment."
+    )
+    group_min_session_timeout_ms: int = setting(6_000, COUNT, "Shortest session of a classic member.")
+    group_max_session_timeout_ms: int = setting(1_800_000, COUNT, "Longest session of a classic member.")
+    group_max_size: int = setting(10_000, COUNT, "Members of a group.")
+    group_consumer_session_timeout_ms: int = setting(45_000, COUNT, "Silence after which a member is out.")
+    group_consumer_heartbeat_interval_ms: int = setting(5_000, COUNT, "How often members report.")
+    group_consumer_max_size: int = setting(10_000, COUNT, "Members of a group of the new protocol.")
+    offsets_retention_minutes: int = setting(10_080, COUNT, "How long offsets of an empty group stay.")
+    offsets_retention_check_interval_ms: int = setting(600_000, MILLISECONDS, "How often those are looked for.")
+    offset_metadata_max_bytes: int = setting(4096, whole_number(0), "Largest note with a committed offset.")
+
+    # --- not keys
+    sources: Mapping[str, str] = field(default_factory=dict)  # key -> "flag" | "environment" | "file"; absent: default
+    ignored: tuple[str, ...] = ()  # keys of Kafka that were given and mean nothing here
+
+    def client_listeners(self) -> tuple[Listener, ...]:
+        """Where to listen; by default on loopback, on the port that the rule of ports gives this node."""
+        if self.listeners:
+            return self.listeners
+        return (Listener(name="PLAINTEXT", host=LOOPBACK, port=client_port(self.node_id)),)
+
+    def voters(self) -> tuple[Voter, ...]:
+        """The voters; by default this node is a cluster of its own."""
+        if self.controller_quorum_voters:
+            return self.controller_quorum_voters
+        return (Voter(node_id=self.node_id, host=LOOPBACK, port=quorum_port(self.node_id)),)
+
+    def admin_address(self) -> Listener | None:
+        """Where the admin API listens; None where it was switched off."""
+        if self.admin_listener is None and "admin.listener" not in self.sources:
+            return Listener(name="ADMIN", host=LOOPBACK, port=admin_port(self.node_id))
+        return self.admin_listener
+
+    def data_folders(self) -> tuple[str, ...]:
+        """Absolute paths of the data folders."""
+        return tuple(str(Path(item).absolute()) for item in self.log_dirs or (f"barnabas-data/{self.node_id}",))
+
+    def metadata_folder(self) -> str:
+        """Absolute path of the quorum's folder."""
+        given = self.metadata_log_dir
+        return str(Path(given).absolute()) if given else f"{self.data_folders()[0]}/__cluster_metadata"
+
+    def inter_broker_listener(self) -> str:
+        """The name of the listener that other brokers use."""
+        return self.inter_broker_listener_name or self.client_listeners()[0].name
+
+    def retention_ms(self) -> int:
+        """Kafka's precedence: milliseconds before minutes before hours; -1: never."""
+        if self.log_retention_ms is not None:
+            return self.log_retention_ms
+        if self.log_retention_minutes is not None:
+            return _scaled(self.log_retention_minutes, _MINUTE_MS)
+        return _scaled(self.log_retention_hours, _HOUR_MS)
+
+    def roll_ms(self) -> int:
+        """Age of a segment at which a new one begins."""
+        return self.log_roll_ms if self.log_roll_ms is not None else self.log_roll_hours * _HOUR_MS
+
+    def topic_defaults(self) -> dict[str, str]:
+        """What this configuration says about topics, by the topics' names of keys. What it leaves alone is absent."""
+        found = {
+            definition.topic_key: text
+            for definition in definitions()
+            if definition.topic_key
+            and definition.key in self.sources
+            and (text := self.text(definition.key)) is not None
+        }
+        if any(key.startswith("log.retention.") and key[14:] in ("ms", "minutes", "hours") for key in self.sources):
+            found["retention.ms"] = str(self.retention_ms())
+        if "log.roll.ms" in self.sources or "log.roll.hours" in self.sources:
+            found["segment.ms"] = str(self.roll_ms())
+        return found
+
+    def text(self, key: str) -> str | None:
+        """The value of a key as it would be written in a file; None: not set."""
+        return _shown(_setting_of(key), getattr(self, _attribute(key)))
+
+    def altered(self, changes: Mapping[str, str]) -> "BrokerConfig":
+        """This configuration with the changes that were made while the cluster runs (dynamic keys only)."""
+        for key in changes:
+            if not _setting_of(key).dynamic:
+                raise InvalidConfigError(
+                    f"{key} cannot be changed while the broker runs: set it in its file and restart it"
+                )
+        values = {_attribute(key): parse_value(key, text) for key, text in changes.items()}
+        sources = {**self.sources, **dict.fromkeys(changes, "dynamic")}
+        return dataclasses.replace(self, **values, sources=sources)
+
+
+def client_port(node_id: int, base_port: int = DEFAULT_BASE_PORT) -> int:
+    """The port for clients of a node, by the rule for several nodes on one machine. A base port of 0 stays 0."""
+    return base_port and base_port + PORTS_PER_NODE * node_id
+
+
+def quorum_port(node_id: int, base_port: int = DEFAULT_BASE_PORT) -> int:
+    """The port of the quorum."""
+    return base_port and client_port(node_id, base_port) + 1
+
+
+def admin_port(node_id: int, base_port: int = DEFAULT_BASE_PORT) -> int:
+    """The port of the HTTP admin API."""
+    return base_port and client_port(node_id, base_port) + 2
+
+
+@cache
+def definitions() -> tuple[Definition, ...]:
+    """Every key, in the order of the fields."""
+    return tuple(
+        Definition(
+            key=key,
+            type=known.kind.name,
+            default=_shown(known, default),
+            documentation=known.documentation,
+            dynamic=known.dynamic,
+            topic_key=known.topic_key,
+        )
+        for key, known, default in _settings()
+    )
+
+
+def load(path: str | None, overrides: Mapping[str, str], environment: Mapping[str, str]) -> BrokerConfig:
+    """Read the configuration. Raises InvalidConfigError, which names the key, the value and what is allowed."""
+    given: dict[str, tuple[str, str]] = {}
+    for source, values in (
+        ("file", _read_file(path) if path else {}),
+        ("environment", _from_environment(environment)),
+        ("flag", overrides),
+    ):
+        given |= {ALIASES.get(key, key): (source, text) for key, text in values.items()}
+    ignored = tuple(key for key in given if key in IGNORED_KEYS)
+    effective = {key: pair for key, pair in given.items() if key not in IGNORED_KEYS}
+    values_by_field = {_attribute(key): parse_value(key, text) for key, (_, text) in effective.items()}
+    sources = {key: source for key, (source, _) in effective.items()}
+    return _checked(BrokerConfig(**values_by_field, sources=sources, ignored=ignored))
+
+
+def parse_value(key: str, text: str) -> Any:
+    """The value of a key. Raises InvalidConfigError for an unknown key and for a value that is not allowed."""
+    known = _setting_of(key)
+    text = text.strip()
+    if (known.nullable and not text) or (key == "admin.listener" and text == "none"):
+        return None
+    try:
+        return known.kind.read(text)
+    except ValueError as error:
+        raise InvalidConfigError(f"{key}={text}: {_reason(error)}allowed is {known.kind.allowed}") from None
+
+
+def _reason(error: ValueError) -> str:
+    """Python's own words for a number that is none help nobody; ours do."""
+    words = str(error)
+    return "" if words.startswith(("invalid literal", "could not convert")) else f"{words}; "
+
+
+def _checked(config: BrokerConfig) -> BrokerConfig:
+    """Refuse what is wrong only in combination."""
+    names = [item.name for item in config.client_listeners()]
+    wanted = config.inter_broker_listener_name
+    if wanted is not None and wanted not in names:
+        raise InvalidConfigError(
+            f"inter.broker.listener.name={wanted}: no such listener; listeners has {', '.join(names)}"
+        )
+    for advertised in config.advertised_listeners:
+        if advertised.name not in names:
+            raise InvalidConfigError(
+                f"advertised.listeners: {advertised.name} is not one of listeners ({', '.join(names)})"
+            )
+        if not advertised.host or advertised.host == "0.0.0.0":  # nobody can connect to "every interface"
+            raise InvalidConfigError(f"advertised.listeners={advertised}: name a host that clients can reach")
+    if config.broker_heartbeat_interval_ms >= config.broker_session_timeout_ms:
+        raise InvalidConfigError(
+            f"broker.heartbeat.interval.ms={config.broker_heartbeat_interval_ms} must be smaller than "
+            f"broker.session.timeout.ms={config.broker_session_timeout_ms}"
+        )
+    return config
+
+
+def _read_file(path: str) -> dict[str, str]:
+    try:
+        return parse_properties(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidConfigError(f"the configuration file {path} cannot be read: {error}") from error
+    except InvalidConfigError as error:
+        raise InvalidConfigError(f"{path}: {error}") from None
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    names = {ENVIRONMENT_PREFIX + key.replace(".", "_").upper(): key for key in (*_by_key(), *ALIASES)}
+    return {key: environment[name] for name, key in names.items() if name in environment}
+
+
+def _settings() -> Iterator[tuple[str, Setting, Any]]:
+    for item in dataclasses.fields(BrokerConfig):
+        known = item.metadata.get("setting")
+        if known is not None:
+            yield item.name.replace("_", "."), known, item.default
+
+
+@cache
+def _by_key() -> dict[str, Setting]:
+    return {key: known for key, known, _ in _settings()}
+
+
+def _setting_of(key: str) -> Setting:
+    found = _by_key().get(key)
+    if found is None:
+        raise unknown_key(key, (*_by_key(), *ALIASES))
+    return found
+
+
+def _attribute(key: str) -> str:
+    _setting_of(key)  # no attribute that is not a key may be set from outside
+    return key.replace(".", "_")
+
+
+def _shown(known: Setting, value: Any) -> str | None:
+    return None if value is None or value == () else known.kind.show(value)
+
+
+def _scaled(value: int, unit_ms: int) -> int:
+    return value if value < 0 else value * unit_ms

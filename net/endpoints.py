@@ -1,0 +1,47 @@
+"""`endpoints.json` in a data folder: the addresses that a running broker really listens on, for those who start it.
+
+A broker writes it when all its ports are bound, port 0 included, and removes it when it stops. The process id tells a
+reader whether the file is of the broker that runs now.
+"""
+
+import contextlib
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+FILE_NAME: Final = "endpoints.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoints:
+    """Addresses are `host:port`."""
+
+    node_id: int
+    pid: int
+    listeners: dict[str, str]
+    quorum: str | None = None
+    admin: str | None = None
+
+
+def write_endpoints(data_folder: str, endpoints: Endpoints) -> None:
+    """Replace the file at once: a reader sees the old one or the new one, never half of it."""
+    target = Path(data_folder, FILE_NAME)
+    temporary = target.with_suffix(f".{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(asdict(endpoints)) + "\n", encoding="utf-8")
+    temporary.replace(target)
+
+
+def read_endpoints(data_folder: str) -> Endpoints | None:
+    """None where there is none, or none that can be read: the broker has not come so far yet."""
+    try:
+        return Endpoints(**json.loads(Path(data_folder, FILE_NAME).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def remove_endpoints(data_folder: str) -> None:
+    """A broker that stops takes its addresses back."""
+    with contextlib.suppress(OSError):
+        Path(data_folder, FILE_NAME).unlink()

@@ -1,0 +1,321 @@
+"""The coordinators of the group slots that this broker hosts: loading, appending, answering, timers.
+
+Decisions are made by `consumer_groups.coordinator`, a machine per slot. This shell feeds it, sends its records to the
+controller in order (one append per slot under way, everything decided meanwhile goes with the next one), and lets an answer
+leave only when all that it was decided upon is committed. When an append fails or its outcome is not known, the machine has
+run ahead of the truth: it is dropped and loaded anew from what is committed, and its callers are told to try again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from barnabas.consumer_groups.coordinator import GroupCoordinator
+from barnabas.consumer_groups.messages import CoordinatorResult
+from barnabas.kraft.group_slots import slot_of
+from barnabas.kraft.metadata_node import MetadataPublication
+from barnabas.kraft.records import Record
+from barnabas.kraft.requests import AppendGroupRecords, RenewSlot
+from barnabas.log.errors import BarnabasError, CoordinatorNotAvailableError, NotCoordinatorError
+
+from .broker_to_controller import ControllerChannel
+from .clock import Clock
+from .metadata_service import MetadataService
+
+logger = logging.getLogger("barnabas.groups")
+
+APPEND_TIMEOUT_MS = 5_000
+LOAD_RETRY_MS = 50
+MAX_RECORDS_PER_APPEND = 4_000  # far below the size limit of a quorum command, above any decision that must be whole
+MAX_WAITING_PER_SLOT = 10_000  # answers that wait for a commit; beyond it callers are told to try again
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """One decision whose answer waits for its records, and for those before it, to be committed."""
+
+    records: tuple[Record, ...]
+    answer: "asyncio.Future[object]"
+    response: object
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A slot that this broker hosts. `machine` is None while it loads."""
+
+    number: int
+    coordinator_epoch: int
+    machine: GroupCoordinator | None = None
+    waiting: list[_Waiting] = field(default_factory=list)
+    appending: bool = False
+    task: "asyncio.Task[None] | None" = None
+    timer: asyncio.TimerHandle | None = None
+
+
+class GroupService:
+    """Hosts the coordinators; every request for a group comes through `handle`."""
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        metadata: MetadataService,
+        controller: ControllerChannel,
+        clock: Clock,
+        make_coordinator: Callable[[int, int, list[Record]], GroupCoordinator],
+    ) -> None:
+        self._node_id = node_id
+        self._metadata = metadata
+        self._controller = controller
+        self._clock = clock
+        self._make_coordinator = make_coordinator
+        self._slots: dict[int, _Slot] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._topics: dict[str, int] = {}
+        self._topic_ids: dict[str, str] = {}
+        # Machines get one time for deadlines and for commit timestamps: the wall clock's at start, which then never jumps.
+        self._epoch_ms = clock.wall_ms() - clock.now_ms()
+        metadata.subscribe(self._published)
+
+    # --- where a group is ---------------------------------------------------------------------------------------------
+
+    def coordinator_of(self, group_id: str) -> int:
+        """The node id of the broker that coordinates the group. Raises CoordinatorNotAvailableError."""
+        slot = self._metadata.image.slots[slot_of(group_id)]
+        if slot.coordinator < 0:
+            raise CoordinatorNotAvailableError(f"nobody coordinates group {group_id!r} at the moment; try again")
+        return slot.coordinator
+
+    def now_ms(self) -> int:
+        return self._epoch_ms + self._clock.now_ms()
+
+    def machines(self) -> list[GroupCoordinator]:
+        return [slot.machine for slot in self._slots.values() if slot.machine is not None]
+
+    async def handle(self, group_id: str, decide: Callable[[GroupCoordinator], CoordinatorResult[Any]]) -> object:
+        """Let the group's machine decide, and return its response once that is committed.
+
+        Raises NotCoordinatorError where another broker hosts the group, CoordinatorNotAvailableError while it loads, and
+        whatever BarnabasError the machine raises.
+        """
+        slot = self._slots.get(slot_of(group_id))
+        if slot is None:
+            raise NotCoordinatorError(
+                f"broker {self._node_id} does not coordinate group {group_id!r}; look it up again"
+            )
+        if slot.machine is None:
+            raise CoordinatorNotAvailableError(f"the coordinator of group {group_id!r} is loading; try again")
+        if len(slot.waiting) >= MAX_WAITING_PER_SLOT:
+            raise CoordinatorNotAvailableError("too many decisions wait for the quorum; slow down and try again")
+        return await self._decided(slot, self._decide(slot, decide))
+
+    def _decide(
+        self, slot: _Slot, decide: Callable[[GroupCoordinator], CoordinatorResult[Any]]
+    ) -> CoordinatorResult[Any]:
+        """A machine that failed in the middle of a decision must not go on: it may have replayed a part of it."""
+        assert slot.machine is not None
+        try:
+            return decide(slot.machine)
+        except BarnabasError:
+            raise
+        except Exception as error:
+            logger.exception("group slot=%d: the coordinator failed", slot.number)
+            self._reload(slot, [], CoordinatorNotAvailableError("the coordinator failed and reloads; try again"))
+            raise CoordinatorNotAvailableError("the coordinator failed and reloads; try again") from error
+
+    async def _decided(self, slot: _Slot, result: CoordinatorResult[Any]) -> object:
+        self._set_timer(slot)
+        if not result.records and not slot.waiting and not slot.appending:
+            return result.response
+        answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        slot.waiting.append(_Waiting(records=tuple(result.records), answer=answer, response=result.response))
+        self._append_soon(slot)
+        return await answer
+
+    # --- appending ----------------------------------------------------------------------------------------------------
+
+    def _append_soon(self, slot: _Slot) -> None:
+        if not slot.appending:
+            slot.appending = True
+            slot.task = self._spawn(self._append(slot))
+
+    async def _append(self, slot: _Slot) -> None:
+        await asyncio.sleep(0)  # whatever else this wake-up of the loop decides goes with the same append
+        while slot.waiting:
+            batch = _take(slot.waiting)
+            try:
+                await self._append_batch(slot, batch)
+            except BarnabasError as error:
+                logger.warning("group slot=%d reloads, its append failed: %s", slot.number, error)
+                failure = CoordinatorNotAvailableError(f"the coordinator must reload: {error.message}; try again")
+                self._reload(slot, batch, failure)
+                return
+            except asyncio.CancelledError:
+                _refuse(batch, NotCoordinatorError("the coordinator has moved; look it up again"))
+                raise
+            for item in batch:
+                if not item.answer.done():
+                    item.answer.set_result(item.response)
+        slot.appending = False
+
+    async def _append_batch(self, slot: _Slot, batch: list[_Waiting]) -> None:
+        """One decision may be larger than one append (a group deleted with all its offsets): it goes in several."""
+        records = [record for item in batch for record in item.records]
+        for start in range(0, len(records), MAX_RECORDS_PER_APPEND):
+            part = tuple(records[start : start + MAX_RECORDS_PER_APPEND])
+            request = AppendGroupRecords.of(self._node_id, slot.number, slot.coordinator_epoch, part)
+            await self._controller.call(request, timeout_ms=APPEND_TIMEOUT_MS, repeat_when_unknown=False)
+
+    def _reload(self, slot: _Slot, batch: list[_Waiting], error: BarnabasError) -> None:
+        """The machine stands on records that may never be. Its successor needs a newer coordinator epoch, under which
+        those records are void wherever they may still be on their way."""
+        waiting, slot.waiting = batch + slot.waiting, []
+        slot.machine = None
+        _refuse(waiting, error)
+        if self._slots.get(slot.number) is slot:
+            slot.task = self._spawn(self._renew(slot))
+
+    async def _renew(self, slot: _Slot) -> None:
+        """The new epoch comes back as metadata, which hosts the slot anew."""
+        request = RenewSlot(node_id=self._node_id, slot=slot.number, coordinator_epoch=slot.coordinator_epoch)
+        while self._slots.get(slot.number) is slot:
+            try:
+                await self._controller.call(request, timeout_ms=APPEND_TIMEOUT_MS)
+                return
+            except NotCoordinatorError:
+                return
+            except BarnabasError as error:
+                logger.info("group slot=%d waits for a new epoch: %s", slot.number, error)
+                await asyncio.sleep(LOAD_RETRY_MS / 1000)
+
+    # --- hosting ------------------------------------------------------------------------------------------------------
+
+    def _published(self, publication: MetadataPublication) -> None:
+        image = publication.image
+        if publication.changes.topics:
+            self._topics_changed(publication)
+        for number in publication.changes.slots:
+            owned = image.slots[number].coordinator == self._node_id
+            hosted = self._slots.get(number)
+            if owned and (hosted is None or hosted.coordinator_epoch != image.slots[number].coordinator_epoch):
+                self._host(number, image.slots[number].coordinator_epoch)
+            elif not owned and hosted is not None:
+                self._drop(number, image.slots[number].coordinator)
+
+    def _host(self, number: int, coordinator_epoch: int) -> None:
+        self._release(number)
+        slot = _Slot(number=number, coordinator_epoch=coordinator_epoch)
+        self._slots[number] = slot
+        slot.task = self._spawn(self._load(slot))
+
+    async def _load(self, slot: _Slot) -> None:
+        """What is committed when the slot's new epoch is known is all that an older epoch will ever have committed."""
+        offset, records = await self._metadata.source.slot_snapshot(slot.number)
+        if self._slots.get(slot.number) is not slot:
+            return
+        slot.machine = self._make_coordinator(slot.number, slot.coordinator_epoch, records)
+        logger.debug("group slot=%d loaded epoch=%d offset=%d", slot.number, slot.coordinator_epoch, offset)
+        self._set_timer(slot)
+
+    def _drop(self, number: int, new_coordinator: int) -> None:
+        logger.debug("group slot=%d moved to broker %d", number, new_coordinator)
+        self._release(number)
+
+    def _release(self, number: int) -> None:
+        slot = self._slots.pop(number, None)
+        if slot is None:
+            return
+        if slot.timer is not None:
+            slot.timer.cancel()
+        if slot.task is not None and slot.task is not asyncio.current_task():
+            slot.task.cancel()
+        waiting, slot.waiting = slot.waiting, []
+        _refuse(waiting, NotCoordinatorError("the coordinator has moved; look it up again"))
+
+    # --- topics and time ----------------------------------------------------------------------------------------------
+
+    def _topics_changed(self, publication: MetadataPublication) -> None:
+        before, image = self._topic_ids, publication.image
+        recreated = frozenset(
+            name
+            for name in publication.changes.topics
+            if name in before and name in image.topics and before[name] != image.topics[name].topic_id
+        )
+        self._topic_ids = {topic.name: topic.topic_id for topic in image.topics.values()}
+        self._topics = {topic.name: len(topic.partitions) for topic in image.topics.values()}
+        for slot in list(self._slots.values()):
+            if slot.machine is not None:
+                self._decide_alone(
+                    slot, lambda machine: machine.topics_changed(self._topics, self.now_ms(), recreated=recreated)
+                )
+
+    @property
+    def topics(self) -> dict[str, int]:
+        """Topic -> number of partitions: what assignments are made from."""
+        return self._topics
+
+    def _set_timer(self, slot: _Slot) -> None:
+        if slot.timer is not None:
+            slot.timer.cancel()
+            slot.timer = None
+        if slot.machine is None:
+            return
+        deadline_ms = slot.machine.next_deadline_ms()
+        if deadline_ms is not None:
+            delay_ms = max(1, deadline_ms - self.now_ms())
+            slot.timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._tick, slot)
+
+    def _tick(self, slot: _Slot) -> None:
+        if slot.machine is not None and self._slots.get(slot.number) is slot:
+            self._decide_alone(slot, lambda machine: machine.tick(self.now_ms()))
+
+    def _decide_alone(self, slot: _Slot, decide: Callable[[GroupCoordinator], CoordinatorResult[Any]]) -> None:
+        """A decision that nobody waits for."""
+        try:
+            result = self._decide(slot, decide)
+        except BarnabasError as error:
+            logger.warning("group slot=%d: %s", slot.number, error)
+            return
+        self._set_timer(slot)
+        if result.records:
+            answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+            answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+            slot.waiting.append(_Waiting(records=tuple(result.records), answer=answer, response=None))
+            self._append_soon(slot)
+
+    # --- tasks --------------------------------------------------------------------------------------------------------
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def close(self) -> None:
+        for number in list(self._slots):
+            self._release(number)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _take(waiting: list[_Waiting]) -> list[_Waiting]:
+    """Take whole decisions from the front, as many as one append holds (at least one)."""
+    count = 0
+    taken = 0
+    for item in waiting:
+        count += len(item.records)
+        if taken and count > MAX_RECORDS_PER_APPEND:
+            break
+        taken += 1
+    batch = waiting[:taken]
+    del waiting[:taken]
+    return batch
+
+
+def _refuse(waiting: list[_Waiting], error: BarnabasError) -> None:
+    for item in waiting:
+        if not item.answer.done():
+            item.answer.set_exception(error)

@@ -1,0 +1,88 @@
+"""DescribeCluster (60), DescribeQuorum (55), UnregisterBroker (64), BrokerShutdown (1003): the cluster as a whole.
+
+Versions: 0. Behaviour: described from the image of the broker that is asked; changes go to the active controller.
+"""
+
+from collections.abc import Callable
+
+from barnabas.kraft.requests import Done, UnregisterBroker
+from barnabas.log.errors import InvalidRequestError
+from barnabas.net.dispatcher import RequestContext
+from barnabas.net.protocol.requests import (
+    BrokerShutdownRequest,
+    DescribeClusterRequest,
+    DescribeQuorumRequest,
+    UnregisterBrokerRequest,
+)
+from barnabas.net.protocol.responses import (
+    ClusterBroker,
+    DescribeClusterResponse,
+    DescribeQuorumResponse,
+    EmptyResponse,
+)
+
+from .services import Services
+
+CHANGE_TIMEOUT_MS = 30_000
+
+
+class ClusterHandlers:
+    def __init__(self, services: Services, *, shut_down: Callable[[], None]) -> None:
+        self._services = services
+        self._shut_down = shut_down
+
+    async def describe_cluster(
+        self, request: DescribeClusterRequest, context: RequestContext
+    ) -> DescribeClusterResponse:
+        image = self._services.metadata.image
+        brokers = []
+        for broker in sorted(image.brokers.values(), key=lambda broker: broker.node_id):
+            endpoint = broker.endpoint(context.listener_name)
+            admin = broker.admin_endpoint
+            brokers.append(
+                ClusterBroker(
+                    node_id=broker.node_id,
+                    host=endpoint.host,
+                    port=endpoint.port,
+                    rack=broker.rack,
+                    fenced=broker.fenced,
+                    in_controlled_shutdown=broker.in_controlled_shutdown,
+                    broker_epoch=broker.broker_epoch,
+                    admin_host=admin.host if admin else "",
+                    admin_port=admin.port if admin else -1,
+                )
+            )
+        return DescribeClusterResponse(
+            cluster_id=image.cluster_id,
+            controller_id=image.controller_id,
+            offset=image.offset,
+            brokers=tuple(brokers),
+        )
+
+    async def describe_quorum(self, request: DescribeQuorumRequest, context: RequestContext) -> DescribeQuorumResponse:
+        metadata = self._services.metadata
+        voters = tuple(sorted(voter.node_id for voter in self._services.config.voters()))
+        leader_id = metadata.leadership.leader_id
+        return DescribeQuorumResponse(
+            leader_id=-1 if leader_id is None else leader_id,
+            term=metadata.leadership.term,
+            committed_index=metadata.image.offset,
+            voters=voters,
+            observers=tuple(sorted(set(metadata.image.brokers) - set(voters))),
+        )
+
+    async def unregister(self, request: UnregisterBrokerRequest, context: RequestContext) -> EmptyResponse:
+        done = await self._services.controller.call(
+            UnregisterBroker(node_id=request.node_id), timeout_ms=CHANGE_TIMEOUT_MS
+        )
+        assert isinstance(done, Done)
+        await self._services.metadata.wait_for_offset(done.offset, timeout_ms=CHANGE_TIMEOUT_MS)
+        return EmptyResponse()
+
+    async def shut_down(self, request: BrokerShutdownRequest, context: RequestContext) -> EmptyResponse:
+        if request.node_id != self._services.node_id:
+            raise InvalidRequestError(
+                f"this is broker {self._services.node_id}, not {request.node_id}; ask that one to shut down"
+            )
+        self._shut_down()
+        return EmptyResponse()

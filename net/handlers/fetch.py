@@ -1,0 +1,141 @@
+"""Fetch (key 1): read record batches, as a consumer or as a follower.
+
+Versions: 0. Behaviour: waits up to `max_wait_ms` for `min_bytes`; an error on any partition is answered at once. A consumer
+sees what is committed (the high watermark, or the last stable offset for read_committed); a follower sees the whole log, and
+its offset is its acknowledgement of everything before. Each answer brings at least one whole batch where there is one, also
+when it is larger than the limits (KIP-74). Divergence is told in the answer (KIP-595).
+"""
+
+from barnabas.log.errors import BarnabasError, ErrorCode
+from barnabas.log.replication.partition import PartitionRead
+from barnabas.log.replication.ports import slice_size
+from barnabas.log.topic_partition import TopicPartition
+from barnabas.net.dispatcher import Reply, RequestContext
+from barnabas.net.protocol.requests import READ_COMMITTED, FetchPartition, FetchRequest
+from barnabas.net.protocol.responses import FetchPartitionResponse, FetchResponse
+from barnabas.net.purgatory import DelayedFetch, Operation, ReadUpTo
+
+from .services import Services
+
+MAX_FETCH_BYTES = (
+    50 << 20
+)  # of one answer, whatever the client asks for (Kafka's fetch.max.bytes of a broker is 55 MiB)
+MAX_FETCH_WAIT_MS = 60_000
+
+
+class FetchHandler:
+    def __init__(self, services: Services) -> None:
+        self._replication = services.replication
+        self._clock = services.clock
+
+    def __call__(self, request: FetchRequest, context: RequestContext, reply: Reply) -> None:
+        responses, size_bytes, is_final = self._read(request, is_first_read=True)
+        if is_final or size_bytes >= request.min_bytes or request.max_wait_ms <= 0 or not request.partitions:
+            reply(FetchResponse(partitions=tuple(responses)))
+            return
+        self._park(request, context, reply)
+
+    def _park(self, request: FetchRequest, context: RequestContext, reply: Reply) -> None:
+        def completed(_: Operation) -> None:
+            responses, _size, _final = self._read(request, is_first_read=False)
+            reply(FetchResponse(partitions=tuple(responses)))
+
+        manager = self._replication.manager
+        offsets: dict[TopicPartition, tuple[int, int]] = {}
+        for item in request.partitions:
+            topic_partition = TopicPartition(item.topic, item.partition)
+            offsets[topic_partition] = (item.fetch_offset, manager.partition(topic_partition).leader_epoch)
+        context.on_disconnect(lambda: self._replication.forget_client(context))
+        self._replication.park(
+            DelayedFetch(
+                token=completed,
+                client=context,
+                timeout_ms=min(request.max_wait_ms, MAX_FETCH_WAIT_MS),
+                min_bytes=request.min_bytes,
+                read_up_to=_read_up_to(request),
+                offsets=offsets,
+            )
+        )
+
+    def _read(self, request: FetchRequest, *, is_first_read: bool) -> tuple[list[FetchPartitionResponse], int, bool]:
+        """Read every partition. The last value tells that there is something to answer at once (an error, divergence)."""
+        remaining = min(request.max_bytes, MAX_FETCH_BYTES)
+        responses: list[FetchPartitionResponse] = []
+        total = 0
+        is_final = False
+        for item in request.partitions:
+            response = self._read_one(request, item, remaining, is_first_batch=total == 0, is_first_read=is_first_read)
+            size_bytes = slice_size(response.records)  # type: ignore[arg-type]
+            total += size_bytes
+            remaining = max(0, remaining - size_bytes)
+            is_final = is_final or response.error != ErrorCode.NONE or response.diverging_epoch >= 0
+            responses.append(response)
+        return responses, total, is_final
+
+    def _read_one(
+        self, request: FetchRequest, item: FetchPartition, max_bytes: int, *, is_first_batch: bool, is_first_read: bool
+    ) -> FetchPartitionResponse:
+        topic_partition = TopicPartition(item.topic, item.partition)
+        limit = min(max_bytes, item.max_bytes)
+        try:
+            if request.replica_id >= 0:
+                read = self._read_for_follower(request, item, limit, is_first_batch, is_first_read)
+            else:
+                read = self._replication.manager.partition(topic_partition).read_for_consumer(
+                    item.fetch_offset,
+                    max_bytes=limit,
+                    isolation_level=request.isolation_level,
+                    current_leader_epoch=item.current_leader_epoch,
+                    last_fetched_epoch=item.last_fetched_epoch,
+                    at_least_one_batch=is_first_batch,
+                )
+        except BarnabasError as error:
+            leader_id, leader_epoch = self._replication.leader_hint(topic_partition)
+            return FetchPartitionResponse(
+                topic=item.topic,
+                partition=item.partition,
+                error=error.code,
+                message=error.message,
+                leader_id=leader_id,
+                leader_epoch=leader_epoch,
+            )
+        return FetchPartitionResponse(
+            topic=item.topic,
+            partition=item.partition,
+            error=read.error,
+            high_watermark=read.high_watermark,
+            last_stable_offset=read.last_stable_offset,
+            log_start_offset=read.log_start_offset,
+            diverging_epoch=read.diverging_epoch,
+            diverging_end_offset=read.diverging_end_offset,
+            records=read.records,
+        )
+
+    def _read_for_follower(
+        self, request: FetchRequest, item: FetchPartition, limit: int, is_first_batch: bool, is_first_read: bool
+    ) -> PartitionRead:
+        partition = self._replication.manager.partition(TopicPartition(item.topic, item.partition))
+        if item.topic_id and item.topic_id != partition.topic_id:
+            return PartitionRead(error=ErrorCode.INCONSISTENT_TOPIC_ID)
+        read, effects = partition.read_for_follower(
+            request.replica_id,
+            broker_epoch=request.broker_epoch,
+            offset=item.fetch_offset,
+            max_bytes=limit,
+            current_leader_epoch=item.current_leader_epoch,
+            last_fetched_epoch=item.last_fetched_epoch,
+            now_ms=self._clock.now_ms(),
+            is_first_read=is_first_read,
+            at_least_one_batch=is_first_batch,
+        )
+        if effects:
+            self._replication.perform(effects)
+        return read
+
+
+def _read_up_to(request: FetchRequest) -> ReadUpTo:
+    if request.replica_id >= 0:
+        return ReadUpTo.LOG_END
+    if request.isolation_level == READ_COMMITTED:
+        return ReadUpTo.LAST_STABLE_OFFSET
+    return ReadUpTo.HIGH_WATERMARK

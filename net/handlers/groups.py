@@ -1,0 +1,228 @@
+"""FindCoordinator (10), ConsumerGroupHeartbeat (68), OffsetCommit (8), OffsetFetch (9), ListGroups (16), DescribeGroups (15),
+DeleteGroup (42), ResetOffsets (1002): consumer groups.
+
+Versions: 0. Behaviour: KIP-848's, with the coordinator of the group's slot; any other broker answers NOT_COORDINATOR. A reply
+leaves once the quorum has committed what it tells. Differs from Kafka: ResetOffsets works on a group that is running.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from barnabas.consumer_groups.coordinator import GroupCoordinator
+from barnabas.consumer_groups.messages import CoordinatorResult, GroupDescription, HeartbeatRequest, OffsetToCommit
+from barnabas.consumer_groups.states import GroupPhase
+from barnabas.kraft.records import TopicPartitions
+from barnabas.log.errors import CoordinatorNotAvailableError, GroupIdNotFoundError
+from barnabas.net.dispatcher import RequestContext
+from barnabas.net.protocol.requests import (
+    ConsumerGroupHeartbeatRequest,
+    DeleteGroupRequest,
+    DescribeGroupRequest,
+    FindCoordinatorRequest,
+    ListGroupsRequest,
+    OffsetCommitPartition,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    OwnedPartitions,
+    ResetOffsetsRequest,
+)
+from barnabas.net.protocol.responses import (
+    CommittedOffset,
+    ConsumerGroupHeartbeatResponse,
+    DescribeGroupResponse,
+    EmptyResponse,
+    FindCoordinatorResponse,
+    GroupMember,
+    ListedGroup,
+    ListGroupsResponse,
+    OffsetCommitPartitionResponse,
+    OffsetCommitResponse,
+    OffsetFetchResponse,
+    RebalanceEvent,
+)
+
+from .services import Services
+
+
+class GroupHandlers:
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._groups = services.groups
+
+    async def _decide(self, group_id: str, decide: Callable[[GroupCoordinator], CoordinatorResult[Any]]) -> Any:
+        return await self._groups.handle(group_id, decide)
+
+    async def find_coordinator(
+        self, request: FindCoordinatorRequest, context: RequestContext
+    ) -> FindCoordinatorResponse:
+        node_id = self._groups.coordinator_of(request.group_id)
+        broker = self._services.metadata.image.brokers.get(node_id)
+        if broker is None:
+            raise CoordinatorNotAvailableError(
+                f"the coordinator of {request.group_id!r} is leaving the cluster; try again"
+            )
+        endpoint = broker.endpoint(context.listener_name)
+        return FindCoordinatorResponse(node_id=node_id, host=endpoint.host, port=endpoint.port)
+
+    # --- members ------------------------------------------------------------------------------------------------------
+
+    async def heartbeat(
+        self, request: ConsumerGroupHeartbeatRequest, context: RequestContext
+    ) -> ConsumerGroupHeartbeatResponse:
+        asked = HeartbeatRequest(
+            group_id=request.group_id,
+            member_id=request.member_id,
+            member_epoch=request.member_epoch,
+            instance_id=request.instance_id,
+            rack=request.rack,
+            client_id=request.client_id or context.client_id,
+            client_host=context.client_host,
+            subscribed_topics=request.subscribed_topics,
+            subscribed_pattern=request.subscribed_pattern,
+            rebalance_timeout_ms=request.rebalance_timeout_ms,
+            session_timeout_ms=request.session_timeout_ms,
+            assignor=request.assignor,
+            owned=None if request.owned is None else _as_topic_partitions(request.owned),
+        )
+        told = await self._decide(request.group_id, lambda machine: machine.heartbeat(asked, self._groups.now_ms()))
+        return ConsumerGroupHeartbeatResponse(
+            member_id=told.member_id,
+            member_epoch=told.member_epoch,
+            heartbeat_interval_ms=told.heartbeat_interval_ms,
+            assignment=None if told.assignment is None else _as_owned(told.assignment),
+        )
+
+    # --- offsets ------------------------------------------------------------------------------------------------------
+
+    async def commit_offsets(self, request: OffsetCommitRequest, context: RequestContext) -> OffsetCommitResponse:
+        offsets = _as_offsets(request.partitions)
+        outcomes = await self._decide(
+            request.group_id,
+            lambda machine: machine.commit_offsets(
+                group_id=request.group_id,
+                member_id=request.member_id,
+                member_epoch=request.member_epoch,
+                offsets=offsets,
+                now_ms=self._groups.now_ms(),
+            ),
+        )
+        return OffsetCommitResponse(
+            partitions=tuple(
+                OffsetCommitPartitionResponse(
+                    topic=outcome.topic, partition=outcome.partition, error=outcome.error, message=outcome.message
+                )
+                for outcome in outcomes
+            )
+        )
+
+    async def fetch_offsets(self, request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
+        wanted = None
+        if request.partitions is not None:
+            wanted = tuple((item.topic, number) for item in request.partitions for number in item.partitions)
+        found = await self._decide(
+            request.group_id,
+            lambda machine: machine.fetch_offsets(group_id=request.group_id, partitions=wanted),
+        )
+        return OffsetFetchResponse(
+            partitions=tuple(
+                CommittedOffset(
+                    topic=item.topic,
+                    partition=item.partition,
+                    offset=item.offset,
+                    leader_epoch=item.leader_epoch,
+                    metadata=item.metadata,
+                    commit_timestamp_ms=item.commit_timestamp_ms,
+                )
+                for item in found
+            )
+        )
+
+    async def reset_offsets(self, request: ResetOffsetsRequest, context: RequestContext) -> EmptyResponse:
+        offsets = _as_offsets(request.partitions)
+        await self._decide(
+            request.group_id,
+            lambda machine: machine.reset_offsets(
+                group_id=request.group_id, offsets=offsets, now_ms=self._groups.now_ms()
+            ),
+        )
+        return EmptyResponse()
+
+    # --- groups -------------------------------------------------------------------------------------------------------
+
+    async def list_groups(self, request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
+        return ListGroupsResponse(
+            groups=tuple(
+                ListedGroup(
+                    group_id=group.group_id,
+                    state=group.phase.value,
+                    protocol=group.protocol,
+                    member_count=group.member_count,
+                )
+                for machine in self._groups.machines()
+                for group in machine.list_groups().response
+            )
+        )
+
+    async def describe_group(self, request: DescribeGroupRequest, context: RequestContext) -> DescribeGroupResponse:
+        found = await self._decide(request.group_id, lambda machine: machine.describe_group(group_id=request.group_id))
+        if found.phase is GroupPhase.DEAD:
+            raise GroupIdNotFoundError(f"there is no group {request.group_id!r}; see them all: barnabas group list")
+        return _describe(found, self._services.node_id)
+
+    async def delete_group(self, request: DeleteGroupRequest, context: RequestContext) -> EmptyResponse:
+        await self._decide(
+            request.group_id,
+            lambda machine: machine.delete_group(group_id=request.group_id, now_ms=self._groups.now_ms()),
+        )
+        return EmptyResponse()
+
+
+def _describe(found: GroupDescription, node_id: int) -> DescribeGroupResponse:
+    return DescribeGroupResponse(
+        group_id=found.group_id,
+        state=found.phase.value,
+        group_epoch=found.group_epoch,
+        assignment_epoch=found.assignment_epoch,
+        assignor=found.assignor,
+        coordinator=node_id,
+        members=tuple(
+            GroupMember(
+                member_id=member.member_id,
+                instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_epoch=member.member_epoch,
+                subscribed_topics=member.subscribed_topics,
+                assigned=_as_owned(member.assigned),
+                target=_as_owned(member.target),
+            )
+            for member in found.members
+        ),
+        rebalances=tuple(
+            RebalanceEvent(
+                at_ms=event.at_ms, cause=event.cause.value, member_id=event.member_id, group_epoch=event.group_epoch
+            )
+            for event in found.rebalances
+        ),
+    )
+
+
+def _as_offsets(partitions: Iterable[OffsetCommitPartition]) -> tuple[OffsetToCommit, ...]:
+    return tuple(
+        OffsetToCommit(
+            topic=item.topic,
+            partition=item.partition,
+            offset=item.offset,
+            leader_epoch=item.leader_epoch,
+            metadata=item.metadata,
+        )
+        for item in partitions
+    )
+
+
+def _as_topic_partitions(owned: Iterable[OwnedPartitions]) -> tuple[TopicPartitions, ...]:
+    return tuple(TopicPartitions(topic=item.topic, partitions=item.partitions) for item in owned)
+
+
+def _as_owned(assigned: Iterable[TopicPartitions]) -> tuple[OwnedPartitions, ...]:
+    return tuple(OwnedPartitions(topic=item.topic, partitions=item.partitions) for item in assigned)

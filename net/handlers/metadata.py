@@ -1,0 +1,158 @@
+"""Metadata (key 3): who leads what, from any broker.
+
+Versions: 0. Behaviour: `topics` None lists all; an unknown topic is created when both the request and
+`auto.create.topics.enable` allow it; fenced brokers are not listed as addresses, but stay in replica lists.
+Differs from Kafka: `known_offset` with `max_wait_ms` makes it a long poll for newer metadata, so that a client learns of an
+election without asking again and again.
+"""
+
+import asyncio
+
+from barnabas.kraft.image import NO_LEADER, MetadataImage, PartitionImage, TopicImage
+from barnabas.kraft.requests import CreateTopic, TopicCreated
+from barnabas.log.errors import BarnabasError, ErrorCode, RequestTimedOutError, TopicAlreadyExistsError
+from barnabas.log.topic_partition import (
+    CONSUMER_OFFSETS_PARTITIONS,
+    CONSUMER_OFFSETS_TOPIC,
+    INTERNAL_TOPICS,
+    check_topic_name,
+)
+from barnabas.net.dispatcher import RequestContext
+from barnabas.net.protocol.requests import MetadataRequest
+from barnabas.net.protocol.responses import (
+    BrokerMetadata,
+    MetadataResponse,
+    PartitionMetadata,
+    TopicMetadata,
+)
+
+from .services import Services
+
+MAX_METADATA_WAIT_MS = 30_000
+AUTO_CREATION_TIMEOUT_MS = 10_000
+
+
+class MetadataHandler:
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
+        metadata = self._services.metadata
+        if request.max_wait_ms > 0 and metadata.image.offset <= request.known_offset:
+            try:
+                timeout_ms = min(request.max_wait_ms, MAX_METADATA_WAIT_MS)
+                await metadata.wait_for_offset(request.known_offset + 1, timeout_ms=timeout_ms)
+            except RequestTimedOutError:
+                pass  # an unchanged answer says that nothing has changed
+        failures: dict[str, BarnabasError] = {}
+        if request.topics is not None and request.allow_auto_topic_creation:
+            failures = await self._create_missing(request.topics)
+        return self._answer(request, context, metadata.image, failures)
+
+    async def _create_missing(self, topics: tuple[str, ...]) -> dict[str, BarnabasError]:
+        missing = [
+            name for name in topics if name not in self._services.metadata.image.topics and name not in INTERNAL_TOPICS
+        ]
+        if not missing or not self._services.config.auto_create_topics_enable:
+            return {}
+        outcomes = await asyncio.gather(*(self._create(name) for name in missing))
+        return {name: error for name, error in zip(missing, outcomes, strict=True) if error is not None}
+
+    async def _create(self, name: str) -> BarnabasError | None:
+        try:
+            check_topic_name(name)
+            request = CreateTopic(name=name)
+            created = await self._services.controller.call(request, timeout_ms=AUTO_CREATION_TIMEOUT_MS)
+            assert isinstance(created, TopicCreated)
+            await self._services.metadata.wait_for_offset(created.offset, timeout_ms=AUTO_CREATION_TIMEOUT_MS)
+        except TopicAlreadyExistsError:
+            return None  # somebody else was faster: a later request will see it
+        except BarnabasError as error:
+            return error
+        return None
+
+    def _answer(
+        self,
+        request: MetadataRequest,
+        context: RequestContext,
+        image: MetadataImage,
+        failures: dict[str, BarnabasError],
+    ) -> MetadataResponse:
+        if request.topics is None:
+            topics = [_describe(topic, image) for topic in image.topics.values()]
+            topics.append(_describe_consumer_offsets(image))
+        else:
+            topics = [self._one_topic(name, image, failures) for name in request.topics]
+        brokers = []
+        for broker in image.brokers.values():
+            if not broker.fenced:
+                endpoint = broker.endpoint(context.listener_name)
+                brokers.append(
+                    BrokerMetadata(node_id=broker.node_id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
+                )
+        return MetadataResponse(
+            cluster_id=image.cluster_id,
+            controller_id=image.controller_id,
+            offset=image.offset,
+            brokers=tuple(brokers),
+            topics=tuple(topics),
+        )
+
+    def _one_topic(self, name: str, image: MetadataImage, failures: dict[str, BarnabasError]) -> TopicMetadata:
+        topic = image.topics.get(name)
+        if topic is not None:
+            return _describe(topic, image)
+        if name == CONSUMER_OFFSETS_TOPIC:
+            return _describe_consumer_offsets(image)
+        failure = failures.get(name)
+        if failure is None:
+            try:
+                check_topic_name(name)
+            except BarnabasError as error:
+                failure = error
+        if failure is not None:
+            return TopicMetadata(error=failure.code, name=name, message=failure.message)
+        return TopicMetadata(
+            error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            name=name,
+            message=f"there is no topic {name!r}; create it: barnabas topic create {name}",
+        )
+
+
+def _describe(topic: TopicImage, image: MetadataImage) -> TopicMetadata:
+    return TopicMetadata(
+        error=ErrorCode.NONE,
+        name=topic.name,
+        topic_id=topic.topic_id,
+        internal=topic.name in INTERNAL_TOPICS,
+        partitions=tuple(_describe_partition(partition, image) for partition in topic.partitions),
+    )
+
+
+def _describe_partition(partition: PartitionImage, image: MetadataImage) -> PartitionMetadata:
+    brokers = image.brokers
+    offline = tuple(node for node in partition.replicas if node not in brokers or brokers[node].fenced)
+    return PartitionMetadata(
+        error=ErrorCode.LEADER_NOT_AVAILABLE if partition.leader == NO_LEADER else ErrorCode.NONE,
+        leader=partition.leader,
+        leader_epoch=partition.leader_epoch,
+        replicas=partition.replicas,
+        isr=partition.isr,
+        offline=offline,
+    )
+
+
+def _describe_consumer_offsets(image: MetadataImage) -> TopicMetadata:
+    """The slots, shown as the topic that Kafka has for them: the coordinator is the leader of its partition."""
+    voters = tuple(sorted(image.brokers))
+    partitions = tuple(
+        PartitionMetadata(
+            error=ErrorCode.NONE if slot.coordinator >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
+            leader=slot.coordinator,
+            leader_epoch=slot.coordinator_epoch,
+            replicas=voters,
+            isr=voters,
+        )
+        for slot in image.slots[:CONSUMER_OFFSETS_PARTITIONS]
+    )
+    return TopicMetadata(error=ErrorCode.NONE, name=CONSUMER_OFFSETS_TOPIC, internal=True, partitions=partitions)

@@ -1,0 +1,92 @@
+"""Produce (key 0): append record batches to partitions that this broker leads.
+
+Versions: 0. Behaviour: a bad batch, a partition that is not ours or too few in-sync replicas are answered per partition;
+the others of the request are appended all the same. acks=0 is never answered; acks=1 once every batch is in this leader's
+log; acks=all once the high watermark has passed every batch.
+"""
+
+from barnabas.log.errors import BarnabasError, ErrorCode, InvalidRequiredAcksError, InvalidTopicError
+from barnabas.log.topic_partition import INTERNAL_TOPICS, TopicPartition
+from barnabas.net.dispatcher import Reply, RequestContext
+from barnabas.net.protocol.requests import ProducePartition, ProduceRequest
+from barnabas.net.protocol.responses import ProducePartitionResponse, ProduceResponse
+from barnabas.net.purgatory import DelayedProduce, Operation
+
+from .services import Services
+
+ACKS_ALL = -1
+VALID_ACKS = frozenset({-1, 0, 1})
+UNCERTAIN = "the batch was appended, but whether the in-sync replicas have it is not known: send it again"
+
+
+class ProduceHandler:
+    def __init__(self, services: Services) -> None:
+        self._replication = services.replication
+
+    def __call__(self, request: ProduceRequest, context: RequestContext, reply: Reply) -> None:
+        """Appends at once, in order of arrival; only the answer may come later."""
+        if request.acks not in VALID_ACKS:
+            raise InvalidRequiredAcksError(f"acks={request.acks} is not known; use 0, 1 or -1 (all)")
+        delayed: DelayedProduce | None = None
+        if request.acks == ACKS_ALL:
+            delayed = DelayedProduce(token=None, client=context, timeout_ms=request.timeout_ms)
+        responses = [self._append(item, request.acks, delayed) for item in request.partitions]
+        if request.acks == 0:
+            context.no_reply()
+        elif delayed is not None and delayed.pending:
+            self._answer_when_committed(delayed, responses, context, reply)
+        else:
+            reply(ProduceResponse(partitions=tuple(responses)))
+
+    def _append(self, item: ProducePartition, acks: int, delayed: DelayedProduce | None) -> ProducePartitionResponse:
+        topic_partition = TopicPartition(item.topic, item.partition)
+        try:
+            if item.topic in INTERNAL_TOPICS:
+                raise InvalidTopicError(
+                    f"{item.topic} is written by the cluster itself; produce to a topic of your own"
+                )
+            if delayed is not None and topic_partition in delayed.pending:
+                raise InvalidTopicError(f"{topic_partition} stands twice in one produce request")
+            partition = self._replication.manager.partition(topic_partition)
+            info, required_offset = self._replication.append(partition, item.records, acks=acks)
+        except BarnabasError as error:
+            leader_id, leader_epoch = self._replication.leader_hint(topic_partition)
+            return ProducePartitionResponse(
+                topic=item.topic,
+                partition=item.partition,
+                error=error.code,
+                message=error.message,
+                leader_id=leader_id,
+                leader_epoch=leader_epoch,
+            )
+        if delayed is not None:
+            delayed.wait_for(topic_partition, required_offset=required_offset, leadership=partition.leadership)
+        return ProducePartitionResponse(topic=item.topic, partition=item.partition, base_offset=info.first_offset)
+
+    def _answer_when_committed(
+        self,
+        delayed: DelayedProduce,
+        responses: list[ProducePartitionResponse],
+        context: RequestContext,
+        reply: Reply,
+    ) -> None:
+        def completed(operation: Operation) -> None:
+            assert isinstance(operation, DelayedProduce)
+            errors = operation.errors
+            if any(errors.values()):
+                reply(ProduceResponse(partitions=tuple(_with_error(response, errors) for response in responses)))
+            else:
+                reply(ProduceResponse(partitions=tuple(responses)))
+
+        delayed.token = completed
+        context.on_disconnect(lambda: self._replication.forget_client(context))
+        self._replication.park(delayed)
+
+
+def _with_error(
+    response: ProducePartitionResponse, errors: dict[TopicPartition, ErrorCode]
+) -> ProducePartitionResponse:
+    code = errors.get(TopicPartition(response.topic, response.partition), ErrorCode.NONE)
+    if code == ErrorCode.NONE:
+        return response
+    return ProducePartitionResponse(topic=response.topic, partition=response.partition, error=code, message=UNCERTAIN)

@@ -1,0 +1,55 @@
+"""Which handler serves which API: the table that a dispatcher is made of."""
+
+from collections.abc import Callable
+
+from barnabas.net.dispatcher import Handler, answering
+from barnabas.net.protocol.api_keys import ApiKey
+
+from .cluster import ClusterHandlers
+from .configs import ConfigHandlers
+from .controller import ControllerHandlers
+from .fetch import FetchHandler
+from .groups import GroupHandlers
+from .metadata import MetadataHandler
+from .offsets import OffsetHandlers
+from .produce import ProduceHandler
+from .services import Services
+from .topics import TopicHandlers
+
+
+def build_handlers(services: Services, *, shut_down: Callable[[], None]) -> dict[ApiKey, Handler]:
+    topics = TopicHandlers(services)
+    cluster = ClusterHandlers(services, shut_down=shut_down)
+    controller = ControllerHandlers(services)
+    configs = ConfigHandlers(services)
+    groups = GroupHandlers(services)
+    offsets = OffsetHandlers(services)
+    return {
+        ApiKey.PRODUCE: ProduceHandler(services),
+        ApiKey.FETCH: FetchHandler(services),
+        ApiKey.LIST_OFFSETS: offsets.list_offsets,
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.end_of_epoch,
+        ApiKey.DELETE_RECORDS: offsets.delete_records,
+        ApiKey.METADATA: answering(MetadataHandler(services)),
+        ApiKey.CREATE_TOPIC: answering(topics.create, survives_disconnect=True),
+        ApiKey.DELETE_TOPIC: answering(topics.delete, survives_disconnect=True),
+        ApiKey.ADD_PARTITIONS: answering(topics.add_partitions, survives_disconnect=True),
+        ApiKey.ASSIGN_REPLICAS: answering(topics.assign_replicas, survives_disconnect=True),
+        ApiKey.ELECT_LEADER: answering(topics.elect_leader, survives_disconnect=True),
+        ApiKey.DESCRIBE_CONFIGS: answering(configs.describe),
+        ApiKey.ALTER_CONFIG: answering(configs.alter, survives_disconnect=True),
+        ApiKey.DESCRIBE_CLUSTER: answering(cluster.describe_cluster),
+        ApiKey.DESCRIBE_QUORUM: answering(cluster.describe_quorum),
+        ApiKey.UNREGISTER_BROKER: answering(cluster.unregister, survives_disconnect=True),
+        ApiKey.BROKER_SHUTDOWN: answering(cluster.shut_down),
+        ApiKey.CONTROLLER_CALL: answering(controller.call, survives_disconnect=True),
+        ApiKey.METADATA_FEED: answering(controller.feed),
+        ApiKey.FIND_COORDINATOR: answering(groups.find_coordinator),
+        ApiKey.CONSUMER_GROUP_HEARTBEAT: answering(groups.heartbeat),
+        ApiKey.OFFSET_COMMIT: answering(groups.commit_offsets, survives_disconnect=True),
+        ApiKey.OFFSET_FETCH: answering(groups.fetch_offsets),
+        ApiKey.LIST_GROUPS: answering(groups.list_groups),
+        ApiKey.DESCRIBE_GROUPS: answering(groups.describe_group),
+        ApiKey.DELETE_GROUP: answering(groups.delete_group, survives_disconnect=True),
+        ApiKey.RESET_OFFSETS: answering(groups.reset_offsets, survives_disconnect=True),
+    }

@@ -1,0 +1,21 @@
+"""What handlers may use: the parts of a broker, put together by `net.broker` and handed to every handler."""
+
+from dataclasses import dataclass
+
+from barnabas.net.broker_to_controller import ControllerChannel
+from barnabas.net.clock import Clock
+from barnabas.net.config import BrokerConfig
+from barnabas.net.group_service import GroupService
+from barnabas.net.metadata_service import MetadataService
+from barnabas.net.replication_service import ReplicationService
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    node_id: int
+    config: BrokerConfig
+    clock: Clock
+    metadata: MetadataService
+    controller: ControllerChannel
+    replication: ReplicationService
+    groups: GroupService

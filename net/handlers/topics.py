@@ -1,0 +1,87 @@
+"""CreateTopic (19), DeleteTopic (20), AddPartitions (37), AssignReplicas (45), ElectLeader (43): asked of any broker.
+
+Versions: 0. Behaviour: forwarded to the active controller; the answer leaves once the change is committed *and* this
+broker's own image shows it, so that whoever asked here sees it here. Differs from Kafka: one topic per request.
+"""
+
+from barnabas.kraft.requests import (
+    AddPartitions,
+    AssignReplicas,
+    ControllerRequest,
+    CreateTopic,
+    DeleteTopic,
+    Done,
+    ElectLeader,
+    TopicCreated,
+)
+from barnabas.net.dispatcher import RequestContext
+from barnabas.net.protocol.requests import (
+    AddPartitionsRequest,
+    AssignReplicasRequest,
+    CreateTopicRequest,
+    DeleteTopicRequest,
+    ElectLeaderRequest,
+)
+from barnabas.net.protocol.responses import CreateTopicResponse, EmptyResponse
+
+from .services import Services
+
+CHANGE_TIMEOUT_MS = 30_000
+
+
+class TopicHandlers:
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def create(self, request: CreateTopicRequest, context: RequestContext) -> CreateTopicResponse:
+        created = await self._services.controller.call(
+            CreateTopic(
+                name=request.name,
+                partition_count=request.partition_count,
+                replication_factor=request.replication_factor,
+                assignment=request.assignment,
+                configs=request.configs,
+                validate_only=request.validate_only,
+            ),
+            timeout_ms=min(request.timeout_ms, CHANGE_TIMEOUT_MS),
+        )
+        assert isinstance(created, TopicCreated)
+        if not request.validate_only:
+            await self._services.metadata.wait_for_offset(created.offset, timeout_ms=CHANGE_TIMEOUT_MS)
+        return CreateTopicResponse(
+            name=created.name,
+            topic_id=created.topic_id,
+            partition_count=created.partition_count,
+            replication_factor=created.replication_factor,
+        )
+
+    async def delete(self, request: DeleteTopicRequest, context: RequestContext) -> EmptyResponse:
+        return await self._change(DeleteTopic(name=request.name))
+
+    async def add_partitions(self, request: AddPartitionsRequest, context: RequestContext) -> EmptyResponse:
+        return await self._change(
+            AddPartitions(
+                name=request.name,
+                total_count=request.total_count,
+                assignment=request.assignment,
+                validate_only=request.validate_only,
+            )
+        )
+
+    async def assign_replicas(self, request: AssignReplicasRequest, context: RequestContext) -> EmptyResponse:
+        return await self._change(
+            AssignReplicas(topic=request.topic, partition=request.partition, replicas=request.replicas)
+        )
+
+    async def elect_leader(self, request: ElectLeaderRequest, context: RequestContext) -> EmptyResponse:
+        return await self._change(
+            ElectLeader(
+                topic=request.topic, partition=request.partition, target=request.target, unclean=request.unclean
+            )
+        )
+
+    async def _change(self, request: ControllerRequest) -> EmptyResponse:
+        done = await self._services.controller.call(request, timeout_ms=CHANGE_TIMEOUT_MS)
+        assert isinstance(done, Done)
+        await self._services.metadata.wait_for_offset(done.offset, timeout_ms=CHANGE_TIMEOUT_MS)
+        return EmptyResponse()

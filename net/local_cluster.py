@@ -1,0 +1,291 @@
+"""A cluster of broker processes on one machine: their folders, ports, start, supervision and end.
+
+Layout of the folder: `<n>/server.properties`, `<n>/broker.log`, `<n>/broker.pid`, `<n>/data/` for node n, and `up.pid` of
+the process that watches over them. Nothing is ever restarted: who kills a broker on purpose wants to see what happens.
+This module imports only what it needs to start processes; the time until a cluster is ready begins here.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+DEFAULT_FOLDER: Final = "barnabas-data"
+MAX_BROKERS: Final = 100  # of one machine; each is a process of tens of megabytes
+USUAL_VOTERS: Final = 3
+STOP_TIMEOUT_S: Final = 35.0  # a little more than controlled.shutdown.timeout.ms
+LAST_LINES: Final = 8  # of a log, shown when its broker dies
+LAST_BYTES: Final = 16 * 1024
+POLL_INTERVAL_S: Final = 0.02
+# -P: a file of the user's folder must never stand in for a module of Python's.
+LAUNCHER: Final = (sys.executable, "-P", "-m", "barnabas", "broker", "start", "--config")
+_LOOPBACK: Final = "127.0.0.1"
+LOG_LEVEL_VARIABLE: Final = "BARNABAS_LOG_LEVEL"
+_PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
+
+
+class ClusterError(OSError):
+    """The cluster cannot be started or stopped; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePorts:
+    """The three ports of a node."""
+
+    client: int
+    quorum: int
+    admin: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is to be started."""
+
+    folder: Path
+    broker_count: int
+    base_port: int = 9092  # 0: ports that are free now
+    voter_count: int | None = None  # None: all up to three brokers, then three
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    die_with_parent: bool = False
+    launcher: tuple[str, ...] = LAUNCHER  # the path of the configuration is appended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broker:
+    """One process that was started here."""
+
+    node_id: int
+    folder: Path
+    address: str
+    process: subprocess.Popen[bytes]
+
+
+def start(plan: Plan) -> list[Broker]:
+    """Write the configurations and start all brokers at once. Raises ClusterError, and then none of them runs."""
+    if not 1 <= plan.broker_count <= MAX_BROKERS:
+        raise ClusterError(f"-n {plan.broker_count}: give 1 to {MAX_BROKERS} brokers")
+    _refuse_running(plan.folder)
+    voter_count = _voter_count(plan)
+    ports = _ports(plan)
+    voters = ",".join(f"{node}@{_LOOPBACK}:{ports[node].quorum}" for node in range(voter_count))
+    brokers: list[Broker] = []
+    try:
+        for node_id, node_ports in enumerate(ports):
+            brokers.append(_start_broker(plan, node_id, node_ports, voters))
+    except BaseException:
+        stop(brokers, timeout_s=0)
+        raise
+    return brokers
+
+
+def restart(broker: Broker, *, die_with_parent: bool = False) -> Broker:
+    """Start a broker again that has ended, with the configuration that it was started with."""
+    assert broker.process.poll() is not None, f"broker {broker.node_id} still runs"
+    process = _launch(LAUNCHER, broker.folder, die_with_parent=die_with_parent)
+    return replace(broker, process=process)
+
+
+def stop(brokers: Sequence[Broker], timeout_s: float = STOP_TIMEOUT_S) -> None:
+    """Controlled shutdown of all; whoever has not ended in time is killed."""
+    for broker in brokers:
+        if broker.process.poll() is None:
+            broker.process.terminate()
+    deadline_s = time.monotonic() + timeout_s
+    for broker in brokers:
+        try:
+            broker.process.wait(max(deadline_s - time.monotonic(), 0))
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+            deadline_s = time.monotonic()  # a second Ctrl-C: the user does not want to wait for the others either
+            broker.process.kill()
+            broker.process.wait()
+        (broker.folder / "broker.pid").unlink(missing_ok=True)
+
+
+def stop_folder(folder: Path, timeout_s: float = STOP_TIMEOUT_S) -> list[int]:
+    """Stop whatever runs from this folder, whoever started it. Returns the process ids that were stopped."""
+    stopped: list[int] = []
+    watcher = read_pid_file(folder / "up.pid")
+    if watcher is not None:
+        # It stops its brokers itself, in order; what it leaves behind is stopped below.
+        stopped.append(watcher)
+        _end_process(folder / "up.pid", watcher, timeout_s)
+    brokers = {path: pid for path in sorted(folder.glob("*/broker.pid")) if (pid := read_pid_file(path)) is not None}
+    for pid in brokers.values():
+        os.kill(pid, signal.SIGTERM)
+    deadline_s = time.monotonic() + timeout_s
+    for path, pid in brokers.items():
+        _end_process(path, pid, max(deadline_s - time.monotonic(), 0), told=True)
+        stopped.append(pid)
+    return stopped
+
+
+def _end_process(pid_file: Path, pid: int, timeout_s: float, *, told: bool = False) -> None:
+    if not told:
+        os.kill(pid, signal.SIGTERM)
+    deadline_s = time.monotonic() + timeout_s
+    while read_pid_file(pid_file) == pid and time.monotonic() < deadline_s:
+        time.sleep(POLL_INTERVAL_S)
+    if read_pid_file(pid_file) == pid:
+        os.kill(pid, signal.SIGKILL)
+    pid_file.unlink(missing_ok=True)
+
+
+def last_lines(broker: Broker) -> list[str]:
+    """The end of a broker's log."""
+    try:
+        with (broker.folder / "broker.log").open("rb") as log:
+            log.seek(max(log.seek(0, os.SEEK_END) - LAST_BYTES, 0))
+            return log.read().decode(errors="replace").splitlines()[-LAST_LINES:]
+    except OSError:
+        return []
+
+
+def write_pid_file(path: Path, pid: int) -> None:
+    """Remember a process by its id and its start: ids are used again, pairs are not."""
+    path.write_text(f"{pid} {_started(pid)}\n", encoding="utf-8")
+
+
+def read_pid_file(path: Path) -> int | None:
+    """The process id, if that very process still runs; None otherwise. Never the id of a stranger."""
+    try:
+        pid_text, started = path.read_text(encoding="utf-8").split()
+        pid = int(pid_text)
+    except (OSError, ValueError):
+        return None
+    return pid if started == _started(pid) != "-" else None
+
+
+def _started(pid: int) -> str:
+    """When the process started, in whatever unit the system counts; "-" where no such process runs."""
+    try:
+        # The name may contain anything, so fields are counted from the last parenthesis: state is 3, starttime 22.
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        return "-" if fields[0] == "Z" else fields[19]
+    except OSError:
+        if Path("/proc/self/stat").exists():
+            return "-"
+    asked = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return "_".join(asked.stdout.split()) or "-"
+
+
+def _refuse_running(folder: Path) -> None:
+    for path in (folder / "up.pid", *folder.glob("*/broker.pid")):
+        pid = read_pid_file(path)
+        if pid is not None:
+            raise ClusterError(
+                f"a cluster runs from {folder} already (process {pid}); stop it with `barnabas down --dir {folder}`"
+            )
+
+
+def _voter_count(plan: Plan) -> int:
+    """The voters of a cluster are fixed when it first starts, so a folder that has one keeps its number."""
+    known = sorted(int(path.parent.name) for path in plan.folder.glob("[0-9]*/server.properties"))
+    if known and len(known) > plan.broker_count:
+        raise ClusterError(
+            f"{plan.folder} holds a cluster of {len(known)} brokers; start it with -n {len(known)}, or use another --dir"
+        )
+    before = _voters_before(plan.folder)
+    wanted = plan.voter_count if plan.voter_count is not None else before or min(plan.broker_count, USUAL_VOTERS)
+    if not 1 <= wanted <= plan.broker_count:
+        raise ClusterError(f"--voters {wanted}: give 1 to {plan.broker_count}, the number of brokers")
+    if before and wanted != before:
+        raise ClusterError(
+            f"{plan.folder} holds a cluster with {before} voters; leave --voters out, or use another --dir"
+        )
+    return wanted
+
+
+def _voters_before(folder: Path) -> int:
+    try:
+        lines = (folder / "0" / "server.properties").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return 0
+    return next((line.count("@") for line in lines if line.startswith("controller.quorum.voters=")), 0)
+
+
+def _ports(plan: Plan) -> list[NodePorts]:
+    if plan.base_port == 0:
+        return _free_ports(plan.broker_count)
+    last = plan.base_port + 10 * (plan.broker_count - 1) + 2
+    if not 0 < plan.base_port <= last <= 65_535:
+        raise ClusterError(
+            f"--port {plan.base_port}: the ports {plan.base_port} to {last} must lie between 1 and 65535"
+        )
+    bases = [plan.base_port + 10 * node for node in range(plan.broker_count)]
+    ports = [NodePorts(client=base, quorum=base + 1, admin=base + 2) for base in bases]
+    for port in (number for item in ports for number in (item.client, item.quorum, item.admin)):
+        _refuse_taken(port)
+    return ports
+
+
+def _free_ports(broker_count: int) -> list[NodePorts]:
+    """All are held at the same time before any is let go, so that no two are equal."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.create_server((_LOOPBACK, 0))) for _ in range(3 * broker_count)]
+        numbers = iter([item.getsockname()[1] for item in sockets])
+    return [NodePorts(client=a, quorum=b, admin=c) for a, b, c in zip(numbers, numbers, numbers, strict=True)]
+
+
+def _refuse_taken(port: int) -> None:
+    """Better one clear line here than the same failure in the log of a broker."""
+    try:
+        socket.create_server((_LOOPBACK, port)).close()
+    except OSError as error:
+        raise ClusterError(
+            f"port {port} cannot be used ({error.strerror}); choose others with --port PORT, 0 for free ones"
+        ) from error
+
+
+def _start_broker(plan: Plan, node_id: int, ports: NodePorts, voters: str) -> Broker:
+    folder = plan.folder.absolute() / str(node_id)
+    (folder / "data").mkdir(parents=True, exist_ok=True)
+    address = f"{_LOOPBACK}:{ports.client}"
+    values = {
+        "node.id": str(node_id),
+        "listeners": f"PLAINTEXT://{address}",
+        "admin.listener": f"{_LOOPBACK}:{ports.admin}",
+        "controller.quorum.voters": voters,
+        "log.dirs": str(folder / "data"),
+        "default.replication.factor": str(min(plan.broker_count, 3)),
+        **plan.overrides,
+    }
+    config = folder / "server.properties"
+    config.write_text("".join(f"{key}={value}\n" for key, value in values.items()), encoding="utf-8")
+    process = _launch(plan.launcher, folder, die_with_parent=plan.die_with_parent)
+    return Broker(node_id=node_id, folder=folder, address=address, process=process)
+
+
+def _launch(launcher: tuple[str, ...], folder: Path, *, die_with_parent: bool) -> "subprocess.Popen[bytes]":
+    with (folder / "broker.log").open("ab") as log:
+        process = subprocess.Popen(
+            [*launcher, str(folder / "server.properties")],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=_environment(),
+            start_new_session=True,  # Ctrl-C is for the parent, which then stops them in order
+            preexec_fn=_die_with_parent if die_with_parent and sys.platform == "linux" else None,
+        )
+    write_pid_file(folder / "broker.pid", process.pid)
+    return process
+
+
+def _environment() -> dict[str, str]:
+    """Ours without configuration: BARNABAS_LOG_DIRS of the user's shell would put all brokers into one folder."""
+    return {
+        key: value for key, value in os.environ.items() if key == LOG_LEVEL_VARIABLE or not key.startswith("BARNABAS_")
+    }
+
+
+def _die_with_parent() -> None:
+    """Runs in the child: where the parent is killed with -9, the kernel asks the child to stop."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

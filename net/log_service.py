@@ -1,0 +1,110 @@
+"""The logs of a broker as replication wants them, and their upkeep: retention, checkpoints, flushes, configuration.
+
+Upkeep that only touches the disk runs in the executor; what changes a log's structure runs in the loop, a little at a time.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from barnabas.kraft.metadata_node import MetadataPublication
+from barnabas.log.config import LogConfig
+from barnabas.log.errors import BarnabasError, InconsistentClusterIdError, StorageError
+from barnabas.log.log_manager import LogManager
+from barnabas.log.partition_log import PartitionLog
+from barnabas.log.topic_partition import TopicPartition
+
+from .clock import Clock
+from .config import BrokerConfig
+from .metadata_service import MetadataService
+
+logger = logging.getLogger("barnabas.log")
+
+UPKEEP_INTERVAL_MS = 1_000
+
+
+class LogService:
+    """Creates, finds and deletes logs with the topic's configuration, and looks after them."""
+
+    def __init__(
+        self,
+        *,
+        logs: LogManager,
+        metadata: MetadataService,
+        config: BrokerConfig,
+        clock: Clock,
+        fatal: Callable[[str], None],
+    ) -> None:
+        self._logs = logs
+        self._metadata = metadata
+        self._config = config
+        self._clock = clock
+        self._fatal = fatal
+        self._defaults = LogConfig.from_map(config.topic_defaults())
+
+    # --- what replication asks for (log.replication.ports.Logs) -------------------------------------------------------
+
+    def create_log(self, topic_partition: TopicPartition, topic_id: str) -> PartitionLog:
+        log = self._logs.get_or_create(
+            topic_partition,
+            topic_id=topic_id,
+            config=self._config_of(topic_partition.topic),
+            now_ms=self._clock.wall_ms(),
+        )
+        log.update_config(self._config_of(topic_partition.topic))
+        return log
+
+    def get(self, topic_partition: TopicPartition) -> PartitionLog | None:
+        return self._logs.get(topic_partition)
+
+    def delete(self, topic_partition: TopicPartition) -> None:
+        self._logs.delete(topic_partition, now_ms=self._clock.wall_ms())
+
+    def _config_of(self, topic: str) -> LogConfig:
+        overrides = self._metadata.image.topic_configs.get(topic, {})
+        try:
+            return LogConfig.from_map(overrides, self._defaults)
+        except BarnabasError as error:
+            # The controller checks what it takes; a value that a newer version took must not stop this broker.
+            logger.error("topic=%s keeps the defaults: %s", topic, error)
+            return self._defaults
+
+    # --- metadata -----------------------------------------------------------------------------------------------------
+
+    def published(self, publication: MetadataPublication) -> None:
+        cluster_id = publication.image.cluster_id
+        if cluster_id and self._logs.cluster_id != cluster_id:
+            try:
+                self._logs.join_cluster(cluster_id)
+            except (InconsistentClusterIdError, StorageError) as error:
+                self._fatal(error.message)
+                return
+        if publication.changes.topic_configs:
+            for topic_partition, log in self._logs.logs.items():
+                if topic_partition.topic in publication.changes.topic_configs:
+                    log.update_config(self._config_of(topic_partition.topic))
+
+    # --- upkeep -------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Look after the logs until cancelled. One trouble is logged and met again at the next round."""
+        loop = asyncio.get_running_loop()
+        config = self._config
+        checkpoint_ms = config.replica_high_watermark_checkpoint_interval_ms
+        next_checkpoint_ms = self._clock.now_ms() + checkpoint_ms
+        next_retention_ms = self._clock.now_ms() + config.log_retention_check_interval_ms
+        while True:
+            await asyncio.sleep(min(UPKEEP_INTERVAL_MS, checkpoint_ms) / 1000)
+            now_ms = self._clock.now_ms()
+            wall_ms = self._clock.wall_ms()
+            try:
+                await loop.run_in_executor(None, self._logs.flush_due, wall_ms)
+                if now_ms >= next_retention_ms:
+                    next_retention_ms = now_ms + config.log_retention_check_interval_ms
+                    self._logs.run_retention(wall_ms)
+                await loop.run_in_executor(None, self._logs.remove_due, wall_ms)
+                if now_ms >= next_checkpoint_ms:
+                    next_checkpoint_ms = now_ms + checkpoint_ms
+                    self._logs.checkpoint()
+            except StorageError as error:
+                logger.error("upkeep failed: %s", error)

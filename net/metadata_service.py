@@ -1,0 +1,104 @@
+"""The broker's view of the cluster metadata: the newest image, who leads, and whoever wants to hear of changes.
+
+Lives in the broker's loop. Where the metadata comes from (a quorum in a thread of its own, the same loop in simulation, or a
+feed from a voter) is the business of a `MetadataSource`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from barnabas.kraft.image import MetadataImage
+from barnabas.kraft.metadata_feed import MetadataFeed
+from barnabas.kraft.metadata_node import MetadataPublication
+from barnabas.kraft.quorum import Leadership
+from barnabas.kraft.records import Record
+from barnabas.kraft.requests import ControllerRequest
+from barnabas.log.errors import RequestTimedOutError
+
+logger = logging.getLogger("barnabas.metadata")
+
+Subscriber = Callable[[MetadataPublication], None]
+NO_LEADERSHIP = Leadership(leader_id=None, term=0, is_self=False)
+
+
+class MetadataSource(Protocol):
+    """Where publications come from, and where requests to a controller in this process go."""
+
+    async def start(self, publish: Subscriber) -> None: ...
+
+    async def submit(self, request: ControllerRequest) -> object:
+        """Ask the controller of this node. Raises NotControllerError where it is not active."""
+
+    async def slot_snapshot(self, slot: int) -> tuple[int, list[Record]]:
+        """The records that rebuild a slot, and the metadata offset that they stand for."""
+
+    async def feed(self, after_offset: int, max_bytes: int) -> MetadataFeed:
+        """What an observer is missing. Raises NotControllerError on a node that holds no quorum log."""
+
+    def broker_address(self, node_id: int) -> tuple[str, int] | None:
+        """Where a voter's broker is reached, as the quorum's own connections learned it: needed before registration."""
+
+    async def close(self) -> None: ...
+
+
+class MetadataService:
+    """Keeps the newest image, and tells subscribers of every publication in order."""
+
+    def __init__(self, source: MetadataSource) -> None:
+        self.source = source
+        self.image = MetadataImage()
+        self.leadership = NO_LEADERSHIP
+        self.is_active_controller = False
+        self._subscribers: list[Subscriber] = []
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """Subscribers are called synchronously, in order of subscription, and must not raise."""
+        self._subscribers.append(subscriber)
+
+    async def start(self) -> None:
+        await self.source.start(self._published)
+
+    async def close(self) -> None:
+        for _, waiter in self._waiters:
+            waiter.cancel()
+        self._waiters.clear()
+        await self.source.close()
+
+    def _published(self, publication: MetadataPublication) -> None:
+        if publication.leader.leader_id != self.leadership.leader_id:
+            logger.info("quorum leader=%s term=%d", publication.leader.leader_id, publication.leader.term)
+        self.image = publication.image
+        self.leadership = publication.leader
+        self.is_active_controller = publication.is_active_controller
+        for subscriber in self._subscribers:
+            subscriber(publication)
+        self._wake()
+
+    def _wake(self) -> None:
+        if not self._waiters:
+            return
+        still: list[tuple[int, asyncio.Future[None]]] = []
+        for offset, waiter in self._waiters:
+            if waiter.done():
+                continue
+            if self.image.offset >= offset:
+                waiter.set_result(None)
+            else:
+                still.append((offset, waiter))
+        self._waiters = still
+
+    async def wait_for_offset(self, offset: int, *, timeout_ms: int) -> None:
+        """Return once the image has reached `offset`, so that a caller sees what it was told. Raises RequestTimedOutError."""
+        if self.image.offset >= offset:
+            return
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append((offset, waiter))
+        try:
+            await asyncio.wait_for(waiter, timeout_ms / 1000)
+        except TimeoutError:
+            raise RequestTimedOutError(
+                f"the change is committed at metadata offset {offset}, but this broker is still at {self.image.offset}"
+            ) from None

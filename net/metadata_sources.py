@@ -1,0 +1,100 @@
+"""Makes the metadata source that a broker's configuration asks for: a voter's quorum, or the feed of an observer."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import cast
+
+from barnabas.kraft.controller import Controller
+from barnabas.kraft.group_slots import GroupSlots
+from barnabas.kraft.group_state import GroupState
+from barnabas.kraft.metadata_node import MetadataNode
+from barnabas.kraft.raft_config import RaftTiming, SnapshotPolicy
+from barnabas.kraft.raft_network import LoopNetwork, RaftNetwork
+from barnabas.kraft.raft_quorum import RaftQuorum
+
+from .broker import Broker
+from .core_settings import check_broker_config, check_topic_config, controller_settings
+from .metadata_observer import MetadataObserver
+from .metadata_service import MetadataSource, Subscriber
+from .quorum_directory import QuorumDirectory
+from .quorum_source import QuorumHost, ThreadHost, VoterMetadata, encode_address
+
+DISK_THREADS = 2  # one for the journal's fdatasync, one for a snapshot: packing it must not hold up a commit
+
+
+def _disk_threads() -> Executor:
+    return ThreadPoolExecutor(max_workers=DISK_THREADS, thread_name_prefix="quorum-disk")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumPorts:
+    """The outside world of the quorum, as it is in a real process; simulation hands in its own."""
+
+    host: Callable[[], QuorumHost] = ThreadHost
+    network: Callable[[], RaftNetwork] = LoopNetwork
+    executor: Callable[[], Executor] = _disk_threads
+    timing: RaftTiming | None = None
+    snapshot_policy: SnapshotPolicy | None = None
+
+
+def build_source(broker: Broker, ports: QuorumPorts | None = None) -> MetadataSource:
+    """A voter's source for a node among `controller.quorum.voters`, an observer's for any other."""
+    ports = ports or QuorumPorts()
+    voters = broker.config.voters()
+    if broker.node_id in {voter.node_id for voter in voters}:
+        return VoterMetadata(
+            node_id=broker.node_id,
+            host=ports.host(),
+            build_node=lambda publish: _build_node(broker, publish),
+            build_quorum=lambda loop, node: _build_quorum(broker, ports, loop, node),
+        )
+    return MetadataObserver(
+        node_id=broker.node_id,
+        build_node=lambda publish: _build_node(broker, publish),
+        directory=QuorumDirectory(voters=voters, network=ports.network()),
+        pool=broker.pool,
+        rng=broker.ports.rng,
+    )
+
+
+def _build_node(broker: Broker, publish: Subscriber) -> MetadataNode:
+    return MetadataNode(
+        node_id=broker.node_id,
+        controller=Controller(
+            settings=controller_settings(broker.config),
+            rng=broker.ports.rng,
+            check_topic_config=check_topic_config,
+            check_broker_config=check_broker_config,
+        ),
+        new_groups=cast(Callable[[], GroupState], GroupSlots),
+        publish=publish,
+        fatal=broker.ports.fatal,
+        rng=broker.ports.rng,
+    )
+
+
+def _build_quorum(
+    broker: Broker, ports: QuorumPorts, loop: asyncio.AbstractEventLoop, node: MetadataNode
+) -> RaftQuorum:
+    inter_broker = next(
+        endpoint for endpoint in broker.advertised() if endpoint.listener == broker.config.inter_broker_listener()
+    )
+    return RaftQuorum(
+        node_id=broker.node_id,
+        voters={voter.node_id: (voter.host, voter.port) for voter in broker.config.voters()},
+        directory=broker.config.metadata_folder(),
+        storage=broker.ports.files,
+        network=ports.network(),
+        executor=ports.executor(),
+        loop=loop,
+        rng=broker.ports.rng,
+        clock=loop.time,
+        listener=node,
+        fatal=broker.ports.fatal,
+        cluster_id=broker.logs.cluster_id or "",
+        broker_endpoint=encode_address(inter_broker.host, inter_broker.port),
+        timing=ports.timing,
+        snapshot_policy=ports.snapshot_policy,
+    )

@@ -1,0 +1,60 @@
+"""What a broker counts about itself, as samples for `/metrics`. Names end in their unit, counters in `_total`."""
+
+from collections.abc import Iterator, Sequence
+
+from .admin.backend import Sample
+from .broker import Broker
+from .protocol.api_keys import ApiKey
+
+
+def samples(broker: Broker) -> Sequence[Sample]:
+    """All of the broker's own metrics (`barnabas_*`); those of topics and groups are made from the metadata."""
+    return [*_cluster(broker), *_replicas(broker), *_network(broker)]
+
+
+def _gauge(name: str, text: str, value: float, **labels: str) -> Sample:
+    return Sample(name=f"barnabas_{name}", type="gauge", help=text, value=value, labels=labels)
+
+
+def _counter(name: str, text: str, value: float, **labels: str) -> Sample:
+    return Sample(name=f"barnabas_{name}_total", type="counter", help=text, value=value, labels=labels)
+
+
+def _cluster(broker: Broker) -> Iterator[Sample]:
+    metadata = broker.metadata
+    yield _gauge("metadata_offset", "Quorum index up to which this broker knows the metadata.", metadata.image.offset)
+    yield _gauge("quorum_term", "Term of the quorum as this broker knows it.", metadata.leadership.term)
+    yield _gauge("active_controller", "1 on the broker whose controller decides.", metadata.is_active_controller)
+    yield _gauge("broker_fenced", "1 while the controller has fenced this broker.", broker.lifecycle.fenced)
+    yield _gauge("group_slots_hosted", "Coordinator slots that this broker hosts.", len(broker.groups.machines()))
+
+
+def _replicas(broker: Broker) -> Iterator[Sample]:
+    counts = broker.replication.manager.counts()
+    yield _gauge("partitions", "Replicas on this broker.", counts.partitions)
+    yield _gauge("leaders", "Partitions that this broker leads.", counts.leaders)
+    yield _gauge("under_replicated_partitions", "Led here, with replicas out of sync.", counts.under_replicated)
+    yield _gauge("under_min_isr_partitions", "Led here, refusing acks=all.", counts.under_min_isr)
+    yield _gauge("offline_partitions", "Replicas here whose storage failed.", counts.offline)
+    yield _counter("isr_expands", "Proposals that added a replica to an ISR.", counts.isr_expands)
+    yield _counter("isr_shrinks", "Proposals that took a replica out of an ISR.", counts.isr_shrinks)
+    yield _gauge("parked_requests", "Requests that wait in purgatory.", len(broker.replication.purgatory))
+    size = sum(log.size_bytes for log in broker.logs.logs.values())
+    yield _gauge("log_size_bytes", "Bytes of all logs of this broker.", size)
+
+
+def _network(broker: Broker) -> Iterator[Sample]:
+    for listener, server in broker.servers.items():
+        metrics = server.metrics
+        yield _gauge("connections", "Open connections.", server.connection_count, listener=listener)
+        yield _counter("bytes_received", "Bytes received.", metrics.bytes_in, listener=listener)
+        yield _counter("bytes_sent", "Bytes sent.", metrics.bytes_out, listener=listener)
+        yield _counter("request_errors", "Requests answered by an error.", metrics.errors, listener=listener)
+        yield _counter("connections_accepted", "Connections taken.", metrics.connections_accepted, listener=listener)
+        yield _counter(
+            "connections_refused", "Connections over a limit.", metrics.connections_refused, listener=listener
+        )
+        yield _counter("strangers", "Connections that spoke no protocol of ours.", metrics.strangers, listener=listener)
+        for api, count in metrics.requests.items():
+            name = ApiKey(api).name.lower()
+            yield _counter("requests", "Requests by API.", count, listener=listener, api=name)

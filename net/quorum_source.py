@@ -1,0 +1,214 @@
+"""Metadata of a voter: its quorum and the state machine above it, wherever they run.
+
+In a broker they live in a thread with a loop of its own, so that a busy broker delays no heartbeat and no vote; in simulation
+they share the broker's loop. Everything crosses by `QuorumHost.post` and `post_back`, one hop for each batch.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from barnabas.kraft.metadata_feed import MetadataFeed
+from barnabas.kraft.metadata_node import MetadataNode, MetadataPublication
+from barnabas.kraft.raft_quorum import RaftQuorum
+from barnabas.kraft.raft_thread import RaftThread
+from barnabas.kraft.records import Record
+from barnabas.kraft.requests import ControllerRequest
+from barnabas.log.errors import BarnabasError
+
+from .metadata_service import Subscriber
+
+logger = logging.getLogger("barnabas.metadata")
+
+BuildQuorum = Callable[[asyncio.AbstractEventLoop], RaftQuorum]
+Work = Callable[[], object]
+Result = TypeVar("Result")
+
+MIN_TICK_INTERVAL_MS = 5  # maintenance that is due at once still leaves the quorum's loop to others in between
+MAX_TICK_INTERVAL_MS = 250  # a controller that has just been activated is looked after at the latest then
+
+
+class QuorumHost(Protocol):
+    """Where the quorum runs."""
+
+    async def start(self, build: BuildQuorum) -> None: ...
+    def post(self, work: Work) -> None:
+        """Run `work` in the quorum's loop, in order."""
+
+    def post_back(self, work: Work) -> None:
+        """Run `work` in the broker's loop, in order. Called in the quorum's loop."""
+
+    async def stop(self) -> None: ...
+
+
+class ThreadHost:
+    """The quorum in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._thread: RaftThread | None = None
+
+    async def start(self, build: BuildQuorum) -> None:
+        self._thread = RaftThread(build)
+        await self._loop.run_in_executor(None, self._thread.start)
+
+    def post(self, work: Work) -> None:
+        assert self._thread is not None
+        self._thread.post(lambda _: work())
+
+    def post_back(self, work: Work) -> None:
+        try:
+            self._loop.call_soon_threadsafe(work)
+        except RuntimeError:
+            logger.debug("the broker's loop is closed; a late publication is dropped")
+
+    async def stop(self) -> None:
+        if self._thread is not None:
+            await self._loop.run_in_executor(None, self._thread.stop)
+
+
+class SameLoopHost:
+    """The quorum in the broker's own loop (simulation)."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._quorum: RaftQuorum | None = None
+
+    async def start(self, build: BuildQuorum) -> None:
+        self._quorum = build(self._loop)
+        await self._quorum.start()
+
+    def post(self, work: Work) -> None:
+        self._loop.call_soon(work)
+
+    def post_back(self, work: Work) -> None:
+        self._loop.call_soon(work)
+
+    async def stop(self) -> None:
+        if self._quorum is not None:
+            await self._quorum.close()
+
+
+class VoterMetadata:
+    """A `MetadataSource` over the quorum of this process.
+
+    `build_node` and `build_quorum` run in the quorum's loop; `broker_address_of` reads what a voter told of itself.
+    """
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        host: QuorumHost,
+        build_node: Callable[[Subscriber], MetadataNode],
+        build_quorum: Callable[[asyncio.AbstractEventLoop, MetadataNode], RaftQuorum],
+    ) -> None:
+        self._node_id = node_id
+        self._host = host
+        self._build_node = build_node
+        self._build_quorum = build_quorum
+        self._loop = asyncio.get_running_loop()
+        self._node: MetadataNode | None = None
+        self._quorum: RaftQuorum | None = None
+        self._quorum_loop: asyncio.AbstractEventLoop | None = None
+        self._publish: Subscriber | None = None
+        self._is_closed = False
+
+    async def start(self, publish: Subscriber) -> None:
+        self._publish = publish
+        await self._host.start(self._build)
+        self._host.post(self._tick)
+
+    # --- in the quorum's loop -----------------------------------------------------------------------------------------
+
+    def _build(self, loop: asyncio.AbstractEventLoop) -> RaftQuorum:
+        self._quorum_loop = loop
+        self._node = self._build_node(self._publish_back)
+        self._quorum = self._build_quorum(loop, self._node)
+        self._node.attach(self._quorum)
+        return self._quorum
+
+    def _publish_back(self, publication: MetadataPublication) -> None:
+        self._host.post_back(lambda: self._published(publication))
+
+    def _tick(self) -> None:
+        assert self._node is not None and self._quorum_loop is not None
+        if self._is_closed:
+            return
+        now_ms = _now_ms(self._quorum_loop)
+        self._node.tick(now_ms)
+        deadline_ms = self._node.next_deadline_ms(now_ms)
+        delay_ms = MAX_TICK_INTERVAL_MS if deadline_ms is None else min(deadline_ms - now_ms, MAX_TICK_INTERVAL_MS)
+        self._quorum_loop.call_later(max(delay_ms, MIN_TICK_INTERVAL_MS) / 1000, self._tick)
+
+    # --- in the broker's loop -----------------------------------------------------------------------------------------
+
+    def _published(self, publication: MetadataPublication) -> None:
+        if not self._is_closed and self._publish is not None:
+            self._publish(publication)
+
+    async def submit(self, request: ControllerRequest) -> object:
+        answer: asyncio.Future[object] = self._loop.create_future()
+
+        def settle(told: object) -> None:
+            if answer.done():
+                return
+            if isinstance(told, BarnabasError):
+                answer.set_exception(told)
+            else:
+                answer.set_result(told)
+
+        def decide() -> None:
+            assert self._node is not None and self._quorum_loop is not None
+            now_ms = _now_ms(self._quorum_loop)
+            self._node.submit(request, now_ms, lambda told: self._host.post_back(lambda: settle(told)))
+
+        self._host.post(decide)
+        return await answer
+
+    async def slot_snapshot(self, slot: int) -> tuple[int, list[Record]]:
+        return await self._ask(lambda node: node.slot_snapshot(slot))
+
+    async def feed(self, after_offset: int, max_bytes: int) -> MetadataFeed:
+        return await self._ask(lambda node: node.feed(after_offset, max_bytes))
+
+    async def _ask(self, question: Callable[[MetadataNode], Result]) -> Result:
+        answer: asyncio.Future[Result] = self._loop.create_future()
+
+        def settle(told: Result) -> None:
+            if not answer.done():
+                answer.set_result(told)
+
+        def ask() -> None:
+            assert self._node is not None
+            told = question(self._node)
+            self._host.post_back(lambda: settle(told))
+
+        self._host.post(ask)
+        return await answer
+
+    def broker_address(self, node_id: int) -> tuple[str, int] | None:
+        if self._quorum is None:
+            return None
+        told = self._quorum.broker_endpoint_of(node_id)
+        return decode_address(told) if told else None
+
+    async def close(self) -> None:
+        self._is_closed = True
+        await self._host.stop()
+
+
+def _now_ms(loop: asyncio.AbstractEventLoop) -> int:
+    return int(loop.time() * 1000)
+
+
+def encode_address(host: str, port: int) -> bytes:
+    """A voter's broker address as the quorum's hello carries it."""
+    return f"{host}:{port}".encode()
+
+
+def decode_address(told: bytes) -> tuple[str, int] | None:
+    """None for anything that is no address: it came from a peer."""
+    host, _, port = told.decode("utf-8", "replace").rpartition(":")
+    return (host, int(port)) if host and port.isdigit() else None

@@ -1,0 +1,355 @@
+"""Pulls the partitions that this broker follows from their leaders: one connection and one coroutine per leader broker.
+
+The next fetch is the acknowledgement of the last one, so after data the next request leaves at once: no sleep, no
+task per fetch. Many partitions share one request; those that brought data go to the end of the line, so that none
+starves behind a busy one. What an answer means is decided by `Partition.fetched`; here are only sockets, time and
+errors.
+"""
+
+import asyncio
+import logging
+import struct
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import Final, Protocol
+
+from barnabas.log.errors import BarnabasError, CorruptRecordError, ErrorCode, StorageError
+from barnabas.log.record_batch import HEADER_SIZE, LOG_OVERHEAD, Buffer
+from barnabas.log.replication.effects import Effect, StartFetching, StopFetching
+from barnabas.log.replication.follower import FetchAnswer, FetchPosition
+from barnabas.log.topic_partition import TopicPartition
+
+from .protocol.requests import FetchPartition, FetchRequest, Request
+from .protocol.responses import ErrorResponse, FetchPartitionResponse, FetchResponse, Response
+
+MAX_WAIT_MS: Final = 500  # replica.fetch.wait.max.ms: followers learn of a new high watermark at least this often
+MAX_BYTES: Final = 10 << 20  # replica.fetch.response.max.bytes: what one answer may make us buffer
+MAX_PARTITION_BYTES: Final = 1 << 20  # replica.fetch.max.bytes
+CALL_TIMEOUT_MS: Final = 10_000  # beyond the longest wait: a leader that does not answer at all is as good as gone
+MIN_BACKOFF_MS: Final = 50
+MAX_BACKOFF_MS: Final = 1_000  # replica.fetch.backoff.ms; a leader that comes back is found within a second
+PARTITION_BACKOFF_MS: Final = 200  # an error of one partition: mostly metadata that is still on its way to one of us
+
+_LENGTH_AND_EPOCH: Final = struct.Struct(">ii")
+_LENGTH_POSITION: Final = 8
+
+logger = logging.getLogger("barnabas.replication")
+
+
+class LeaderConnection(Protocol):
+    """Calls to one broker (net.rpc). It connects when it must; a call may be cancelled, then its answer is dropped."""
+
+    async def call(self, request: Request, timeout_ms: int) -> Response:
+        """Raises NetworkError, RequestTimedOutError or another BarnabasError."""
+
+    async def close(self) -> None: ...
+
+
+class FollowedPartition(Protocol):
+    """What is needed of log.replication.partition.Partition."""
+
+    @property
+    def topic_id(self) -> str: ...
+    def next_fetch(self) -> FetchPosition | None: ...
+    def fetched(self, position: FetchPosition, answer: FetchAnswer) -> list[Effect]: ...
+
+
+class FetcherSettings(Protocol):
+    """Who we are, as of now: the broker epoch changes with a new registration."""
+
+    @property
+    def node_id(self) -> int: ...
+    @property
+    def broker_epoch(self) -> int: ...
+
+
+EffectSink = Callable[[list[Effect]], None]
+
+
+class ReplicaFetcher:
+    """Fetches from one leader for as long as `run` runs."""
+
+    def __init__(
+        self, leader: int, connection: LeaderConnection, settings: FetcherSettings, rng: Random, on_effects: EffectSink
+    ) -> None:
+        self.leader = leader
+        self._connection = connection
+        self._settings = settings
+        self._rng = rng
+        self._on_effects = on_effects
+        self._partitions: dict[TopicPartition, FollowedPartition] = {}  # in the order in which they are asked for
+        self._delayed_until: dict[TopicPartition, float] = {}  # loop time; a subset of _partitions
+        self._failures = 0  # calls that failed in a row
+        self._is_changed = asyncio.Event()
+        self._waiting: asyncio.Timeout | None = None  # the scope of a wait that a change may end
+
+    @property
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        return tuple(self._partitions)
+
+    def add(self, topic_partition: TopicPartition, partition: FollowedPartition) -> None:
+        """Takes effect at once: a parked fetch is given up for one that asks for the new partition too."""
+        self._partitions.pop(topic_partition, None)
+        self._delayed_until.pop(topic_partition, None)
+        # To the front: it has had nothing yet.
+        self._partitions = {topic_partition: partition, **self._partitions}
+        self._interrupt()
+
+    def remove(self, topic_partition: TopicPartition) -> None:
+        """What a fetch under way brings for it is dropped."""
+        self._partitions.pop(topic_partition, None)
+        self._delayed_until.pop(topic_partition, None)
+
+    def _interrupt(self) -> None:
+        self._is_changed.set()
+        if self._waiting is not None:
+            self._waiting.reschedule(asyncio.get_running_loop().time())
+            self._waiting = None  # once is enough
+
+    # --- the loop ----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Runs until it is cancelled."""
+        try:
+            while True:
+                self._is_changed.clear()
+                request, positions = self._build_request()
+                if not positions:
+                    await self._wait_for_change(self._next_turn())
+                    continue
+                response = await self._call(request)
+                if response is not None:
+                    self._handle(response, positions)
+        finally:
+            await self._connection.close()
+
+    async def _call(self, request: FetchRequest) -> FetchResponse | None:
+        """None: it was given up for a change, or it failed and the back-off is over."""
+        try:
+            async with asyncio.timeout(None) as self._waiting:
+                response = await self._connection.call(request, CALL_TIMEOUT_MS)
+        except TimeoutError as error:
+            if not self._is_changed.is_set():
+                await self._back_off(repr(error))
+            return None  # otherwise `add` ended it
+        except BarnabasError as error:
+            await self._back_off(error.message)
+            return None
+        finally:
+            self._waiting = None
+        if isinstance(response, FetchResponse):
+            self._failures = 0
+            return response
+        await self._back_off(response.message if isinstance(response, ErrorResponse) else f"answered {response!r}")
+        return None
+
+    async def _back_off(self, reason: str) -> None:
+        """Doubling, with jitter, so that the followers of a broker that returns do not all come at once."""
+        if self._failures == 0:
+            logger.warning("fetch_failed leader=%d reason=%s", self.leader, reason)
+        delay_ms = min(MAX_BACKOFF_MS, MIN_BACKOFF_MS << min(self._failures, 10))
+        self._failures += 1
+        delay_s = delay_ms * self._rng.uniform(0.8, 1.2) / 1000
+        loop = asyncio.get_running_loop()
+        until = loop.time() + delay_s
+        while loop.time() < until:  # new partitions do not shorten it
+            self._is_changed.clear()
+            await self._wait_for_change(until)
+
+    async def _wait_for_change(self, until: float | None) -> None:
+        try:
+            async with asyncio.timeout_at(until):
+                await self._is_changed.wait()
+        except TimeoutError:
+            pass
+
+    def _next_turn(self) -> float | None:
+        """When the first delayed partition may be asked for again; None: only a change brings work."""
+        return min(self._delayed_until.values(), default=None)
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    def _build_request(self) -> tuple[FetchRequest, dict[TopicPartition, FetchPosition]]:
+        self._end_delays()
+        positions: dict[TopicPartition, FetchPosition] = {}
+        parts: list[FetchPartition] = []
+        for topic_partition, partition in self._partitions.items():
+            if topic_partition in self._delayed_until:
+                continue
+            position = partition.next_fetch()
+            if position is not None and position.leader == self.leader:
+                positions[topic_partition] = position
+                parts.append(_fetch_partition(topic_partition, partition.topic_id, position))
+        request = FetchRequest(
+            max_wait_ms=MAX_WAIT_MS,
+            min_bytes=1,
+            max_bytes=MAX_BYTES,
+            partitions=tuple(parts),
+            replica_id=self._settings.node_id,
+            broker_epoch=self._settings.broker_epoch,
+        )
+        return request, positions
+
+    def _end_delays(self) -> None:
+        if self._delayed_until:
+            now = asyncio.get_running_loop().time()
+            self._delayed_until = {tp: until for tp, until in self._delayed_until.items() if until > now}
+
+    # --- answers -----------------------------------------------------------------------------------------------------
+
+    def _handle(self, response: FetchResponse, positions: dict[TopicPartition, FetchPosition]) -> None:
+        effects: list[Effect] = []
+        for answered in response.partitions:
+            topic_partition = TopicPartition(answered.topic, answered.partition)
+            partition = self._partitions.get(topic_partition)
+            position = positions.get(topic_partition)
+            if partition is not None and position is not None:
+                effects += self._handle_partition(topic_partition, partition, position, answered)
+        if effects:
+            self._on_effects(effects)
+
+    def _handle_partition(
+        self,
+        topic_partition: TopicPartition,
+        partition: FollowedPartition,
+        position: FetchPosition,
+        answered: FetchPartitionResponse,
+    ) -> list[Effect]:
+        """The trouble of one partition stays its own."""
+        try:
+            answer = _answer(answered, position)
+            effects = partition.fetched(position, answer)
+        except StorageError as error:
+            logger.error("replica_failed partition=%s reason=%s", topic_partition, error)
+            self._delay(topic_partition, MAX_BACKOFF_MS)
+            return []
+        except BarnabasError as error:
+            logger.warning("replica_stalled partition=%s reason=%s", topic_partition, error)
+            self._delay(topic_partition, PARTITION_BACKOFF_MS)
+            return []
+        if answered.error not in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE):
+            logger.info("fetch_refused partition=%s error=%d %s", topic_partition, answered.error, answered.message)
+        if answered.error != ErrorCode.NONE:
+            self._delay(topic_partition, PARTITION_BACKOFF_MS)
+        elif len(answer.records):
+            self._partitions[topic_partition] = self._partitions.pop(topic_partition)  # to the end of the line
+        return effects
+
+    def _delay(self, topic_partition: TopicPartition, delay_ms: int) -> None:
+        delay_s = delay_ms * self._rng.uniform(0.8, 1.2) / 1000
+        self._delayed_until[topic_partition] = asyncio.get_running_loop().time() + delay_s
+
+
+def _fetch_partition(topic_partition: TopicPartition, topic_id: str, position: FetchPosition) -> FetchPartition:
+    return FetchPartition(
+        topic=topic_partition.topic,
+        partition=topic_partition.partition,
+        fetch_offset=position.offset,
+        max_bytes=MAX_PARTITION_BYTES,
+        current_leader_epoch=position.leader_epoch,
+        last_fetched_epoch=position.last_fetched_epoch,
+        topic_id=topic_id,
+    )
+
+
+def _answer(answered: FetchPartitionResponse, position: FetchPosition) -> FetchAnswer:
+    records = answered.records
+    buffer: Buffer = records if isinstance(records, bytes | bytearray | memoryview) else records.read()
+    _check_epochs(buffer, position.leader_epoch)
+    return FetchAnswer(
+        error=answered.error,
+        records=buffer,
+        high_watermark=answered.high_watermark,
+        log_start_offset=answered.log_start_offset,
+        diverging_epoch=answered.diverging_epoch,
+        diverging_end_offset=answered.diverging_end_offset,
+    )
+
+
+def _check_epochs(buffer: Buffer, leader_epoch: int) -> None:
+    """A leader of our epoch has no newer records. If it sends some, it was deposed and its log rewritten while the
+    answer was on its way out of the file; what comes then has to be asked of the new leader (KAFKA-18723)."""
+    position, end = 0, len(buffer)
+    while end - position >= HEADER_SIZE:
+        length, epoch = _LENGTH_AND_EPOCH.unpack_from(buffer, position + _LENGTH_POSITION)
+        if epoch > leader_epoch:
+            raise CorruptRecordError(f"a leader of epoch {leader_epoch} sent a batch of epoch {epoch}")
+        position += max(HEADER_SIZE, length + LOG_OVERHEAD)
+
+
+class ReplicaFetcherManager:
+    """The fetchers of a broker, by leader. One is made for the first partition of a leader and ends with the last."""
+
+    def __init__(
+        self,
+        settings: FetcherSettings,
+        connect: Callable[[int], LeaderConnection],
+        rng: Random,
+        on_effects: EffectSink,
+    ) -> None:
+        self._settings = settings
+        self._connect = connect
+        self._rng = rng
+        self._on_effects = on_effects
+        self._fetchers: dict[int, ReplicaFetcher] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._leader_of: dict[TopicPartition, int] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+
+    @property
+    def leaders(self) -> tuple[int, ...]:
+        return tuple(self._fetchers)
+
+    def apply(self, effects: Iterable[Effect], find: Callable[[TopicPartition], FollowedPartition | None]) -> None:
+        """Do what StartFetching and StopFetching say; other effects are none of ours. In their order."""
+        for effect in effects:
+            if isinstance(effect, StopFetching):
+                self.stop(effect.topic_partition)
+            elif isinstance(effect, StartFetching):
+                partition = find(effect.topic_partition)
+                if partition is not None:
+                    self.start(effect, partition)
+
+    def start(self, effect: StartFetching, partition: FollowedPartition) -> None:
+        topic_partition, leader = effect.topic_partition, effect.leader
+        if self._leader_of.get(topic_partition) not in (None, leader):
+            self.stop(topic_partition)
+        fetcher = self._fetchers.get(leader)
+        if fetcher is None:
+            fetcher = ReplicaFetcher(leader, self._connect(leader), self._settings, self._rng, self._on_effects)
+            self._fetchers[leader] = fetcher
+            self._tasks[leader] = asyncio.get_running_loop().create_task(
+                fetcher.run(), name=f"replica-fetcher-{leader}"
+            )
+            self._tasks[leader].add_done_callback(_report)
+        self._leader_of[topic_partition] = leader
+        fetcher.add(topic_partition, partition)
+
+    def stop(self, topic_partition: TopicPartition) -> None:
+        leader = self._leader_of.pop(topic_partition, None)
+        if leader is None:
+            return
+        fetcher = self._fetchers[leader]
+        fetcher.remove(topic_partition)
+        if not fetcher.partitions:
+            del self._fetchers[leader]
+            self._end(self._tasks.pop(leader))
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+        task.cancel()
+
+    async def close(self) -> None:
+        for task in self._tasks.values():
+            self._end(task)
+        self._tasks.clear()
+        self._fetchers.clear()
+        self._leader_of.clear()
+        await asyncio.gather(*self._ending, return_exceptions=True)
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    """A fetcher ends by cancellation only; anything else is a bug that must not pass in silence."""
+    if not task.cancelled() and task.exception() is not None:
+        logger.critical("replica_fetcher_died task=%s", task.get_name(), exc_info=task.exception())

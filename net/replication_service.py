@@ -1,0 +1,221 @@
+"""Replication in a broker: feeds the replica machines, performs their effects, wakes who waits. One per broker, one loop.
+
+Everything that may complete a parked request (an append, a follower's fetch, new metadata) marks partitions as changed; they
+are looked at once at the end of the loop's turn. So all batches of one wake-up are appended before the followers hear of
+them, and all that they then acknowledge is answered together.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Hashable, Iterable
+
+from barnabas.kraft.image import MetadataImage
+from barnabas.kraft.metadata_node import MetadataPublication
+from barnabas.kraft.requests import PartitionIsrAnswer
+from barnabas.log.record_batch import Buffer
+from barnabas.log.replication.effects import (
+    Effect,
+    HighWatermarkAdvanced,
+    IsrAnswer,
+    LeadershipGained,
+    LeadershipLost,
+    LogEndAdvanced,
+    PartitionAssignment,
+    ProposeIsr,
+    StartFetching,
+    StopFetching,
+    StorageFailed,
+)
+from barnabas.log.replication.partition import Partition
+from barnabas.log.replication.ports import AppendInfo
+from barnabas.log.replication.replica_manager import ReplicaManager
+from barnabas.log.topic_partition import TopicPartition
+
+from .clock import Clock
+from .purgatory import Operation, Purgatory
+
+logger = logging.getLogger("barnabas.replication")
+
+Completed = Callable[[Operation], None]
+NO_LEADER_HINT = (-1, -1)
+
+
+class ReplicationService:
+    """`propose`, `start_fetching` and `stop_fetching` are where effects that leave this object go."""
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        manager: ReplicaManager,
+        clock: Clock,
+        propose: Callable[[list[ProposeIsr]], None],
+        start_fetching: Callable[[StartFetching], None],
+        stop_fetching: Callable[[StopFetching], None],
+        storage_failed: Callable[[StorageFailed], None],
+    ) -> None:
+        self.node_id = node_id
+        self.manager = manager
+        self.purgatory = Purgatory(manager.partition)
+        self._clock = clock
+        self._propose = propose
+        self._start_fetching = start_fetching
+        self._stop_fetching = stop_fetching
+        self._storage_failed = storage_failed
+        self._changed: dict[TopicPartition, None] = {}
+        self._check_is_scheduled = False
+        self._image = MetadataImage()
+        self._broker_epoch: int | None = None  # of the registration that the metadata must show before we take a role
+
+    # --- the hot path -------------------------------------------------------------------------------------------------
+
+    def append(self, partition: Partition, records: Buffer, *, acks: int) -> tuple[AppendInfo, int]:
+        """Append for a client; the second value is the offset that acks=all waits for. Raises what refuses the batch."""
+        info, required_offset, effects = partition.append_as_leader(records, acks=acks, now_ms=self._clock.wall_ms())
+        if effects:
+            self.perform(effects)
+        return info, required_offset
+
+    def park(self, operation: Operation) -> None:
+        """Keep an operation until it completes; its token, a callable, is then called with it (perhaps at once)."""
+        if not self.purgatory.park(operation, self._clock.now_ms()):
+            _complete(operation)
+
+    def forget_client(self, client: Hashable) -> None:
+        self.purgatory.forget_client(client)
+
+    def perform(self, effects: Iterable[Effect]) -> None:
+        proposals: list[ProposeIsr] = []
+        for effect in effects:
+            kind = type(effect)
+            if kind is LogEndAdvanced or kind is HighWatermarkAdvanced:
+                self._mark_changed(effect.topic_partition)
+            elif kind is ProposeIsr:
+                proposals.append(effect)  # type: ignore[arg-type]
+            else:
+                self._perform_rare(effect)
+        if proposals:
+            self._propose(proposals)
+
+    def _perform_rare(self, effect: Effect) -> None:
+        match effect:
+            case StartFetching():
+                self._start_fetching(effect)
+            case StopFetching():
+                self._stop_fetching(effect)
+            case StorageFailed():
+                self._storage_failed(effect)
+            case LeadershipGained() | LeadershipLost():
+                pass
+        self._mark_changed(effect.topic_partition)
+
+    def _mark_changed(self, topic_partition: TopicPartition) -> None:
+        self._changed[topic_partition] = None
+        if not self._check_is_scheduled:
+            self._check_is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._check_changed)
+
+    def _check_changed(self) -> None:
+        self._check_is_scheduled = False
+        changed, self._changed = self._changed, {}
+        check = self.purgatory.check
+        for topic_partition in changed:
+            for operation in check(topic_partition):
+                _complete(operation)
+
+    # --- metadata -----------------------------------------------------------------------------------------------------
+
+    def registered(self, broker_epoch: int) -> None:
+        """From now on act on metadata that shows this registration, and on nothing older."""
+        self._broker_epoch = broker_epoch
+
+    def published(self, publication: MetadataPublication) -> None:
+        """Take up a new image. What came before our own registration is not acted upon: a former incarnation's role."""
+        before, self._image = self._image, publication.image
+        image = publication.image
+        own = image.brokers.get(self.node_id)
+        if own is None or own.broker_epoch != self._broker_epoch:
+            self._image = MetadataImage()  # the next one is then taken up as a whole
+            return
+        is_first = not before.brokers
+        topics = image.topics if is_first else publication.changes.topics
+        deleted = [name for name in topics if name not in image.topics or _is_another(name, before, image)]
+        broker_epochs = _active_broker_epochs(image)
+        now_ms = self._clock.now_ms()
+        assignments = [
+            assignment
+            for name in topics
+            if name in image.topics
+            for assignment in _assignments(name, image, broker_epochs)
+            if self.node_id in assignment.replicas or self.manager.find(assignment.topic_partition) is not None
+        ]
+        effects = self.manager.apply(assignments, deleted, now_ms)
+        if is_first or publication.changes.brokers:
+            effects += self.manager.brokers_changed(broker_epochs, now_ms)
+        self.perform(effects)
+
+    def leader_hint(self, topic_partition: TopicPartition) -> tuple[int, int]:
+        """(leader, leader epoch) as the newest metadata says, for a client that asked the wrong broker."""
+        partition = self._image.partition(topic_partition)
+        return NO_LEADER_HINT if partition is None else (partition.leader, partition.leader_epoch)
+
+    # --- the ISR ------------------------------------------------------------------------------------------------------
+
+    def isr_answered(self, proposal: ProposeIsr, answer: PartitionIsrAnswer | None) -> None:
+        now_ms = self._clock.now_ms()
+        if answer is None:
+            self.perform(self.manager.isr_unanswered(proposal, now_ms))
+            return
+        told = IsrAnswer(
+            error=answer.error,
+            leader=answer.leader,
+            leader_epoch=answer.leader_epoch,
+            partition_epoch=answer.partition_epoch,
+            isr=answer.isr,
+        )
+        self.perform(self.manager.isr_answered(proposal, told, now_ms))
+
+    def check_isr(self) -> None:
+        self.perform(self.manager.check_isr(self._clock.now_ms()))
+
+    # --- time and the end ---------------------------------------------------------------------------------------------
+
+    def expire(self) -> int | None:
+        """Complete what has waited long enough; returns the next deadline."""
+        for operation in self.purgatory.expire(self._clock.now_ms()):
+            _complete(operation)
+        return self.purgatory.next_deadline_ms()
+
+    def stop(self) -> None:
+        """Give up every role; who waits is told so."""
+        self.perform(self.manager.stop())
+        self._check_changed()
+
+
+def _complete(operation: Operation) -> None:
+    callback: Completed = operation.token  # type: ignore[assignment]
+    callback(operation)
+
+
+def _is_another(name: str, before: MetadataImage, image: MetadataImage) -> bool:
+    known = before.topics.get(name)
+    return known is not None and known.topic_id != image.topics[name].topic_id
+
+
+def _active_broker_epochs(image: MetadataImage) -> dict[int, int]:
+    return {broker.node_id: broker.broker_epoch for broker in image.brokers.values() if broker.is_active}
+
+
+def _assignments(name: str, image: MetadataImage, broker_epochs: dict[int, int]) -> Iterable[PartitionAssignment]:
+    topic = image.topics[name]
+    for number, partition in enumerate(topic.partitions):
+        yield PartitionAssignment(
+            topic_partition=TopicPartition(name, number),
+            topic_id=topic.topic_id,
+            leader=partition.leader,
+            leader_epoch=partition.leader_epoch,
+            partition_epoch=partition.partition_epoch,
+            replicas=partition.replicas,
+            isr=partition.isr,
+            broker_epochs=broker_epochs,
+        )

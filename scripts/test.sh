@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Sets itself up and runs every check, then every test. Arguments go to pytest: scripts/test.sh tests/unit -k retention
+#
+# The checks are quick and independent, so all of them run and each says what it found; the tests run even where a check
+# failed, because whoever sent a change wants to hear everything at once. The exit code is 1 if anything failed.
+set -uo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root" || exit 1
+scripts/setup.sh || exit 1
+export PATH="$root/.venv/bin:$PATH"
+failed=()
+
+stage() {
+    local name=$1 started=$SECONDS
+    shift
+    if output=$("$@" 2>&1); then
+        echo "ok      $name ($((SECONDS - started)) s)"
+    else
+        echo "$output"
+        echo "FAILED  $name ($((SECONDS - started)) s)"
+        failed+=("$name")
+    fi
+}
+
+stage "ruff check" ruff check .
+stage "ruff format" ruff format --check .
+stage "mypy" mypy
+stage "mypy tests" mypy tests/tidy tests/unit/net/admin tests/unit/net/cli $([ -n "$(ls tests/simulation/*.py 2>/dev/null)" ] && echo tests/simulation)
+stage "import contracts" env PYTHONPATH=build/namespace lint-imports --no-cache
+
+echo "tests"
+if ! pytest -q --durations=5 --durations-min=2 "$@"; then
+    failed+=("tests")
+fi
+
+if [ ${#failed[@]} -gt 0 ]; then
+    printf 'FAILED: %s\n' "$(IFS=,; echo "${failed[*]}")"
+    exit 1
+fi
+echo "all passed in $SECONDS s"

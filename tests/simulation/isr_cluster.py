@@ -1,0 +1,527 @@
+"""Some brokers with one partition, a model controller, clients and faults, on virtual time and from one seed.
+
+The partitions, their machines and the purgatory are the real ones. Every invariant of DESIGN.md, section 7, that
+concerns one partition is checked after each event; a breach raises `Violation` (or an AssertionError of the machines
+themselves).
+"""
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from barnabas.log.errors import BarnabasError, ErrorCode, OffsetOutOfRangeError
+from barnabas.log.replication.effects import (
+    Effect,
+    HighWatermarkAdvanced,
+    IsrAnswer,
+    LeadershipLost,
+    LogEndAdvanced,
+    PartitionAssignment,
+    ProposeIsr,
+    StartFetching,
+)
+from barnabas.log.replication.follower import FetchAnswer, FetchPosition
+from barnabas.log.replication.partition import ACKS_ALL, Partition
+from barnabas.log.topic_partition import TopicPartition
+from barnabas.net.purgatory import DelayedFetch, DelayedProduce, Operation, Purgatory, ReadUpTo
+
+from .isr_controller import ModelController
+from .isr_log import RECORD, MemoryLog, Value, batch
+
+TP = TopicPartition("t", 0)
+CONTROLLER, CLIENT = -10, -11
+FETCH_BYTES = 20 * RECORD.size
+LAG_MS = 800
+CALL_TIMEOUT_S = 0.4
+FAULTS = ("kill", "power", "pause", "cut", "one_way", "isolate")
+
+
+class Violation(AssertionError):
+    """Something that must always hold does not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """What a run is made of; the rest comes from the seed."""
+
+    node_count: int | None = None
+    min_isr: int = 2
+    flush_always: bool | None = None
+    bugs: frozenset[str] = frozenset()  # of the model controller
+    partition_class: type[Partition] = Partition
+
+
+@dataclass(eq=False)
+class SimBroker:
+    node_id: int
+    log: MemoryLog
+    partition: Partition
+    purgatory: Purgatory
+    is_up: bool = True
+    is_paused: bool = False
+    incarnation: int = 0
+    broker_epoch: int = 1
+    lost_data: bool = False
+    metadata_offset: int = 0
+    registered_offset: int = 0
+    fetch_sent_s: float = -1.0
+    asked: FetchPosition | None = None
+    inbox: list[tuple[int, int, Callable[..., None], tuple[object, ...]]] = field(default_factory=list)
+    seen_epoch: int = -1
+    seen_high_watermark: int = 0
+
+
+class IsrCluster:
+    def __init__(self, seed: int, scenario: Scenario | None = None) -> None:
+        self.scenario = scenario or Scenario()
+        self.rng = rng = Random(seed)
+        self.now_s = 0.0
+        self.events = 0
+        self.trace = 0
+        self._queue: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
+        self._order = 0
+        # Swarm testing: each seed turns faults on and off and weighs the others.
+        self.loss = rng.choice([0.0, 0.02, 0.2])
+        self.duplication = rng.choice([0.0, 0.05, 0.3])
+        self.latency_s = rng.choice([0.001, 0.01, 0.1])
+        self.fault_weights = {kind: rng.random() if rng.random() < 0.6 else 0.0 for kind in FAULTS}
+        if not any(self.fault_weights.values()):
+            self.fault_weights["kill"] = 1.0
+        flush = self.scenario.flush_always
+        self.flush_always = rng.random() < 0.5 if flush is None else flush
+        self.node_count = self.scenario.node_count or rng.choice([3, 3, 3, 5])
+        self.cuts: set[tuple[int, int]] = set()
+        self.is_healed = False
+        self.dirty: set[int] = set()  # lost data and have not been back in the ISR
+        self.appended: dict[tuple[int, int], int] = {}
+        self.committed: list[Value] = []
+        self.committed_epochs: list[int] = []  # of the leader that committed it
+        self.committed_hashes = [0]
+        self.position_of: dict[Value, int] = {}
+        self.leaders: dict[int, tuple[int, int]] = {}
+        self.acked: dict[Value, int] = {}
+        self.outstanding: list[Value | None] = [None, None]
+        self.sequences = [0, 0]
+        self.controller = ModelController(rng, self.node_count, self.scenario.min_isr, self.scenario.bugs)
+        self.brokers = [self._new_broker(node_id) for node_id in range(self.node_count)]
+        for broker in self.brokers:
+            self.at(rng.random() * 0.05, self._tick, broker, broker.incarnation)
+        self.at(0.01, self._controller_tick)
+        self.at(0.02, self._client_tick, 0)
+        self.at(0.03, self._client_tick, 1)
+        self.at(0.5, self._fault)
+        self.publish()
+
+    def _new_broker(self, node_id: int) -> SimBroker:
+        log = MemoryLog(TP, min_insync_replicas=self.scenario.min_isr, flush_always=self.flush_always)
+        log.appended_hashes = self.appended
+        partition = self.scenario.partition_class(log, node_id, replica_lag_time_max_ms=LAG_MS)
+        return SimBroker(node_id, log, partition, Purgatory(lambda _: partition))
+
+    @property
+    def now_ms(self) -> int:
+        return int(self.now_s * 1000)
+
+    # --- the machine -------------------------------------------------------------------------------------------------
+
+    def at(self, delay_s: float, action: Callable[..., None], *arguments: object) -> None:
+        self._order += 1
+        heapq.heappush(self._queue, (self.now_s + delay_s, self._order, action, arguments))
+
+    def send(self, source: int, target: int, action: Callable[..., None], *arguments: object) -> None:
+        if (source, target) in self.cuts or (not self.is_healed and self.rng.random() < self.loss):
+            return
+        for _ in range(2 if self.rng.random() < self.duplication else 1):
+            delay_s = self.latency_s * (0.2 + self.rng.expovariate(1))
+            self.at(delay_s, self._deliver, source, target, action, arguments)
+
+    def _deliver(self, source: int, target: int, action: Callable[..., None], arguments: tuple[object, ...]) -> None:
+        if (source, target) in self.cuts:
+            return
+        if target < 0:
+            action(*arguments)
+            return
+        broker = self.brokers[target]
+        if broker.is_up and broker.is_paused:
+            broker.inbox.append((source, target, action, arguments))
+        elif broker.is_up:
+            action(broker, *arguments)
+
+    def run(self, events: int) -> None:
+        queue = self._queue
+        for _ in range(events):
+            self.now_s, order, action, arguments = heapq.heappop(queue)
+            self.events += 1
+            action(*arguments)
+            for broker in self.brokers:
+                self._check_broker(broker)
+            self.trace = hash((self.trace, self.now_s, order, len(self.committed), self.controller.offset))
+
+    def heal_and_finish(self, within_s: float = 25.0) -> None:
+        """The last fault is over: within the bound everybody is in sync again and new records are acknowledged."""
+        self.is_healed = True
+        self.cuts.clear()
+        for broker in self.brokers:
+            if broker.is_paused:
+                self._resume(broker, broker.incarnation)
+        deadline_s = self.now_s + within_s
+        acked_before = len(self.acked)
+        while self.now_s < deadline_s:
+            self.run(50)
+            whole = self.controller.isr == set(self.controller.replicas)
+            if whole and len(self.acked) >= acked_before + 4:
+                break
+        else:
+            raise Violation(f"no progress {within_s} s after the last fault: {self.describe()}")
+        leader = self.brokers[self.controller.leader]
+        for value, offset in self.acked.items():
+            if leader.log.records[offset][1] != value:
+                raise Violation(f"acknowledged {value} is not at {offset}")
+
+    def describe(self) -> str:
+        control = self.controller
+        head = f"t={self.now_s:.2f} leader {control.leader} e{control.leader_epoch} pe{control.partition_epoch}"
+        brokers = "; ".join(f"{b.node_id}{'' if b.is_up else ' down'} {b.partition}" for b in self.brokers)
+        return f"{head} isr {control.isr} elr {control.elr} fenced {control.fenced} | {brokers}"
+
+    # --- invariants --------------------------------------------------------------------------------------------------
+
+    def _check_broker(self, broker: SimBroker) -> None:
+        leading = broker.partition.leader_state
+        if leading is None or not broker.is_up:
+            return
+        if leading.leader_epoch != broker.seen_epoch:
+            self._check_new_leader(broker, leading.leader_epoch)
+            broker.seen_epoch, broker.seen_high_watermark = leading.leader_epoch, 0
+        high_watermark = broker.log.high_watermark
+        if high_watermark < broker.seen_high_watermark:
+            raise Violation(f"high watermark of {broker.node_id} went back to {high_watermark}: {self.describe()}")
+        if high_watermark > broker.seen_high_watermark or leading.high_watermark != high_watermark:
+            broker.seen_high_watermark = high_watermark
+            self._check_committed(broker, leading.leader_epoch)
+
+    def _check_new_leader(self, broker: SimBroker, leader_epoch: int) -> None:
+        me = (broker.node_id, broker.incarnation)
+        if self.leaders.setdefault(leader_epoch, me) != me:
+            raise Violation(f"two leaders in epoch {leader_epoch}: {self.leaders[leader_epoch]} and {me}")
+        count = len(self.committed)
+        while count and self.committed_epochs[count - 1] >= leader_epoch:
+            count -= 1
+        if broker.log.log_end_offset < count or broker.log.hash_at(count) != self.committed_hashes[count]:
+            raise Violation(
+                f"leader {broker.node_id} of epoch {leader_epoch} lacks what was committed before: {self.describe()}"
+            )
+
+    def _check_committed(self, broker: SimBroker, leader_epoch: int) -> None:
+        """What a leader shows below its high watermark never changes, and is in every replica that may lead next."""
+        log = broker.log
+        end, known = log.high_watermark, len(self.committed)
+        if log.hash_at(min(end, known)) != self.committed_hashes[min(end, known)]:
+            raise Violation(f"{broker.node_id} shows other data than was committed: {self.describe()}")
+        for offset in range(known, end):
+            value = log.records[offset][1]
+            if value in self.position_of:
+                raise Violation(f"{value} stands at {self.position_of[value]} and at {offset}")
+            self.position_of[value] = offset
+            self.committed.append(value)
+            self.committed_epochs.append(leader_epoch)
+            self.committed_hashes.append(log.hash_at(offset + 1))
+
+    def _check_read(self, records: bytes, who: str) -> None:
+        for offset, _, producer, sequence in RECORD.iter_unpack(records):
+            if offset >= len(self.committed) or self.committed[offset] != (producer, sequence):
+                raise Violation(f"{who} showed {(producer, sequence)} at {offset}, which is not committed there")
+
+    # --- controller --------------------------------------------------------------------------------------------------
+
+    def publish(self) -> None:
+        assignment = self.controller.assignment(TP)
+        for node_id in self.controller.replicas:
+            self.send(CONTROLLER, node_id, self._on_metadata, self.controller.offset, assignment)
+
+    def _controller_tick(self) -> None:
+        self.controller.expire_sessions(self.now_s)
+        self._forgive()
+        self.publish()
+        self.at(0.3, self._controller_tick)
+
+    def _on_heartbeat(self, node_id: int, broker_epoch: int, incarnation: int, lost_data: bool) -> None:
+        if broker_epoch == 0:
+            epoch, offset = self.controller.register(node_id, incarnation, lost_data, self.now_s)
+            self.send(CONTROLLER, node_id, self._on_registered, incarnation, epoch, offset)
+        elif self.controller.heartbeat(node_id, broker_epoch, self.now_s):
+            self.publish()
+
+    def _on_proposal(self, node_id: int, broker_epoch: int, proposal: ProposeIsr) -> None:
+        before = self.controller.offset
+        answer = self.controller.alter_partition(node_id, broker_epoch, proposal)
+        self.send(CONTROLLER, node_id, self._on_isr_answer, proposal, answer)
+        if self.controller.offset != before:
+            self._forgive()
+            self.publish()
+
+    def _forgive(self) -> None:
+        """A broker that lost data has it all again once its new incarnation is in the ISR."""
+        for node_id in self.dirty & self.controller.isr:
+            if self.controller.incarnations.get(node_id) == self.brokers[node_id].incarnation:
+                self.dirty.discard(node_id)
+
+    # --- brokers -----------------------------------------------------------------------------------------------------
+
+    def _on_registered(self, broker: SimBroker, incarnation: int, broker_epoch: int, offset: int) -> None:
+        if incarnation == broker.incarnation and broker.broker_epoch == 0:
+            broker.broker_epoch, broker.registered_offset = broker_epoch, offset
+
+    def _on_metadata(self, broker: SimBroker, offset: int, assignment: PartitionAssignment) -> None:
+        """In order, as the metadata feed is; and nothing from before our own registration."""
+        if offset <= broker.metadata_offset or broker.broker_epoch == 0 or offset < broker.registered_offset:
+            return
+        broker.metadata_offset = offset
+        change = broker.partition.make_leader if assignment.leader == broker.node_id else broker.partition.make_follower
+        self._perform(broker, change(assignment, self.now_ms))
+
+    def _on_isr_answer(self, broker: SimBroker, proposal: ProposeIsr, answer: IsrAnswer) -> None:
+        self._perform(broker, broker.partition.isr_answered(proposal, answer, self.now_ms))
+
+    def _isr_time_out(self, broker: SimBroker, incarnation: int, proposal: ProposeIsr) -> None:
+        if broker.incarnation == incarnation and broker.is_up:
+            self._perform(broker, broker.partition.isr_unanswered(proposal, self.now_ms))
+
+    def _tick(self, broker: SimBroker, incarnation: int) -> None:
+        if broker.incarnation != incarnation:
+            return
+        self.at(0.1, self._tick, broker, incarnation)
+        if not broker.is_up or broker.is_paused:
+            return
+        heartbeat = (broker.node_id, broker.broker_epoch, broker.incarnation, broker.lost_data)
+        self.send(broker.node_id, CONTROLLER, self._on_heartbeat, *heartbeat)
+        if not self.flush_always and self.rng.random() < 0.1:
+            broker.log.flush()
+        self._perform(broker, broker.partition.check_isr(self.now_ms))
+        self._answer_all(broker, broker.purgatory.expire(self.now_ms))
+        if broker.partition.is_follower and self.now_s - broker.fetch_sent_s > CALL_TIMEOUT_S:
+            self._fetch(broker)
+
+    def _perform(self, broker: SimBroker, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case ProposeIsr():
+                    self.send(
+                        broker.node_id, CONTROLLER, self._on_proposal, broker.node_id, broker.broker_epoch, effect
+                    )
+                    self.at(CALL_TIMEOUT_S, self._isr_time_out, broker, broker.incarnation, effect)
+                case HighWatermarkAdvanced() | LogEndAdvanced() | LeadershipLost():
+                    self._answer_all(broker, broker.purgatory.check(TP))
+                case StartFetching():
+                    self._fetch(broker)
+
+    def _answer_all(self, broker: SimBroker, operations: list[Operation]) -> None:
+        for operation in operations:
+            if isinstance(operation, DelayedProduce):
+                if operation.errors[TP] == ErrorCode.NONE:
+                    self.send(broker.node_id, CLIENT, self._on_ack, *operation.token)
+            else:
+                node_id, arguments = operation.token
+                self._answer_fetch(broker, node_id, *arguments, is_first_read=False)
+
+    # --- replication -------------------------------------------------------------------------------------------------
+
+    def _fetch(self, broker: SimBroker) -> None:
+        position = broker.partition.next_fetch()
+        if position is not None:
+            broker.fetch_sent_s, broker.asked = self.now_s, position
+            self.send(
+                broker.node_id,
+                position.leader,
+                self._on_fetch,
+                broker.node_id,
+                broker.incarnation,
+                broker.broker_epoch,
+                position,
+            )
+
+    def _on_fetch(
+        self, leader: SimBroker, node_id: int, incarnation: int, broker_epoch: int, position: FetchPosition
+    ) -> None:
+        self._answer_fetch(leader, node_id, incarnation, broker_epoch, position, is_first_read=True)
+
+    def _answer_fetch(
+        self,
+        leader: SimBroker,
+        node_id: int,
+        incarnation: int,
+        broker_epoch: int,
+        position: FetchPosition,
+        *,
+        is_first_read: bool,
+    ) -> None:
+        effects: list[Effect] = []
+        try:
+            read, effects = leader.partition.read_for_follower(
+                node_id,
+                broker_epoch=broker_epoch,
+                offset=position.offset,
+                max_bytes=FETCH_BYTES,
+                current_leader_epoch=position.leader_epoch,
+                last_fetched_epoch=position.last_fetched_epoch,
+                now_ms=self.now_ms,
+                is_first_read=is_first_read,
+            )
+        except BarnabasError as error:
+            answer = FetchAnswer(error=error.code)
+        else:
+            answer = FetchAnswer(
+                error=read.error,
+                records=read.records,
+                high_watermark=read.high_watermark,
+                log_start_offset=read.log_start_offset,
+                diverging_epoch=read.diverging_epoch,
+                diverging_end_offset=read.diverging_end_offset,
+            )
+            if is_first_read and not read.records and not read.error and read.diverging_end_offset < 0:
+                parked = DelayedFetch(
+                    token=(node_id, (incarnation, broker_epoch, position)),
+                    client=node_id,
+                    timeout_ms=100,
+                    min_bytes=1,
+                    read_up_to=ReadUpTo.LOG_END,
+                    offsets={TP: (position.offset, leader.partition.leader_epoch)},
+                )
+                leader.purgatory.forget_client(node_id)
+                if leader.purgatory.park(parked, self.now_ms):
+                    self._perform(leader, effects)
+                    return
+        self.send(leader.node_id, node_id, self._on_fetched, incarnation, position, answer)
+        self._perform(leader, effects)
+
+    def _on_fetched(self, broker: SimBroker, incarnation: int, position: FetchPosition, answer: FetchAnswer) -> None:
+        if incarnation != broker.incarnation:
+            return  # connections die with the process
+        try:
+            effects = broker.partition.fetched(position, answer)
+        except OffsetOutOfRangeError:
+            return  # what the log refuses is fetched again with the next tick
+        self._perform(broker, effects)
+        if answer.error == ErrorCode.NONE and position == broker.asked:  # one answer, one next fetch
+            self._fetch(broker)
+
+    # --- clients -----------------------------------------------------------------------------------------------------
+
+    def _client_tick(self, client: int) -> None:
+        if self.outstanding[client] is None:
+            self.sequences[client] += 1
+            self.outstanding[client] = (client, self.sequences[client])
+        guess = self.controller.leader if self.rng.random() < 0.8 else self.rng.randrange(self.node_count)
+        if guess >= 0:
+            self.send(CLIENT, guess, self._on_produce, self.outstanding[client])
+        if self.rng.random() < 0.3:
+            self.send(
+                CLIENT,
+                self.rng.randrange(self.node_count),
+                self._on_consume,
+                self.rng.randrange(len(self.committed) + 3),
+            )
+        self.at(0.02 + self.rng.random() * 0.05, self._client_tick, client)
+
+    def _on_produce(self, broker: SimBroker, value: Value) -> None:
+        try:
+            info, required_offset, effects = broker.partition.append_as_leader(
+                batch(value), acks=ACKS_ALL, now_ms=self.now_ms
+            )
+        except BarnabasError:
+            return
+        if info.duplicate and broker.log.records[info.last_offset][1] != value:
+            return  # an older sequence than the last
+        produce = DelayedProduce(token=(value, info.last_offset), client=CLIENT, timeout_ms=2_000)
+        produce.wait_for(TP, required_offset=required_offset, leadership=broker.partition.leadership)
+        if not broker.purgatory.park(produce, self.now_ms) and produce.errors[TP] == ErrorCode.NONE:
+            self.send(broker.node_id, CLIENT, self._on_ack, *produce.token)
+        self._perform(broker, effects)
+
+    def _on_ack(self, value: Value, offset: int) -> None:
+        if offset >= len(self.committed) or self.committed[offset] != value:
+            raise Violation(f"acknowledged {value} at {offset}, which is not committed there: {self.describe()}")
+        self.acked[value] = offset
+        if self.outstanding[value[0]] == value:
+            self.outstanding[value[0]] = None
+
+    def _on_consume(self, broker: SimBroker, offset: int) -> None:
+        try:
+            read = broker.partition.read_for_consumer(
+                offset, max_bytes=FETCH_BYTES, allow_follower=self.rng.random() < 0.5
+            )
+        except BarnabasError:
+            return
+        self._check_read(bytes(read.records), f"broker {broker.node_id}")  # type: ignore[arg-type]
+
+    # --- faults ------------------------------------------------------------------------------------------------------
+
+    def _fault(self) -> None:
+        if self.is_healed:
+            return
+        kind = self.rng.choices(FAULTS, [self.fault_weights[name] for name in FAULTS])[0]
+        at_leader = self.controller.leader >= 0 and self.rng.random() < 0.5
+        broker = self.brokers[self.controller.leader] if at_leader else self.rng.choice(self.brokers)
+        if kind in ("kill", "power") and broker.is_up:
+            self._crash(broker, kind == "power")
+        elif kind == "pause" and broker.is_up and not broker.is_paused:
+            broker.is_paused = True
+            self.at(self.rng.choice([0.5, 2, 6]), self._resume, broker, broker.incarnation)
+        else:
+            self._cut(kind, broker.node_id)
+        self.at(self.rng.expovariate(1 / self.rng.choice([0.2, 1, 3])), self._fault)
+
+    def _cut(self, kind: str, node_id: int) -> None:
+        others = [other for other in range(self.node_count) if other != node_id]
+        cuts: set[tuple[int, int]] = set()
+        if kind in ("cut", "one_way"):
+            other = self.rng.choice([*others, CONTROLLER])
+            cuts = {(node_id, other)} | ({(other, node_id)} if kind == "cut" else set())
+        elif kind == "isolate":
+            targets = [*others, CONTROLLER] if self.rng.random() < 0.5 else others
+            cuts = {(node_id, other) for other in targets} | {(other, node_id) for other in targets}
+        self.cuts |= cuts
+        self.at(self.rng.random() * 4, self.cuts.difference_update, cuts)
+
+    def _resume(self, broker: SimBroker, incarnation: int) -> None:
+        """A zombie wakes up with everything that queued in its sockets."""
+        if broker.incarnation != incarnation:
+            return
+        broker.is_paused = False
+        inbox, broker.inbox = broker.inbox, []
+        for message in inbox:
+            self.at(0.0001, self._deliver, *message)
+
+    def _crash(self, broker: SimBroker, is_power_loss: bool) -> None:
+        """Without flush before the acknowledgement the promise covers min.insync.replicas - 1 lossy crashes at a
+        time."""
+        if is_power_loss and not self.flush_always:
+            if len(self.dirty | {broker.node_id}) > self.scenario.min_isr - 1:
+                is_power_loss = False
+            else:
+                self.dirty.add(broker.node_id)
+        broker.is_up, broker.is_paused, broker.inbox = False, False, []
+        broker.incarnation += 1
+        broker.lost_data = (is_power_loss and not self.flush_always) or (broker.lost_data and broker.broker_epoch == 0)
+        log = broker.log
+        if is_power_loss:
+            log.power_cut(self.rng.randint(log.flushed, log.log_end_offset))
+        log.flush()
+        log.high_watermark = log.high_watermark if self.rng.random() < 0.5 else 0  # the checkpoint may be old
+        self.at(self.rng.choice([0.05, 0.5, 3]), self._restart, broker)
+
+    def _restart(self, broker: SimBroker) -> None:
+        partition = self.scenario.partition_class(broker.log, broker.node_id, replica_lag_time_max_ms=LAG_MS)
+        broker.partition, broker.purgatory = partition, Purgatory(lambda _: partition)
+        broker.is_up, broker.broker_epoch, broker.metadata_offset, broker.registered_offset = True, 0, 0, 0
+        broker.seen_epoch = -1
+        self.at(0.01, self._tick, broker, broker.incarnation)
+
+
+def run_seed(seed: int, scenario: Scenario | None = None, *, events: int = 1_500) -> IsrCluster:
+    """Raises what went wrong. The cluster that comes back has its counts and its trace."""
+    cluster = IsrCluster(seed, scenario)
+    cluster.run(events)
+    cluster.heal_and_finish()
+    return cluster

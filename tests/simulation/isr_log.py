@@ -1,0 +1,190 @@
+"""A partition's log in memory, for the ISR simulation and for unit tests: batches are fixed records of 24 bytes.
+
+It keeps a hash of every prefix, so that two logs are compared in O(1), and it knows what a power cut would leave.
+"""
+
+import struct
+from dataclasses import dataclass
+
+from barnabas.log.errors import OffsetOutOfRangeError, StorageError
+from barnabas.log.topic_partition import TopicPartition
+
+RECORD = struct.Struct(">qiiq")  # offset, leader epoch, producer, sequence
+_MODULUS = (1 << 61) - 1
+
+Value = tuple[int, int]  # producer, sequence
+
+
+def chain(prefix: int, epoch: int, value: Value) -> int:
+    return (prefix * 1_000_003 + epoch * 7_919 + value[0] * 104_729 + value[1] * 31 + 12_345) % _MODULUS
+
+
+def batch(*values: Value) -> bytes:
+    return b"".join(RECORD.pack(-1, -1, *value) for value in values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryAppendInfo:
+    first_offset: int
+    last_offset: int
+    duplicate: bool = False
+    log_append_time_ms: int = -1
+    size_bytes: int = RECORD.size
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRead:
+    slice: bytes
+
+
+@dataclass(slots=True)
+class MemoryConfig:
+    min_insync_replicas: int = 1
+
+
+class MemoryLog:
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: str = "t1",
+        *,
+        min_insync_replicas: int = 1,
+        flush_always: bool = True,
+    ) -> None:
+        self.topic_partition, self.topic_id = topic_partition, topic_id
+        self.config = MemoryConfig(min_insync_replicas)
+        self.flush_always = flush_always
+        self.first = 0  # offset of records[0]
+        self.records: list[tuple[int, Value]] = []  # (leader epoch, value)
+        self.hashes = [0]
+        self.epochs: list[tuple[int, int]] = []  # (epoch, start offset), both rising
+        self.log_start_offset = self.high_watermark = self.flushed = 0
+        self.producers: dict[int, tuple[int, int]] = {}  # last sequence and its offset
+        self.open_transaction_at: int | None = None
+        self.failed = False
+        self.appended_hashes: dict[tuple[int, int], int] | None = None  # (offset, epoch) -> prefix hash, over all logs
+        self.fail_next: StorageError | None = None
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.first + len(self.records)
+
+    @property
+    def last_stable_offset(self) -> int:
+        open_at = self.open_transaction_at
+        return self.high_watermark if open_at is None else min(open_at, self.high_watermark)
+
+    @property
+    def latest_epoch(self) -> int:
+        return self.epochs[-1][0] if self.epochs else -1
+
+    def hash_at(self, offset: int) -> int:
+        return self.hashes[offset - self.first]
+
+    def set_high_watermark(self, offset: int) -> None:
+        self.high_watermark = max(self.log_start_offset, min(offset, self.log_end_offset))
+
+    def _disk(self) -> None:
+        if self.fail_next is not None:
+            error, self.fail_next = self.fail_next, None
+            raise error
+
+    def _add(self, epoch: int, value: Value) -> None:
+        assert epoch >= (self.records[-1][0] if self.records else -1), "epochs go back"
+        if epoch > self.latest_epoch:
+            self.assign_epoch_start(epoch, self.log_end_offset)
+        offset = self.log_end_offset
+        self.records.append((epoch, value))
+        self.hashes.append(chain(self.hashes[-1], epoch, value))
+        self.producers[value[0]] = (value[1], offset)
+        if self.appended_hashes is not None:
+            known = self.appended_hashes.setdefault((offset, epoch), self.hashes[-1])
+            assert known == self.hashes[-1], f"log matching broken at offset {offset} epoch {epoch}"
+
+    def append_as_leader(self, buffer: bytes, *, leader_epoch: int, now_ms: int) -> MemoryAppendInfo:
+        self._disk()
+        values = [(producer, sequence) for _, _, producer, sequence in RECORD.iter_unpack(buffer)]
+        last_sequence, last_offset = self.producers.get(values[-1][0], (-1, -1))
+        if values[-1][1] <= last_sequence:
+            return MemoryAppendInfo(first_offset=last_offset, last_offset=last_offset, duplicate=True)
+        first = self.log_end_offset
+        for value in values:
+            self._add(leader_epoch, value)
+        if self.flush_always:
+            self.flush()
+        return MemoryAppendInfo(first_offset=first, last_offset=self.log_end_offset - 1)
+
+    def append_as_follower(self, buffer: bytes) -> MemoryAppendInfo | None:
+        self._disk()
+        first = self.log_end_offset
+        for offset, epoch, producer, sequence in RECORD.iter_unpack(bytes(buffer)):
+            if offset != self.log_end_offset:
+                raise OffsetOutOfRangeError(f"ends at {self.log_end_offset}, got {offset}")
+            self._add(epoch, (producer, sequence))
+        if self.flush_always:
+            self.flush()
+        return MemoryAppendInfo(first_offset=first, last_offset=self.log_end_offset - 1)
+
+    def read(self, offset: int, *, max_bytes: int, up_to_offset: int, at_least_one_batch: bool = True) -> MemoryRead:
+        count = max(1 if at_least_one_batch else 0, max_bytes // RECORD.size)
+        end = min(up_to_offset, self.log_end_offset, offset + count)
+        found = self.records[offset - self.first : end - self.first]
+        return MemoryRead(b"".join(RECORD.pack(offset + i, e, *v) for i, (e, v) in enumerate(found)))
+
+    def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
+        if not self.epochs or leader_epoch < 0 or leader_epoch > self.latest_epoch:
+            return -1, -1
+        if leader_epoch == self.latest_epoch:
+            return leader_epoch, self.log_end_offset
+        known = leader_epoch
+        for epoch, start in self.epochs:
+            if epoch > leader_epoch:
+                return known, start
+            known = epoch
+        raise AssertionError
+
+    def assign_epoch_start(self, leader_epoch: int, offset: int) -> None:
+        if leader_epoch > self.latest_epoch:
+            self._cut_epochs(offset)
+            self.epochs.append((leader_epoch, offset))
+
+    def _cut_epochs(self, offset: int) -> None:
+        while self.epochs and self.epochs[-1][1] >= offset:
+            self.epochs.pop()
+
+    def truncate_to(self, offset: int) -> None:
+        self._cut_epochs(offset)
+        if offset < self.log_end_offset:
+            del self.records[offset - self.first :]
+            del self.hashes[offset - self.first + 1 :]
+            self.flushed = min(self.flushed, offset)
+            self.set_high_watermark(self.high_watermark)
+            self.producers = {}
+            for position, (_, (producer, sequence)) in enumerate(self.records):
+                self.producers[producer] = (sequence, self.first + position)
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        self.first = self.log_start_offset = self.high_watermark = self.flushed = offset
+        self.records, self.hashes, self.epochs, self.producers = [], [0], [], {}
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
+        """The sequence of a record stands for its time."""
+        for position, (_, (_, sequence)) in enumerate(self.records):
+            if sequence >= timestamp_ms:
+                return self.first + position, sequence
+        return None
+
+    def max_timestamp(self) -> tuple[int, int] | None:
+        return max(((self.first + i, v[1]) for i, (_, v) in enumerate(self.records)), key=lambda x: x[1], default=None)
+
+    def delete_records_before(self, offset: int) -> None:
+        assert offset <= self.high_watermark
+        self.log_start_offset = max(self.log_start_offset, offset)
+
+    def flush(self) -> None:
+        self.flushed = self.log_end_offset
+
+    def power_cut(self, survivors: int) -> None:
+        """Only what was flushed is sure to be there."""
+        assert survivors >= self.flushed
+        self.truncate_to(survivors)

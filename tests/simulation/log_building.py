@@ -1,0 +1,43 @@
+"""Makers of logs and batches for the tests of `log`."""
+
+from barnabas.log.config import LogConfig
+from barnabas.log.files import Files
+from barnabas.log.partition_log import PartitionLog
+from barnabas.log.record_batch import iter_headers
+from barnabas.log.record_codec import ProducerFields, encode_batch
+from barnabas.log.topic_partition import TopicPartition
+
+PARTITION = TopicPartition("orders", 0)
+NOW_MS = 1_700_000_000_000
+DIRECTORY = "/data/orders-0"
+
+
+def batch_of(*values: bytes, timestamp_ms: int = NOW_MS, producer: ProducerFields | None = None) -> bytearray:
+    return bytearray(encode_batch(values, timestamps_ms=timestamp_ms, producer=producer or ProducerFields()))
+
+
+def open_log(files: Files, directory: str = DIRECTORY, **arguments: object) -> PartitionLog:
+    files.make_dirs(directory)
+    settings: dict[str, object] = {"config": LogConfig(), "now_ms": NOW_MS, "topic_id": "id", **arguments}
+    return PartitionLog(files, directory, topic_partition=PARTITION, **settings)  # type: ignore[arg-type]
+
+
+def append(log: PartitionLog, *values: bytes, epoch: int = 0, timestamp_ms: int = NOW_MS) -> int:
+    """Append one batch; return its first offset."""
+    info = log.append_as_leader(batch_of(*values, timestamp_ms=timestamp_ms), leader_epoch=epoch, now_ms=timestamp_ms)
+    return info.first_offset
+
+
+def base_offsets(data: bytes) -> list[int]:
+    return [header.base_offset for header in iter_headers(data, verify_crc=True)]
+
+
+def read_all(log: PartitionLog) -> bytes:
+    parts = []
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        data = log.read(offset, max_bytes=1 << 30, up_to_offset=log.log_end_offset).read()
+        assert data, offset
+        parts.append(data)
+        offset = list(iter_headers(data))[-1].next_offset
+    return b"".join(parts)

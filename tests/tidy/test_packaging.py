@@ -1,0 +1,71 @@
+"""The hand-written package list, and the documents that must stay true."""
+
+import re
+import subprocess
+import sys
+import tomllib
+
+import pytest
+from tidy.source_tree import FACE, PACKAGES, ROOT
+
+from barnabas.net.cli.main import build_parser
+
+
+def test_the_package_list_is_the_tree() -> None:
+    """Editable mode hides a missing sub-package; the wheel would lack it."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        listed = set(tomllib.load(file)["tool"]["setuptools"]["packages"])
+    found = {"barnabas"} | {
+        "barnabas." + path.parent.relative_to(ROOT).as_posix().replace("/", ".")
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("__init__.py")
+    }
+    inside_face = {
+        "barnabas." + path.parent.relative_to(ROOT / FACE).as_posix().replace("/", ".")
+        for path in (ROOT / FACE).glob("*/__init__.py")
+    }
+    assert listed == found | inside_face
+
+
+def commands_in_documents() -> list[str]:
+    """Lines of code blocks that begin with `barnabas` or with a script of ours."""
+    found: set[str] = set()
+    for name in ("README.md", "CONTRIBUTING.md"):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        for block in re.findall(r"^```\w*\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL):
+            for line in block.splitlines():
+                words = line.strip().removeprefix("$ ").split("#")[0].strip()
+                if re.match(r"(\.venv/bin/)?barnabas |(\./)?scripts/", words):
+                    found.add(words)
+    return sorted(found)
+
+
+@pytest.mark.parametrize("command", commands_in_documents() or ["barnabas topic list"])
+def test_commands_in_the_documents_exist(command: str) -> None:
+    words = command.split()
+    if "scripts/" in words[0]:
+        assert (ROOT / words[0].removeprefix("./")).exists()
+        return
+    nouns = [word for word in words[1:3] if re.fullmatch(r"[a-z-]+", word) and not word.startswith("-")]
+    parser = build_parser(nouns)
+    with pytest.raises(SystemExit) as stop:
+        parser.parse_args([*nouns[: 1 if nouns[0] in ("up", "down") else 2], "--help"])
+    assert stop.value.code == 0
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["import barnabas.net.cli.main", "import barnabas.net.cli.brokers, barnabas.net.config", "import barnabas"],
+)
+def test_help_and_the_start_of_a_broker_import_nothing_heavy(statement: str) -> None:
+    heavy = ("aiohttp", "aiokafka", "pyspark", "pysyncobj", "numpy", "pandas", "hypothesis", "asyncio")
+    shown = f"{statement}; import sys; print(*(name for name in {heavy} if name in sys.modules))"
+    done = subprocess.run([sys.executable, "-P", "-c", shown], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == []
+
+
+def test_help_lists_no_verb_that_does_not_work(capsys: pytest.CaptureFixture[str]) -> None:
+    for noun, absent in (("broker", "decommission"), ("cluster", "voters")):
+        with pytest.raises(SystemExit):
+            build_parser([noun]).parse_args([noun, "--help"])
+        assert not re.search(rf"^ +{absent}\b", capsys.readouterr().out, flags=re.MULTILINE)

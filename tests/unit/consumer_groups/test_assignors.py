@@ -1,0 +1,100 @@
+"""Properties of the server-side assignors."""
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from barnabas.consumer_groups.assignors import ASSIGNORS, Assignment, Subscriber, assign_range, assign_uniform
+
+NAMES = ("t", "u", "v", "w")
+topics_strategy = st.dictionaries(st.sampled_from(NAMES), st.integers(min_value=1, max_value=9))
+members_strategy = st.dictionaries(
+    st.text("abcdef", min_size=1, max_size=3), st.frozensets(st.sampled_from(NAMES)), max_size=7
+)
+
+
+def subscribers(members: dict[str, frozenset[str]], before: Assignment | None = None) -> list[Subscriber]:
+    return [
+        Subscriber(member_id=member_id, topics=topics, owned=(before or {}).get(member_id, frozenset()))
+        for member_id, topics in members.items()
+    ]
+
+
+@given(members_strategy, topics_strategy)
+def test_every_partition_of_subscribed_topics_is_owned_exactly_once(
+    members: dict[str, frozenset[str]], topics: dict[str, int]
+) -> None:
+    subscribed = frozenset[str]().union(*members.values())
+    expected = sorted((topic, partition) for topic in subscribed for partition in range(topics.get(topic, 0)))
+    for assign in ASSIGNORS.values():
+        assignment = assign(subscribers(members), topics)
+        assert sorted(key for keys in assignment.values() for key in keys) == expected
+        assert assignment.keys() == members.keys()
+        assert all(key[0] in members[member_id] for member_id, keys in assignment.items() for key in keys)
+
+
+@given(members_strategy, topics_strategy, st.randoms(use_true_random=False))
+def test_the_order_of_members_and_topics_does_not_matter(
+    members: dict[str, frozenset[str]], topics: dict[str, int], rng: random.Random
+) -> None:
+    shuffled = list(members.items())
+    rng.shuffle(shuffled)
+    for assign in ASSIGNORS.values():
+        assert assign(subscribers(members), topics) == assign(
+            subscribers(dict(shuffled)), dict(reversed(topics.items()))
+        )
+
+
+@given(members_strategy, topics_strategy)
+def test_range_gives_each_subscriber_consecutive_partitions_the_first_ones_one_more(
+    members: dict[str, frozenset[str]], topics: dict[str, int]
+) -> None:
+    assignment = assign_range(subscribers(members), topics)
+    for topic, count in topics.items():
+        shares = [
+            sorted(partition for name, partition in assignment[member_id] if name == topic)
+            for member_id in sorted(members)
+            if topic in members[member_id]
+        ]
+        if shares:
+            assert [partition for share in shares for partition in share] == list(range(count))
+            sizes = [len(share) for share in shares]
+            assert sizes == sorted(sizes, reverse=True)
+            assert sizes[0] - sizes[-1] <= 1
+
+
+@given(members_strategy, topics_strategy)
+def test_uniform_leaves_nobody_who_could_take_from_one_with_two_more(
+    members: dict[str, frozenset[str]], topics: dict[str, int]
+) -> None:
+    assignment = assign_uniform(subscribers(members), topics)
+    for keys in assignment.values():
+        for topic, _ in keys:
+            takers = [member_id for member_id, wanted in members.items() if topic in wanted]
+            assert len(keys) - min(len(assignment[member_id]) for member_id in takers) <= 1
+
+
+@given(members_strategy, topics_strategy)
+def test_uniform_moves_nothing_when_nothing_has_changed(
+    members: dict[str, frozenset[str]], topics: dict[str, int]
+) -> None:
+    before = assign_uniform(subscribers(members), topics)
+    assert assign_uniform(subscribers(members, before), topics) == before
+
+
+@given(st.integers(min_value=1, max_value=8), st.integers(min_value=0, max_value=30))
+def test_uniform_moves_no_more_than_a_newcomer_s_share(count: int, partitions: int) -> None:
+    members = {f"m{number}": frozenset({"t"}) for number in range(count)}
+    before = assign_uniform(subscribers(members), {"t": partitions})
+    after = assign_uniform(subscribers({**members, "new": frozenset({"t"})}, before), {"t": partitions})
+    assert all(after[member_id] <= before[member_id] for member_id in members)
+    assert len(after["new"]) == partitions // (count + 1)
+
+
+def test_a_static_member_keeps_its_place_under_another_member_id() -> None:
+    def of(member_id: str) -> list[Subscriber]:
+        static = Subscriber(member_id=member_id, topics=frozenset({"t"}), instance_id="i")
+        return [static, Subscriber(member_id="k", topics=frozenset({"t"}))]
+
+    assert assign_range(of("a"), {"t": 3})["a"] == assign_range(of("z"), {"t": 3})["z"]

@@ -1,0 +1,507 @@
+"""Directed tests of the coordinator: joining, handing over, fencing, timers, topics, failover."""
+
+import dataclasses
+import random
+from collections.abc import Mapping
+
+import pytest
+
+from barnabas.consumer_groups.coordinator import GroupCoordinator
+from barnabas.consumer_groups.messages import HeartbeatRequest, HeartbeatResponse
+from barnabas.consumer_groups.partitions import PartitionSet, from_set, to_set
+from barnabas.consumer_groups.rebalance_log import RebalanceCause
+from barnabas.consumer_groups.settings import GroupSettings
+from barnabas.consumer_groups.states import GroupPhase, MemberState
+from barnabas.kraft.group_slots import GroupSlots, slot_of
+from barnabas.log.errors import (
+    FencedInstanceIdError,
+    FencedMemberEpochError,
+    GroupMaxSizeReachedError,
+    InvalidRequestError,
+    InvalidSessionTimeoutError,
+    NotCoordinatorError,
+    UnknownMemberIdError,
+    UnreleasedInstanceIdError,
+    UnsupportedAssignorError,
+)
+
+GROUP = "payments"
+SLOT = slot_of(GROUP)
+T = frozenset({("t", partition) for partition in range(4)})
+
+
+class Bench:
+    """A coordinator with a quorum that commits at once, and a clock that is moved by hand."""
+
+    def __init__(self, *, topics: Mapping[str, int] | None = None, settings: GroupSettings | None = None) -> None:
+        self.topics = {"t": 4} if topics is None else topics
+        self.settings = settings or GroupSettings()
+        self.slots = GroupSlots()
+        self.now_ms = 1_000
+        self.epoch = 1
+        self.coordinator = self._new_coordinator()
+
+    def fail_over(self) -> None:
+        self.epoch += 1
+        self.slots.on_slot_moved(SLOT, self.epoch)
+        self.coordinator = self._new_coordinator()
+
+    def _new_coordinator(self) -> GroupCoordinator:
+        return GroupCoordinator(
+            slot=SLOT,
+            coordinator_epoch=self.epoch,
+            records=self.slots.records_of(SLOT),
+            rng=random.Random(1),
+            topics=self.topics,
+            now_ms=self.now_ms,
+            settings=self.settings,
+        )
+
+    def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
+        result = self.coordinator.heartbeat(request, self.now_ms)
+        self.commit(result.records)
+        return result.response
+
+    def commit(self, records: tuple[object, ...]) -> None:
+        for record in records:
+            assert self.slots.replay(record, self.slots.index + 1)  # type: ignore[arg-type]
+
+    def tick(self, pass_ms: int = 0) -> None:
+        self.now_ms += pass_ms
+        self.commit(self.coordinator.tick(self.now_ms).records)
+
+    def change_topics(self, topics: Mapping[str, int], recreated: frozenset[str] = frozenset()) -> None:
+        self.topics = topics
+        self.commit(self.coordinator.topics_changed(topics, self.now_ms, recreated=recreated).records)
+
+    def join(self, member: str, **fields: object) -> "Client":
+        return Client(self, member, **fields)
+
+    def phase(self) -> GroupPhase:
+        return self.coordinator.describe_group(group_id=GROUP).response.phase
+
+    def causes(self) -> list[RebalanceCause]:
+        return [item.cause for item in self.coordinator.describe_group(group_id=GROUP).response.rebalances]
+
+    def state_of(self, member: str) -> MemberState:
+        members = self.coordinator.describe_group(group_id=GROUP).response.members
+        (found,) = (item.state for item in members if item.member_id == member)
+        return found
+
+
+class Client:
+    """A member that follows the protocol one heartbeat at a time."""
+
+    def __init__(self, bench: Bench, member: str, **fields: object) -> None:
+        self.bench = bench
+        base = HeartbeatRequest(group_id=GROUP, member_id=member, member_epoch=0, subscribed_topics=("t",), owned=())
+        self.owned: PartitionSet = frozenset()
+        self.epoch = 0
+        self.instance_id: str | None = None
+        response = bench.heartbeat(dataclasses.replace(base, **fields))  # type: ignore[arg-type]
+        self.member = response.member_id
+        self.instance_id = fields.get("instance_id")  # type: ignore[assignment]
+        self.take(response)
+
+    def take(self, response: HeartbeatResponse) -> HeartbeatResponse:
+        self.epoch = response.member_epoch
+        if response.assignment is not None:
+            self.owned = to_set(response.assignment)
+        return response
+
+    def request(self, **fields: object) -> HeartbeatRequest:
+        base = HeartbeatRequest(
+            group_id=GROUP,
+            member_id=self.member,
+            member_epoch=self.epoch,
+            instance_id=self.instance_id,
+            owned=from_set(self.owned),
+        )
+        return dataclasses.replace(base, **fields)  # type: ignore[arg-type]
+
+    def beat(self, **fields: object) -> HeartbeatResponse:
+        return self.take(self.bench.heartbeat(self.request(**fields)))
+
+
+def settle(*clients: Client) -> None:
+    for _ in range(4):
+        for client in clients:
+            client.beat()
+
+
+def test_a_first_member_gets_everything_with_its_join() -> None:
+    bench = Bench()
+    alone = bench.join("a")
+    assert alone.owned == T
+    assert alone.epoch == 1
+    assert bench.phase() is GroupPhase.STABLE
+
+
+def test_the_coordinator_names_a_member_that_has_no_id() -> None:
+    bench = Bench()
+    first, second = bench.join(""), bench.join("")
+    assert len(first.member) == 32
+    assert first.member != second.member
+
+
+def test_a_partition_is_handed_over_only_when_its_owner_has_let_go() -> None:
+    bench = Bench()
+    first = bench.join("a")
+    second = bench.join("b")
+    assert second.owned == frozenset()
+    assert bench.state_of("b") is MemberState.UNRELEASED_PARTITIONS
+    assert bench.phase() is GroupPhase.RECONCILING
+    response = bench.heartbeat(first.request())
+    assert to_set(response.assignment or ()) == {("t", 0), ("t", 1)}, "told what to keep"
+    assert response.member_epoch == 1, "its epoch stands until it has let go"
+    assert bench.state_of("a") is MemberState.UNREVOKED_PARTITIONS
+    assert second.beat().assignment is None, "still held by the other"
+    assert first.take(response).assignment is not None
+    assert first.beat().member_epoch == 2
+    assert second.beat().assignment is not None
+    assert second.owned == {("t", 2), ("t", 3)}
+    assert bench.phase() is GroupPhase.STABLE
+
+
+def test_a_member_that_does_not_say_what_it_owns_is_taken_to_own_it_still() -> None:
+    bench = Bench()
+    first, second = bench.join("a"), bench.join("b")
+    for _ in range(3):
+        first.beat(owned=None)
+        second.beat()
+    assert second.owned == frozenset()
+
+
+def test_a_member_that_waits_is_asked_to_come_back_sooner() -> None:
+    bench = Bench()
+    first, second = bench.join("a"), bench.join("b")
+    assert second.beat().heartbeat_interval_ms == bench.settings.waiting_heartbeat_interval_ms
+    settle(first, second)
+    assert second.beat().heartbeat_interval_ms == bench.settings.heartbeat_interval_ms
+
+
+def test_a_steady_heartbeat_writes_nothing_and_tells_nothing() -> None:
+    bench = Bench()
+    client = bench.join("a")
+    result = bench.coordinator.heartbeat(client.request(), bench.now_ms)
+    assert result.records == ()
+    assert result.response.assignment is None
+
+
+def test_a_member_that_leaves_frees_its_partitions_at_once() -> None:
+    bench = Bench()
+    first, second = bench.join("a"), bench.join("b")
+    settle(first, second)
+    assert bench.heartbeat(first.request(member_epoch=-1)).member_epoch == -1
+    second.beat()
+    assert second.owned == T
+    bench.heartbeat(second.request(member_epoch=-1))
+    assert bench.phase() is GroupPhase.EMPTY
+    with pytest.raises(UnknownMemberIdError):
+        second.beat()
+
+
+def test_a_silent_member_is_removed_after_its_session() -> None:
+    bench = Bench()
+    first, second = bench.join("a", session_timeout_ms=5_000), bench.join("b")
+    settle(first, second)
+    assert bench.coordinator.next_deadline_ms() == bench.now_ms + 5_000
+    bench.tick(4_999)
+    assert bench.state_of("a") is MemberState.STABLE
+    bench.tick(1)
+    second.beat()
+    assert second.owned == T
+    assert bench.causes()[-1] is RebalanceCause.MEMBER_EXPIRED
+
+
+def test_a_member_that_does_not_let_go_is_removed_after_its_rebalance_timeout() -> None:
+    bench = Bench()
+    first = bench.join("a", rebalance_timeout_ms=10_000)
+    second = bench.join("b")
+    bench.heartbeat(first.request())
+    bench.tick(6_000)
+    bench.heartbeat(first.request())  # alive, but it owns everything still
+    second.beat()
+    bench.tick(3_999)
+    assert bench.state_of("a") is MemberState.UNREVOKED_PARTITIONS
+    bench.tick(1)
+    assert bench.causes()[-1] is RebalanceCause.REBALANCE_TIMEOUT
+    with pytest.raises(UnknownMemberIdError):
+        bench.heartbeat(first.request())
+    second.beat()
+    assert second.owned == T
+
+
+def test_the_previous_epoch_is_tolerated_because_an_answer_may_be_lost() -> None:
+    bench = Bench()
+    first, second = bench.join("a"), bench.join("b")
+    first.beat()
+    lost = bench.heartbeat(first.request())
+    assert lost.member_epoch == first.epoch + 1
+    again = first.beat()
+    assert again.member_epoch == lost.member_epoch
+    assert again.assignment == lost.assignment is not None
+    second.beat()
+    assert second.owned | first.owned == T
+
+
+def test_other_epochs_are_fenced() -> None:
+    bench = Bench()
+    first, second = bench.join("a"), bench.join("b")
+    settle(first, second)
+    for epoch in (first.epoch + 1, first.epoch - 2 or 99):
+        with pytest.raises(FencedMemberEpochError):
+            bench.heartbeat(first.request(member_epoch=epoch))
+
+
+def test_a_member_of_the_previous_epoch_that_owns_what_it_never_got_is_fenced() -> None:
+    bench = Bench()
+    first, second = bench.join("a"), bench.join("b")
+    settle(first, second)
+    with pytest.raises(FencedMemberEpochError):
+        bench.heartbeat(first.request(member_epoch=first.epoch - 1, owned=from_set(T)))
+
+
+def test_a_join_that_is_repeated_keeps_what_the_member_has() -> None:
+    bench = Bench()
+    first, second = bench.join("a"), bench.join("b")
+    settle(first, second)
+    again = bench.join("a")
+    assert (again.owned, again.epoch) == (first.owned, first.epoch)
+    assert bench.causes().count(RebalanceCause.MEMBER_JOINED) == 2
+
+
+def test_a_copy_of_the_first_join_releases_nothing() -> None:
+    bench = Bench()
+    first, second = bench.join("a"), bench.join("b")
+    bench.join("a")  # the same words as a member that owns nothing, but `first` still reads everything
+    second.beat()
+    assert second.owned == frozenset()
+    settle(first, second)
+    assert first.owned | second.owned == T
+
+
+def test_a_changed_subscription_moves_partitions() -> None:
+    bench = Bench(topics={"t": 4, "u": 2})
+    client = bench.join("a")
+    client.beat(subscribed_topics=("u", "t"))
+    settle(client)
+    assert client.owned == T | {("u", 0), ("u", 1)}
+    client.beat(subscribed_topics=("u",))
+    settle(client)
+    assert client.owned == {("u", 0), ("u", 1)}
+    assert bench.causes().count(RebalanceCause.SUBSCRIPTION_CHANGED) == 2
+    before = bench.coordinator.describe_group(group_id=GROUP).response.group_epoch
+    client.beat(subscribed_topics=("u",))
+    assert bench.coordinator.describe_group(group_id=GROUP).response.group_epoch == before
+
+
+def test_a_pattern_follows_new_topics_but_never_internal_ones() -> None:
+    bench = Bench(topics={"logs-a": 1, "other": 1, "__consumer_offsets": 50})
+    client = bench.join("a", subscribed_topics=None, subscribed_pattern=".*o.*s.*")
+    assert client.owned == {("logs-a", 0)}
+    bench.change_topics({"logs-a": 1, "other": 1, "logs-b": 2, "__consumer_offsets": 50})
+    settle(client)
+    assert client.owned == {("logs-a", 0), ("logs-b", 0), ("logs-b", 1)}
+    assert bench.causes()[-1] is RebalanceCause.PARTITIONS_CHANGED
+
+
+def test_new_partitions_are_assigned_and_topics_of_others_disturb_nobody() -> None:
+    bench = Bench()
+    client = bench.join("a")
+    bench.change_topics({"t": 6, "other": 3})
+    settle(client)
+    assert len(client.owned) == 6
+    epoch = client.epoch
+    bench.change_topics({"t": 6, "other": 9})
+    settle(client)
+    assert client.epoch == epoch
+
+
+def test_a_deleted_topic_is_taken_away() -> None:
+    bench = Bench(topics={"t": 4, "u": 1})
+    client = bench.join("a", subscribed_topics=("t", "u"))
+    bench.change_topics({"u": 1})
+    settle(client)
+    assert client.owned == {("u", 0)}
+    assert bench.causes()[-1] is RebalanceCause.TOPIC_DELETED
+
+
+def test_a_failover_moves_nothing_and_gives_fresh_sessions() -> None:
+    bench = Bench(settings=GroupSettings(session_timeout_ms=10_000))
+    first, second = bench.join("a"), bench.join("b")
+    settle(first, second)
+    bench.now_ms += 9_999
+    bench.fail_over()
+    bench.tick(9_999)
+    epochs = first.epoch, second.epoch
+    settle(first, second)
+    assert (first.epoch, second.epoch) == epochs
+    assert bench.causes() == [RebalanceCause.COORDINATOR_MOVED]
+    assert bench.phase() is GroupPhase.STABLE
+
+
+def test_a_failover_amid_a_hand_over_continues_it() -> None:
+    bench = Bench()
+    first, second = bench.join("a"), bench.join("b")
+    first.beat()
+    bench.fail_over()
+    assert second.beat().assignment is None
+    settle(first, second)
+    assert first.owned | second.owned == T
+    assert not first.owned & second.owned
+
+
+def test_a_new_coordinator_finds_partitions_that_the_last_one_did_not_know() -> None:
+    bench = Bench()
+    client = bench.join("a")
+    bench.topics = {"t": 5}
+    bench.fail_over()
+    assert bench.coordinator.next_deadline_ms() == bench.now_ms
+    bench.tick()
+    settle(client)
+    assert len(client.owned) == 5
+
+
+def test_records_of_an_old_coordinator_are_void_after_a_failover() -> None:
+    bench = Bench()
+    bench.join("a")
+    late = bench.coordinator.heartbeat(
+        HeartbeatRequest(group_id=GROUP, member_id="z", member_epoch=0, subscribed_topics=("t",)), bench.now_ms
+    )
+    bench.fail_over()
+    assert [bench.slots.replay(record, bench.slots.index + 1) for record in late.records] == [False] * len(late.records)
+    assert set(bench.slots.slot(SLOT).groups[GROUP].members) == {"a"}
+
+
+def test_a_coordinator_of_an_older_epoch_than_the_state_is_refused() -> None:
+    bench = Bench()
+    bench.epoch = 5
+    bench.fail_over()
+    bench.join("a")
+    bench.epoch = 2
+    with pytest.raises(NotCoordinatorError):
+        bench._new_coordinator()
+
+
+def test_assignments_can_be_put_off_in_a_storm_of_joins() -> None:
+    bench = Bench(settings=GroupSettings(assignment_interval_ms=1_000))
+    first, second = bench.join("a"), bench.join("b")
+    assert bench.phase() is GroupPhase.ASSIGNING
+    settle(first, second)
+    assert first.owned == T
+    bench.tick(1_000)
+    assert bench.phase() is GroupPhase.RECONCILING
+    settle(first, second)
+    assert len(first.owned) == len(second.owned) == 2
+    third = bench.join("c")
+    assert bench.phase() is GroupPhase.ASSIGNING
+    bench.fail_over()
+    bench.tick()
+    settle(first, second, third)
+    assert bench.phase() is GroupPhase.STABLE
+
+
+def test_the_assignor_that_most_members_ask_for_is_used() -> None:
+    bench = Bench()
+    first, second, third = (bench.join(name, assignor="uniform") for name in "abc")
+    settle(first, second, third)
+    description = bench.coordinator.describe_group(group_id=GROUP).response
+    assert description.assignor == "uniform"
+    assert sorted(len(client.owned) for client in (first, second, third)) == [1, 1, 2]
+
+
+# --- static members -------------------------------------------------------------------------------------------------
+
+
+def test_a_static_member_that_comes_back_gets_what_it_had() -> None:
+    bench = Bench()
+    first, second = bench.join("a", instance_id="i"), bench.join("b")
+    settle(first, second)
+    epochs = second.epoch
+    bench.heartbeat(first.request(member_epoch=-2))
+    settle(second)
+    assert second.epoch == epochs
+    assert bench.phase() is GroupPhase.STABLE
+    back = bench.join("a2", instance_id="i")
+    assert back.owned == first.owned
+    settle(back, second)
+    assert second.epoch == epochs
+    assert bench.causes()[-2:] == [RebalanceCause.STATIC_MEMBER_AWAY, RebalanceCause.STATIC_MEMBER_RETURNED]
+    with pytest.raises(FencedInstanceIdError):
+        first.beat()
+
+
+def test_a_static_member_may_come_back_under_its_old_member_id() -> None:
+    bench = Bench()
+    first, second = bench.join("a", instance_id="i"), bench.join("b")
+    settle(first, second)
+    bench.heartbeat(first.request(member_epoch=-2))
+    with pytest.raises(FencedMemberEpochError):
+        bench.heartbeat(first.request())
+    assert bench.join("a", instance_id="i").owned == first.owned
+
+
+def test_a_static_member_that_stays_away_is_removed_after_its_session() -> None:
+    bench = Bench()
+    first, second = bench.join("a", instance_id="i", session_timeout_ms=5_000), bench.join("b")
+    settle(first, second)
+    bench.heartbeat(first.request(member_epoch=-2))
+    bench.tick(5_000)
+    second.beat()
+    assert second.owned == T
+
+
+def test_an_instance_id_that_is_in_use_is_not_given_away() -> None:
+    bench = Bench()
+    bench.join("a", instance_id="i")
+    with pytest.raises(UnreleasedInstanceIdError):
+        bench.join("b", instance_id="i")
+
+
+def test_a_static_member_that_leaves_while_it_revokes_releases_the_partitions() -> None:
+    bench = Bench()
+    first = bench.join("a", instance_id="a")
+    second = bench.join("b")
+    bench.heartbeat(first.request())
+    bench.heartbeat(first.request(member_epoch=-2))
+    second.beat()
+    assert second.owned == {("t", 2), ("t", 3)}
+
+
+# --- what is refused ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"member_id": "", "member_epoch": 1}, InvalidRequestError),
+        ({"member_epoch": -3}, InvalidRequestError),
+        ({"member_epoch": -2}, InvalidRequestError),
+        ({"member_epoch": -1}, UnknownMemberIdError),
+        ({"member_epoch": 4}, UnknownMemberIdError),
+        ({"subscribed_topics": None}, InvalidRequestError),
+        ({"subscribed_topics": ("t",) * 10_001}, InvalidRequestError),
+        ({"subscribed_pattern": "("}, InvalidRequestError),
+        ({"subscribed_pattern": "x" * 1_001}, InvalidRequestError),
+        ({"instance_id": ""}, InvalidRequestError),
+        ({"member_id": "m" * 1_001}, InvalidRequestError),
+        ({"session_timeout_ms": 1}, InvalidSessionTimeoutError),
+        ({"rebalance_timeout_ms": 0}, InvalidRequestError),
+        ({"assignor": "magic"}, UnsupportedAssignorError),
+        ({"group_id": "another"}, NotCoordinatorError),
+    ],
+)
+def test_a_bad_heartbeat_is_refused_and_changes_nothing(fields: dict[str, object], error: type[Exception]) -> None:
+    bench = Bench()
+    request = HeartbeatRequest(group_id=GROUP, member_id="a", member_epoch=0, subscribed_topics=("t",))
+    with pytest.raises(error):
+        bench.heartbeat(dataclasses.replace(request, **fields))  # type: ignore[arg-type]
+    assert bench.coordinator.list_groups().response == ()
+
+
+def test_a_full_group_takes_no_more_members() -> None:
+    bench = Bench(settings=GroupSettings(max_group_size=1))
+    bench.join("a")
+    with pytest.raises(GroupMaxSizeReachedError):
+        bench.join("b")

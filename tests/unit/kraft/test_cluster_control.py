@@ -1,0 +1,262 @@
+"""Registration, heartbeats, fencing, controlled shutdown; coordinator slots; producer ids."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from unit.kraft.single_controller import SingleController
+
+from barnabas.kraft.controller_errors import BrokerIdNotRegisteredError
+from barnabas.kraft.image import NO_COORDINATOR
+from barnabas.kraft.records import GroupRecord, Record, TopicRecord
+from barnabas.kraft.requests import (
+    AllocateProducerIds,
+    AppendGroupRecords,
+    BrokerHeartbeat,
+    Done,
+    ProducerIdBlock,
+    Registered,
+    UnregisterBroker,
+)
+from barnabas.log.errors import (
+    DuplicateBrokerRegistrationError,
+    InconsistentClusterIdError,
+    InvalidRequestError,
+    NotCoordinatorError,
+    StaleBrokerEpochError,
+    UnsupportedVersionError,
+)
+
+
+def test_a_broker_is_registered_fenced_and_its_epoch_is_the_index_of_the_record() -> None:
+    cluster = SingleController(0)
+    epoch = cluster.register(0)
+    assert epoch == cluster.image.offset == cluster.image.brokers[0].broker_epoch
+    assert cluster.image.brokers[0].fenced
+
+
+def test_a_retry_of_the_same_incarnation_gets_the_same_epoch() -> None:
+    cluster = SingleController(0)
+    assert cluster.register(0) == cluster.register(0)
+
+
+def test_a_retry_before_the_commit_gets_the_same_epoch_too() -> None:
+    cluster = SingleController(0)
+    answers: list[object] = []
+    for _ in range(2):
+        cluster.cluster.nodes[0].submit(cluster.registration(0), 0, answers.append)
+    assert answers == []
+    cluster.cluster.run()
+    assert isinstance(answers[0], Registered)
+    assert isinstance(answers[1], Registered)
+    assert answers[0].broker_epoch == answers[1].broker_epoch
+
+
+def test_of_two_incarnations_that_register_at_once_only_the_last_gets_an_epoch() -> None:
+    cluster = SingleController(0)
+    answers: list[object] = []
+    for incarnation in ("one", "two"):
+        cluster.cluster.nodes[0].submit(cluster.registration(0, incarnation), 0, answers.append)
+    cluster.cluster.commit()
+    cluster.cluster.deliver(0)
+    assert isinstance(answers[0], StaleBrokerEpochError)
+    assert isinstance(answers[1], Registered)
+
+
+def test_a_second_live_process_with_the_same_id_is_refused() -> None:
+    cluster = SingleController(1)
+    message = cluster.refused(cluster.registration(0, "second"), DuplicateBrokerRegistrationError)
+    assert "node.id" in message
+    cluster.now_ms += cluster.cluster.settings.duplicate_window_ms
+    assert cluster.register(0, "second") > 0
+
+
+def test_a_fenced_broker_may_be_replaced_at_once() -> None:
+    cluster = SingleController(1)
+    cluster.beat(0, fence=True)
+    assert cluster.register(0, "second") == cluster.image.offset
+
+
+def test_a_folder_of_another_cluster_is_refused_and_both_are_named() -> None:
+    cluster = SingleController(0)
+    stranger = replace(cluster.registration(0), cluster_id="another")
+    message = cluster.refused(stranger, InconsistentClusterIdError)
+    assert "another" in message
+    assert cluster.image.cluster_id in message
+
+
+def test_a_version_that_cannot_read_the_cluster_is_refused() -> None:
+    cluster = SingleController(0)
+    cluster.refused(replace(cluster.registration(0), min_feature_level=2, max_feature_level=3), UnsupportedVersionError)
+    cluster.refused(replace(cluster.registration(0), endpoints=()), InvalidRequestError)
+    cluster.refused(replace(cluster.registration(0), node_id=-1), InvalidRequestError)
+
+
+def test_a_broker_is_unfenced_only_when_it_has_seen_its_own_registration() -> None:
+    cluster = SingleController(0)
+    epoch = cluster.register(0)
+    assert cluster.beat(0, offset=epoch - 1).fenced
+    assert not cluster.beat(0, offset=epoch).fenced
+
+
+def test_heartbeats_of_an_old_registration_are_refused() -> None:
+    cluster = SingleController(1)
+    old = cluster.epochs[0]
+    cluster.beat(0, fence=True)
+    cluster.register(0, "second")
+    cluster.refused(BrokerHeartbeat(node_id=0, broker_epoch=old, metadata_offset=99), StaleBrokerEpochError)
+    cluster.refused(BrokerHeartbeat(node_id=7, broker_epoch=1, metadata_offset=99), StaleBrokerEpochError)
+
+
+def test_a_session_ends_without_heartbeats_and_not_before() -> None:
+    cluster = SingleController(2)
+    cluster.now_ms += 2_999
+    cluster.tick()
+    assert not cluster.image.brokers[0].fenced
+    cluster.beat(1)
+    cluster.now_ms += 1
+    cluster.tick()
+    assert cluster.image.brokers[0].fenced
+    assert not cluster.image.brokers[1].fenced
+
+
+def test_a_new_controller_gives_every_broker_a_full_session() -> None:
+    cluster = SingleController(2)
+    cluster.now_ms += 2_999
+    cluster.cluster.elect(0)
+    cluster.cluster.run()
+    cluster.tick()
+    cluster.now_ms += 2_999
+    cluster.tick()
+    assert not cluster.image.brokers[0].fenced
+    deadline_ms = cluster.cluster.nodes[0].next_deadline_ms(cluster.now_ms)
+    assert deadline_ms == cluster.now_ms + 1
+    cluster.now_ms += 1
+    cluster.tick()
+    assert cluster.image.brokers[0].fenced
+
+
+def test_a_controlled_shutdown_moves_leaderships_and_waits_until_the_others_know() -> None:
+    cluster = SingleController()
+    cluster.topic(0, 1, 2)
+    assert not cluster.beat(0, stop=True).may_shut_down
+    assert cluster.image.brokers[0].in_controlled_shutdown
+    assert not cluster.image.brokers[0].fenced
+    assert (cluster.partition().leader, cluster.partition().isr) == (1, (1, 2))
+    cluster.beat(1)
+    assert not cluster.beat(0, stop=True).may_shut_down, "broker 2 has not seen the new leader yet"
+    cluster.beat(2)
+    assert cluster.beat(0, stop=True).may_shut_down
+    assert cluster.image.brokers[0].fenced
+    assert cluster.beat(0, stop=True).may_shut_down
+
+
+def test_the_only_broker_may_shut_down_too() -> None:
+    cluster = SingleController(1)
+    cluster.topic(0)
+    cluster.beat(0, stop=True)
+    assert cluster.beat(0, stop=True).may_shut_down
+    assert cluster.partition().eligible_leader_replicas == (0,)
+    cluster.start(0, "second")
+    assert cluster.partition().leader == 0
+
+
+def test_an_unregistered_broker_is_gone() -> None:
+    cluster = SingleController()
+    cluster.topic(0, 1)
+    assert isinstance(cluster.ask(UnregisterBroker(node_id=0)), Done)
+    assert 0 not in cluster.image.brokers
+    assert (cluster.partition().leader, cluster.partition().isr) == (1, (1,))
+    cluster.refused(UnregisterBroker(node_id=0), BrokerIdNotRegisteredError)
+
+
+def test_producer_ids_come_in_blocks_that_never_overlap() -> None:
+    cluster = SingleController(2)
+    blocks = [
+        cluster.ask(AllocateProducerIds(node_id=node_id, broker_epoch=cluster.epochs[node_id])) for node_id in (0, 1)
+    ]
+    assert blocks == [ProducerIdBlock(first=0, count=1000), ProducerIdBlock(first=1000, count=1000)]
+    cluster.refused(AllocateProducerIds(node_id=0, broker_epoch=-5), StaleBrokerEpochError)
+
+
+# --- coordinator slots -----------------------------------------------------------------------------------------------
+
+
+def coordinators(cluster: SingleController) -> Counter[int]:
+    return Counter(slot.coordinator for slot in cluster.image.slots)
+
+
+def group(cluster: SingleController, slot: int, /, **changes: object) -> AppendGroupRecords:
+    owner = cluster.image.slots[slot]
+    values = {"slot": slot, "coordinator_epoch": owner.coordinator_epoch, "group_id": "g", **changes}
+    record = GroupRecord(group_epoch=1, assignment_epoch=1, **values)  # type: ignore[arg-type]
+    return AppendGroupRecords.of(owner.coordinator, slot, owner.coordinator_epoch, (record,))
+
+
+def test_slots_spread_over_the_brokers_of_a_young_cluster() -> None:
+    cluster = SingleController(3)
+    cluster.now_ms += 2_000
+    cluster.tick()
+    assert max(coordinators(cluster).values()) - min(coordinators(cluster).values()) <= 1
+    assert sum(coordinators(cluster).values()) == 50
+
+
+def test_a_slot_with_a_group_moves_only_with_its_coordinator() -> None:
+    cluster = SingleController(1)
+    for slot in range(50):
+        assert isinstance(cluster.ask(group(cluster, slot)), Done)
+    cluster.start(1)
+    cluster.now_ms += 2_000
+    cluster.beat(0)
+    cluster.tick()
+    assert coordinators(cluster) == {0: 50}
+    cluster.beat(0, fence=True)
+    assert coordinators(cluster) == {1: 50}
+    cluster.beat(0)
+    cluster.tick()
+    assert coordinators(cluster) == {1: 50}
+
+
+def test_every_move_has_a_new_coordinator_epoch_also_one_to_nobody() -> None:
+    cluster = SingleController(1)
+    before = cluster.image.slots[7]
+    cluster.beat(0, fence=True)
+    nobody = cluster.image.slots[7]
+    assert (nobody.coordinator, nobody.coordinator_epoch) == (NO_COORDINATOR, before.coordinator_epoch + 1)
+    cluster.beat(0)
+    assert cluster.image.slots[7].coordinator_epoch == before.coordinator_epoch + 2
+
+
+def test_a_restarted_coordinator_never_keeps_its_epoch() -> None:
+    cluster = SingleController(1)
+    before = cluster.image.slots[7].coordinator_epoch
+    cluster.now_ms += 2_000
+    cluster.start(0, "second")
+    assert cluster.image.slots[7].coordinator_epoch > before
+
+
+def test_group_records_are_taken_from_the_coordinator_of_that_epoch_only() -> None:
+    cluster = SingleController(2)
+    request = group(cluster, 7)
+    assert isinstance(cluster.ask(request), Done)
+    assert len(cluster.cluster.nodes[0].slot_snapshot(7)[1]) == 1
+    cluster.refused(replace(request, node_id=5), NotCoordinatorError)
+    cluster.refused(replace(request, coordinator_epoch=0), NotCoordinatorError)
+    cluster.refused(replace(request, slot=50), InvalidRequestError)
+    cluster.refused(group(cluster, 7, slot=8), InvalidRequestError)
+    cluster.refused(group(cluster, 7, coordinator_epoch=99), InvalidRequestError)
+    cluster.refused(replace(request, batch=b"junk"), InvalidRequestError)
+    owner = cluster.image.slots[7]
+    forged: tuple[Record, ...] = (TopicRecord(name="forged", topic_id="0"),)
+    forgery = AppendGroupRecords.of(owner.coordinator, 7, owner.coordinator_epoch, forged)
+    cluster.refused(forgery, InvalidRequestError)
+
+
+def test_records_decided_before_a_move_are_void_after_it() -> None:
+    cluster = SingleController(2)
+    request = group(cluster, 7)
+    cluster.beat(request.node_id, fence=True)
+    cluster.refused(request, NotCoordinatorError)
+    publication = cluster.cluster.publications[0][-1]
+    assert publication.group_records == ()

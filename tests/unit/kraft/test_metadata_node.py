@@ -1,0 +1,256 @@
+"""The node above the quorum: who decides when, what is void, what is answered, what observers get."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from unit.kraft.metadata_cluster import FakeQuorum, MetadataCluster
+from unit.kraft.single_controller import SingleController
+
+from barnabas.kraft.metadata_feed import FeedRing, MetadataFeed
+from barnabas.kraft.metadata_node import MetadataNode
+from barnabas.kraft.quorum import AppendOutcome, CommittedCommand, Leadership
+from barnabas.kraft.records import ClusterRecord, FeatureLevelRecord, RecordBatch, encode_batch
+from barnabas.kraft.requests import CreateTopic, DeleteTopic, Done, TopicCreated
+from barnabas.log.errors import InvalidRequestError, NotControllerError, RequestTimedOutError, TopicAlreadyExistsError
+
+
+def test_a_node_that_does_not_lead_names_the_leader() -> None:
+    cluster = MetadataCluster(2)
+    cluster.elect(1)
+    cluster.run()
+    answer = cluster.ask(CreateTopic(name="t"), 0, node_id=0)
+    assert isinstance(answer, NotControllerError)
+    assert "broker 1" in answer.message
+
+
+def test_a_leader_decides_only_after_a_record_of_its_own_term_is_committed() -> None:
+    cluster = MetadataCluster(1)
+    cluster.elect(0)
+    assert not cluster.nodes[0].is_active_controller
+    answers: list[object] = []
+    cluster.nodes[0].submit(CreateTopic(name="t"), 0, answers.append)
+    assert isinstance(answers[0], NotControllerError)
+    cluster.run()
+    assert cluster.nodes[0].is_active_controller
+    assert cluster.publications[0][-1].is_active_controller
+
+
+def test_the_first_record_names_the_cluster_and_no_later_one_does() -> None:
+    cluster = MetadataCluster(2)
+    cluster.elect(0)
+    cluster.run()
+    cluster_id = cluster.nodes[0].image.cluster_id
+    assert len(cluster_id) == 22
+    assert isinstance(cluster_id, str)
+    cluster.elect(1)
+    cluster.run()
+    assert cluster.nodes[1].image.cluster_id == cluster_id
+    assert (cluster.nodes[0].image.controller_id, cluster.nodes[0].image.controller_epoch) == (1, 2)
+
+
+def command(index: int, term: int, epoch: int, level: int) -> CommittedCommand:
+    batch = RecordBatch(controller_epoch=epoch, records=(FeatureLevelRecord(feature_level=level),))
+    return CommittedCommand(index=index, term=term, command=encode_batch(batch))
+
+
+def test_a_batch_of_another_controller_epoch_than_its_entry_is_void() -> None:
+    cluster = MetadataCluster(1)
+    node = cluster.nodes[0]
+    node.committed([command(1, 3, 3, 5), command(2, 4, 3, 6)])
+    assert (node.image.feature_level, node.image.offset) == (5, 2)
+    assert len(cluster.publications[0]) == 1, "one publication for what was committed at once"
+
+
+def test_a_command_that_cannot_be_applied_stops_the_process() -> None:
+    cluster = MetadataCluster(1)
+    cluster.nodes[0].committed([CommittedCommand(index=1, term=1, command=b"junk")])
+    assert "index 1" in cluster.fatal[0]
+    assert cluster.nodes[0].image.offset == 0
+    cluster.nodes[0].restore(5, [b"junk"])
+    assert "snapshot" in cluster.fatal[1]
+
+
+def open_request(cluster: SingleController, name: str = "t") -> list[object]:
+    answers: list[object] = []
+    cluster.cluster.nodes[0].submit(CreateTopic(name=name), cluster.now_ms, answers.append)
+    return answers
+
+
+@pytest.mark.parametrize(
+    ("outcome", "error"),
+    [
+        (AppendOutcome.DISCARDED, NotControllerError),
+        (AppendOutcome.NOT_APPENDED, NotControllerError),
+        (AppendOutcome.UNKNOWN, RequestTimedOutError),
+    ],
+)
+def test_an_append_that_fails_is_answered_and_the_term_is_claimed_anew(
+    outcome: AppendOutcome, error: type[Exception]
+) -> None:
+    cluster = SingleController(1)
+    node = cluster.cluster.nodes[0]
+    first = open_request(cluster)
+    upon_it = open_request(cluster)
+    entry = cluster.cluster.tail.pop(0)
+    entry.tell(outcome)
+    assert isinstance(first[0], error)
+    assert isinstance(upon_it[0], NotControllerError), "the refusal stood on what was never written"
+    assert not node.is_active_controller
+    assert node.next_deadline_ms(cluster.now_ms) == cluster.now_ms
+    cluster.tick()
+    assert node.is_active_controller
+    assert isinstance(cluster.ask(CreateTopic(name="t")), TopicCreated)
+
+
+def test_whoever_loses_the_leadership_forgets_what_it_decided() -> None:
+    cluster = SingleController(1)
+    answers = open_request(cluster)
+    quorum = cluster.cluster.quorums[0]
+    entry = cluster.cluster.tail.pop()
+    quorum.leadership = Leadership(leader_id=5, term=2, is_self=False)
+    cluster.cluster.nodes[0].leadership_changed(quorum.leadership)
+    assert not cluster.cluster.nodes[0].is_active_controller
+    entry.tell(AppendOutcome.DISCARDED)
+    assert isinstance(answers[0], NotControllerError)
+    assert "broker 5" in answers[0].message
+    cluster.cluster.term = 2
+    cluster.cluster.elect(0)
+    cluster.cluster.run()
+    assert isinstance(cluster.ask(CreateTopic(name="t")), TopicCreated)
+
+
+def test_what_a_successor_commits_is_answered_as_committed() -> None:
+    cluster = MetadataCluster(2)
+    cluster.elect(0)
+    cluster.run()
+    answers: list[object] = []
+    cluster.nodes[0].submit(DeleteTopic(name="none"), 0, answers.append)
+    cluster.nodes[0].committed([])
+    entry_count = len(cluster.log)
+    batch = RecordBatch(controller_epoch=1, records=(ClusterRecord(cluster_id="again"),))
+    cluster.quorums[0].append(encode_batch(batch), term=1, done=lambda outcome: answers.append(outcome))
+    cluster.rng = random.Random(3)
+    cluster.term += 1
+    cluster.leader = cluster.quorums[1]
+    cluster.notify(1)
+    cluster.notify(0)
+    cluster.run()
+    assert answers[-1] is AppendOutcome.COMMITTED
+    assert len(cluster.log) == entry_count + 2
+
+
+def test_a_refusal_waits_for_what_it_was_decided_upon() -> None:
+    cluster = SingleController(1)
+    first, second = open_request(cluster), open_request(cluster)
+    assert first == second == []
+    cluster.cluster.commit()
+    cluster.cluster.deliver(0)
+    assert isinstance(first[0], TopicCreated)
+    assert isinstance(second[0], TopicAlreadyExistsError)
+
+
+class SmallQuorum(FakeQuorum):
+    """Takes no command at all."""
+
+    def append(self, command: bytes, *, term: int, done: object) -> None:
+        raise InvalidRequestError("the command is too large")
+
+
+def test_a_command_over_the_limit_is_refused_and_leaves_no_trace() -> None:
+    cluster = SingleController(1)
+    node = cluster.cluster.nodes[0]
+    node._quorum = SmallQuorum(cluster.cluster, 0)
+    answers = open_request(cluster)
+    assert isinstance(answers[0], InvalidRequestError)
+    assert node.controller.overlay.topic("t") is None
+
+
+# --- snapshots and the feed ------------------------------------------------------------------------------------------
+
+
+def follow(observer: MetadataNode, cluster: SingleController, max_bytes: int = 100) -> int:
+    """How many answers of the feed it took to catch up."""
+    node = cluster.cluster.nodes[0]
+    for rounds in range(1_000):
+        feed = node.feed(observer.image.offset, max_bytes)
+        observer.apply_feed(feed)
+        observer.apply_feed(feed)  # a repeated answer does no harm
+        if feed == MetadataFeed():
+            return rounds
+    raise AssertionError("the feed does not end")
+
+
+def test_an_observer_follows_the_feed_and_ends_with_the_same_image() -> None:
+    cluster = SingleController(3)
+    observer = cluster.cluster.new_node(0)
+    assert follow(observer, cluster) > 1
+    assert observer.image == cluster.image
+    cluster.topic(0, 1, 2)
+    assert follow(observer, cluster) == 1
+    assert observer.image == cluster.image
+    publication = cluster.cluster.publications[0][-1]
+    assert (publication.leader.leader_id, publication.leader.is_self) == (0, False)
+
+
+def test_an_observer_that_is_too_old_gets_a_snapshot() -> None:
+    cluster = SingleController(3)
+    cluster.topic(0, 1, 2)
+    node = cluster.cluster.nodes[0]
+    node._feed = FeedRing(max_bytes=150)
+    cluster.topic(0, name="u")
+    cluster.topic(0, name="v")
+    node._feed.restart(node.image.offset)
+    cluster.topic(0, name="w")
+    observer = cluster.cluster.new_node(0)
+    assert node.feed(0, 100).snapshot_index == node.image.offset
+    follow(observer, cluster)
+    assert observer.image == cluster.image
+    assert cluster.cluster.publications[0][-1].restored
+
+
+def test_the_ring_is_bounded_and_knows_what_it_lost() -> None:
+    ring = FeedRing(max_bytes=30)
+    for index in range(1, 11):
+        ring.append(CommittedCommand(index=2 * index, term=1, command=b"x" * 10))
+    assert ring.after(13, 100) is None
+    kept = ring.after(14, 100)
+    assert kept is not None
+    assert [item.index for item in kept] == [16, 18, 20]
+    limited = ring.after(16, 5)
+    assert limited is not None
+    assert [item.index for item in limited] == [18], "one at least, however small the limit"
+    assert ring.after(20, 100) == ()
+
+
+def test_restoring_a_snapshot_tells_what_differs() -> None:
+    cluster = SingleController(2)
+    cluster.topic(0, 1, retention_ms="1")
+    chunks = list(cluster.cluster.nodes[0].snapshot()())
+    other = MetadataCluster(1)
+    other.nodes[0].restore(cluster.image.offset + 7, chunks)
+    publication = other.publications[0][-1]
+    assert publication.restored
+    assert publication.image.offset == cluster.image.offset + 7
+    assert publication.changes.topics == publication.changes.topic_configs == {"t"}
+    assert publication.changes.brokers == {0, 1}
+    assert publication.changes.slots == set(range(50))
+
+
+def test_a_view_for_a_snapshot_does_not_move_with_the_state() -> None:
+    cluster = SingleController(1)
+    pack = cluster.cluster.nodes[0].snapshot()
+    before = cluster.image
+    cluster.topic(0)
+    other = MetadataCluster(1)
+    other.nodes[0].restore(before.offset, pack())
+    assert other.nodes[0].image == before
+
+
+def test_deleting_is_answered_with_the_offset_that_shows_it() -> None:
+    cluster = SingleController(1)
+    cluster.topic(0)
+    answer = cluster.ask(DeleteTopic(name="t"))
+    assert isinstance(answer, Done)
+    assert answer.offset == cluster.image.offset

@@ -1,0 +1,423 @@
+"""The rules of research/pysyncobj.md, one test each: rule_N is FIX N there, rule_2x is row x of its section 2."""
+
+import inspect
+import pathlib
+import random
+import re
+
+import pytest
+from simulation.raft_cluster import DIRECTORY, TIMING, SimulatedQuorum
+
+import barnabas.kraft.raft_internals as internals
+from barnabas.kraft.quorum import AppendOutcome
+from barnabas.kraft.raft_config import MAX_COMMAND_BYTES, MAX_PENDING_COMMANDS, SnapshotPolicy
+from barnabas.kraft.raft_core import RaftCore
+from barnabas.kraft.raft_storage import DamagedQuorumError
+from barnabas.log.errors import InvalidRequestError
+
+KRAFT = pathlib.Path(inspect.getfile(internals)).parent
+
+
+def running(voters: int = 3, policy: SnapshotPolicy | None = None) -> SimulatedQuorum:
+    cluster = SimulatedQuorum(11, voters, policy or SnapshotPolicy(entries=10**9))
+    cluster.start_all()
+    cluster.commit()
+    assert cluster.wait_until_equal()
+    return cluster
+
+
+def core_of(cluster: SimulatedQuorum, node_id: int) -> RaftCore:
+    return cluster.nodes[node_id].quorum._started
+
+
+def finish(cluster: SimulatedQuorum) -> None:
+    assert not cluster.oracle.violations
+    assert not cluster.loop.failures
+    cluster.close()
+
+
+def isolate(cluster: SimulatedQuorum, node_id: int, *, silent: bool = False) -> None:
+    for other in cluster.ids:
+        if other != node_id:
+            cluster.net.cut(node_id, other, silent=silent)
+
+
+def reunite(cluster: SimulatedQuorum, node_id: int) -> None:
+    for other in cluster.ids:
+        cluster.net.heal(node_id, other)
+
+
+def test_every_private_name_that_is_touched_is_asserted_at_start() -> None:
+    used = {
+        name
+        for path in KRAFT.glob("raft_*.py")
+        for name in re.findall(r"_SyncObj__\w+", path.read_text())
+        if name != "_SyncObj__name"
+    }
+    assert used <= internals.TOUCHED_NAMES
+    assert internals.PINNED_VERSION == "0.3.17"
+
+
+def test_only_one_file_imports_pysyncobj() -> None:
+    importing = [p.name for p in KRAFT.glob("*.py") if re.search(r"^(from|import) pysyncobj", p.read_text(), re.M)]
+    assert importing == ["raft_internals.py"]
+
+
+def test_nothing_pickles() -> None:
+    assert not [p.name for p in KRAFT.glob("*.py") if re.search(r"import pickle|pickle\.", p.read_text())]
+
+
+def test_rule_4_an_acknowledgement_of_another_term_moves_nothing() -> None:
+    cluster = running()
+    core = core_of(cluster, cluster.wait_for_leader())
+    peer = core.other_ids[0]
+    before = core.match_of(peer)
+    stale = {"type": "next_node_idx", "term": core.term - 1, "next_node_idx": 999, "reset": False, "success": True}
+    core.receive(peer, stale)
+    assert core.match_of(peer) == before
+    finish(cluster)
+
+
+def test_rule_5_nothing_is_acknowledged_before_it_is_on_disk() -> None:
+    cluster = running()
+    leader = cluster.wait_for_leader()
+    cluster.fsync_s = 0.0
+    outcomes: dict[bytes, AppendOutcome] = {}
+    for node_id in cluster.ids:
+        cluster.nodes[node_id].executor._delay = lambda: 0.2
+    command = cluster.append(leader, outcomes)
+    cluster.loop.run_for(0.15)
+    assert command not in outcomes
+    cluster.loop.run_for(0.4)
+    assert outcomes[command] is AppendOutcome.COMMITTED
+    finish(cluster)
+
+
+def test_rule_5_a_single_voter_too_waits_for_its_disk() -> None:
+    cluster = running(1)
+    cluster.nodes[0].executor._delay = lambda: 0.2
+    outcomes: dict[bytes, AppendOutcome] = {}
+    command = cluster.append(0, outcomes)
+    cluster.loop.run_for(0.15)
+    assert not outcomes
+    cluster.loop.run_for(0.1)
+    assert outcomes == {command: AppendOutcome.COMMITTED}
+    finish(cluster)
+
+
+def test_rule_7_a_voter_that_was_away_does_not_depose_the_leader() -> None:
+    cluster = running()
+    leader = cluster.wait_for_leader()
+    away = next(n for n in cluster.ids if n != leader)
+    term = cluster.nodes[leader].quorum.leadership.term
+    isolate(cluster, away)
+    cluster.loop.run_for(5.0)
+    reunite(cluster, away)
+    cluster.loop.run_for(2.0)
+    assert cluster.wait_until_equal()
+    assert cluster.nodes[leader].quorum.leadership == core_of(cluster, leader).leadership
+    assert cluster.nodes[leader].quorum.leadership.term == term
+    finish(cluster)
+
+
+def test_rule_9_a_stale_leader_is_told() -> None:
+    cluster = running()
+    old = cluster.wait_for_leader()
+    isolate(cluster, old)
+    cluster.loop.run_until(lambda: cluster.leader not in (None, old), 5.0)
+    assert cluster.loop.run_until(
+        lambda: not cluster.nodes[old].quorum.leadership.is_self, TIMING.leader_fallback_s * 2
+    )
+    reunite(cluster, old)
+    assert cluster.loop.run_until(lambda: cluster.nodes[old].quorum.leadership.leader_id == cluster.leader, 2.0)
+    finish(cluster)
+
+
+def test_rule_10_a_follower_forwards_nothing() -> None:
+    cluster = running()
+    follower = next(n for n in cluster.ids if n != cluster.wait_for_leader())
+    outcomes: dict[bytes, AppendOutcome] = {}
+    command = cluster.append(follower, outcomes)
+    assert not outcomes, "an outcome within append"
+    cluster.loop.run_for(0.5)
+    assert outcomes == {command: AppendOutcome.NOT_APPENDED}
+    finish(cluster)
+
+
+def test_rule_10_an_append_of_a_former_term_is_refused() -> None:
+    cluster = running()
+    leader = cluster.wait_for_leader()
+    outcomes: list[AppendOutcome] = []
+    quorum = cluster.nodes[leader].quorum
+    quorum.append(b"stale", term=quorum.leadership.term - 1, done=outcomes.append)
+    cluster.loop.run_for(0.5)
+    assert outcomes == [AppendOutcome.NOT_APPENDED]
+    finish(cluster)
+
+
+def test_rule_11_entries_that_match_are_kept() -> None:
+    cluster = running()
+    leader = core_of(cluster, cluster.wait_for_leader())
+    follower = core_of(cluster, leader.other_ids[0])
+    last = follower.journal.last_index
+    entries = tuple(follower.journal.entries_from(2, 1))
+    early = {"type": "append_entries", "term": leader.term, "commit_index": 1, "prevLogIdx": 1, "prevLogTerm": 0}
+    follower.receive(leader.node_id, {**early, "entries": entries})
+    assert follower.journal.last_index == last
+    finish(cluster)
+
+
+def test_a_heartbeat_commits_no_entries_that_were_not_compared() -> None:
+    cluster = running()
+    leader = core_of(cluster, cluster.wait_for_leader())
+    follower = core_of(cluster, leader.other_ids[0])
+    follower.journal.add(b"\0divergent", follower.journal.last_index + 1, follower.term)
+    committed = follower.commit_index
+    bare = {"type": "append_entries", "term": leader.term, "commit_index": 99, "serialized": None}
+    follower.receive(leader.node_id, bare)
+    assert follower.commit_index == committed
+    early = {"type": "append_entries", "term": leader.term, "commit_index": 99, "prevLogIdx": 1, "prevLogTerm": 0}
+    follower.receive(leader.node_id, {**early, "entries": ()})
+    assert follower.commit_index == committed
+    cluster.close()
+
+
+def test_rule_12_an_acknowledgement_does_not_move_the_sending_back() -> None:
+    cluster = running()
+    core = core_of(cluster, cluster.wait_for_leader())
+    peer = core.other_ids[0]
+    core.set_next(peer, core.journal.last_index + 1)
+    late = {"type": "next_node_idx", "term": core.term, "next_node_idx": 2, "reset": False, "success": True}
+    core.receive(peer, late)
+    assert core.next_of(peer) == core.journal.last_index + 1
+    finish(cluster)
+
+
+def test_rule_13_what_cannot_be_applied_stops_the_process() -> None:
+    cluster = running(1)
+    node = cluster.nodes[0]
+
+    def refuse(_commands: object) -> None:
+        raise ValueError("unknown record")
+
+    node.listener.committed = refuse  # type: ignore[method-assign,assignment]
+    cluster.append(0)
+    cluster.loop.run_for(0.5)
+    assert len(node.fatal) == 1
+    assert "unknown record" in node.fatal[0]
+    cluster.close()
+
+
+def test_rule_15_the_broken_link_of_the_leader_is_a_hint() -> None:
+    cluster = running()
+    for _ in range(5):
+        leader = cluster.wait_for_leader()
+        cluster.kill(leader)
+        began = cluster.loop.time()
+        assert cluster.loop.run_until(lambda: cluster.leader is not None, 5.0)
+        assert cluster.loop.time() - began < 0.15
+        cluster.start(leader)
+        cluster.commit()
+        assert cluster.wait_until_equal()
+    finish(cluster)
+
+
+def test_rule_16_a_command_that_a_snapshot_jumped_over_is_unknown() -> None:
+    cluster = running(3, SnapshotPolicy(entries=20))
+    old = cluster.wait_for_leader()
+    isolate(cluster, old, silent=True)
+    outcomes: dict[bytes, AppendOutcome] = {}
+    command = cluster.append(old, outcomes)
+    cluster.loop.run_until(lambda: cluster.leader not in (None, old), 5.0)
+    for _ in range(60):
+        cluster.commit()
+    reunite(cluster, old)
+    cluster.loop.run_for(1.0)
+    assert cluster.wait_until_equal()
+    assert cluster.nodes[old].listener.restored
+    assert outcomes == {command: AppendOutcome.UNKNOWN}
+    finish(cluster)
+
+
+def test_a_command_that_was_overwritten_is_discarded() -> None:
+    cluster = running()
+    old = cluster.wait_for_leader()
+    isolate(cluster, old, silent=True)
+    outcomes: dict[bytes, AppendOutcome] = {}
+    command = cluster.append(old, outcomes)
+    cluster.loop.run_until(lambda: cluster.leader not in (None, old), 5.0)
+    cluster.commit()
+    reunite(cluster, old)
+    cluster.loop.run_for(1.0)
+    assert outcomes == {command: AppendOutcome.DISCARDED}
+    assert not core_of(cluster, old)._waiting
+    finish(cluster)
+
+
+def test_rule_17_a_leader_with_300_divergent_entries_is_back_at_once() -> None:
+    cluster = running()
+    old = cluster.wait_for_leader()
+    isolate(cluster, old, silent=True)
+    for _ in range(300):
+        cluster.append(old)
+    cluster.loop.run_until(lambda: cluster.leader not in (None, old), 5.0)
+    cluster.commit()
+    reunite(cluster, old)
+    began = cluster.loop.time()
+    assert cluster.wait_until_equal()
+    assert cluster.loop.time() - began < 1.0
+    finish(cluster)
+
+
+@pytest.mark.parametrize("size_bytes", [65_000, 200_000, 900_000])
+def test_rule_2o_large_commands_are_as_good_as_small_ones(size_bytes: int) -> None:
+    cluster = running()
+    began = cluster.loop.time()
+    for _ in range(3):
+        cluster.commit(size_bytes=size_bytes)
+    assert cluster.loop.time() - began < 0.2
+    assert cluster.wait_until_equal()
+    finish(cluster)
+
+
+def test_a_command_over_the_limit_is_refused_by_name() -> None:
+    cluster = running(1)
+    with pytest.raises(InvalidRequestError, match=str(MAX_COMMAND_BYTES)):
+        cluster.nodes[0].quorum.append(b"x" * (MAX_COMMAND_BYTES + 1), term=1, done=lambda _outcome: None)
+    finish(cluster)
+
+
+def test_rule_2p_the_queue_is_bounded() -> None:
+    cluster = running(1)
+    outcomes: list[AppendOutcome] = []
+    quorum = cluster.nodes[0].quorum
+    for _ in range(MAX_PENDING_COMMANDS + 10):
+        quorum.append(b"x", term=quorum.leadership.term, done=outcomes.append)
+    cluster.loop.run_for(2.0)
+    assert outcomes.count(AppendOutcome.NOT_APPENDED) == 10
+    assert outcomes.count(AppendOutcome.COMMITTED) == MAX_PENDING_COMMANDS
+    core = core_of(cluster, 0)
+    assert (core._waiting, core._waiting_count, core._queued_bytes) == ({}, 0, 0)
+    cluster.close()
+
+
+def test_a_callback_that_fails_is_fatal_and_not_repeated() -> None:
+    cluster = running(1)
+    calls: list[AppendOutcome] = []
+
+    def done(outcome: AppendOutcome) -> None:
+        calls.append(outcome)
+        raise RuntimeError("bug above")
+
+    cluster.nodes[0].quorum.append(b"x", term=cluster.nodes[0].quorum.leadership.term, done=done)
+    cluster.loop.run_for(0.5)
+    assert len(calls) == 1
+    assert len(cluster.nodes[0].fatal) == 1
+    cluster.close()
+
+
+def test_a_read_barrier_commits_and_shows_nothing() -> None:
+    cluster = running()
+    leader = cluster.nodes[cluster.wait_for_leader()]
+    before, outcomes = len(leader.listener.state), list[AppendOutcome]()
+    leader.quorum.read_barrier(outcomes.append)
+    cluster.loop.run_for(0.2)
+    assert outcomes == [AppendOutcome.COMMITTED]
+    assert len(leader.listener.state) == before
+    finish(cluster)
+
+
+def test_a_read_barrier_of_an_isolated_leader_does_not_pass() -> None:
+    cluster = running()
+    old = cluster.wait_for_leader()
+    isolate(cluster, old, silent=True)
+    outcomes: list[AppendOutcome] = []
+    cluster.nodes[old].quorum.read_barrier(outcomes.append)
+    cluster.loop.run_for(3.0)
+    assert AppendOutcome.COMMITTED not in outcomes
+    finish(cluster)
+
+
+def test_leadership_is_handed_over_on_demand() -> None:
+    cluster = running()
+    leader = cluster.wait_for_leader()
+    target = next(n for n in cluster.ids if n != leader)
+    assert not cluster.nodes[target].quorum.transfer_leadership(leader)
+    assert cluster.nodes[leader].quorum.transfer_leadership(target)
+    assert cluster.loop.run_until(lambda: cluster.leader == target, 0.2)
+    cluster.commit()
+    finish(cluster)
+
+
+def test_a_lagging_follower_is_given_a_snapshot_in_chunks() -> None:
+    cluster = running(3, SnapshotPolicy(entries=20))
+    lagging = next(n for n in cluster.ids if n != cluster.wait_for_leader())
+    cluster.kill(lagging)
+    for _ in range(30):
+        cluster.commit(size_bytes=10_000)
+    rng = random.Random(1)
+    noise = rng.randbytes(900_000)  # does not compress: several chunks
+    leader = cluster.wait_for_leader()
+    outcomes: list[AppendOutcome] = []
+    quorum = cluster.nodes[leader].quorum
+    quorum.append(noise, term=quorum.leadership.term, done=outcomes.append)
+    cluster.loop.run_for(0.5)
+    quorum.take_snapshot()
+    cluster.loop.run_for(0.5)
+    node = cluster.start(lagging)
+    assert cluster.wait_until_equal()
+    assert node.listener.restored == 1
+    cluster.commit()
+    assert cluster.wait_until_equal()
+    finish(cluster)
+
+
+def test_a_damaged_snapshot_is_never_skipped() -> None:
+    cluster = running(3, SnapshotPolicy(entries=20))
+    for _ in range(60):
+        cluster.commit()
+    cluster.kill(2)
+    data = cluster.disks[2].files[f"{DIRECTORY}/quorum.snapshot"].data
+    data[len(data) // 2] ^= 1
+    with pytest.raises(DamagedQuorumError, match="snapshot is damaged"):
+        cluster.start(2)
+    cluster.disks[2].remove(f"{DIRECTORY}/quorum.snapshot")
+    with pytest.raises(DamagedQuorumError, match="snapshot is missing"):
+        cluster.start(2)
+    cluster.close()
+
+
+def test_a_failed_snapshot_is_not_tried_on_every_tick() -> None:
+    cluster = running(1, SnapshotPolicy(entries=20))
+    listener = cluster.nodes[0].listener
+
+    def broken() -> list[bytes]:
+        raise OSError("no")
+
+    tries = []
+    listener.snapshot = lambda: tries.append(1) or broken  # type: ignore[method-assign,func-returns-value]
+    for _ in range(60):
+        cluster.commit()
+    cluster.loop.run_for(10.0)
+    assert len(tries) == 1
+    cluster.loop.run_for(40.0)
+    assert len(tries) == 2
+    finish(cluster)
+
+
+def test_a_closed_quorum_tells_what_is_open_and_keeps_what_it_has() -> None:
+    cluster = running(3)
+    leader = cluster.wait_for_leader()
+    outcomes: dict[bytes, AppendOutcome] = {}
+    isolate(cluster, leader, silent=True)
+    command = cluster.append(leader, outcomes)
+    cluster.loop.run_for(0.05)
+    node = cluster.nodes.pop(leader)
+    cluster.loop.run_until_complete(node.quorum.close())
+    assert outcomes == {command: AppendOutcome.UNKNOWN}
+    cluster.net.kill(leader)
+    reunite(cluster, leader)
+    cluster.start(leader)
+    cluster.commit()
+    assert cluster.wait_until_equal()
+    finish(cluster)

@@ -1,0 +1,143 @@
+"""Mutual TLS between voters: a certificate names one voter, and an observer's names none."""
+
+import asyncio
+import logging
+import pathlib
+import random
+import shutil
+import ssl
+import subprocess
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from simulation.raft_files import PlainFiles
+
+from barnabas.kraft.quorum import CommittedCommand, Leadership
+from barnabas.kraft.raft_directory import ask_directory
+from barnabas.kraft.raft_network import LoopNetwork
+from barnabas.kraft.raft_quorum import RaftQuorum
+from barnabas.kraft.raft_transport import MutualTls, tls_name
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("openssl") is None, reason="needs the openssl command to make certificates"
+)
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.leads = asyncio.Event()
+
+    def committed(self, commands: list[CommittedCommand]) -> None:
+        pass
+
+    def restore(self, index: int, chunks: Iterable[bytes]) -> None:
+        pass
+
+    def snapshot(self) -> Callable[[], Iterable[bytes]]:
+        return list
+
+    def leadership_changed(self, leadership: Leadership) -> None:
+        if leadership.is_self:
+            self.leads.set()
+
+
+def openssl(*arguments: str) -> None:
+    subprocess.run(["openssl", *arguments], check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    where = tmp_path_factory.mktemp("certificates")
+    new_key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    openssl("req", "-x509", *new_key, "-keyout", f"{where}/ca.key", "-out", f"{where}/ca.crt", "-subj", "/CN=ca")
+    for name in (tls_name(0), tls_name(1), "observer-9"):
+        key, request, extra = f"{where}/{name}.key", f"{where}/{name}.csr", where / f"{name}.ext"
+        extra.write_text(f"subjectAltName=DNS:{name}")
+        openssl("req", *new_key, "-keyout", key, "-out", request, "-subj", f"/CN={name}")
+        signer = ("-CA", f"{where}/ca.crt", "-CAkey", f"{where}/ca.key", "-CAcreateserial")
+        openssl("x509", "-req", "-in", request, *signer, "-extfile", str(extra), "-out", f"{where}/{name}.crt")
+    return where
+
+
+def tls_of(certificates: pathlib.Path, name: str) -> MutualTls:
+    contexts = []
+    for purpose in (ssl.Purpose.CLIENT_AUTH, ssl.Purpose.SERVER_AUTH):
+        context = ssl.create_default_context(purpose, cafile=str(certificates / "ca.crt"))
+        context.load_cert_chain(certificates / f"{name}.crt", certificates / f"{name}.key")
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        contexts.append(context)
+    return MutualTls(server=contexts[0], client=contexts[1])
+
+
+class Pair:
+    """Voters 0 and 1, each with the certificate of the given name."""
+
+    def __init__(self, path: pathlib.Path, ports: list[int], certificates: pathlib.Path, names: list[str]) -> None:
+        loop = asyncio.get_running_loop()
+        self.executor = ThreadPoolExecutor(1)
+        self.listeners = [Listener() for _ in names]
+        self.quorums = [
+            RaftQuorum(
+                node_id=node_id,
+                voters={peer: ("127.0.0.1", port) for peer, port in enumerate(ports)},
+                directory=str(path / str(node_id)),
+                storage=PlainFiles(),
+                network=LoopNetwork(),
+                executor=self.executor,
+                loop=loop,
+                rng=random.Random(node_id),
+                clock=loop.time,
+                listener=self.listeners[node_id],
+                fatal=lambda _reason: None,
+                tls=tls_of(certificates, name),
+            )
+            for node_id, name in enumerate(names)
+        ]
+
+    async def __aenter__(self) -> "Pair":
+        for quorum in self.quorums:
+            await quorum.start()
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        for quorum in self.quorums:
+            await quorum.close()
+        self.executor.shutdown()
+
+
+async def test_voters_with_their_certificates_form_a_cluster(
+    tmp_path: pathlib.Path, unused_tcp_port_factory: Callable[[], int], certificates: pathlib.Path
+) -> None:
+    ports = [unused_tcp_port_factory() for _ in range(2)]
+    async with Pair(tmp_path, ports, certificates, [tls_name(0), tls_name(1)]) as pair:
+        await asyncio.wait_for(pair.listeners[0].leads.wait(), 10)
+        client = tls_of(certificates, "observer-9").client
+        directory = await ask_directory(LoopNetwork(), "127.0.0.1", ports[0], tls=client, server_hostname=tls_name(0))
+        assert directory.leader_id == 0
+
+
+async def test_an_observers_certificate_is_no_voter(
+    tmp_path: pathlib.Path,
+    unused_tcp_port_factory: Callable[[], int],
+    certificates: pathlib.Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    refused = asyncio.Event()
+
+    class Watch(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "its certificate is for ['observer-9']" in record.getMessage():
+                refused.set()
+
+    watch = Watch()
+    logging.getLogger("barnabas.quorum").addHandler(watch)
+    ports = [unused_tcp_port_factory() for _ in range(2)]
+    try:
+        with caplog.at_level(logging.WARNING):
+            async with Pair(tmp_path, ports, certificates, [tls_name(0), "observer-9"]) as pair:
+                await asyncio.wait_for(refused.wait(), 10)
+                assert pair.quorums[0].connected_voters == []
+    finally:
+        logging.getLogger("barnabas.quorum").removeHandler(watch)

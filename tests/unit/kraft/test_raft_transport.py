@@ -1,0 +1,222 @@
+"""The quorum's port: foreign bytes end unread and unpickled, identities are checked, limits hold."""
+
+import asyncio
+import logging
+import pathlib
+import pickle
+import random
+import struct
+from collections.abc import AsyncIterator, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+import msgpack
+import pytest
+from simulation.raft_files import PlainFiles
+
+from barnabas.kraft.quorum import AppendOutcome, CommittedCommand, Leadership
+from barnabas.kraft.raft_directory import DirectoryUnavailableError, ask_directory
+from barnabas.kraft.raft_formation import VoterState
+from barnabas.kraft.raft_network import LoopNetwork
+from barnabas.kraft.raft_quorum import RaftQuorum
+from barnabas.kraft.raft_transport import MAX_REMEMBERED_REFUSALS, MAX_STRANGERS, RefusalLog
+from barnabas.kraft.raft_wire import (
+    MAX_HELLO_BYTES,
+    Hello,
+    WireError,
+    check_message,
+    decode_hello,
+    encode_hello,
+    frame,
+    split_frames,
+    unpack,
+    voters_hash,
+)
+
+
+class Silent:
+    """A listener that only remembers."""
+
+    def __init__(self) -> None:
+        self.commands: list[bytes] = []
+        self.leads = asyncio.Event()
+
+    def committed(self, commands: list[CommittedCommand]) -> None:
+        self.commands += [command.command for command in commands]
+
+    def restore(self, index: int, chunks: Iterable[bytes]) -> None:
+        self.commands = [bytes(command) for chunk in chunks for command in msgpack.unpackb(chunk)]
+
+    def snapshot(self) -> Callable[[], Iterable[bytes]]:
+        view = list(self.commands)
+        return lambda: [msgpack.packb(view)]
+
+    def leadership_changed(self, leadership: Leadership) -> None:
+        if leadership.is_self:
+            self.leads.set()
+
+
+class Voter:
+    def __init__(self, quorum: RaftQuorum, listener: Silent, port: int, fatal: list[str]) -> None:
+        self.quorum, self.listener, self.port, self.fatal = quorum, listener, port, fatal
+
+    async def commit(self, command: bytes) -> AppendOutcome:
+        outcome: asyncio.Future[AppendOutcome] = asyncio.get_running_loop().create_future()
+        self.quorum.append(command, term=self.quorum.leadership.term, done=outcome.set_result)
+        return await asyncio.wait_for(outcome, 10)
+
+
+@pytest.fixture
+async def voter(tmp_path: pathlib.Path, unused_tcp_port: int) -> AsyncIterator[Voter]:
+    loop, listener, fatal = asyncio.get_running_loop(), Silent(), list[str]()
+    with ThreadPoolExecutor(1) as executor:
+        quorum = RaftQuorum(
+            node_id=0,
+            voters={0: ("127.0.0.1", unused_tcp_port)},
+            directory=str(tmp_path),
+            storage=PlainFiles(),
+            network=LoopNetwork(),
+            executor=executor,
+            loop=loop,
+            rng=random.Random(1),
+            clock=loop.time,
+            listener=listener,
+            fatal=fatal.append,
+            cluster_id="c1",
+            broker_endpoint=b"broker-0:9092",
+        )
+        await quorum.start()
+        await asyncio.wait_for(listener.leads.wait(), 10)
+        yield Voter(quorum, listener, unused_tcp_port, fatal)
+        await quorum.close()
+
+
+class Bomb:
+    def __reduce__(self) -> tuple[object, tuple[str, str]]:
+        return (pathlib.Path.write_text, (pathlib.Path("/tmp/raft-pickle-bomb"), "boom"))  # type: ignore[return-value]
+
+
+def length(body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + body
+
+
+FOREIGN = {
+    "http": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    "tls": bytes.fromhex("160301020001fc0303") + b"\0" * 64,
+    "two gigabytes": b"\x7f\xff\xff\xff" + b"\0" * 100,
+    "garbage": random.Random(1).randbytes(4000),
+    "pickle": length(pickle.dumps(Bomb())),
+    "pysyncobj": struct.pack("i", 40) + pickle.dumps(Bomb()),
+    "msgpack of another kind": length(msgpack.packb({"type": "append_entries", "term": 10**9})),
+    "deep msgpack": length(b"\x91" * 5000),
+    "announced array": length(b"\xdd\xff\xff\xff\xff"),
+    "a voter that is none": encode_hello(Hello(voter_id=77)),
+    "an ourself": encode_hello(Hello(voter_id=0, voters_hash=voters_hash([0]))),
+    "a message before the hello": frame({"type": "request_vote", "term": 9, "last_log_index": 9, "last_log_term": 9}),
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+async def test_foreign_bytes_end_the_connection_and_nothing_else(voter: Voter, kind: str) -> None:
+    bomb = pathlib.Path("/tmp/raft-pickle-bomb")
+    bomb.unlink(missing_ok=True)
+    reader, writer = await asyncio.open_connection("127.0.0.1", voter.port)
+    writer.write(FOREIGN[kind])
+    try:
+        await asyncio.wait_for(reader.read(), 10)
+    except ConnectionResetError:
+        pass
+    writer.close()
+    assert not bomb.exists()
+    assert await voter.commit(b"still here") is AppendOutcome.COMMITTED
+    assert voter.quorum.leadership.term == 1
+    assert not voter.fatal
+
+
+async def test_an_observer_is_given_the_directory(voter: Voter) -> None:
+    directory = await ask_directory(LoopNetwork(), "127.0.0.1", voter.port)
+    assert (directory.node_id, directory.cluster_id, directory.leader_id) == (0, "c1", 0)
+    assert directory.endpoints == {0: b"broker-0:9092"}
+
+
+async def test_no_directory_where_nobody_listens(unused_tcp_port: int) -> None:
+    with pytest.raises(DirectoryUnavailableError):
+        await ask_directory(LoopNetwork(), "127.0.0.1", unused_tcp_port)
+
+
+async def test_strangers_do_not_use_up_the_port(voter: Voter) -> None:
+    pairs = [await asyncio.open_connection("127.0.0.1", voter.port) for _ in range(MAX_STRANGERS + 5)]
+    refused = [asyncio.ensure_future(reader.read()) for reader, _ in pairs]
+    done, _ = await asyncio.wait(refused, timeout=10, return_when=asyncio.FIRST_COMPLETED)
+    assert done
+    for _, writer in pairs:
+        writer.close()
+    await asyncio.gather(*refused, return_exceptions=True)
+    assert await voter.commit(b"x") is AppendOutcome.COMMITTED
+
+
+async def test_the_thread_of_one_voter_commits_a_megabyte(voter: Voter) -> None:
+    assert await voter.commit(b"x" * 1024 * 1024) is AppendOutcome.COMMITTED
+    assert len(voter.listener.commands[-1]) == 1024 * 1024
+
+
+def test_refusals_are_logged_once_per_address_and_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    log = RefusalLog(lambda: now)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(50):
+            log.refused(("10.0.0.1", 4000), "no hello")
+        assert len(caplog.records) == 1
+        for number in range(2 * MAX_REMEMBERED_REFUSALS):
+            log.refused((f"10.1.{number}", 1), "no hello")
+    assert len(log._said_at) == MAX_REMEMBERED_REFUSALS
+
+
+def test_a_hello_survives_the_wire() -> None:
+    hello = Hello(voter_id=3, cluster_id="c", voters_hash=5, state=VoterState.PRISTINE, endpoint=b"\x00e")
+    frames = split_frames(bytearray(encode_hello(hello)), MAX_HELLO_BYTES)
+    assert decode_hello(frames[0]) == hello
+
+
+def test_frames_are_split_wherever_they_are_cut() -> None:
+    data = frame([1]) + frame({"type": "ping"}) + frame([3])
+    for cut in range(len(data)):
+        buffer = bytearray(data[:cut])
+        frames = split_frames(buffer, MAX_HELLO_BYTES)
+        buffer += data[cut:]
+        assert [unpack(body) for body in frames + split_frames(buffer, MAX_HELLO_BYTES)] == [
+            (1,),
+            {"type": "ping"},
+            (3,),
+        ]
+
+
+APPEND = {"type": "append_entries", "term": 3, "commit_index": 1, "prevLogIdx": 4, "prevLogTerm": 2, "entries": ()}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        None,
+        [],
+        {"type": "no such"},
+        {"type": ["x"]},
+        {"type": "pre_vote", "term": True, "last_log_index": 1, "last_log_term": 1},
+        {"type": "request_vote", "term": 1},
+        {**APPEND, "entries": ((b"", 5, 1),)},
+        {**APPEND, "entries": ((b"\0x", 6, 1),)},
+        {**APPEND, "entries": ((b"\0x", 5, 4),)},
+        {**APPEND, "entries": (("text", 5, 1),)},
+        {**APPEND, "prevLogIdx": None},
+        {**APPEND, "serialized": (1, 2)},
+        {"type": "form_state", "nonce": 1, "state": "BLANK"},
+        {"type": "apply_command", "command": b"x"},
+    ],
+)
+def test_messages_of_a_wrong_shape_are_refused(message: object) -> None:
+    with pytest.raises(WireError):
+        check_message(message)
+
+
+def test_well_shaped_entries_pass() -> None:
+    message = {**APPEND, "entries": ((b"\0x", 5, 1), (b"\0y", 6, 3))}
+    assert check_message(message) == message

@@ -1,0 +1,196 @@
+"""Topics: names, limits, placement, configuration, deletion."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from unit.kraft.metadata_cluster import MetadataCluster
+from unit.kraft.single_controller import SingleController
+
+from barnabas.kraft.controller import Controller
+from barnabas.kraft.controller_settings import MAX_PARTITIONS_PER_REQUEST, ControllerSettings
+from barnabas.kraft.image import MetadataImage
+from barnabas.kraft.records import BROKER_RESOURCE, TOPIC_RESOURCE
+from barnabas.kraft.requests import (
+    AddPartitions,
+    AlterConfig,
+    ConfigChange,
+    CreateTopic,
+    DeleteTopic,
+    Done,
+    TopicCreated,
+)
+from barnabas.log.errors import (
+    BarnabasError,
+    InvalidConfigError,
+    InvalidPartitionsError,
+    InvalidReplicaAssignmentError,
+    InvalidReplicationFactorError,
+    InvalidRequestError,
+    InvalidTopicError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
+
+
+def test_a_topic_with_defaults() -> None:
+    cluster = SingleController(2, ControllerSettings(default_partitions=4))
+    created = cluster.ask(CreateTopic(name="t"))
+    assert isinstance(created, TopicCreated)
+    assert (created.partition_count, created.replication_factor) == (4, 2)
+    assert cluster.image.topics["t"].topic_id == created.topic_id
+    assert cluster.image.topic_names[created.topic_id] == "t"
+    assert {partition.leader for partition in cluster.image.topics["t"].partitions} == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("request_", "error"),
+    [
+        (CreateTopic(name="../x"), InvalidTopicError),
+        (CreateTopic(name="__consumer_offsets"), TopicAlreadyExistsError),
+        (CreateTopic(name="__transaction_state"), InvalidTopicError),
+        (CreateTopic(name="t"), TopicAlreadyExistsError),
+        (CreateTopic(name="a_b.c"), InvalidTopicError),
+        (CreateTopic(name="._._._._._._._._"), InvalidTopicError),
+        (CreateTopic(name="x", partition_count=0), InvalidPartitionsError),
+        (CreateTopic(name="x", partition_count=-2), InvalidPartitionsError),
+        (CreateTopic(name="x", partition_count=MAX_PARTITIONS_PER_REQUEST + 1), InvalidPartitionsError),
+        (CreateTopic(name="x", replication_factor=0), InvalidReplicationFactorError),
+        (CreateTopic(name="x", replication_factor=4), InvalidReplicationFactorError),
+        (CreateTopic(name="x", replication_factor=32767), InvalidReplicationFactorError),
+        (CreateTopic(name="x", assignment=((0, 0),)), InvalidReplicaAssignmentError),
+        (CreateTopic(name="x", assignment=((0, 7),)), InvalidReplicaAssignmentError),
+        (CreateTopic(name="x", assignment=((0,), (0, 1))), InvalidReplicaAssignmentError),
+        (CreateTopic(name="x", assignment=((),)), InvalidReplicaAssignmentError),
+        (CreateTopic(name="x", assignment=((0,),), partition_count=2), InvalidRequestError),
+        (CreateTopic(name="x", assignment=((0,),), replication_factor=2), InvalidRequestError),
+        (AddPartitions(name="x", total_count=2), UnknownTopicOrPartitionError),
+        (AddPartitions(name="t", total_count=1), InvalidPartitionsError),
+        (AddPartitions(name="t", total_count=10**6), InvalidPartitionsError),
+        (AddPartitions(name="t", total_count=3, assignment=((0,),)), InvalidReplicaAssignmentError),
+        (AddPartitions(name="t", total_count=2, assignment=((0, 1),)), InvalidReplicaAssignmentError),
+        (DeleteTopic(name="x"), UnknownTopicOrPartitionError),
+        (AlterConfig(resource_type=TOPIC_RESOURCE, resource="x", changes=()), UnknownTopicOrPartitionError),
+        (AlterConfig(resource_type=BROKER_RESOURCE, resource="9", changes=()), InvalidRequestError),
+        (AlterConfig(resource_type=BROKER_RESOURCE, resource="²", changes=()), InvalidRequestError),
+        (AlterConfig(resource_type=7, resource="", changes=()), InvalidRequestError),
+        (
+            AlterConfig(
+                resource_type=TOPIC_RESOURCE,
+                resource="t",
+                changes=(ConfigChange(key="k", value="1"), ConfigChange(key="k", value="2")),
+            ),
+            InvalidConfigError,
+        ),
+        (
+            AlterConfig(
+                resource_type=TOPIC_RESOURCE, resource="t", changes=(ConfigChange(key="k", value="x" * 40_000),)
+            ),
+            InvalidConfigError,
+        ),
+    ],
+)
+def test_what_is_refused(request_: CreateTopic, error: type[BarnabasError]) -> None:
+    cluster = SingleController(3)
+    cluster.topic(0)
+    cluster.topic(0, name="a.b_c")
+    cluster.topic(0, name="_._._._._._._._.")
+    before = cluster.image
+    cluster.refused(request_, error)
+    assert cluster.image is before
+
+
+def test_a_topic_needs_an_active_broker() -> None:
+    cluster = SingleController(1)
+    cluster.beat(0, fence=True)
+    cluster.refused(CreateTopic(name="t"), InvalidReplicationFactorError)
+    cluster.refused(CreateTopic(name="t", assignment=((0,),)), InvalidReplicaAssignmentError)
+
+
+def test_a_fenced_broker_gets_replicas_where_there_are_not_enough_others_but_is_not_in_sync() -> None:
+    cluster = SingleController(3)
+    cluster.beat(2, fence=True)
+    cluster.ask(CreateTopic(name="t", replication_factor=3))
+    assert set(cluster.partition().replicas) == {0, 1, 2}
+    assert set(cluster.partition().isr) == {0, 1}
+
+
+def test_validate_only_changes_nothing() -> None:
+    cluster = SingleController(1)
+    cluster.topic(0)
+    before = cluster.image
+    assert isinstance(cluster.ask(CreateTopic(name="x", validate_only=True)), TopicCreated)
+    assert isinstance(cluster.ask(AddPartitions(name="t", total_count=2, validate_only=True)), Done)
+    change = ConfigChange(key="k", value="v")
+    cluster.ask(AlterConfig(resource_type=TOPIC_RESOURCE, resource="t", changes=(change,), validate_only=True))
+    assert cluster.image is before
+
+
+def test_two_creations_at_once_do_not_both_succeed() -> None:
+    cluster = SingleController(1)
+    answers: list[object] = []
+    for _ in range(2):
+        cluster.cluster.nodes[0].submit(CreateTopic(name="t"), cluster.now_ms, answers.append)
+    assert answers == [], "even the refusal waits for the commit that it stands on"
+    cluster.cluster.run()
+    assert [type(answer) for answer in answers] == [TopicCreated, TopicAlreadyExistsError]
+
+
+def test_a_deleted_topic_takes_its_configuration_along_and_may_come_back() -> None:
+    cluster = SingleController(1)
+    cluster.topic(0, retention_ms="5")
+    first = cluster.image.topics["t"].topic_id
+    assert cluster.image.topic_configs == {"t": {"retention.ms": "5"}}
+    assert isinstance(cluster.ask(DeleteTopic(name="t")), Done)
+    assert not cluster.image.topics
+    assert not cluster.image.topic_configs
+    assert not cluster.image.topic_names
+    cluster.topic(0)
+    assert cluster.image.topics["t"].topic_id != first
+
+
+def test_partitions_are_added_behind_the_others() -> None:
+    cluster = SingleController(3)
+    cluster.topic(0, 1)
+    cluster.ask(AddPartitions(name="t", total_count=3))
+    partitions = cluster.image.topics["t"].partitions
+    assert [len(partition.replicas) for partition in partitions] == [2, 2, 2]
+    cluster.ask(AddPartitions(name="t", total_count=4, assignment=((2, 1),)))
+    assert cluster.partition("t", 3).replicas == (2, 1)
+
+
+def test_configurations_are_checked_by_whoever_knows_them() -> None:
+    def check(key: str, value: str) -> None:
+        if key != "known":
+            raise InvalidConfigError(f"there is no configuration {key!r}")
+
+    controller = Controller(settings=ControllerSettings(), rng=random.Random(0), check_topic_config=check)
+    controller.activate(MetadataImage())
+    with pytest.raises(InvalidConfigError):
+        controller.decide(CreateTopic(name="t", configs={"unknown": "1"}), 0)
+
+
+def test_removing_a_configuration_and_the_default_of_all_brokers() -> None:
+    cluster = SingleController(1)
+    cluster.topic(0, a="1", b="2")
+    cluster.configure("a", None)
+    assert cluster.image.topic_configs["t"] == {"b": "2"}
+    cluster.configure("b", None)
+    assert "t" not in cluster.image.topic_configs
+    change = ConfigChange(key="x", value="1")
+    cluster.ask(AlterConfig(resource_type=BROKER_RESOURCE, resource="", changes=(change,)))
+    cluster.ask(AlterConfig(resource_type=BROKER_RESOURCE, resource="0", changes=(change,)))
+    assert cluster.image.broker_configs == {"": {"x": "1"}, "0": {"x": "1"}}
+
+
+def test_creating_ten_thousand_partitions_is_one_command() -> None:
+    cluster = SingleController(3)
+    commands = len(cluster.cluster.log)
+    cluster.ask(CreateTopic(name="t", partition_count=MAX_PARTITIONS_PER_REQUEST))
+    assert len(cluster.cluster.log) == commands + 1
+    leaders = [partition.leader for partition in cluster.image.topics["t"].partitions]
+    assert max(map(leaders.count, range(3))) - min(map(leaders.count, range(3))) <= 1
+    cluster.beat(0, fence=True)
+    assert len(cluster.cluster.log) > commands + 2, "what need not be atomic is cut into smaller commands"
+    assert isinstance(cluster.cluster, MetadataCluster)

@@ -1,0 +1,56 @@
+import gzip
+import struct
+
+import cramjam
+import lz4.frame
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from barnabas.log.compression import Compression, compress, compression_of, decompress
+from barnabas.log.errors import CorruptRecordError, UnsupportedCompressionError
+
+CODECS = [codec for codec in Compression if codec]
+
+
+@given(st.binary(max_size=500), st.sampled_from(CODECS), st.integers(1, 300))
+def test_round_trip(data, codec, times):
+    assert decompress(memoryview(compress(data * times, codec)), codec) == data * times
+
+
+def test_what_other_writers_write():
+    data = b"some data " * 20_000
+    assert decompress(gzip.compress(data), Compression.GZIP) == data
+    assert decompress(lz4.frame.compress(data, content_checksum=True), Compression.LZ4) == data
+    stream = zstandard.ZstdCompressor().compressobj()  # no content size in the frame, as Java writes
+    assert decompress(stream.compress(data) + stream.flush(), Compression.ZSTD) == data
+    assert decompress(bytes(cramjam.snappy.compress_raw(data)), Compression.SNAPPY) == data
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_bomb_is_refused(codec):
+    bomb = compress(bytes(10_000_000), codec)
+    with pytest.raises(CorruptRecordError, match="more than"):
+        decompress(bomb, codec, max_bytes=1_000_000)
+    assert len(decompress(bomb, codec, max_bytes=10_000_000)) == 10_000_000
+
+
+def test_a_snappy_length_that_lies():
+    with pytest.raises(CorruptRecordError):
+        decompress(b"\xff\xff\xff\xff\x0f" + b"x" * 10, Compression.SNAPPY)
+    with pytest.raises(CorruptRecordError):
+        decompress(b"\x82SNAPPY\x00" + struct.pack(">iii", 1, 1, 2**31 - 1), Compression.SNAPPY)
+
+
+@given(st.binary(max_size=200), st.sampled_from(CODECS))
+def test_garbage(data, codec):
+    try:
+        decompress(data, codec, max_bytes=1 << 20)
+    except CorruptRecordError:
+        pass
+
+
+def test_unknown_codec():
+    with pytest.raises(UnsupportedCompressionError):
+        compression_of(7)

@@ -1,0 +1,41 @@
+import pytest
+
+from barnabas.log.config import DEFINITIONS, LogConfig, broker_name
+from barnabas.log.errors import InvalidConfigError
+
+
+def test_defaults_stand_in_the_table():
+    assert LogConfig.from_map({name: found.default for name, found in DEFINITIONS.items()}) == LogConfig()
+    assert LogConfig.from_map(LogConfig().to_map()) == LogConfig()
+    assert all(found.documentation for found in DEFINITIONS.values())
+
+
+def test_overrides_stand_on_the_defaults_that_are_given():
+    defaults = LogConfig.from_map({"segment.bytes": "2000"})
+    config = LogConfig.from_map({"cleanup.policy": "compact, delete", "preallocate": "TRUE"}, defaults)
+    assert (config.segment_bytes, config.cleanup_policy, config.preallocate) == (2000, ("compact", "delete"), True)
+    assert config.is_compacted
+    assert config.is_deleted_by_retention
+
+
+def test_an_unknown_key_names_the_nearest():
+    with pytest.raises(InvalidConfigError, match=r"did you mean retention\.ms"):
+        LogConfig.from_map({"retention.msec": "1"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("segment.bytes", "13"), ("segment.bytes", "2147483648"), ("segment.bytes", "1.5"), ("retention.ms", "-2"),
+     ("cleanup.policy", "shred"), ("cleanup.policy", ""), ("min.cleanable.dirty.ratio", "1.1"), ("preallocate", "yes"),
+     ("compression.type", "rar"), ("min.insync.replicas", "0"), ("min.cleanable.dirty.ratio", "nan")],
+)  # fmt: skip
+def test_a_wrong_value_names_the_rule(name, value):
+    with pytest.raises(InvalidConfigError, match="must be"):
+        LogConfig.from_map({name: value})
+
+
+def test_broker_names():
+    assert broker_name(DEFINITIONS["retention.ms"]) == "log.retention.ms"
+    assert LogConfig.from_broker({"log.segment.bytes": "99", "node.id": "1", "min.insync.replicas": "2"}) == LogConfig(
+        segment_bytes=99, min_insync_replicas=2
+    )

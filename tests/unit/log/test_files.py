@@ -1,0 +1,105 @@
+import errno
+import os
+
+import pytest
+
+from barnabas.log.errors import StorageError
+from barnabas.log.files import RealFiles
+
+FILES = RealFiles()
+
+
+def test_append_read_truncate(tmp_path):
+    file = FILES.open_append(str(tmp_path / "f"))
+    file.append(b"abc")
+    file.append(memoryview(bytearray(b"defg")))
+    assert file.size_bytes == 7
+    assert file.read_at(2, 3) == b"cde"
+    assert file.read_at(5, 100) == b"fg"
+    file.truncate(2)
+    file.append(b"X")
+    file.flush()
+    file.close()
+    assert FILES.open_append(str(tmp_path / "f")).size_bytes == 3
+    assert FILES.read_bytes(str(tmp_path / "f")) == b"abX"
+
+
+def test_a_full_disk_leaves_nothing_of_the_write(tmp_path, monkeypatch):
+    """Python's own `os.write` is the port here, so it is what is replaced."""
+    file = FILES.open_append(str(tmp_path / "f"))
+    file.append(b"before")
+    real_write = os.write
+    calls = []
+
+    def write(descriptor, data):
+        calls.append(len(data))
+        if len(calls) == 1:
+            return real_write(descriptor, bytes(data[:2]))
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", write)
+        with pytest.raises(StorageError, match="the disk is full: free space"):
+            file.append(b"after")
+    assert FILES.read_bytes(str(tmp_path / "f")) == b"before"
+    assert (file.size_bytes, file.failed) == (6, True)
+    assert file.read_at(0, 6) == b"before"
+    for action in (lambda: file.append(b"x"), file.flush, lambda: file.truncate(0)):
+        with pytest.raises(StorageError, match="restart the broker"):
+            action()
+
+
+def test_a_failed_flush_ends_reads_too(tmp_path, monkeypatch):
+    file = FILES.open_append(str(tmp_path / "f"))
+    file.append(b"x")
+
+    def refuse(descriptor):
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", refuse)
+        with pytest.raises(StorageError, match="the disk is failing"):
+            file.flush()
+    with pytest.raises(StorageError):
+        file.flush()
+    with pytest.raises(StorageError):
+        file.read_at(0, 1)
+
+
+def test_errors_name_path_and_cure(tmp_path):
+    with pytest.raises(StorageError, match=r"missing.*it is gone"):
+        FILES.read_bytes(str(tmp_path / "missing"))
+    with pytest.raises(StorageError):
+        FILES.open_append(str(tmp_path / "missing"), create=False)
+    with pytest.raises(StorageError):
+        FILES.list_dir(str(tmp_path / "missing"))
+
+
+def test_folders_and_names(tmp_path):
+    deep = str(tmp_path / "a" / "b" / "c")
+    FILES.make_dirs(deep)
+    FILES.make_dirs(deep)
+    FILES.write_atomically(f"{deep}/f", b"one")
+    FILES.write_atomically(f"{deep}/f", b"two")
+    assert FILES.list_dir(deep) == ["f"]
+    assert bytes(FILES.map_readonly(f"{deep}/f")) == b"two"
+    FILES.write_atomically(f"{deep}/empty", b"")
+    assert FILES.map_readonly(f"{deep}/empty") == b""
+    FILES.rename(f"{deep}/f", f"{deep}/g")
+    FILES.sync_dir(deep)
+    assert FILES.size_bytes(f"{deep}/g") == 3
+    FILES.remove(f"{deep}/g")
+    FILES.remove(f"{deep}/g")
+    FILES.remove_tree(str(tmp_path / "a"))
+    FILES.remove_tree(str(tmp_path / "a"))
+    assert not FILES.exists(str(tmp_path / "a"))
+    assert FILES.disk_usage(str(tmp_path)).total_bytes > 0
+    assert FILES.boot_id()
+
+
+def test_a_file_is_closed_with_its_last_reference(tmp_path):
+    before = len(os.listdir("/proc/self/fd"))
+    file = FILES.open_append(str(tmp_path / "f"))
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+    del file
+    assert len(os.listdir("/proc/self/fd")) == before

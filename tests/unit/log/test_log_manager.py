@@ -1,0 +1,196 @@
+from random import Random
+
+import pytest
+from simulation.disk import SimulatedDisk
+from simulation.log_building import NOW_MS, append, base_offsets, read_all
+
+from barnabas.log.config import LogConfig
+from barnabas.log.errors import (
+    InconsistentClusterIdError,
+    InvalidTopicError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+)
+from barnabas.log.files import RealFiles
+from barnabas.log.log_manager import LogManager
+from barnabas.log.topic_partition import TopicPartition
+
+A, B, C = (TopicPartition("a", 0), TopicPartition("b-c", 1), TopicPartition("a", 1))
+DIRS = ("/one", "/two")
+
+
+def manager(files, dirs=DIRS, node_id=0, **arguments):
+    made = LogManager(files, dirs, node_id=node_id, **arguments)
+    made.load(now_ms=NOW_MS)
+    return made
+
+
+def create(logs, *partitions):
+    return [logs.get_or_create(partition, topic_id=f"id-{partition.topic}", now_ms=NOW_MS) for partition in partitions]
+
+
+@pytest.mark.parametrize("how", ["clean", "kill", "power"])
+def test_restart(how):
+    disk = SimulatedDisk()
+    logs = manager(disk)
+    logs.join_cluster("cluster")
+    a, b, _ = create(logs, A, B, C)
+    for _ in range(3):
+        append(a, b"x", epoch=2)
+    append(b, b"y")
+    a.set_high_watermark(2)
+    a.flush()
+    b.flush()
+    logs.checkpoint()
+    directories = [folder.directory_id for folder in logs.folders]
+    if how == "clean":
+        logs.close()
+    elif how == "kill":
+        disk.kill()
+    else:
+        disk.power_loss(Random(1))
+    again = manager(disk)
+    assert (again.was_stopped_cleanly, again.may_have_lost_writes) == (how == "clean", how == "power")
+    assert again.cluster_id == "cluster"
+    assert [folder.directory_id for folder in again.folders] == directories
+    assert set(again.logs) == {A, B, C}
+    log = again.get(A)
+    assert (log.log_end_offset, log.high_watermark, log.topic_id, log.latest_epoch) == (3, 2, "id-a", 2)
+    assert again.checkpointed_high_watermark(A) == 2
+    assert base_offsets(read_all(log)) == [0, 1, 2]
+
+
+def test_partitions_are_spread_over_the_folders(tmp_path):
+    logs = manager(RealFiles(), [str(tmp_path / "one"), str(tmp_path / "two")])
+    create(logs, *(TopicPartition("t", number) for number in range(6)))
+    assert len(list((tmp_path / "one").glob("t-*"))) == len(list((tmp_path / "two").glob("t-*"))) == 3
+    assert (tmp_path / "one" / "t-0" / "partition.metadata").read_text() == "version: 0\ntopic_id: id-t\n"
+    logs.close()
+
+
+def test_a_folder_in_use_is_refused(tmp_path):
+    logs = manager(RealFiles(), [str(tmp_path)])
+    with pytest.raises(StorageError, match="another broker is running on it"):
+        manager(RealFiles(), [str(tmp_path)])
+    logs.close()
+    manager(RealFiles(), [str(tmp_path)]).close()
+
+
+def test_a_folder_of_another_node_or_cluster_is_refused():
+    disk = SimulatedDisk()
+    logs = manager(disk)
+    logs.join_cluster("one")
+    with pytest.raises(InconsistentClusterIdError):
+        logs.join_cluster("two")
+    logs.close()
+    with pytest.raises(StorageError, match="belongs to node 0"):
+        manager(disk, node_id=1)
+    manager(disk)
+
+
+@pytest.mark.parametrize(
+    "name", ["recovery-point-offset-checkpoint", "replication-offset-checkpoint", "log-start-offset-checkpoint"]
+)
+def test_damaged_checkpoints_cost_a_scan_only(name):
+    disk = SimulatedDisk()
+    logs = manager(disk)
+    (a,) = create(logs, A)
+    append(a, b"x")
+    logs.close()
+    disk.write_atomically(f"/one/{name}", b"0\n17\n")
+    logs = manager(disk)
+    assert not logs.was_stopped_cleanly
+    assert logs.get(A).log_end_offset == 1
+
+
+def test_delete_and_create_again():
+    disk = SimulatedDisk()
+    logs = manager(disk)
+    for log in create(logs, A, C):
+        append(log, b"x")
+    logs.delete(A, now_ms=NOW_MS)
+    assert logs.get(A) is None
+    with pytest.raises(UnknownTopicOrPartitionError):
+        logs.delete(A, now_ms=NOW_MS)
+    (a,) = create(logs, A)
+    assert a.log_end_offset == 0
+    logs.remove_due(NOW_MS + 59_999)
+    assert any(name.endswith("-delete") for name in disk.list_dir("/one"))
+    logs.remove_due(NOW_MS + 60_000)
+    assert not any(name.endswith("-delete") for name in disk.list_dir("/one"))
+    logs.delete(C, now_ms=NOW_MS)
+    disk.kill()
+    logs = manager(disk)
+    assert set(logs.logs) == {A}
+    logs.remove_due(NOW_MS)
+    assert not any(name.endswith("-delete") for folder in DIRS for name in disk.list_dir(folder))
+
+
+def test_illegal_names_never_touch_the_disk():
+    logs = manager(SimulatedDisk())
+    with pytest.raises(InvalidTopicError):
+        create(logs, TopicPartition("../x", 0))
+
+
+def test_retention_over_all_logs():
+    logs = manager(SimulatedDisk(), defaults=LogConfig(segment_bytes=200, retention_ms=1000, file_delete_delay_ms=0))
+    a, b = create(logs, A, B)
+    for number in range(10):
+        append(a, b"x" * 50, timestamp_ms=NOW_MS + number)
+        append(b, b"x" * 50, timestamp_ms=NOW_MS + 5000)
+    a.set_high_watermark(10)
+    assert logs.run_retention(NOW_MS + 5000) == a.log_start_offset == 10
+    logs.remove_due(NOW_MS + 5000)
+    assert (b.log_start_offset, a.log_end_offset, a.size_bytes) == (0, 10, 0)
+    assert append(a, b"y") == 10
+    logs.checkpoint()
+
+
+def test_a_log_that_cannot_be_opened_is_left_out():
+    disk = SimulatedDisk()
+    logs = manager(disk)
+    a, _ = create(logs, A, B)
+    append(a, b"x")
+    disk.kill()
+    disk.fail_next("read", "*/a-0/*.log")
+    logs = manager(disk)
+    assert set(logs.offline) == {A}
+    assert set(logs.logs) == {B}
+    with pytest.raises(StorageError, match="offline"):
+        create(logs, A)
+
+
+def test_a_failed_flush_makes_the_stop_unclean():
+    disk = SimulatedDisk()
+    logs = manager(disk)
+    a, b = create(logs, A, B)
+    append(a, b"x")
+    append(b, b"x")
+    disk.fail_next("flush", "*/a-0/*.log")
+    logs.close()
+    again = manager(disk)
+    assert [folder.was_stopped_cleanly for folder in again.folders] == [False, True]
+    assert {key: log.log_end_offset for key, log in again.logs.items()} == {A: 1, B: 1}
+
+
+def test_idle_partitions_hold_no_file():
+    logs = manager(SimulatedDisk())
+    (a,) = create(logs, A)
+    append(a, b"x")
+    a.flush()
+    logs.run_retention(NOW_MS + 600_000)
+    assert not a._active.is_open
+    assert append(a, b"y") == 1
+    assert base_offsets(read_all(a)) == [0, 1]
+
+
+def test_truncation_lowers_the_written_recovery_point_first():
+    disk = SimulatedDisk()
+    logs = manager(disk)
+    (a,) = create(logs, A)
+    for _ in range(5):
+        append(a, b"x")
+    a.flush()
+    logs.checkpoint()
+    a.truncate_to(2)
+    assert b"a 0 2\n" in disk.read_bytes("/one/recovery-point-offset-checkpoint")

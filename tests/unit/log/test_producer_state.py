@@ -1,0 +1,63 @@
+import pytest
+
+from barnabas.log import producer_state
+from barnabas.log.errors import CorruptRecordError, InvalidProducerEpochError, OutOfOrderSequenceError
+from barnabas.log.producer_state import ProducerState
+from barnabas.log.record_batch import read_header
+from barnabas.log.record_codec import ProducerFields, encode_batch
+
+
+def note(state, sequence, *, count=1, epoch=0, offset=0, producer_id=1, transactional=False, timestamp_ms=5):
+    fields = ProducerFields(
+        producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, is_transactional=transactional
+    )
+    header = read_header(encode_batch([b"x"] * count, timestamps_ms=timestamp_ms, producer=fields))
+    state.update(header, first_offset=offset)
+
+
+def test_sequences_wrap():
+    state = ProducerState()
+    note(state, 2**31 - 2, count=4, offset=10)
+    assert state.check(1, 0, 2**31 - 2, 4).first_offset == 10
+    assert state.check(1, 0, 2, 1) is None
+    with pytest.raises(OutOfOrderSequenceError):
+        state.check(1, 0, 3, 1)
+
+
+def test_epochs_of_a_producer():
+    state = ProducerState()
+    note(state, 0, epoch=3)
+    with pytest.raises(InvalidProducerEpochError):
+        state.check(1, 2, 1, 1)
+    with pytest.raises(OutOfOrderSequenceError):
+        state.check(1, 4, 1, 1)
+    assert state.check(1, 4, 0, 1) is None
+
+
+def test_snapshot():
+    state = ProducerState()
+    for sequence in range(8):
+        note(state, sequence, offset=sequence, producer_id=3)
+    note(state, 0, offset=8, producer_id=4, transactional=True)
+    data = state.to_snapshot()
+    again = ProducerState.from_snapshot(data)
+    assert again.to_snapshot() == data
+    assert again.check(3, 0, 3, 1).last_offset == 3
+    assert again.first_unstable_offset == 8
+    for damaged in (data[:-1], data[:5], b"", data[:-1] + b"?"):
+        with pytest.raises(CorruptRecordError):
+            ProducerState.from_snapshot(damaged)
+
+
+def test_producers_are_bounded_and_expire(monkeypatch):
+    state = ProducerState()
+    note(state, 0, producer_id=1, transactional=True)
+    for producer_id in range(2, 20):
+        note(state, 0, producer_id=producer_id, timestamp_ms=1000)
+    state.expire(1001 + producer_state.EXPIRATION_MS)
+    assert len(state) == 1
+    monkeypatch.setattr(producer_state, "MAX_PRODUCERS", 5)
+    for producer_id in range(2, 20):
+        note(state, 0, producer_id=producer_id)
+    assert len(state) == 5
+    assert state.first_unstable_offset == 0

@@ -1,0 +1,184 @@
+from random import Random
+
+import pytest
+from simulation.disk import SimulatedDisk
+from simulation.log_building import DIRECTORY, NOW_MS, append, base_offsets, batch_of, open_log, read_all
+
+from barnabas.log.config import LogConfig
+from barnabas.log.errors import OutOfOrderSequenceError
+from barnabas.log.record_codec import ProducerFields
+
+SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=100)
+LOG = f"{DIRECTORY}/{0:020d}.log"
+
+
+def test_cut_at_every_byte_of_the_last_batches():
+    disk = SimulatedDisk()
+    log = open_log(disk)
+    ends = [0]
+    for values in ([b"a"], [b"b" * 20, b"c"], [b"d"]):
+        append(log, *values)
+        ends.append(log.size_bytes)
+    data = disk.read_bytes(LOG)
+    for size in range(len(data) + 1):
+        disk = SimulatedDisk()
+        disk.make_dirs(DIRECTORY)
+        disk.open_append(LOG).append(data[:size])
+        log = open_log(disk)
+        whole = max(end for end in ends if end <= size)
+        assert log.size_bytes == disk.size_bytes(LOG) == whole
+        assert log.truncated_bytes == size - whole
+        assert append(log, b"z") == log.log_end_offset - 1
+        assert base_offsets(read_all(log)) == [*[0, 1, 3, 4][: ends.index(whole)], log.log_end_offset - 1]
+
+
+@pytest.mark.parametrize("position", [8, 10, 16, 17, 30, 64])
+def test_damage_behind_the_recovery_point_cuts_the_log(position):
+    disk = SimulatedDisk()
+    log = open_log(disk, config=SMALL)
+    for _ in range(30):
+        append(log, b"x" * 60)
+    place = log._segments[1].batch_at(log._segments[1].base_offset + 2)
+    path, base = log._segments[1].path, place.base_offset
+    disk.kill()
+    disk.flip_bit(path, place.position + position)
+    log = open_log(disk, config=SMALL)
+    assert log.log_end_offset == base
+    assert base_offsets(read_all(log)) == list(range(base))
+    assert append(log, b"new") == base
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize("damage", ["missing", "torn", "zeros", "garbage", "emptied"])
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_damaged_indexes_are_made_anew(suffix, damage, is_clean):
+    disk = SimulatedDisk()
+    log = open_log(disk, config=SMALL)
+    for number in range(60):
+        append(log, b"x" * 60, timestamp_ms=NOW_MS + number)
+    before = read_all(log)
+    log.close()
+    disk.kill()
+    for name in disk.list_dir(DIRECTORY):
+        if name.endswith(suffix):
+            file = disk.open_append(f"{DIRECTORY}/{name}")
+            match damage:
+                case "missing":
+                    disk.remove(f"{DIRECTORY}/{name}")
+                case "torn":
+                    file.truncate(max(file.size_bytes - 3, 0))
+                case "zeros":
+                    file.append(bytes(24))
+                case "garbage":
+                    file.truncate(0)
+                    file.append(Random(1).randbytes(48))
+                case "emptied":
+                    file.truncate(0)
+    log = open_log(disk, config=SMALL, was_stopped_cleanly=is_clean, recovery_point=30)
+    assert read_all(log) == before
+    for number in range(60):
+        assert log.offset_for_timestamp(NOW_MS + number) == (number, NOW_MS + number)
+        assert base_offsets(log.read(number, max_bytes=1, up_to_offset=60).read()) == [number]
+
+
+def check_epochs(log, epochs):
+    """What the log says of its epochs is what its batches say."""
+    starts = {}
+    for offset, epoch in enumerate(epochs):
+        starts.setdefault(epoch, offset)
+    for epoch, start in starts.items():
+        later = [other for known, other in starts.items() if known > epoch]
+        assert log.end_offset_for_epoch(epoch) == (epoch, min(later, default=len(epochs)))
+        assert log.epoch_at(start) == epoch
+
+
+@pytest.mark.parametrize("seed", range(400))
+def test_power_loss_keeps_what_was_flushed(seed):
+    """After any crash the log is a prefix of what was appended, at least up to the recovery point, and goes on from
+    there."""
+    rng = Random(seed)
+    disk = SimulatedDisk()
+    expected: list[tuple[int, bytes]] = []  # (epoch, value) by offset
+    recovery_point = 0  # as it was checkpointed
+    epoch = 0
+    written = [0]
+
+    def lower(end_offset):
+        written[0] = min(written[0], end_offset)
+
+    log = open_log(disk, config=SMALL, before_truncation=lower)
+    for _ in range(5):
+        for _ in range(rng.randint(1, 25)):
+            action = rng.random()
+            if action < 0.75:
+                value = rng.randbytes(rng.randint(1, 120))
+                assert append(log, value, epoch=epoch) == len(expected)
+                expected.append((epoch, value))
+            elif action < 0.85:
+                log.flush()
+                written[0] = log.recovery_point
+                if rng.random() < 0.5:
+                    log.save_indexes()
+            elif action < 0.95 and expected:
+                cut = rng.randint(max(0, len(expected) - 20), len(expected))
+                log.truncate_to(cut)
+                del expected[cut:]
+                epoch += 1
+            else:
+                epoch += 1
+        recovery_point = written[0]
+        if rng.random() < 0.6:
+            disk.power_loss(rng)
+            at_least = recovery_point
+        else:
+            disk.kill()
+            at_least = len(expected)
+        log = open_log(disk, config=SMALL, recovery_point=recovery_point, before_truncation=lower)
+        assert at_least <= log.log_end_offset <= len(expected), seed
+        del expected[log.log_end_offset :]
+        assert base_offsets(read_all(log)) == list(range(len(expected)))
+        check_epochs(log, [found for found, _ in expected])
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_idempotence_survives_a_restart(is_clean):
+    disk = SimulatedDisk()
+    log = open_log(disk, config=SMALL)
+
+    def send(sequence):
+        producer = ProducerFields(producer_id=7, producer_epoch=0, base_sequence=sequence)
+        return log.append_as_leader(batch_of(b"v" * 200, producer=producer), leader_epoch=0, now_ms=NOW_MS)
+
+    for sequence in range(20):
+        send(sequence)
+    if is_clean:
+        log.close()
+    disk.kill()
+    log = open_log(disk, config=SMALL, was_stopped_cleanly=is_clean)
+    for sequence in range(15, 20):
+        assert send(sequence).first_offset == sequence
+    with pytest.raises(OutOfOrderSequenceError):
+        send(21)
+    assert send(20).first_offset == 20
+
+
+def test_damaged_epoch_checkpoint_is_made_anew():
+    disk = SimulatedDisk()
+    log = open_log(disk)
+    for epoch in (1, 4, 6):
+        append(log, b"x", epoch=epoch)
+    log.close()
+    disk.write_atomically(f"{DIRECTORY}/leader-epoch-checkpoint", b"0\n7\nrubbish\n")
+    log = open_log(disk, was_stopped_cleanly=True, recovery_point=3)
+    assert log.end_offset_for_epoch(4) == (4, 2)
+    assert log.latest_epoch == 6
+
+
+def test_a_clean_start_scans_nothing():
+    disk = SimulatedDisk()
+    log = open_log(disk, config=SMALL)
+    for _ in range(50):
+        append(log, b"x" * 60)
+    log.close()
+    disk.flip_bit(LOG, 70)  # would be found by a scan
+    assert open_log(disk, config=SMALL, was_stopped_cleanly=True).log_end_offset == 50

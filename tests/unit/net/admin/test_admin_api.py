@@ -1,0 +1,430 @@
+"""The admin API through real HTTP, with a fake broker behind it."""
+
+import base64
+import io
+import socket
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+
+from barnabas.kraft.image import BrokerImage, Endpoint, MetadataImage, PartitionImage, TopicImage
+from barnabas.log.errors import ErrorCode
+from barnabas.log.record_batch import check_crc, read_header
+from barnabas.net.admin.app import MAX_BODY_BYTES, ROUTES, build_app, start_admin
+from barnabas.net.admin.backend import Sample
+from barnabas.net.protocol import requests, responses
+from barnabas.net.protocol.requests import OwnedPartitions
+
+CLUSTER = "/v3/clusters/c1"
+Client = TestClient[Any, Any]
+
+
+def an_image() -> MetadataImage:
+    brokers = {
+        node: BrokerImage(
+            node_id=node,
+            broker_epoch=node + 1,
+            incarnation=str(node),
+            endpoints=(Endpoint(listener="PLAINTEXT", host="h", port=9092 + node),),
+            fenced=node == 2,
+        )
+        for node in range(3)
+    }
+    partitions = (
+        PartitionImage(replicas=(0, 1), isr=(0, 1), leader=0, leader_epoch=3),
+        PartitionImage(replicas=(1, 2), isr=(1,), leader=1, adding_replicas=(2,)),
+        PartitionImage(replicas=(2,), isr=(2,), leader=-1),
+    )
+    topic = TopicImage(name="t", topic_id="a" * 32, partitions=partitions)
+    return MetadataImage(cluster_id="c1", controller_id=0, brokers=brokers, topics={"t": topic})
+
+
+class FakeBroker:
+    """Answers from a table of functions by request class and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.node_id = 0
+        self.ready = (True, "")
+        self.asked: list[requests.Request] = []
+        self.answers: dict[type, Callable[[Any], responses.Response]] = {
+            requests.ListGroupsRequest: lambda _: responses.ListGroupsResponse(
+                groups=(responses.ListedGroup(group_id="g", state="Stable", protocol="consumer", member_count=1),)
+            ),
+            requests.DescribeGroupRequest: _described,
+            requests.OffsetFetchRequest: lambda _: responses.OffsetFetchResponse(
+                partitions=(
+                    responses.CommittedOffset(topic="t", partition=0, offset=40),
+                    responses.CommittedOffset(topic="t", partition=1, offset=95),
+                )
+            ),
+            requests.ListOffsetsRequest: _offsets,
+            requests.DescribeConfigsRequest: lambda request: responses.DescribeConfigsResponse(
+                entries=(_entry("retention.ms", "5", "topic"), _entry("segment.bytes", "9", "default"))
+            ),
+            requests.ProduceRequest: _produced,
+            requests.CreateTopicRequest: lambda request: responses.CreateTopicResponse(
+                name=request.name, topic_id="b" * 32, partition_count=4, replication_factor=2
+            ),
+        }
+
+    def image(self) -> MetadataImage:
+        return an_image()
+
+    def is_ready(self) -> tuple[bool, str]:
+        return self.ready
+
+    def metrics(self) -> list[Sample]:
+        return [
+            Sample(name="barnabas_requests_total", type="counter", help="Requests.", value=3, labels={"api": 'a"b\n'})
+        ]
+
+    async def handle(self, request: requests.Request) -> responses.Response:
+        self.asked.append(request)
+        return self.answers.get(type(request), lambda _: responses.EmptyResponse())(request)
+
+    async def handle_here(self, request: requests.Request) -> responses.Response:
+        return await self.handle(request)
+
+
+def _described(request: requests.DescribeGroupRequest) -> responses.Response:
+    if request.group_id != "g":
+        return responses.ErrorResponse(error=ErrorCode.GROUP_ID_NOT_FOUND, message="no such group")
+    member = responses.GroupMember(
+        member_id="m1",
+        instance_id=None,
+        client_id="app",
+        client_host="/127.0.0.1",
+        member_epoch=2,
+        subscribed_topics=("t",),
+        assigned=(OwnedPartitions(topic="t", partitions=(0,)),),
+        target=(OwnedPartitions(topic="t", partitions=(0,)),),
+    )
+    return responses.DescribeGroupResponse(
+        group_id="g",
+        state="Stable",
+        group_epoch=2,
+        assignment_epoch=2,
+        assignor="range",
+        coordinator=0,
+        members=(member,),
+    )
+
+
+def _offsets(request: requests.ListOffsetsRequest) -> responses.Response:
+    return responses.ListOffsetsResponse(
+        partitions=tuple(
+            responses.ListOffsetsPartitionResponse(
+                topic=item.topic,
+                partition=item.partition,
+                offset=100 if item.timestamp_ms == requests.LATEST_TIMESTAMP else 10,
+            )
+            for item in request.partitions
+        )
+    )
+
+
+def _produced(request: requests.ProduceRequest) -> responses.Response:
+    (item,) = request.partitions
+    return responses.ProduceResponse(
+        partitions=(responses.ProducePartitionResponse(topic=item.topic, partition=item.partition, base_offset=7),)
+    )
+
+
+def _entry(key: str, value: str, source: str) -> responses.ConfigEntry:
+    return responses.ConfigEntry(key=key, value=value, source=source, default="0", documentation="what it does")
+
+
+@pytest.fixture
+def broker() -> FakeBroker:
+    return FakeBroker()
+
+
+@pytest.fixture
+async def client(broker: FakeBroker) -> AsyncIterator[Client]:
+    async with TestClient(TestServer(build_app(broker))) as opened:
+        yield opened
+
+
+async def get(client: Client, path: str, status: int = 200) -> Any:
+    answer = await client.get(path)
+    assert answer.status == status, await answer.text()
+    return await answer.json()
+
+
+async def test_clusters_and_brokers(client: Client) -> None:
+    listed = await get(client, "/v3/clusters")
+    assert listed["kind"] == "KafkaClusterList"
+    assert listed["data"][0]["controller"]["related"].endswith("/v3/clusters/c1/brokers/0")
+    brokers = (await get(client, f"{CLUSTER}/brokers"))["data"]
+    assert [(item["broker_id"], item["port"], item["fenced"]) for item in brokers] == [
+        (0, 9092, False),
+        (1, 9093, False),
+        (2, 9094, True),
+    ]
+    replicas = (await get(client, f"{CLUSTER}/brokers/1/partition-replicas"))["data"]
+    assert [(item["partition_id"], item["is_leader"]) for item in replicas] == [(0, False), (1, True)]
+
+
+async def test_topics_and_partitions(client: Client) -> None:
+    topic = await get(client, f"{CLUSTER}/topics/t")
+    assert (topic["partitions_count"], topic["replication_factor"], topic["is_internal"]) == (3, 2, False)
+    assert topic["metadata"]["resource_name"] == "crn:///kafka=c1/topics=t"
+    partitions = (await get(client, f"{CLUSTER}/topics/t/partitions"))["data"]
+    assert partitions[2]["leader"] is None
+    replica = await get(client, f"{CLUSTER}/topics/t/partitions/1/replicas/2")
+    assert (replica["is_leader"], replica["is_in_sync"]) == (False, False)
+    moving = (await get(client, f"{CLUSTER}/topics/-/partitions/-/reassignment"))["data"]
+    assert [(item["partition_id"], item["adding_replicas"]) for item in moving] == [(1, [2])]
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [
+        ("/v3/clusters/other", 404),
+        (f"{CLUSTER}/topics/none", 40403),
+        (f"{CLUSTER}/topics/t/partitions/9", 40403),
+        (f"{CLUSTER}/topics/t/partitions/0/replicas/2", 404),
+        (f"{CLUSTER}/topics/t/partitions/0/reassignment", 404),
+        (f"{CLUSTER}/brokers/9", 404),
+        (f"{CLUSTER}/consumer-groups/none", 404),
+        (f"{CLUSTER}/topics/t/configs/none", 404),
+        ("/nothing", 404),
+    ],
+)
+async def test_what_does_not_exist_is_said_so(client: Client, path: str, code: int) -> None:
+    body = await get(client, path, 404)
+    assert set(body) == {"error_code", "message"}
+    assert body["error_code"] == code
+
+
+@pytest.mark.parametrize("index", ["x", "-1", "1.5", "٣"])
+async def test_a_partition_that_is_no_number_is_a_bad_request(client: Client, index: str) -> None:
+    assert (await get(client, f"{CLUSTER}/topics/t/partitions/{index}", 400))["error_code"] == 400
+
+
+async def test_create_topic(client: Client, broker: FakeBroker) -> None:
+    body = {"topic_name": "new", "partitions_count": 4, "configs": [{"name": "retention.ms", "value": 5}]}
+    answer = await client.post(f"{CLUSTER}/topics", json=body)
+    assert answer.status == 201
+    assert (await answer.json())["replication_factor"] == 2
+    assert broker.asked == [
+        requests.CreateTopicRequest(name="new", partition_count=4, configs={"retention.ms": "5"}, validate_only=False)
+    ]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"topic_name": 5}',
+        '{"topic_name": "a", "partitions_count": "3"}',
+        '{"topic_name": "a", "partitions_count": true}',
+        '{"topic_name": "a", "partitions_count": NaN}',
+        '{"topic_name": "a", "configs": ["x"]}',
+        '{"topic_name": "a", "configs": [{"value": "x"}]}',
+        '{"topic_name": "a", "replicas_assignments": [{"partition_id": 1, "broker_ids": [0]}]}',
+        '{"topic_name": "a", "replicas_assignments": [{"partition_id": 0, "broker_ids": "0"}]}',
+        "[" * 100_000,
+    ],
+)
+async def test_a_malformed_body_is_a_bad_request(client: Client, broker: FakeBroker, body: str) -> None:
+    answer = await client.post(f"{CLUSTER}/topics", data=body)
+    assert answer.status == 400
+    assert (await answer.json())["error_code"] == 400
+    assert broker.asked == []
+
+
+async def test_bytes_that_are_no_text_are_a_bad_request(client: Client) -> None:
+    answer = await client.post(f"{CLUSTER}/topics", data=b"\xff\xfe{")
+    assert answer.status == 400
+
+
+async def test_a_body_that_is_too_large_is_refused(client: Client) -> None:
+    answer = await client.post(f"{CLUSTER}/topics", data=io.BytesIO(b" " * (MAX_BODY_BYTES + 1)))
+    assert answer.status == 413
+    assert (await answer.json())["error_code"] == 413
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "number"),
+    [
+        (ErrorCode.TOPIC_ALREADY_EXISTS, 400, 40002),
+        (ErrorCode.NOT_CONTROLLER, 503, 50003),
+        (ErrorCode.UNKNOWN_SERVER_ERROR, 500, 50002),
+    ],
+)
+async def test_errors_of_the_cluster(
+    client: Client, broker: FakeBroker, code: ErrorCode, status: int, number: int
+) -> None:
+    broker.answers[requests.CreateTopicRequest] = lambda _: responses.ErrorResponse(error=code, message="why")
+    answer = await client.post(f"{CLUSTER}/topics", json={"topic_name": "t"})
+    assert answer.status == status
+    assert await answer.json() == {"error_code": number, "message": "why"}
+
+
+async def test_a_bug_is_an_internal_error_without_its_trace(
+    client: Client, broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: Any) -> responses.Response:
+        raise ZeroDivisionError("secret")
+
+    broker.answers[requests.CreateTopicRequest] = fail
+    answer = await client.post(f"{CLUSTER}/topics", json={"topic_name": "t"})
+    assert answer.status == 500
+    assert "secret" not in await answer.text()
+    assert "ZeroDivisionError" in caplog.text
+
+
+async def test_delete_and_grow_a_topic(client: Client, broker: FakeBroker) -> None:
+    assert (await client.delete(f"{CLUSTER}/topics/t")).status == 204
+    grown = await client.patch(f"{CLUSTER}/topics/t", json={"partitions_count": 5})
+    assert (await grown.json())["partitions_count"] == 5
+    assert broker.asked == [
+        requests.DeleteTopicRequest(name="t"),
+        requests.AddPartitionsRequest(name="t", total_count=5),
+    ]
+
+
+async def test_configs(client: Client, broker: FakeBroker) -> None:
+    listed = (await get(client, f"{CLUSTER}/topics/t/configs"))["data"]
+    assert [(item["name"], item["source"], item["is_default"]) for item in listed] == [
+        ("retention.ms", "DYNAMIC_TOPIC_CONFIG", False),
+        ("segment.bytes", "DEFAULT_CONFIG", True),
+    ]
+    assert (await get(client, f"{CLUSTER}/topics/t/configs/segment.bytes"))["value"] == "9"
+    broker.asked.clear()
+    changes = [{"name": "a", "value": "1"}, {"name": "b", "operation": "DELETE"}]
+    assert (await client.post(f"{CLUSTER}/topics/t/configs:alter", json={"data": changes})).status == 204
+    assert (await client.put(f"{CLUSTER}/brokers/1/configs/a", json={"value": "2"})).status == 204
+    assert (await client.delete(f"{CLUSTER}/broker-configs/a")).status == 204
+    change = requests.ConfigEntryChange
+    assert broker.asked == [
+        requests.AlterConfigRequest(
+            resource_type=2, resource="t", changes=(change(key="a", value="1"), change(key="b", value=None))
+        ),
+        requests.AlterConfigRequest(resource_type=4, resource="1", changes=(change(key="a", value="2"),)),
+        requests.AlterConfigRequest(resource_type=4, resource="", changes=(change(key="a", value=None),)),
+    ]
+
+
+async def test_groups_and_lags(client: Client) -> None:
+    assert (await get(client, f"{CLUSTER}/consumer-groups"))["data"][0]["state"] == "STABLE"
+    assert (await get(client, f"{CLUSTER}/consumer-groups/g"))["partition_assignor"] == "range"
+    assert (await get(client, f"{CLUSTER}/consumer-groups/g/consumers/m1"))["client_id"] == "app"
+    assert (await get(client, f"{CLUSTER}/consumer-groups/g/consumers/m2", 404))["error_code"] == 404
+    assigned = (await get(client, f"{CLUSTER}/consumer-groups/g/consumers/m1/assignments"))["data"]
+    assert [(item["topic_name"], item["partition_id"]) for item in assigned] == [("t", 0)]
+    lags = (await get(client, f"{CLUSTER}/consumer-groups/g/lags"))["data"]
+    assert [(item["partition_id"], item["lag"], item["consumer_id"]) for item in lags] == [(0, 60, "m1"), (1, 5, "")]
+    assert (await get(client, f"{CLUSTER}/consumer-groups/g/lags/t/partitions/1"))["lag"] == 5
+    await get(client, f"{CLUSTER}/consumer-groups/g/lags/t/partitions/2", 404)
+    summary = await get(client, f"{CLUSTER}/consumer-groups/g/lag-summary")
+    assert (summary["max_lag"], summary["total_lag"], summary["max_lag_consumer_id"]) == (60, 65, "m1")
+
+
+async def test_produce_a_record(client: Client, broker: FakeBroker) -> None:
+    body = {
+        "partition_id": 1,
+        "key": {"type": "STRING", "data": "k"},
+        "value": {"type": "BINARY", "data": base64.b64encode(b"\x00v").decode()},
+        "headers": [{"name": "h", "value": base64.b64encode(b"x").decode()}],
+        "timestamp": "2026-01-02T03:04:05Z",
+    }
+    answer = await client.post(f"{CLUSTER}/topics/t/records", json=body)
+    assert answer.status == 200
+    told = await answer.json()
+    assert (told["partition_id"], told["offset"], told["timestamp"]) == (1, 7, "2026-01-02T03:04:05.000Z")
+    (request,) = broker.asked
+    assert isinstance(request, requests.ProduceRequest)
+    assert request.acks == -1
+    records = request.partitions[0].records
+    header = read_header(records)
+    check_crc(records, header)
+    assert header.record_count == 1
+    assert b"\x00v" in bytes(records)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"value": "plain"},
+        {"value": {"type": "AVRO", "data": "x"}},
+        {"value": {"type": ["STRING"], "data": "x"}},
+        {"value": {"type": "STRING", "data": 5}},
+        {"value": {"type": "BINARY", "data": "***"}},
+        {"headers": [{"name": 5}]},
+        {"headers": [{"name": "a", "value": 5}]},
+        {"timestamp": "yesterday"},
+        {"partition_id": "1"},
+    ],
+)
+async def test_a_malformed_record_is_a_bad_request(client: Client, broker: FakeBroker, body: Any) -> None:
+    answer = await client.post(f"{CLUSTER}/topics/t/records", json=body)
+    assert answer.status == 400
+    assert broker.asked == []
+
+
+async def test_produce_to_a_partition_that_does_not_exist(client: Client) -> None:
+    answer = await client.post(f"{CLUSTER}/topics/t/records", json={"partition_id": 9})
+    assert answer.status == 404
+
+
+async def test_health(client: Client, broker: FakeBroker) -> None:
+    assert (await get(client, "/healthz"))["status"] == "ok"
+    assert (await get(client, "/readyz"))["ready"] is True
+    broker.ready = (False, "not yet unfenced")
+    assert (await get(client, "/readyz", 503))["reason"] == "not yet unfenced"
+
+
+async def test_metrics(client: Client) -> None:
+    text = await (await client.get("/metrics")).text()
+    lines = text.splitlines()
+    assert "kafka_brokers 2" in lines
+    assert 'kafka_topic_partitions{topic="t"} 3' in lines
+    assert 'kafka_topic_partition_current_offset{topic="t",partition="0"} 100' in lines
+    assert 'kafka_topic_partition_oldest_offset{topic="t",partition="0"} 10' in lines
+    assert 'kafka_topic_partition_under_replicated_partition{topic="t",partition="0"} 0' in lines
+    assert not any('partition="1"' in line and "kafka_topic" in line for line in lines), "another broker leads it"
+    assert 'kafka_consumergroup_lag{consumergroup="g",topic="t",partition="0"} 60' in lines
+    assert 'kafka_consumergroup_lag_sum{consumergroup="g",topic="t"} 65' in lines
+    assert 'barnabas_requests_total{api="a\\"b\\n"} 3' in lines
+    helps = [line for line in lines if line.startswith("# TYPE")]
+    assert len(helps) == len(set(helps))
+
+
+async def test_the_openapi_document_names_exactly_what_is_served(client: Client, broker: FakeBroker) -> None:
+    served = {
+        (route.method, route.resource.canonical)
+        for route in build_app(broker).router.routes()
+        if route.resource is not None and route.method != "HEAD"
+    }
+    document = await get(client, "/openapi.json")
+    named = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
+    assert named == served
+    ids = [operation["operationId"] for methods in document["paths"].values() for operation in methods.values()]
+    assert len(ids) == len(set(ids)) == len(ROUTES)
+
+
+async def test_a_wrong_method_says_which_are_allowed(client: Client) -> None:
+    answer = await client.put(f"{CLUSTER}/topics")
+    assert answer.status == 405
+    assert answer.headers["Allow"] == "GET,POST"
+    assert (await answer.json())["error_code"] == 405
+
+
+async def test_serving_on_a_socket_that_listens_already(broker: FakeBroker) -> None:
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = await start_admin(broker, listening)
+    try:
+        assert server.address == listening.getsockname()[:2]
+        async with aiohttp.ClientSession() as session:
+            answer = await session.get("http://{}:{}/healthz".format(*server.address))
+            assert answer.status == 200
+    finally:
+        await server.close()

@@ -1,0 +1,219 @@
+"""A cluster in memory behind the ports of the command line: one topic's records, groups, and a log of calls."""
+
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from barnabas.log.errors import GroupIdNotFoundError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
+from barnabas.log.topic_partition import TopicPartition
+from barnabas.net.cli.sdk import PartitionLag
+from barnabas.net.protocol import responses
+from barnabas.net.protocol.requests import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, OwnedPartitions
+
+
+@dataclass(frozen=True, kw_only=True)
+class FakeRecord:
+    topic: str
+    partition: int
+    offset: int
+    value: bytes | None
+    key: bytes | None = None
+    timestamp_ms: int = 0
+    headers: Sequence[tuple[str, bytes | None]] = ()
+
+
+@dataclass
+class FakeCluster:
+    """Also the connector: `main(..., connector=cluster)`."""
+
+    logs: dict[TopicPartition, list[FakeRecord]] = field(default_factory=dict)
+    committed: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
+    calls: list[tuple[Any, ...]] = field(default_factory=list)
+    fenced: set[int] = field(default_factory=set)
+    isr: tuple[int, ...] = (0, 1, 2)
+    failure: BaseException | None = None
+    poll_failure: BaseException | None = None
+    flushed_before_commit: list[bytes] = field(default_factory=list)
+
+    def add(self, topic: str, *values: bytes, partition: int = 0) -> None:
+        log = self.logs.setdefault(TopicPartition(topic, partition), [])
+        for value in values:
+            log.append(
+                FakeRecord(topic=topic, partition=partition, offset=len(log), value=value, timestamp_ms=len(log))
+            )
+
+    @asynccontextmanager
+    async def admin(self, bootstrap: str) -> AsyncIterator[Any]:
+        if self.failure is not None:
+            raise self.failure
+        yield FakeAdmin(self)
+
+    @asynccontextmanager
+    async def producer(self, bootstrap: str, *, acks: str) -> AsyncIterator[Any]:
+        if self.failure is not None:
+            raise self.failure
+        self.calls.append(("producer", acks))
+        yield FakeProducer(self)
+
+    @asynccontextmanager
+    async def consumer(
+        self, bootstrap: str, *, topics: Sequence[str], group: str | None, start: str
+    ) -> AsyncIterator[Any]:
+        consumer = FakeConsumer(self, group)
+        if group:
+            known = self.committed.setdefault(group, {})
+            consumer.assign({place: known.get(place, 0) for place in self.logs if place.topic in topics})
+        yield consumer
+        self.calls.append(("consumer closed",))
+
+
+class FakeProducer:
+    def __init__(self, cluster: FakeCluster) -> None:
+        self._cluster = cluster
+
+    async def send_many(
+        self, topic: str, values: Sequence[bytes], keys: Sequence[bytes | None] | None
+    ) -> Awaitable[object]:
+        self._cluster.calls.append(("send", topic, list(values), keys))
+        return self._done()
+
+    async def _done(self) -> None:
+        self._cluster.calls.append(("acknowledged",))
+
+    async def flush(self) -> None:
+        self._cluster.calls.append(("flush",))
+
+
+class FakeConsumer:
+    def __init__(self, cluster: FakeCluster, group: str | None) -> None:
+        self._cluster = cluster
+        self._group = group
+        self._next: dict[TopicPartition, int] = {}
+
+    def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
+        self._next = dict(offsets)
+
+    async def positions(self) -> Mapping[TopicPartition, int]:
+        return self._next
+
+    async def poll(self, max_wait_ms: int) -> Iterable[FakeRecord]:
+        if self._cluster.poll_failure is not None:
+            raise self._cluster.poll_failure
+        found = [record for place, start in self._next.items() for record in self._cluster.logs[place][start:]]
+        self._next = {place: len(self._cluster.logs[place]) for place in self._next}
+        return found
+
+    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        assert self._group is not None
+        self._cluster.committed[self._group].update(offsets)
+        self._cluster.calls.append(("commit", dict(offsets)))
+
+
+class FakeAdmin:
+    def __init__(self, cluster: FakeCluster) -> None:
+        self._cluster = cluster
+
+    def __getattr__(self, name: str) -> Any:
+        async def record(*arguments: Any, **named: Any) -> None:
+            self._cluster.calls.append((name, *arguments, *named.values()))
+
+        return record
+
+    def _names(self) -> list[str]:
+        return sorted({place.topic for place in self._cluster.logs})
+
+    async def create_topic(self, name: str, **named: Any) -> responses.CreateTopicResponse:
+        if name in self._names():
+            raise TopicAlreadyExistsError(f"topic {name} exists;\n choose another name")
+        self._cluster.calls.append(("create_topic", name, named))
+        return responses.CreateTopicResponse(
+            name=name, topic_id="i", partition_count=named["partitions"], replication_factor=named["replication_factor"]
+        )
+
+    async def list_topics(self) -> list[responses.TopicMetadata]:
+        return [await self.describe_topic(name) for name in self._names()]
+
+    async def describe_topic(self, name: str) -> responses.TopicMetadata:
+        places = [place for place in self._cluster.logs if place.topic == name]
+        if not places:
+            raise UnknownTopicOrPartitionError(f"topic {name} does not exist; see `barnabas topic list`")
+        one = responses.PartitionMetadata(error=0, leader=0, leader_epoch=1, replicas=(0, 1, 2), isr=self._cluster.isr)
+        return responses.TopicMetadata(error=0, name=name, topic_id="i", partitions=(one,) * len(places))
+
+    async def describe_configs(self, resource_type: int, resource: str) -> list[responses.ConfigEntry]:
+        entry = responses.ConfigEntry(key="a", value="1", source="topic", default=None, documentation="")
+        return [entry]
+
+    async def describe_cluster(self) -> responses.DescribeClusterResponse:
+        brokers = tuple(
+            responses.ClusterBroker(
+                node_id=node,
+                host="h",
+                port=1,
+                rack=None,
+                fenced=node in self._cluster.fenced,
+                in_controlled_shutdown=False,
+                broker_epoch=1,
+            )
+            for node in range(3)
+        )
+        return responses.DescribeClusterResponse(cluster_id="c", controller_id=0, offset=5, brokers=brokers)
+
+    async def describe_quorum(self) -> responses.DescribeQuorumResponse:
+        return responses.DescribeQuorumResponse(leader_id=0, term=1, committed_index=5, voters=(0, 1, 2))
+
+    async def list_groups(self) -> list[responses.ListedGroup]:
+        return [
+            responses.ListedGroup(group_id=name, state="Empty", protocol="consumer", member_count=0)
+            for name in self._cluster.committed
+        ]
+
+    async def describe_group(self, group: str) -> responses.DescribeGroupResponse:
+        if group not in self._cluster.committed:
+            raise GroupIdNotFoundError(f"group {group} does not exist")
+        place = next(iter(self._cluster.logs))
+        owned = (OwnedPartitions(topic=place.topic, partitions=(place.partition,)),)
+        member = responses.GroupMember(
+            member_id="m",
+            instance_id=None,
+            client_id="c",
+            client_host="h",
+            member_epoch=1,
+            subscribed_topics=(place.topic,),
+            assigned=owned,
+            target=owned,
+        )
+        event = responses.RebalanceEvent(at_ms=0, cause="MEMBER_JOINED", member_id="m", group_epoch=1)
+        return responses.DescribeGroupResponse(
+            group_id=group,
+            state="Stable",
+            group_epoch=1,
+            assignment_epoch=1,
+            assignor="range",
+            coordinator=0,
+            members=(member,),
+            rebalances=(event,),
+        )
+
+    async def group_offsets(self, group: str) -> list[PartitionLag]:
+        return [
+            PartitionLag(
+                topic=place.topic,
+                partition=place.partition,
+                committed=offset,
+                log_start_offset=0,
+                log_end_offset=len(self._cluster.logs[place]),
+            )
+            for place, offset in self._cluster.committed[group].items()
+        ]
+
+    async def list_offsets(self, wanted: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
+        return {place: self._offset(place, timestamp) for place, timestamp in wanted.items()}
+
+    def _offset(self, place: TopicPartition, timestamp: int) -> int:
+        if timestamp == EARLIEST_TIMESTAMP:
+            return 0
+        if timestamp == LATEST_TIMESTAMP:
+            return len(self._cluster.logs[place])
+        return timestamp if timestamp < len(self._cluster.logs[place]) else -1

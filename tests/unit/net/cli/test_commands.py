@@ -1,0 +1,311 @@
+"""The command line from arguments to exit code, output and calls, with a cluster in memory."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from unit.net.cli.fake_sdk import FakeCluster, FakeRecord
+
+from barnabas.log.errors import BrokerNotAvailableError, InvalidTopicError, RequestTimedOutError
+from barnabas.log.topic_partition import TopicPartition
+from barnabas.net.cli.main import main
+
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    made = FakeCluster()
+    made.add("t", b"a", b"b", b"c")
+    made.add("t", b"d", partition=1)
+    return made
+
+
+@pytest.fixture
+def run(cluster: FakeCluster, capsysbinary: pytest.CaptureFixture[bytes]) -> Any:
+    """Run a command; returns exit code, stdout and stderr."""
+
+    def run_command(*arguments: str) -> tuple[int, str, str]:
+        code = main(arguments, connector=cluster)
+        out, err = capsysbinary.readouterr()
+        return code, out.decode(), err.decode()
+
+    return run_command
+
+
+def rows(text: str) -> Any:
+    return json.loads(text)
+
+
+# --- usage and errors
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("frobnicate",),
+        ("topic",),
+        ("topic", "creat", "x"),
+        ("topic", "create"),
+        ("topic", "create", "x", "-p", "many"),
+        ("topic", "create", "x", "-c", "novalue"),
+        ("topic", "list", "--format", "xml"),
+        ("topic", "list", "--bootstrap", "a:b"),
+        ("topic", "consume", "t", "-o", "middle"),
+        ("topic", "consume", "t", "-g", "g", "-p", "0"),
+        ("topic", "alter", "t"),
+        ("group", "seek", "g"),
+        ("group", "seek", "g", "--to", "yesterday"),
+        ("partition", "move", "t", "0", "--replicas", "a"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2_and_one_line(run: Any, arguments: tuple[str, ...]) -> None:
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("barnabas: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("failure", "expected"),
+    [
+        (BrokerNotAvailableError("no broker answers at localhost:9092; is it up?"), 4),
+        (RequestTimedOutError("no answer"), 4),
+        (ConnectionRefusedError("refused"), 4),
+        (TimeoutError(), 4),
+        (InvalidTopicError("the topic name is bad; choose another"), 1),
+        (OSError("disk"), 1),
+    ],
+)
+def test_errors_are_one_line_and_an_exit_code(
+    run: Any, cluster: FakeCluster, failure: Exception, expected: int
+) -> None:
+    cluster.failure = failure
+    code, out, err = run("topic", "list")
+    assert (code, out) == (expected, "")
+    assert err.startswith("barnabas: ")
+    assert err.count("\n") == 1
+
+
+def test_a_message_of_several_lines_is_told_in_one(run: Any) -> None:
+    assert run("topic", "create", "t") == (1, "", "barnabas: topic t exists; choose another name\n")
+
+
+def test_a_bug_keeps_its_traceback(run: Any, cluster: FakeCluster) -> None:
+    cluster.failure = ZeroDivisionError()
+    with pytest.raises(ZeroDivisionError):
+        run("topic", "list")
+
+
+def test_an_interrupt_is_130(run: Any, cluster: FakeCluster) -> None:
+    cluster.failure = KeyboardInterrupt()
+    assert run("topic", "list") == (130, "", "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("broker", "decommission", "1"), ("cluster", "voters", "add", "3"), ("group", "seek", "g", "--undo")],
+)
+def test_what_is_not_there_yet_says_so(run: Any, arguments: tuple[str, ...]) -> None:
+    code, _, err = run(*arguments)
+    assert code == 1
+    assert "not available yet" in err
+
+
+# --- topics
+
+
+def test_create_topics(run: Any, cluster: FakeCluster) -> None:
+    code, out, _ = run("topic", "create", "x", "-p", "6", "-r", "3", "-c", "retention.ms=5", "--if-not-exists")
+    assert (code, out) == (0, "created x: 6 partitions, 3 replicas each\n")
+    named = {"partitions": 6, "replication_factor": 3, "configs": {"retention.ms": "5"}, "validate_only": False}
+    assert cluster.calls == [("create_topic", "x", named)]
+
+
+def test_list_and_describe_topics(run: Any) -> None:
+    _, out, _ = run("topic", "list")
+    assert out.splitlines()[0].split() == ["TOPIC", "PARTITIONS", "REPLICAS", "UNDER-REPLICATED", "OFFLINE"]
+    assert out.splitlines()[1].split() == ["t", "2", "3", "0", "0"]
+    described = rows(run("topic", "describe", "t", "--format", "json")[1])
+    assert described["configs"] == {"a": "1"}
+    assert described["partitions"][1]["isr"] == [0, 1, 2]
+    assert "0,1,2" in run("topic", "describe", "t")[1]
+    assert run("topic", "describe", "none")[0] == 1
+
+
+def test_change_topics(run: Any, cluster: FakeCluster) -> None:
+    assert run("topic", "alter", "t", "-c", "a=b=c", "-d", "x")[0] == 0
+    assert run("topic", "add-partitions", "t", "-n", "3")[0] == 0
+    assert run("topic", "delete", "t", "u")[0] == 0
+    assert cluster.calls == [
+        ("alter_config", 2, "t", {"a": "b=c", "x": None}),
+        ("add_partitions", "t", 5),
+        ("delete_topic", "t"),
+        ("delete_topic", "u"),
+    ]
+
+
+# --- produce and consume
+
+
+def test_produce_a_file_with_keys(run: Any, cluster: FakeCluster, tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(b"k1:v1\nno key\n\nk2:v:2")
+    code, out, err = run("topic", "produce", "t", "-k", ":", "--acks", "1", str(path))
+    assert (code, out, err) == (0, "", "acknowledged 4 records\n")
+    assert cluster.calls[0] == ("producer", "1")
+    sent = [(values, keys) for name, _, values, keys in (call for call in cluster.calls if call[0] == "send")]
+    assert [pair for values, keys in sent for pair in zip(keys, values, strict=True)] == [
+        (b"k1", b"v1"),
+        (None, b"no key"),
+        (None, b""),
+        (b"k2", b"v:2"),
+    ]
+
+
+def test_produce_holds_few_chunks_in_flight(run: Any, cluster: FakeCluster, tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(b"x" * 99 + b"\n")
+    path.write_bytes(path.read_bytes() * 100_000)
+    assert run("topic", "produce", "t", str(path))[0] == 0
+    waiting = most = records = 0
+    for call in cluster.calls:
+        waiting += {"send": 1, "acknowledged": -1}.get(call[0], 0)
+        most = max(most, waiting)
+        records += len(call[2]) if call[0] == "send" else 0
+    assert records == 100_000
+    assert most <= 10
+
+
+def test_produce_a_file_that_does_not_exist(run: Any) -> None:
+    code, _, err = run("topic", "produce", "t", "/none/such")
+    assert (code, err) == (1, "barnabas: /none/such cannot be read: No such file or directory\n")
+
+
+def test_consume_everything_and_stop(run: Any) -> None:
+    assert run("topic", "consume", "t") == (0, "a\nb\nc\nd\n", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "values"),
+    [
+        (("-o", "end"), ""),
+        (("-o", "1", "-p", "0"), "b\nc\n"),
+        (("-o", "@2", "-p", "0"), "c\n"),
+        (("-o", "@99", "-p", "0"), ""),
+        (("-n", "2"), "a\nb\n"),
+        (("-n", "2", "--follow"), "a\nb\n"),
+    ],
+)
+def test_consume_from_and_to(run: Any, arguments: tuple[str, ...], values: str) -> None:
+    code, out, _ = run("topic", "consume", "t", *arguments)
+    assert (code, out) == (0, values)
+
+
+def test_consume_as_json(run: Any, cluster: FakeCluster) -> None:
+    record = FakeRecord(topic="u", partition=0, offset=0, key=b"k", value=b"\xff", headers=[("h", b"1")])
+    cluster.logs[TopicPartition("u", 0)] = [record]
+    assert rows(run("topic", "consume", "u", "-f", "json")[1]) == {
+        "topic": "u",
+        "partition": 0,
+        "offset": 0,
+        "timestamp": 0,
+        "key": "k",
+        "value_base64": "/w==",
+        "headers": [{"key": "h", "value": "1"}],
+    }
+
+
+def test_a_group_goes_on_where_it_has_committed(run: Any, cluster: FakeCluster) -> None:
+    cluster.committed["g"] = {P0: 2}
+    assert run("topic", "consume", "t", "-g", "g")[1] == "c\nd\n"
+    assert cluster.committed["g"] == {P0: 3, P1: 1}
+    assert cluster.calls[-1] == ("consumer closed",)
+
+
+def test_a_group_commits_no_more_than_was_printed(run: Any, cluster: FakeCluster) -> None:
+    assert run("topic", "consume", "t", "-g", "g", "-n", "2")[1] == "a\nb\n"
+    assert cluster.committed["g"] == {P0: 2}
+
+
+def test_consume_a_partition_that_does_not_exist(run: Any) -> None:
+    code, _, err = run("topic", "consume", "t", "-p", "7")
+    assert (code, err) == (1, "barnabas: t has no partition 7; it has 0 to 1\n")
+
+
+# --- groups, cluster, partitions, brokers
+
+
+def test_groups(run: Any, cluster: FakeCluster) -> None:
+    cluster.committed["g"] = {P0: 1, P1: 1}
+    assert rows(run("group", "list", "-f", "json")[1])[0]["group"] == "g"
+    described = rows(run("group", "describe", "g", "-f", "json")[1])
+    assert (described["lag"], described["partitions"][0]["member"]) == (2, "m")
+    assert "MEMBER_JOINED" in run("group", "explain", "g")[1]
+    explained = rows(run("group", "explain", "g", "-f", "json")[1])
+    assert (explained["unowned"], explained["rebalances"][0]["cause"]) == (["t-1"], "MEMBER_JOINED")
+    assert run("group", "describe", "none")[0] == 1
+    assert run("group", "delete", "g")[0] == 0
+    assert cluster.calls == [("delete_group", "g")]
+
+
+@pytest.mark.parametrize(
+    ("to", "after"),
+    [
+        ("start", {P0: 0, P1: 0}),
+        ("end", {P0: 3, P1: 1}),
+        ("@2", {P0: 2, P1: 1}),
+        ("2", {P0: 2, P1: 1}),
+        ("+1", {P0: 2, P1: 1}),
+        ("-9", {P0: 0, P1: 0}),
+    ],
+)
+def test_seek_a_group(run: Any, cluster: FakeCluster, to: str, after: dict[TopicPartition, int]) -> None:
+    cluster.committed["g"] = {P0: 1, P1: 1}
+    code, out, _ = run("group", "seek", "g", f"--to={to}", "--preview", "-f", "json")
+    assert (code, cluster.calls) == (0, [])
+    assert {TopicPartition(row["topic"], row["partition"]): row["after"] for row in rows(out)} == after
+    assert run("group", "seek", "g", f"--to={to}")[0] == 0
+    assert cluster.calls == [("reset_offsets", "g", after)]
+
+
+def test_health_is_an_exit_code(run: Any, cluster: FakeCluster) -> None:
+    assert run("cluster", "health")[0] == 0
+    cluster.fenced, cluster.isr = {2}, (0, 1)
+    code, out, _ = run("cluster", "health", "-f", "json")
+    assert code == 3
+    assert len(rows(out)["causes"]) == 2
+    assert "broker 2 is fenced" in rows(out)["causes"][0]
+
+
+def test_waiting_for_health_ends_with_the_timeout(run: Any, cluster: FakeCluster) -> None:
+    cluster.fenced = {2}
+    code, _, err = run("cluster", "health", "--wait", "--timeout", "0.01")
+    assert code == 4
+    assert "--timeout" in err
+
+
+def test_cluster_partitions_and_brokers(run: Any, cluster: FakeCluster) -> None:
+    assert rows(run("cluster", "describe", "-f", "json")[1])["brokers"][1]["state"] == "active"
+    assert rows(run("cluster", "quorum", "-f", "json")[1])["voters"] == [0, 1, 2]
+    assert rows(run("broker", "add", "-f", "json")[1])["node_id"] == 3
+    assert run("partition", "move", "t", "1", "--replicas", "2,0")[0] == 0
+    assert run("partition", "transfer-leadership", "t", "1", "--to", "2")[0] == 0
+    assert run("broker", "drain", "2")[0] == 0
+    assert cluster.calls == [
+        ("assign_replicas", "t", 1, [2, 0]),
+        ("elect_leader", "t", 1, 2),
+        ("shut_down_broker", 2),
+    ]
+
+
+def test_the_configuration_of_a_broker_is_checked_before_it_starts(run: Any, tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text("num.partitions=2\nprocess.roles=broker\n")
+    code, out, err = run("broker", "start", "--config", str(path), "--override", "node.id=1", "--check")
+    assert code == 0
+    assert out.splitlines() == ["node.id=1", "num.partitions=2"]
+    assert "process.roles has no effect" in err
+    code, _, err = run("broker", "start", "--override", "num.partitons=1")
+    assert (code, "did you mean num.partitions" in err) == (1, True)

@@ -1,0 +1,189 @@
+"""Reading the configuration: where values come from, what is refused and in which words."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from barnabas.log.errors import InvalidConfigError
+from barnabas.net.config import BrokerConfig, admin_port, client_port, definitions, load, parse_value, quorum_port
+from barnabas.net.config_values import Listener, Voter, parse_bootstrap, parse_properties
+
+
+def test_defaults_are_those_of_a_cluster_of_one_on_loopback() -> None:
+    config = load(None, {}, {})
+    assert config.client_listeners() == (Listener(name="PLAINTEXT", host="127.0.0.1", port=9092),)
+    assert config.voters() == (Voter(node_id=0, host="127.0.0.1", port=9093),)
+    assert str(config.admin_address()) == "ADMIN://127.0.0.1:9094"
+    assert config.retention_ms() == 7 * 24 * 3_600_000
+    assert config.topic_defaults() == {}
+    assert config.metadata_folder() == f"{config.data_folders()[0]}/__cluster_metadata"
+
+
+def test_ports_of_a_node_follow_the_rule() -> None:
+    config = load(None, {"node.id": "2"}, {})
+    assert config.client_listeners()[0].port == client_port(2) == 9112
+    assert config.voters()[0].port == quorum_port(2) == 9113
+    assert admin_port(3, 10_000) == 10_032
+    assert client_port(5, 0) == quorum_port(5, 0) == admin_port(5, 0) == 0
+
+
+def test_a_flag_beats_the_environment_which_beats_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text("num.partitions=2\nlog.dirs=/file\nmin.insync.replicas=2\n")
+    environment = {"BARNABAS_NUM_PARTITIONS": "3", "BARNABAS_LOG_DIRS": "/a,/b", "BARNABAS_BOOTSTRAP": "x:1"}
+    config = load(str(path), {"num.partitions": "4"}, environment)
+    assert config.num_partitions == 4
+    assert config.data_folders() == ("/a", "/b")
+    assert config.min_insync_replicas == 2
+    assert config.sources == {"num.partitions": "flag", "log.dirs": "environment", "min.insync.replicas": "file"}
+
+
+def test_properties_are_read_as_java_does() -> None:
+    text = "# comment\n! comment\n\n a = 1 \nb: 2\nc=x\\\n   y,z\nd=\nurl=PLAINTEXT://h:1\n"
+    assert parse_properties(text) == {"a": "1", "b": "2", "c": "xy,z", "d": "", "url": "PLAINTEXT://h:1"}
+
+
+@pytest.mark.parametrize("text", ["novalue", "=1", "a=1\na=2"])
+def test_a_line_that_means_nothing_is_refused(text: str) -> None:
+    with pytest.raises(InvalidConfigError, match="line"):
+        parse_properties(text)
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    try:
+        assert all(isinstance(value, str) for value in parse_properties(text).values())
+    except InvalidConfigError:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [("num.partitons", "num.partitions"), ("logs.dirs", "log.dirs"), ("log.retention.hour", "log.retention.hours")],
+)
+def test_an_unknown_key_names_the_nearest(key: str, nearest: str) -> None:
+    with pytest.raises(InvalidConfigError, match=f"{key}: did you mean {nearest}"):
+        load(None, {key: "1"}, {})
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "words"),
+    [
+        ("num.partitions", "many", "num.partitions=many: allowed is a whole number, 1 or more"),
+        ("num.partitions", "0", "num.partitions=0: 0 is out of range; allowed is a whole number, 1 or more"),
+        ("delete.topic.enable", "yes", "allowed is true or false"),
+        ("listeners", "PLAINTEXT://h", "allowed is NAME://host:port or host:port"),
+        ("listeners", "h:1,h:2", "listener name PLAINTEXT is given twice"),
+        ("listeners", "h:70000", "not host:port"),
+        ("controller.quorum.voters", "a@h:1", "allowed is id@host:port"),
+        ("controller.quorum.voters", "1@h:1,1@h:2", "voter 1 is given twice"),
+        ("compression.type", "rar", "allowed is one of producer, uncompressed, gzip"),
+        ("log.cleanup.policy", "burn", "allowed is a comma list of delete, compact"),
+        ("log.cleaner.min.cleanable.ratio", "2", "allowed is a number from 0 to 1"),
+        ("log.dirs", "", "allowed is a comma list"),
+    ],
+)
+def test_a_wrong_value_names_key_value_and_what_is_allowed(key: str, text: str, words: str) -> None:
+    with pytest.raises(InvalidConfigError) as refused:
+        load(None, {key: text}, {})
+    assert str(refused.value).startswith(f"{key}={text}")
+    assert words in str(refused.value)
+
+
+def test_listeners_have_names_and_advertised_ones_must_be_among_them() -> None:
+    overrides = {
+        "listeners": "0.0.0.0:9092,INTERNAL://[::1]:9192",
+        "advertised.listeners": "PLAINTEXT://example.org:9092",
+        "inter.broker.listener.name": "INTERNAL",
+    }
+    config = load(None, overrides, {})
+    assert config.inter_broker_listener() == "INTERNAL"
+    assert config.text("listeners") == "PLAINTEXT://0.0.0.0:9092,INTERNAL://[::1]:9192"
+    for key, text, words in (
+        ("advertised.listeners", "OUTSIDE://h:1", "OUTSIDE is not one of listeners"),
+        ("advertised.listeners", "0.0.0.0:9092", "name a host that clients can reach"),
+        ("inter.broker.listener.name", "OUTSIDE", "no such listener"),
+        ("broker.heartbeat.interval.ms", "9000", "must be smaller than broker.session.timeout.ms=3000"),
+    ):
+        with pytest.raises(InvalidConfigError, match=words):
+            load(None, {**overrides, key: text}, {})
+
+
+def test_keys_of_kafka_that_mean_nothing_here_are_taken_and_reported() -> None:
+    config = load(None, {"process.roles": "broker,controller", "num.io.threads": "8", "broker.id": "1"}, {})
+    assert config.ignored == ("process.roles", "num.io.threads")
+    assert config.node_id == 1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "retention_ms"),
+    [
+        ({"log.retention.hours": "2"}, 7_200_000),
+        ({"log.retention.hours": "2", "log.retention.minutes": "3"}, 180_000),
+        ({"log.retention.minutes": "3", "log.retention.ms": "4"}, 4),
+        ({"log.retention.hours": "-1"}, -1),
+    ],
+)
+def test_retention_is_the_finest_unit_given(overrides: dict[str, str], retention_ms: int) -> None:
+    config = load(None, overrides, {})
+    assert config.retention_ms() == retention_ms
+    assert config.topic_defaults() == {"retention.ms": str(retention_ms)}
+
+
+def test_topic_defaults_have_the_names_of_topics() -> None:
+    config = load(None, {"log.segment.bytes": "2048", "message.max.bytes": "99", "log.roll.hours": "1"}, {})
+    assert config.topic_defaults() == {
+        "segment.bytes": "2048",
+        "max.message.bytes": "99",
+        "segment.ms": "3600000",
+    }
+
+
+def test_every_topic_key_is_one_that_logs_or_the_cluster_know() -> None:
+    from barnabas.log.config import LogConfig
+
+    of_the_cluster = {"min.insync.replicas", "unclean.leader.election.enable"}
+    known = set(LogConfig().to_map()) | of_the_cluster
+    assert {definition.topic_key for definition in definitions() if definition.topic_key} <= known
+
+
+def test_definitions_are_complete_and_their_defaults_are_allowed() -> None:
+    keys = [definition.key for definition in definitions()]
+    assert len(keys) == len(set(keys)) > 60
+    for definition in definitions():
+        assert definition.documentation.endswith((".", "?")), definition.key
+        if definition.default is not None:
+            parse_value(definition.key, definition.default)
+
+
+def test_only_dynamic_keys_change_while_the_broker_runs() -> None:
+    config = BrokerConfig().altered({"max.connections": "5"})
+    assert config.max_connections == 5
+    assert config.sources == {"max.connections": "dynamic"}
+    with pytest.raises(InvalidConfigError, match="cannot be changed while the broker runs"):
+        config.altered({"node.id": "5"})
+    with pytest.raises(InvalidConfigError, match="unknown configuration key sources"):
+        config.altered({"sources": "x"})
+
+
+def test_the_admin_listener_can_be_switched_off() -> None:
+    assert load(None, {"admin.listener": "none"}, {}).admin_address() is None
+    assert str(load(None, {"admin.listener": "0.0.0.0:80"}, {}).admin_address()) == "PLAINTEXT://0.0.0.0:80"
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfigError, match=r"none\.properties cannot be read"):
+        load(str(tmp_path / "none.properties"), {}, {})
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InvalidConfigError, match="cannot be read"):
+        load(str(binary), {}, {})
+
+
+def test_bootstrap_addresses() -> None:
+    assert parse_bootstrap("a,b:1,[::1]:2") == (("a", 9092), ("b", 1), ("::1", 2))
+    for text in ("", ",", "a:b", "a:1:2", "a/b:1"):
+        with pytest.raises(ValueError, match=r"host:port|no address"):
+            parse_bootstrap(text)

@@ -1,0 +1,240 @@
+"""Starting, watching and stopping broker processes; the brokers here are tiny scripts that write their endpoints."""
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from barnabas.net import local_cluster
+from barnabas.net.cli.exit_codes import CommandError, ExitCode
+from barnabas.net.cli.local import Watch
+from barnabas.net.config import load
+from barnabas.net.endpoints import Endpoints, read_endpoints, remove_endpoints, write_endpoints
+from barnabas.net.local_cluster import Broker, ClusterError, Plan
+
+WAIT_S: Final = 20
+# Stops on SIGTERM like a broker. The pipe on its stdin is never written: reading it waits without using the processor.
+WAITS: Final = "import os, signal; print('started', flush=True); signal.sigwait({signal.SIGTERM}); raise SystemExit(0)"
+BLOCKS_FIRST: Final = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM});"
+DIES: Final = "raise SystemExit('the port is taken')"
+
+
+def script(text: str) -> tuple[str, ...]:
+    return (sys.executable, "-S", "-c", BLOCKS_FIRST + text)
+
+
+def a_plan(folder: Path, text: str = WAITS, **rest: Any) -> Plan:
+    named: dict[str, Any] = {"broker_count": 2, "base_port": 0, **rest}
+    return Plan(folder=folder, launcher=script(text), **named)
+
+
+@pytest.fixture
+def started() -> Iterator[list[Broker]]:
+    """Brokers that the test started; whatever happens, none survives it."""
+    brokers: list[Broker] = []
+    yield brokers
+    local_cluster.stop(brokers, timeout_s=0)
+
+
+def wait_for_end(pid: int) -> None:
+    """Returns when the process, which need not be our child, has ended."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        assert select.select([descriptor], [], [], WAIT_S)[0], f"process {pid} still runs"
+    finally:
+        os.close(descriptor)
+
+
+def test_each_broker_gets_a_folder_a_configuration_and_ports_of_its_own(tmp_path: Path, started: list[Broker]) -> None:
+    started += local_cluster.start(a_plan(tmp_path, broker_count=4, overrides={"num.partitions": "7"}))
+    configs = [load(str(broker.folder / "server.properties"), {}, {}) for broker in started]
+    assert [config.node_id for config in configs] == [0, 1, 2, 3]
+    assert [len(config.voters()) for config in configs] == [3] * 4
+    assert configs[0].default_replication_factor == 3
+    assert configs[3].num_partitions == 7
+    addresses = [str(address) for config in configs for address in (*config.client_listeners(), config.admin_address())]
+    assert len(set(addresses)) == 8
+    assert configs[1].data_folders() == (str(tmp_path / "1" / "data"),)
+    local_cluster.stop(started)
+    # Told to stop so early, a process may not yet have come to the line that handles it.
+    assert {broker.process.returncode for broker in started} <= {0, -signal.SIGTERM}
+    assert list(tmp_path.glob("*/broker.pid")) == []
+
+
+def test_the_environment_of_one_broker_is_not_that_of_all(
+    tmp_path: Path, started: list[Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """BARNABAS_LOG_DIRS in the user's shell would put all brokers into one folder."""
+    monkeypatch.setenv("BARNABAS_LOG_DIRS", "/shared")
+    started += local_cluster.start(
+        a_plan(tmp_path, "import os; print([k for k in os.environ if k[:9] == 'BARNABAS_'])", broker_count=1)
+    )
+    started[0].process.wait(WAIT_S)
+    assert local_cluster.last_lines(started[0]) == ["[]"]
+
+
+def test_a_folder_runs_one_cluster_at_a_time_and_down_stops_it(tmp_path: Path, started: list[Broker]) -> None:
+    started += local_cluster.start(a_plan(tmp_path))
+    with pytest.raises(ClusterError, match=r"runs from .* already"):
+        local_cluster.start(a_plan(tmp_path))
+    pids = [broker.process.pid for broker in started]
+    assert local_cluster.stop_folder(tmp_path, timeout_s=WAIT_S) == pids
+    assert local_cluster.stop_folder(tmp_path) == []
+
+
+def test_a_process_that_got_the_same_id_later_is_left_alone(tmp_path: Path) -> None:
+    stranger = subprocess.Popen(script(WAITS), stdout=subprocess.DEVNULL)
+    try:
+        pid_file = tmp_path / "0" / "broker.pid"
+        pid_file.parent.mkdir()
+        local_cluster.write_pid_file(pid_file, stranger.pid)
+        assert local_cluster.read_pid_file(pid_file) == stranger.pid
+        pid_file.write_text(f"{stranger.pid} 12345\n")
+        assert local_cluster.read_pid_file(pid_file) is None
+        assert local_cluster.stop_folder(tmp_path) == []
+        assert stranger.poll() is None
+        for text in ("", "x y", "1", f"{stranger.pid} -"):
+            pid_file.write_text(text)
+            assert local_cluster.read_pid_file(pid_file) is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+@pytest.mark.parametrize(
+    ("rest", "words"),
+    [
+        ({"broker_count": 0}, "-n 0"),
+        ({"broker_count": 101}, "-n 101"),
+        ({"voter_count": 3}, "--voters 3: give 1 to 2"),
+        ({"base_port": 65_530}, "must lie between"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused(tmp_path: Path, rest: dict[str, Any], words: str) -> None:
+    with pytest.raises(ClusterError, match=words):
+        local_cluster.start(a_plan(tmp_path, **rest))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_cluster_keeps_its_size_and_its_voters(tmp_path: Path) -> None:
+    local_cluster.stop(local_cluster.start(a_plan(tmp_path)), timeout_s=WAIT_S)
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"broker_count": 1}, "cluster of 2 brokers"),
+        ({"voter_count": 1}, "with 2 voters"),
+    ]
+    for rest, words in refused:
+        with pytest.raises(ClusterError, match=words):
+            local_cluster.start(a_plan(tmp_path, **rest))
+    grown = local_cluster.start(a_plan(tmp_path, broker_count=3))
+    local_cluster.stop(grown, timeout_s=WAIT_S)
+    assert len(load(str(tmp_path / "2" / "server.properties"), {}, {}).voters()) == 2
+
+
+def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        if port > 65_000:
+            pytest.skip("the system gave a port too high for a base")
+        with pytest.raises(ClusterError, match=f"port {port} cannot be used"):
+            local_cluster.start(a_plan(tmp_path, base_port=port, broker_count=1))
+
+
+async def always(brokers: Sequence[Broker]) -> bool:
+    return True
+
+
+async def never(brokers: Sequence[Broker]) -> bool:
+    return False
+
+
+async def test_the_ready_line(tmp_path: Path, started: list[Broker], capsys: pytest.CaptureFixture[str]) -> None:
+    started += local_cluster.start(a_plan(tmp_path))
+    assert await Watch(started, always, started_s=0, timeout_s=WAIT_S).until_ready() == ExitCode.OK
+    assert capsys.readouterr().out.startswith(f"ready {started[0].address},{started[1].address} in ")
+
+
+async def test_a_broker_that_dies_at_the_start_is_shown_with_its_log(
+    tmp_path: Path, started: list[Broker], capsys: pytest.CaptureFixture[str]
+) -> None:
+    started += local_cluster.start(a_plan(tmp_path, DIES, broker_count=1))
+    with pytest.raises(CommandError, match="did not start"):
+        await Watch(started, never, started_s=0, timeout_s=WAIT_S).until_ready()
+    told = capsys.readouterr().err
+    assert "broker 0 ended with exit code 1" in told
+    assert "the port is taken" in told
+
+
+async def test_a_cluster_that_is_never_ready_is_given_up(tmp_path: Path, started: list[Broker]) -> None:
+    started += local_cluster.start(a_plan(tmp_path, broker_count=1))
+    with pytest.raises(CommandError) as given_up:
+        await Watch(started, never, started_s=0, timeout_s=0.05).until_ready()
+    assert given_up.value.exit_code == ExitCode.UNREACHABLE
+
+
+async def test_watching_reports_a_death_and_ends_with_the_last_broker(
+    tmp_path: Path, started: list[Broker], capsys: pytest.CaptureFixture[str]
+) -> None:
+    started += local_cluster.start(a_plan(tmp_path))
+
+    async def ready_then_killed(brokers: Sequence[Broker]) -> bool:
+        for broker in brokers:
+            broker.process.kill()
+        return True
+
+    with pytest.raises(CommandError, match="no broker is left"):
+        await Watch(started, ready_then_killed, started_s=0, timeout_s=WAIT_S).until_stopped()
+    assert capsys.readouterr().err.count("was ended by signal 9") == 2
+
+
+async def test_a_signal_ends_the_watch(tmp_path: Path, started: list[Broker]) -> None:
+    started += local_cluster.start(a_plan(tmp_path))
+
+    async def ready_then_told_to_stop(brokers: Sequence[Broker]) -> bool:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return True
+
+    assert await Watch(started, ready_then_told_to_stop, started_s=0, timeout_s=WAIT_S).until_stopped() == ExitCode.OK
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of its parent's end")
+def test_brokers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from barnabas.net import local_cluster as c;"
+        f"b = c.start(c.Plan(folder=Path({str(tmp_path)!r}), broker_count=1, base_port=0, die_with_parent=True,"
+        f" launcher={script(WAITS)!r})); print(b[0].process.pid, flush=True); sys.stdin.read()"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-P", "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None and parent.stdin is not None
+    child = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    parent.stdin.close()
+    wait_for_end(child)
+
+
+def test_endpoints_are_written_read_and_removed(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    assert read_endpoints(folder) is None
+    written = Endpoints(node_id=1, pid=5, listeners={"PLAINTEXT": "127.0.0.1:9092"}, admin="127.0.0.1:9094")
+    write_endpoints(folder, written)
+    assert read_endpoints(folder) == written
+    assert [path.name for path in tmp_path.iterdir()] == ["endpoints.json"]
+    for damaged in ("", "{", "[]", '{"node_id": 1}', '{"other": 1}'):
+        (tmp_path / "endpoints.json").write_text(damaged)
+        assert read_endpoints(folder) is None
+    remove_endpoints(folder)
+    remove_endpoints(folder)
+    assert read_endpoints(folder) is None

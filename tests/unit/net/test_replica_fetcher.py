@@ -1,0 +1,230 @@
+"""The fetcher with a leader that the test plays: each call waits until the test answers it."""
+
+import asyncio
+from random import Random
+from types import SimpleNamespace
+
+from simulation.isr_log import RECORD, MemoryLog
+
+from barnabas.log.errors import ErrorCode, NetworkError, StorageError
+from barnabas.log.replication.effects import Effect, LogEndAdvanced, PartitionAssignment, StartFetching, StopFetching
+from barnabas.log.replication.partition import Partition
+from barnabas.log.topic_partition import TopicPartition
+from barnabas.net.protocol.requests import FetchRequest, Request
+from barnabas.net.protocol.responses import ErrorResponse, FetchPartitionResponse, FetchResponse, Response
+from barnabas.net.replica_fetcher import ReplicaFetcher, ReplicaFetcherManager
+
+ME, LEADER = 2, 1
+
+
+class NoDelay(Random):
+    """Back-off without time: the jitter factor is nil."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return 0.0
+
+
+class Leader:
+    """A LeaderConnection: calls pile up here, and wait."""
+
+    def __init__(self) -> None:
+        self.calls: asyncio.Queue[tuple[FetchRequest, asyncio.Future[Response]]] = asyncio.Queue()
+        self.is_closed = False
+
+    async def call(self, request: Request, timeout_ms: int) -> Response:
+        assert isinstance(request, FetchRequest)
+        future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        self.calls.put_nowait((request, future))
+        return await future
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+    async def next_call(self) -> tuple[FetchRequest, "asyncio.Future[Response]"]:
+        return await asyncio.wait_for(self.calls.get(), 5)
+
+
+def following(number: int = 0) -> Partition:
+    topic_partition = TopicPartition("t", number)
+    partition = Partition(MemoryLog(topic_partition), ME)
+    partition.make_follower(
+        PartitionAssignment(
+            topic_partition=topic_partition,
+            topic_id="t1",
+            leader=LEADER,
+            leader_epoch=5,
+            partition_epoch=1,
+            replicas=(1, 2),
+            isr=(1, 2),
+        ),
+        0,
+    )
+    return partition
+
+
+def data(number: int = 0, offset: int = 0, *, high_watermark: int = 0, epoch: int = 5) -> FetchPartitionResponse:
+    record = bytearray(RECORD.pack(offset, epoch, 0, offset))
+    return FetchPartitionResponse(
+        topic="t", partition=number, records=record, high_watermark=high_watermark, log_start_offset=0
+    )
+
+
+def response(*partitions: FetchPartitionResponse) -> FetchResponse:
+    return FetchResponse(partitions=partitions)
+
+
+class World:
+    """A fetcher that runs for the length of a test."""
+
+    def __init__(self) -> None:
+        self.leader = Leader()
+        self.effects: list[Effect] = []
+        settings = SimpleNamespace(node_id=ME, broker_epoch=77)
+        self.fetcher = ReplicaFetcher(LEADER, self.leader, settings, NoDelay(1), self.effects.extend)
+
+    async def __aenter__(self) -> "World":
+        self.task = asyncio.ensure_future(self.fetcher.run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+        assert self.task.cancelled() and self.leader.is_closed
+
+
+async def test_the_next_fetch_follows_the_data_at_once_and_acknowledges_it():
+    async with World() as world:
+        partition = following()
+        world.fetcher.add(partition.topic_partition, partition)
+        request, reply = await world.leader.next_call()
+        assert (request.replica_id, request.broker_epoch, request.min_bytes) == (ME, 77, 1)
+        assert request.max_wait_ms <= 500
+        reply.set_result(response(data(high_watermark=1)))
+        request, _ = await world.leader.next_call()
+        (asked,) = request.partitions
+        assert (asked.fetch_offset, asked.current_leader_epoch, asked.last_fetched_epoch, asked.topic_id) == (
+            1,
+            5,
+            5,
+            "t1",
+        )
+        assert partition.high_watermark == 1
+        assert LogEndAdvanced(topic_partition=partition.topic_partition, log_end_offset=1) in world.effects
+
+
+async def test_a_new_partition_does_not_wait_for_a_parked_fetch():
+    async with World() as world:
+        world.fetcher.add(TopicPartition("t", 0), following(0))
+        await world.leader.next_call()
+        world.fetcher.add(TopicPartition("t", 1), following(1))
+        world.fetcher.add(TopicPartition("t", 2), following(2))
+        request, _ = await world.leader.next_call()
+        assert sorted(part.partition for part in request.partitions) == [0, 1, 2]
+        assert world.leader.calls.empty()
+
+
+async def test_a_removed_partition_takes_no_answer_any_more():
+    async with World() as world:
+        first, second = following(0), following(1)
+        world.fetcher.add(first.topic_partition, first)
+        world.fetcher.add(second.topic_partition, second)
+        _, reply = await world.leader.next_call()
+        world.fetcher.remove(first.topic_partition)
+        reply.set_result(response(data(0), data(1)))
+        request, _ = await world.leader.next_call()
+        assert [part.partition for part in request.partitions] == [1]
+        assert (first.log_end_offset, second.log_end_offset) == (0, 1)
+
+
+async def test_partitions_with_data_go_to_the_end_of_the_line():
+    async with World() as world:
+        for number in (2, 1, 0):
+            world.fetcher.add(TopicPartition("t", number), following(number))
+        request, reply = await world.leader.next_call()
+        assert [part.partition for part in request.partitions] == [0, 1, 2]
+        reply.set_result(response(data(0)))
+        request, _ = await world.leader.next_call()
+        assert [part.partition for part in request.partitions] == [1, 2, 0]
+
+
+async def test_a_lost_connection_and_a_refusal_are_tried_again():
+    async with World() as world:
+        world.fetcher.add(TopicPartition("t", 0), following())
+        for failure in (NetworkError("reset"), TimeoutError()):
+            _, reply = await world.leader.next_call()
+            reply.set_exception(failure)
+        _, reply = await world.leader.next_call()
+        reply.set_result(ErrorResponse(error=1, message="no"))
+        _, reply = await world.leader.next_call()
+        assert world.fetcher._failures == 3
+        reply.set_result(response())
+        await world.leader.next_call()
+        assert world.fetcher._failures == 0
+
+
+async def test_the_trouble_of_one_partition_stops_no_other():
+    async with World() as world:
+        broken, sound = following(0), following(1)
+        assert isinstance(broken.log, MemoryLog)
+        broken.log.fail_next, broken.log.failed = StorageError("EIO"), True
+        world.fetcher.add(sound.topic_partition, sound)
+        world.fetcher.add(broken.topic_partition, broken)
+        _, reply = await world.leader.next_call()
+        reply.set_result(response(data(0), data(1)))
+        request, _ = await world.leader.next_call()
+        assert [part.partition for part in request.partitions] == [1]
+        assert sound.log_end_offset == 1 and broken.storage_error is not None
+
+
+async def test_an_error_of_a_partition_delays_that_partition():
+    async with World() as world:
+        world.fetcher._rng = Random(1)
+        world.fetcher.add(TopicPartition("t", 0), following(0))
+        world.fetcher.add(TopicPartition("t", 1), following(1))
+        _, reply = await world.leader.next_call()
+        refused = FetchPartitionResponse(topic="t", partition=0, error=ErrorCode.FENCED_LEADER_EPOCH)
+        reply.set_result(response(refused))
+        request, reply = await world.leader.next_call()
+        assert [part.partition for part in request.partitions] == [1]
+        world.fetcher.remove(TopicPartition("t", 1))
+        reply.set_result(response())
+        request, _ = await world.leader.next_call()  # when its time has come, though nothing else happened
+        assert [part.partition for part in request.partitions] == [0]
+
+
+async def test_a_batch_of_a_newer_epoch_than_the_leaders_is_refused():
+    """KAFKA-18723: the leader was deposed and its file rewritten while the answer was being sent."""
+    async with World() as world:
+        partition = following()
+        world.fetcher.add(partition.topic_partition, partition)
+        _, reply = await world.leader.next_call()
+        header = bytearray(61)
+        header[8:12] = (49).to_bytes(4, "big")
+        header[12:16] = (6).to_bytes(4, "big")
+        answer = FetchPartitionResponse(topic="t", partition=0, records=header, high_watermark=0, log_start_offset=0)
+        reply.set_result(response(answer))
+        await world.leader.next_call()
+        assert partition.log_end_offset == 0
+
+
+async def test_the_manager_keeps_one_fetcher_for_each_leader():
+    leaders: dict[int, Leader] = {}
+
+    def connect(leader: int) -> Leader:
+        return leaders.setdefault(leader, Leader())
+
+    manager = ReplicaFetcherManager(SimpleNamespace(node_id=ME, broker_epoch=1), connect, NoDelay(1), lambda _: None)
+    partitions = {TopicPartition("t", number): following(number) for number in range(3)}
+    start = [StartFetching(topic_partition=tp, leader=LEADER, leader_epoch=5) for tp in partitions]
+    manager.apply(start, partitions.get)
+    assert manager.leaders == (LEADER,)
+    request, _ = await leaders[LEADER].next_call()
+    assert len(request.partitions) == 3
+    moved = TopicPartition("t", 0)
+    manager.apply([StartFetching(topic_partition=moved, leader=3, leader_epoch=6)], partitions.get)
+    assert manager.leaders == (LEADER, 3)
+    manager.apply([StopFetching(topic_partition=moved)], partitions.get)
+    manager.apply([StopFetching(topic_partition=moved)], partitions.get)
+    assert manager.leaders == (LEADER,)
+    await manager.close()
+    assert manager.leaders == () and leaders[LEADER].is_closed

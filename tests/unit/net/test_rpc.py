@@ -1,0 +1,304 @@
+"""The client's side: deadlines, lost connections, room, the pool. Mostly in simulated time."""
+
+import asyncio
+import heapq
+import itertools
+from random import Random
+from typing import Any
+
+import pytest
+from unit.net.wire_world import World, produce_request, produce_response, run_in_simulation, run_real
+
+from barnabas.log.errors import BarnabasError, BufferExhaustedError, NetworkError, RequestTimedOutError
+from barnabas.net.dispatcher import Dispatcher
+from barnabas.net.limits import ClientLimits
+from barnabas.net.protocol.api_keys import ApiKey
+from barnabas.net.protocol.msgpack import MsgpackCodec, ServerHello, write_hello
+from barnabas.net.protocol.responses import ProduceResponse
+from barnabas.net.rpc import RpcConnection, RpcPool
+from barnabas.net.server import Server
+
+
+class Replies:
+    """A produce handler that answers when it is told to, or at once."""
+
+    def __init__(self, *, parks: bool = False) -> None:
+        self.parks = parks
+        self.parked: list[Any] = []
+
+    def __call__(self, request: Any, context: Any, reply: Any) -> None:
+        if self.parks:
+            self.parked.append(reply)
+        else:
+            reply(produce_response(1))
+
+
+async def serve(world: World, handler: Any, port: int = 0) -> Server:
+    server = Server(world.server, Dispatcher({ApiKey.PRODUCE: handler}))
+    await server.start(world.host, port)
+    return server
+
+
+async def open_connection(world: World, server: Server, **options: Any) -> RpcConnection:
+    return await RpcConnection.open(world.client, *server.address, client_id="c", **options)
+
+
+def test_a_late_answer_is_a_timeout_and_then_ignored() -> None:
+    async def body(world: World) -> None:
+        replies = Replies(parks=True)
+        server = await serve(world, replies)
+        connection = await open_connection(world, server)
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        long = connection.send(produce_request(), timeout_ms=5000)
+        with pytest.raises(RequestTimedOutError, match="ProduceRequest"):
+            await connection.call(produce_request(), timeout_ms=300)
+        assert 0.3 <= loop.time() - started < 0.31
+        replies.parked[1](produce_response(2))
+        await asyncio.sleep(0.1)
+        replies.parked[0](produce_response(3))
+        assert await long == produce_response(3)
+        replies.parks = False
+        assert await connection.call(produce_request(), timeout_ms=300) == produce_response(1)
+        await connection.close()
+        await server.close()
+
+    run_in_simulation(body)
+
+
+def test_deadlines_fire_in_their_order_whatever_the_order_of_sending() -> None:
+    async def body(world: World) -> None:
+        server = await serve(world, Replies(parks=True))
+        connection = await open_connection(world, server)
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        ended: dict[int, float] = {}
+        for timeout_ms in (500, 100, 300, 200, 400):
+            future = connection.send(produce_request(), timeout_ms=timeout_ms)
+            future.add_done_callback(lambda done, key=timeout_ms: ended.setdefault(key, loop.time() - started))
+            future.add_done_callback(lambda done: done.exception())
+        await asyncio.sleep(1)
+        assert {key: round(at * 1000) for key, at in ended.items()} == {key: key for key in (100, 200, 300, 400, 500)}
+        assert connection.in_flight == 0 and connection.is_open
+        await connection.close()
+        await server.close()
+
+    run_in_simulation(body)
+
+
+def test_deadlines_of_answered_requests_do_not_pile_up() -> None:
+    async def body(world: World) -> None:
+        server = await serve(world, Replies())
+        connection = await open_connection(world, server)
+        for _ in range(50):
+            await asyncio.gather(*[connection.send(produce_request(), timeout_ms=3_600_000) for _ in range(200)])
+        assert len(connection._deadlines) < 5000
+        assert heapq.nsmallest(1, connection._deadlines)
+        await connection.close()
+        await server.close()
+
+    run_in_simulation(body)
+
+
+def test_a_lost_connection_fails_all_requests_at_once() -> None:
+    async def body(world: World) -> None:
+        assert world.simulated is not None
+        server = await serve(world, Replies(parks=True))
+        connection = await open_connection(world, server)
+        futures = [connection.send(produce_request(), timeout_ms=60_000) for _ in range(20)]
+        await asyncio.sleep(0.1)
+        world.simulated.kill("broker")
+        await connection.closed
+        assert asyncio.get_running_loop().time() < 1
+        for future in futures:
+            with pytest.raises(NetworkError, match="lost"):
+                await future
+        with pytest.raises(NetworkError):
+            connection.send(produce_request(), timeout_ms=10)
+        with pytest.raises(NetworkError):
+            connection.send_oneway(produce_request())
+        assert not connection.is_open
+
+    run_in_simulation(body)
+
+
+def test_the_number_of_requests_in_flight_is_bounded() -> None:
+    async def body(world: World) -> None:
+        replies = Replies(parks=True)
+        server = await serve(world, replies)
+        connection = await open_connection(world, server, limits=ClientLimits(max_requests_in_flight=3))
+        futures = [connection.send(produce_request(), timeout_ms=60_000) for _ in range(3)]
+        assert not connection.has_room
+        with pytest.raises(BufferExhaustedError):
+            connection.send(produce_request(), timeout_ms=60_000)
+        with pytest.raises(RequestTimedOutError):
+            await connection.call(produce_request(), timeout_ms=100)
+        waiting = asyncio.get_running_loop().create_task(connection.call(produce_request(), timeout_ms=60_000))
+        await asyncio.sleep(0.1)
+        replies.parks = False
+        replies.parked[0](produce_response(9))
+        assert await waiting == produce_response(1)
+        for reply in replies.parked[1:]:
+            reply(produce_response(9))
+        assert await asyncio.gather(*futures) == [produce_response(9)] * 3
+        await connection.close()
+        await server.close()
+
+    run_in_simulation(body)
+
+
+def test_a_cancelled_request_disturbs_nobody() -> None:
+    async def body(world: World) -> None:
+        replies = Replies(parks=True)
+        server = await serve(world, replies)
+        connection = await open_connection(world, server)
+        future = connection.send(produce_request(), timeout_ms=1000)
+        other = connection.send(produce_request(), timeout_ms=1000)
+        future.cancel()
+        await asyncio.sleep(0.1)
+        for reply in replies.parked:
+            reply(produce_response(5))
+        assert await other == produce_response(5)
+        await connection.close()
+        await server.close()
+
+    run_in_simulation(body)
+
+
+def test_refused_and_silent_addresses_are_network_errors() -> None:
+    async def body(world: World) -> None:
+        with pytest.raises(NetworkError, match="cannot connect"):
+            await RpcConnection.open(world.client, world.host, 1, client_id="c")
+        if world.simulated is not None:
+            world.simulated.power_off("broker")
+            with pytest.raises(NetworkError, match="did not answer within 500 ms"):
+                await RpcConnection.open(world.client, world.host, 1, client_id="c", connect_timeout_ms=500)
+
+    run_real(body)
+    run_in_simulation(body)
+
+
+class Fake(asyncio.Protocol):
+    """A server that says what it is given, whatever it is asked."""
+
+    says = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.write(self.says)
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        b"\x00\x00\x00\x02ab",
+        b"\xff\xff\xff\xff",
+        write_hello(ServerHello()) + b"\xff\xff\xff\xff",
+        write_hello(ServerHello()) + b"\x00\x00\x00\x02ab",
+        write_hello(ServerHello())
+        + b"".join(bytes(chunk) for chunk in MsgpackCodec().encode_request(9, produce_request())),  # type: ignore[arg-type]
+    ],
+)
+def test_a_server_that_talks_nonsense_is_a_network_error(says: bytes) -> None:
+    async def body(world: World) -> None:
+        class Nonsense(Fake):
+            pass
+
+        Nonsense.says = says
+        listener = await world.server.listen(Nonsense, world.host, 0)
+        with pytest.raises(NetworkError):
+            connection = await RpcConnection.open(world.client, *listener.address, client_id="c")
+            await connection.call(produce_request(), timeout_ms=1000)
+        await listener.close()
+
+    run_in_simulation(body)
+
+
+def test_an_answer_of_the_wrong_shape_fails_its_request(caplog: pytest.LogCaptureFixture) -> None:
+    async def body(world: World) -> None:
+        def wrong(request: Any, context: Any, reply: Any) -> None:
+            reply(ProduceResponse(partitions=("no partition",)))  # type: ignore[arg-type]
+
+        server = await serve(world, wrong)
+        connection = await open_connection(world, server)
+        with pytest.raises(BarnabasError, match="could not be encoded"):
+            await connection.call(produce_request(), timeout_ms=1000)
+        await connection.close()
+        await server.close()
+
+    run_in_simulation(body)
+
+
+def pool_of(world: World, **options: Any) -> RpcPool:
+    return RpcPool(world.client, client_id="pool", random=Random(3), **options)
+
+
+def test_the_pool_shares_one_connection() -> None:
+    async def body(world: World) -> None:
+        server = await serve(world, Replies())
+        pool = pool_of(world)
+        assert pool.peek(*server.address) is None
+        connections = await asyncio.gather(*[pool.get(*server.address) for _ in range(10)])
+        assert len(set(connections)) == 1 and server.connection_count == 1
+        assert pool.peek(*server.address) is connections[0]
+        await pool.close()
+        with pytest.raises(NetworkError):
+            await pool.get(*server.address)
+        await server.close()
+
+    run_in_simulation(body)
+    run_real(body)
+
+
+def test_the_pool_backs_off_from_a_dead_address_and_comes_back() -> None:
+    async def body(world: World) -> None:
+        pool = pool_of(world)
+        loop = asyncio.get_running_loop()
+        attempts = []
+        for _ in range(9):
+            with pytest.raises(NetworkError):
+                await pool.get(world.host, 7)
+            attempts.append(loop.time())
+        waits = [later - earlier for earlier, later in itertools.pairwise(attempts)]
+        assert 0.03 < waits[0] < 0.08 and 0.7 < waits[-1] < 1.3 and max(waits) < 1.3
+        server = await serve(world, Replies(), port=7)
+        connection = await pool.get(world.host, 7)
+        assert await connection.call(produce_request(), timeout_ms=1000) == produce_response(1)
+        connection.abort()
+        await connection.closed
+        again = await pool.get(world.host, 7)
+        assert again is not connection and again.is_open
+        await pool.close()
+        await server.close()
+
+    run_in_simulation(body)
+
+
+def test_a_caller_who_gives_up_does_not_end_the_others_attempt() -> None:
+    async def body(world: World) -> None:
+        server = await serve(world, Replies())
+        pool = pool_of(world)
+        impatient = asyncio.get_running_loop().create_task(pool.get(*server.address))
+        patient = asyncio.get_running_loop().create_task(pool.get(*server.address))
+        await asyncio.sleep(0)
+        impatient.cancel()
+        assert (await patient).is_open
+        await pool.close()
+        await server.close()
+
+    run_in_simulation(body)
+
+
+def test_closing_the_pool_ends_attempts() -> None:
+    async def body(world: World) -> None:
+        assert world.simulated is not None
+        world.simulated.power_off("broker")
+        pool = pool_of(world)
+        task = asyncio.get_running_loop().create_task(pool.get(world.host, 9))
+        await asyncio.sleep(0.1)
+        await pool.close()
+        with pytest.raises(NetworkError):
+            await task
+
+    run_in_simulation(body)

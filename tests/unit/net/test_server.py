@@ -1,0 +1,551 @@
+"""The server over real loopback sockets and over the simulated network: the same tests."""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from unit.net.wire_world import (
+    Body,
+    Parked,
+    World,
+    connect,
+    count_up,
+    fetch_request,
+    fetch_response,
+    offset_of,
+    produce_request,
+    produce_response,
+    raw_client,
+    request_bytes,
+    run_in_simulation,
+    run_real,
+    serve,
+)
+
+from barnabas.log.errors import (
+    BarnabasError,
+    ErrorCode,
+    NetworkError,
+    NotLeaderOrFollowerError,
+    RequestTimedOutError,
+    UnsupportedVersionError,
+)
+from barnabas.net.dispatcher import RequestContext, answering
+from barnabas.net.limits import IDLE_BUFFER_BYTES, ServerLimits
+from barnabas.net.protocol.api_keys import ApiKey
+from barnabas.net.protocol.codec import Chunk, DecodedRequest
+from barnabas.net.protocol.msgpack import PREAMBLE, ClientHello, MsgpackCodec, ServerHello, read_hello, write_hello
+from barnabas.net.protocol.requests import DescribeClusterRequest, FetchRequest, ListGroupsRequest, ProduceRequest
+from barnabas.net.protocol.responses import EmptyResponse, ErrorResponse, ListGroupsResponse, ProduceResponse, Response
+
+Run = Callable[[Body], None]
+
+
+@pytest.fixture(params=[run_real, run_in_simulation], ids=["loopback", "simulated"])
+def run(request: pytest.FixtureRequest) -> Run:
+    found: Run = request.param
+    return found
+
+
+def test_hello_tells_versions_cluster_and_node(run: Run) -> None:
+    async def body(world: World) -> None:
+        hello = ServerHello(features={"groups": 1}, cluster_id="c-1", node_id=4)
+        server = await serve(world, {}, hello=lambda: hello)
+        connection = await connect(world, server)
+        assert connection.hello == hello
+        await connection.close()
+        await server.close()
+
+    run(body)
+
+
+def test_a_version_that_is_not_spoken_is_answered_and_closed(run: Run) -> None:
+    async def body(world: World) -> None:
+        server = await serve(world, {})
+        client = await raw_client(world, server.address, greet=False)
+        client.transport.write(PREAMBLE + write_hello(ClientHello(versions=(7, 8), client_id="new")))
+        assert read_hello(ServerHello, await client.frame()).max_version == 1
+        await client.closed
+        old = await serve(world, {}, hello=lambda: ServerHello(min_version=5, max_version=6))
+        with pytest.raises(UnsupportedVersionError, match="5 to 6"):
+            await connect(world, old)
+        await old.close()
+        await server.close()
+
+    run(body)
+
+
+def test_pipelined_requests_are_handled_in_order_and_answered(run: Run) -> None:
+    async def body(world: World) -> None:
+        server = await serve(world, {ApiKey.PRODUCE: count_up()})
+        connection = await connect(world, server)
+        futures = [connection.send(produce_request(), timeout_ms=9000) for _ in range(500)]
+        offsets = [(await future).partitions[0].base_offset for future in futures]  # type: ignore[union-attr]
+        assert offsets == list(range(500))
+        assert server.metrics.requests[ApiKey.PRODUCE] == 500
+        await connection.close()
+        await server.close()
+        assert server.metrics.bytes_in > 500 and server.metrics.bytes_out > 500
+
+    run(body)
+
+
+def test_answers_may_overtake_each_other(run: Run) -> None:
+    async def body(world: World) -> None:
+        parked = Parked()
+        server = await serve(world, {ApiKey.FETCH: parked, ApiKey.PRODUCE: count_up()})
+        connection = await connect(world, server)
+        slow = connection.send(fetch_request(), timeout_ms=9000)
+        quick = await connection.call(produce_request(), timeout_ms=9000)
+        assert quick == produce_response(0) and not slow.done()
+        parked.calls[0][2](fetch_response(b"late"))
+        assert await slow == fetch_response(b"late")
+        await connection.close()
+        await server.close()
+
+    run(body)
+
+
+def test_acks_0_gets_no_answer_and_keeps_its_place(run: Run) -> None:
+    async def body(world: World) -> None:
+        server = await serve(world, {ApiKey.PRODUCE: count_up()})
+        connection = await connect(world, server)
+        for _ in range(3):
+            connection.send_oneway(produce_request(acks=0))
+        assert await connection.call(produce_request(), timeout_ms=9000) == produce_response(3)
+        await connection.close()
+        await server.close()
+
+    run(body)
+
+
+def test_errors_become_answers_and_the_connection_lives(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(request: Any, context: RequestContext, reply: Any) -> None:
+        raise NotLeaderOrFollowerError("the leader is broker 2")
+
+    def break_down(request: Any, context: RequestContext, reply: Any) -> None:
+        raise ZeroDivisionError("secret detail")
+
+    async def fail_later(request: Any, context: RequestContext) -> Response:
+        await asyncio.sleep(0)
+        raise NotLeaderOrFollowerError("later")
+
+    async def break_later(request: Any, context: RequestContext) -> Response:
+        raise KeyError("secret detail")
+
+    async def body(world: World) -> None:
+        server = await serve(
+            world,
+            {
+                ApiKey.PRODUCE: fail,
+                ApiKey.FETCH: break_down,
+                ApiKey.DESCRIBE_CLUSTER: answering(fail_later),
+                ApiKey.LIST_GROUPS: answering(break_later),
+            },
+        )
+        connection = await connect(world, server)
+        for request in (produce_request(), DescribeClusterRequest()):
+            with pytest.raises(NotLeaderOrFollowerError):
+                await connection.call(request, timeout_ms=9000)
+        for request in (fetch_request(), ListGroupsRequest()):
+            with pytest.raises(BarnabasError) as caught:
+                await connection.call(request, timeout_ms=9000)
+            assert caught.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
+            assert "secret" not in str(caught.value)
+        await connection.close()
+        await server.close()
+        assert server.metrics.errors == 4
+
+    run(body)
+    bugs = [record for record in caplog.records if record.exc_info]
+    assert len(bugs) == 2
+
+
+def test_a_response_that_cannot_be_encoded_is_an_error_for_the_client(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    def wrong(request: Any, context: RequestContext, reply: Any) -> None:
+        reply(produce_response(2**80))
+
+    async def body(world: World) -> None:
+        server = await serve(world, {ApiKey.PRODUCE: wrong})
+        connection = await connect(world, server)
+        with pytest.raises(BarnabasError, match="encoded"):
+            await connection.call(produce_request(), timeout_ms=9000)
+        await connection.close()
+        await server.close()
+
+    run(body)
+
+
+def test_a_second_reply_is_not_sent(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    def twice(request: Any, context: RequestContext, reply: Any) -> None:
+        reply(produce_response(1))
+        reply(produce_response(2))
+
+    async def body(world: World) -> None:
+        server = await serve(world, {ApiKey.PRODUCE: twice})
+        connection = await connect(world, server)
+        for _ in range(2):
+            assert await connection.call(produce_request(), timeout_ms=9000) == produce_response(1)
+        await connection.close()
+        await server.close()
+
+    run(body)
+    assert "second reply" in caplog.text
+
+
+def test_a_client_that_goes_in_a_long_poll_leaves_nothing_behind(run: Run) -> None:
+    cancelled = []
+
+    async def wait_for_ever(request: Any, context: RequestContext) -> Response:
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            cancelled.append(context.is_connected)
+            raise
+        return EmptyResponse()
+
+    async def body(world: World) -> None:
+        parked = Parked()
+        poll = answering(wait_for_ever)
+        server = await serve(world, {ApiKey.FETCH: parked, ApiKey.LIST_GROUPS: poll})
+        connection = await connect(world, server)
+        poller = connection.send(ListGroupsRequest(), timeout_ms=60_000)
+        fetcher = connection.send(fetch_request(), timeout_ms=60_000)
+        await parked.until(lambda: bool(parked.calls))
+        _, context, reply = parked.calls[0]
+        assert context.is_connected and context.client_id == "tester" and context.listener_name == "PLAINTEXT"
+        connection.abort()
+        await parked.until(lambda: parked.disconnected == 1)
+        assert not context.is_connected
+        reply(fetch_response(b"nobody listens"))
+        for future in (poller, fetcher):
+            with pytest.raises(NetworkError):
+                await future
+        await asyncio.sleep(0)
+        assert cancelled == [False] and server.connection_count == 0
+        late: list[str] = []
+        context.on_disconnect(lambda: late.append("at once"))
+        assert late == ["at once"]
+        await server.close()
+        assert not poll.tasks  # type: ignore[attr-defined]
+
+    run(body)
+
+
+def test_a_replied_request_is_not_told_of_the_disconnect(run: Run) -> None:
+    async def body(world: World) -> None:
+        parked = Parked()
+        server = await serve(world, {ApiKey.PRODUCE: parked})
+        connection = await connect(world, server)
+        future = connection.send(produce_request(), timeout_ms=9000)
+        await parked.until(lambda: bool(parked.calls))
+        parked.calls[0][2](produce_response(1))
+        await future
+        await connection.close()
+        await server.close()
+        assert parked.disconnected == 0
+
+    run(body)
+
+
+def test_a_small_limit_holds_with_many_frames_in_the_buffer(run: Run) -> None:
+    async def body(world: World) -> None:
+        server = await serve(world, {ApiKey.PRODUCE: count_up()}, limits=ServerLimits(max_requests_in_flight=1))
+        client = await raw_client(world, server.address)
+        client.transport.write(b"".join(request_bytes(number, produce_request()) for number in range(20_000)))
+        for number in range(20_000):
+            assert offset_of(await client.frame()) == (number, number)
+        client.transport.close()
+        await server.close()
+
+    run(body)
+
+
+def test_too_many_requests_in_flight_are_not_read(run: Run) -> None:
+    async def body(world: World) -> None:
+        parked = Parked()
+        limits = ServerLimits(max_requests_in_flight=10)
+        server = await serve(world, {ApiKey.PRODUCE: parked}, limits=limits)
+        client = await raw_client(world, server.address)
+        client.transport.write(b"".join(request_bytes(number, produce_request()) for number in range(1, 101)))
+        for number in range(1, 101):
+            await parked.until(lambda: bool(parked.calls))
+            assert len(parked.calls) <= 10
+            parked.calls.pop(0)[2](produce_response(number))
+            assert offset_of(await client.frame()) == (number, number)
+        client.transport.close()
+        await server.close()
+
+    run(body)
+
+
+def test_a_client_that_does_not_read_its_answers_is_not_read(run: Run) -> None:
+    answered = 0
+    by_client: dict[str, int] = {}
+    data = b"x" * 100_000
+
+    def fetch(request: FetchRequest, context: RequestContext, reply: Any) -> None:
+        nonlocal answered
+        answered += 1
+        by_client[context.client_id] = by_client.get(context.client_id, 0) + 1
+        reply(fetch_response(data))
+
+    async def body(world: World) -> None:
+        limits = ServerLimits(max_buffered_bytes=1 << 20)
+        server = await serve(world, {ApiKey.FETCH: fetch}, limits=limits)
+        client = await raw_client(world, server.address)
+        client.transport.pause_reading()
+        client.transport.write(b"".join(request_bytes(number, fetch_request()) for number in range(1, 501)))
+        probe = await connect(world, server)
+        seen = -1
+        while answered != seen:  # Until it stands still while others are served.
+            seen = answered
+            for _ in range(50):
+                await probe.call(fetch_request(), timeout_ms=9000)
+            seen += 50
+        assert 0 < by_client["raw"] < 400
+        [connection] = [it for it in server._connections if it.client_id == "raw"]
+        assert connection._outbox.queued_bytes <= limits.max_buffered_bytes + 200_000
+        client.transport.resume_reading()
+        for number in range(1, 501):
+            frame = await client.frame()
+            assert MsgpackCodec().decode_response(memoryview(frame)).correlation_id == number
+            assert frame.endswith(data)
+        client.transport.close()
+        await probe.close()
+        await server.close()
+
+    run(body)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"\x00\x00\x00\x00",
+        b"\x80\x00\x00\x00\x00\x00",
+        b"\x7f\xff\xff\xff\x00\x12\x00\x00",
+        b"\x00\x00\x00\x20\x7f\xff\x00\x00\x00\x00\x00\x01",
+        PREAMBLE + b"\x7f\xff\xff\xff",
+        PREAMBLE + b"\x00\x00\x00\x02\xff\xff",
+        PREAMBLE + b"\x00\x01\x00\x00" + b"\x00" * 65536,
+    ],
+)
+def test_strangers_are_closed_without_an_answer(run: Run, data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    async def body(world: World) -> None:
+        server = await serve(world, {ApiKey.PRODUCE: count_up()})
+        for _ in range(3):
+            client = await raw_client(world, server.address, greet=False)
+            client.transport.write(data)
+            await client.closed
+            assert client.received == b""
+        connection = await connect(world, server)
+        assert await connection.call(produce_request(), timeout_ms=9000) == produce_response(0)
+        await connection.close()
+        await server.close()
+
+    run(body)
+    assert caplog.text.count("connection refused") == 1
+
+
+@pytest.mark.parametrize("size", [2**31 - 1, 2**31, 2**32 - 1, 0, 3])
+def test_an_impossible_frame_ends_the_connection_at_once(run: Run, size: int) -> None:
+    async def body(world: World) -> None:
+        server = await serve(world, {})
+        client = await raw_client(world, server.address)
+        client.transport.write(size.to_bytes(4, "big") + b"\x00\x00\x00\x01")
+        await client.closed
+        assert client.received == b""
+        await server.close()
+
+    run(body)
+
+
+def test_kafka_clients_are_refused_clearly(run: Run) -> None:
+    async def body(world: World) -> None:
+        server = await serve(world, {})
+        client = await raw_client(world, server.address, greet=False)
+        api_versions = b"\x00\x12\x00\x03" + (77).to_bytes(4, "big") + b"\x00\x07rdkafka\x00"
+        client.transport.write(len(api_versions).to_bytes(4, "big") + api_versions)
+        frame = await client.frame()
+        assert frame == (77).to_bytes(4, "big") + (35).to_bytes(2, "big") + b"\x00\x00\x00\x00"
+        await client.closed
+        metadata = await raw_client(world, server.address, greet=False)
+        metadata.transport.write(b"\x00\x00\x00\x10\x00\x03\x00\x01\x00\x00\x00\x05\x00\x01x\x00\x00\x00\x00\x00")
+        await metadata.closed
+        assert metadata.received == b""
+        assert server.metrics.strangers == 2
+        await server.close()
+
+    run(body)
+
+
+class OrderedCodec:
+    """Stands for Kafka's codec: any frame is a produce request, answers are the offset, and order is strict."""
+
+    ordered_replies = True
+
+    def decode_request(self, frame: memoryview) -> DecodedRequest:
+        return DecodedRequest(int.from_bytes(frame[4:8], "big"), 0, 0, produce_request(bytes(frame)))
+
+    def encode_response(self, request: DecodedRequest, response: Response) -> list[Chunk]:
+        assert isinstance(response, ProduceResponse)
+        return [(4).to_bytes(4, "big") + request.correlation_id.to_bytes(4, "big")]
+
+
+def test_another_codec_plugs_in_and_may_ask_for_strict_order(run: Run) -> None:
+    async def body(world: World) -> None:
+        parked = Parked()
+        server = await serve(world, {ApiKey.PRODUCE: parked}, kafka_codec=OrderedCodec())
+        client = await raw_client(world, server.address, greet=False)
+        for number in range(3):
+            client.transport.write(b"\x00\x00\x00\x08\x00\x00\x00\x09" + number.to_bytes(4, "big"))
+        await parked.until(lambda: len(parked.calls) == 3)
+        for index in (2, 1, 0):
+            parked.calls[index][2](produce_response(index))
+        frames = [await client.frame() for _ in range(3)]
+        assert [int.from_bytes(frame, "big") for frame in frames] == [0, 1, 2]
+        client.transport.close()
+        await server.close()
+
+    run(body)
+
+
+def test_more_connections_than_allowed_are_closed(run: Run) -> None:
+    async def body(world: World) -> None:
+        server = await serve(world, {ApiKey.PRODUCE: count_up()}, limits=ServerLimits(max_connections=2))
+        first, second = await connect(world, server), await connect(world, server)
+        with pytest.raises(NetworkError):
+            await connect(world, server)
+        assert server.metrics.connections_refused == 1
+        assert await first.call(produce_request(), timeout_ms=9000)
+        await second.close()
+        third = await connect(world, server)
+        assert await third.call(produce_request(), timeout_ms=9000)
+        await first.close()
+        await third.close()
+        await server.close()
+
+    run(body)
+
+
+def test_close_lets_requests_in_flight_finish(run: Run) -> None:
+    async def body(world: World) -> None:
+        parked = Parked()
+        server = await serve(world, {ApiKey.FETCH: parked})
+        connection = await connect(world, server)
+        idle = await connect(world, server)
+        future = connection.send(fetch_request(), timeout_ms=9000)
+        await parked.until(lambda: bool(parked.calls))
+        closing = asyncio.get_running_loop().create_task(server.close())
+        await idle.closed
+        assert not closing.done()
+        with pytest.raises(NetworkError):
+            await connect(world, server)
+        parked.calls[0][2](fetch_response(b"x" * 3_000_000))
+        assert await future == fetch_response(b"x" * 3_000_000)
+        await closing
+        await connection.closed
+
+    run(body)
+
+
+def test_close_ends_after_its_bound(run: Run) -> None:
+    async def never(request: Any, context: RequestContext) -> Response:
+        await asyncio.get_running_loop().create_future()
+        return EmptyResponse()
+
+    async def body(world: World) -> None:
+        server = await serve(world, {ApiKey.LIST_GROUPS: answering(never, survives_disconnect=True)})
+        connection = await connect(world, server)
+        future = connection.send(ListGroupsRequest(), timeout_ms=60_000)
+        with pytest.raises(RequestTimedOutError):
+            await connection.call(ListGroupsRequest(), timeout_ms=20)
+        await server.close(drain_timeout_ms=20)
+        with pytest.raises(NetworkError):
+            await future
+
+    run(body)
+
+
+def test_silent_and_idle_connections_are_closed_in_simulated_time() -> None:
+    async def body(world: World) -> None:
+        parked = Parked()
+        limits = ServerLimits(handshake_timeout_ms=10_000, idle_timeout_ms=60_000)
+        server = await serve(world, {ApiKey.FETCH: parked}, limits=limits)
+        loop = asyncio.get_running_loop()
+        silent = await raw_client(world, server.address, greet=False)
+        dripping = await raw_client(world, server.address, greet=False)
+        idle = await raw_client(world, server.address)
+        polling = await raw_client(world, server.address)
+        polling.transport.write(request_bytes(1, fetch_request()))
+        for byte in b"BNB1\0\0\1":
+            dripping.transport.write(bytes([byte]))
+            await asyncio.sleep(1)
+        await silent.closed
+        await dripping.closed
+        assert 9 < loop.time() < 13
+        await idle.closed
+        assert 59 < loop.time() < 64
+        await asyncio.sleep(300)
+        assert not polling.closed.done() and server.connection_count == 1
+        [connection] = server._connections
+        assert connection._reader.capacity == IDLE_BUFFER_BYTES
+        polling.transport.close()
+        await server.close()
+
+    run_in_simulation(body)
+
+
+def test_large_requests_and_answers_pass_both_ways(run: Run) -> None:
+    seen: list[bytes] = []
+
+    def produce(request: ProduceRequest, context: RequestContext, reply: Any) -> None:
+        seen.append(bytes(request.partitions[0].records))
+        reply(produce_response(len(seen)))
+
+    async def body(world: World) -> None:
+        server = await serve(world, {ApiKey.PRODUCE: produce})
+        connection = await connect(world, server)
+        batches = [os.urandom(size) for size in (10, 5_000_000, 70_000, 0, 2_000_000, 300_000)] * 2
+        futures = [connection.send(produce_request(batch), timeout_ms=20_000) for batch in batches]
+        for number, future in enumerate(futures, 1):
+            assert await future == produce_response(number)
+        assert seen == batches
+        await connection.close()
+        await server.close()
+
+    seen.clear()
+    run(body)
+
+
+def test_logging_about_strangers_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    async def body(world: World) -> None:
+        server = await serve(world, {})
+        with caplog.at_level(logging.WARNING):
+            for number in range(2000):
+                server.log_once(f"peer {number}", "stranger")
+            assert len(server._logged_at) <= 256
+        await server.close()
+
+    run_in_simulation(body)
+
+
+def test_an_error_response_passes_through_send() -> None:
+    async def body(world: World) -> None:
+        server = await serve(world, {})
+        connection = await connect(world, server)
+        response = await connection.send(ListGroupsRequest(), timeout_ms=1000)
+        assert isinstance(response, ErrorResponse) and response.error == ErrorCode.UNSUPPORTED_VERSION
+        assert ListGroupsResponse(groups=()) != response
+        await connection.close()
+        await server.close()
+
+    run_in_simulation(body)

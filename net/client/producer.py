@@ -23,7 +23,7 @@ from .errors import (
     RecordTooLargeError,
     UnknownTopicOrPartitionError,
 )
-from .handles import BatchHandles, Handle, finished, new_handle
+from .handles import BatchHandles, Handle, finished
 from .partitioner import next_sticky, partition_of_key
 from .producer_config import MAX_REQUEST_BYTES, ProducerConfig, acks_of, compression_named
 from .record_accumulator import HEADER_OVERHEAD, RECORD_OVERHEAD, Batch, PartitionQueue
@@ -209,10 +209,15 @@ class Producer:
                         values = batch.values
                         position = len(values)
                         values.append(value)
-                        return new_handle((batch, position))
-            elif (batch := self._keyed_batch(topic, key)) is not None:
+                        return Handle((batch, position))
+            elif (
+                (state := self._topics.get(topic)) is not None
+                and key.__class__ is bytes
+                and (queue := state.by_key.get(key)) is not None
+                and (batch := queue.open) is not None
+            ):
                 room = batch.room - len(value) - len(key) - RECORD_OVERHEAD
-                if room >= 0 and batch.keys is not None:
+                if room >= 0 and batch.keys is not None and batch.headers is None:
                     batch.room = room
                     if batch.stamp_ms != (self._now_ms or self._read_clock()):
                         batch.restamp(self._now_ms)
@@ -220,7 +225,7 @@ class Producer:
                     position = len(values)
                     values.append(value)
                     batch.keys.append(key)
-                    return new_handle((batch, position))
+                    return Handle((batch, position))
         return await self._send_slowly(topic, value, key, headers, partition, timestamp_ms)
 
     def send_nowait(
@@ -247,7 +252,7 @@ class Producer:
                 values = batch.values
                 position = len(values)
                 values.append(value)
-                return new_handle((batch, position))
+                return Handle((batch, position))
         self._check_usable()
         state = self._topics.get(topic)
         if state is None:
@@ -276,13 +281,6 @@ class Producer:
         return list(range(await self.prepare(topic)))
 
     # --- the slow path: once per batch, or for unusual records -------------------------------------------------------
-
-    def _keyed_batch(self, topic: str, key: bytes) -> Batch | None:
-        """The open batch that takes this key at once, if the key was seen before."""
-        state = self._topics.get(topic)
-        queue = state.by_key.get(key) if state is not None and key.__class__ is bytes else None
-        batch = queue.open if queue is not None else None
-        return batch if batch is not None and batch.headers is None else None
 
     async def _send_slowly(
         self,
@@ -348,7 +346,7 @@ class Producer:
         index = batch.append(value, key, header_list, stamp_ms, size_bytes)
         if queue is state.queues[state.sticky]:
             self._note_fast_path(state.name, batch)
-        return new_handle((batch, index))
+        return Handle((batch, index))
 
     def _note_fast_path(self, topic: str, batch: Batch) -> None:
         if batch.is_plain:

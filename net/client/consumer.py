@@ -51,6 +51,15 @@ class Consumer:
     is done with: all that was handed out before the last call of `poll`, or the last step of `async for`.
     """
 
+    _cursor: Cursor | None = None
+    _session: GroupSession | None = None
+    _auto_commit: asyncio.Task[None] | None = None
+    _error: BarnabasError | None = None  # For the application, at its next call.
+    _last_poll_ms: int = 0
+    _last_progress: int = 0
+    _is_started: bool = False
+    _is_closed: bool = False
+
     def __init__(
         self,
         *topics: str,
@@ -118,15 +127,7 @@ class Consumer:
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
         self._states: dict[TopicPartition, PartitionState] = {}  # In the order in which they are served.
-        self._cursor: Cursor | None = None
         self._handed_out: list[PartitionState] = []  # By the last poll: done when the next one comes.
-        self._session: GroupSession | None = None
-        self._auto_commit: asyncio.Task[None] | None = None
-        self._error: BarnabasError | None = None  # For the application, at its next call.
-        self._last_poll_ms = 0
-        self._last_progress = 0
-        self._is_started = False
-        self._is_closed = False
 
     # --- life --------------------------------------------------------------------------------------------------------
 

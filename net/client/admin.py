@@ -1,4 +1,5 @@
-"""`Admin`: topics, configuration, the cluster, consumer groups. Each call is retried where that can help, within a timeout."""
+"""`Admin`: topics, configuration, the cluster, consumer groups. Each call is retried where that can help, within a
+timeout."""
 
 from collections.abc import Iterable, Mapping
 from random import Random
@@ -86,7 +87,8 @@ class Admin(GroupAdmin):
         assignment: Iterable[Iterable[int]] = (),
         validate_only: bool = False,
     ) -> CreateTopicResponse:
-        """Create a topic; -1 leaves a number to the cluster. `assignment` names the replicas of each partition instead."""
+        """Create a topic; -1 leaves a number to the cluster. `assignment` names the replicas of each partition
+        instead."""
         created: CreateTopicResponse = await self._controller(
             q.CreateTopicRequest(
                 name=name,

@@ -63,7 +63,8 @@ async def _fill(
     values: Sequence[bytes],
     keys: Sequence[bytes | None] | None,
 ) -> list[tuple[Batch, int, int]]:
-    """Fill batch after batch, of one partition or (None) of the sticky ones; returns (batch, first index, count) of each."""
+    """Fill batch after batch, of one partition or (None) of the sticky ones; returns (batch, first index, count) of
+    each."""
     sizes = list(map(len, values))
     if keys is not None:
         sizes = [size + len(key or b"") for size, key in zip(sizes, keys, strict=True)]

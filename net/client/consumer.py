@@ -171,7 +171,8 @@ class Consumer:
             self._auto_commit = asyncio.create_task(self._commit_regularly(), name="barnabas-auto-commit")
 
     async def close(self, *, is_clean: bool = True) -> None:
-        """Commit (with auto_commit), leave the group, disconnect. Not `is_clean`: the record in hand is not committed."""
+        """Commit (with auto_commit), leave the group, disconnect. Not `is_clean`: the record in hand is not
+        committed."""
         if self._is_closed or not self._is_started:
             self._is_closed = True
             return
@@ -272,7 +273,8 @@ class Consumer:
     async def poll(
         self, *, max_records: int = MAX_POLL_RECORDS, timeout_ms: float = 1_000
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Return what is there, at most `max_records`; waits up to `timeout_ms` for the first. Empty when there is none."""
+        """Return what is there, at most `max_records`; waits up to `timeout_ms` for the first. Empty when there is
+        none."""
         found: dict[TopicPartition, list[ConsumerRecord]] = {}
         deadline_ms = await self._poll_begins(timeout_ms)
         while not found and (state := await self._next_state(deadline_ms)) is not None:
@@ -288,7 +290,8 @@ class Consumer:
         return found
 
     async def poll_batch(self, *, timeout_ms: float = 1_000) -> RecordColumns | None:
-        """Return the next batch of one partition as columns, or None when nothing came in time. The cheapest way to read."""
+        """Return the next batch of one partition as columns, or None when nothing came in time. The cheapest way to
+        read."""
         deadline_ms = await self._poll_begins(timeout_ms)
         while (state := await self._next_state(deadline_ms)) is not None:
             columns = state.take_columns()
@@ -308,7 +311,8 @@ class Consumer:
                 yield record
 
     async def walk_batch(self, *, timeout_ms: float) -> Iterator[ConsumerRecord]:
-        """Return an iterator over the rest of the batch in work, else over the next one; empty when nothing came in time.
+        """Return an iterator over the rest of the batch in work, else over the next one; empty when nothing came in
+        time.
 
         The position moves with each step. The iterator may be walked in another thread than the loop's.
         """

@@ -1,4 +1,5 @@
-"""What `send` returns: a batch and an index into it, awaitable for the record's metadata. A million of them cost little."""
+"""What `send` returns: a batch and an index into it, awaitable for the record's metadata. A million of them cost
+little."""
 
 import asyncio
 import types
@@ -29,14 +30,15 @@ class Handle(NamedTuple):
         return self.batch.is_done
 
     def result(self) -> RecordMetadata:
-        """Return the metadata or raise the error of a record that is done; asyncio.InvalidStateError if it is not yet."""
+        """Return the metadata or raise the error of a record that is done; asyncio.InvalidStateError if it is not
+        yet."""
         if not self.batch.is_done:
             raise asyncio.InvalidStateError("the record is not acknowledged yet; await the handle")
         return self.batch.metadata_of(self.position)
 
 
 # Makes a Handle of a tuple without a Python frame.
-new_handle: Callable[[tuple[Batch, int]], Handle] = partial(tuple.__new__, Handle)  # type: ignore[arg-type]
+new_handle: Callable[[tuple[Batch, int]], Handle] = partial(tuple.__new__, Handle)
 
 
 class BatchHandles(Sequence[Handle]):

@@ -223,7 +223,8 @@ class PartitionState:
 
 
 class Cursor:
-    """A batch that `async for` is walking through. How far it got is read off the iterator: nothing is counted per record."""
+    """A batch that `async for` is walking through. How far it got is read off the iterator: nothing is counted per
+    record."""
 
     __slots__ = ("_records", "iterator", "state")
 

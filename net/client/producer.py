@@ -1,7 +1,7 @@
 """`Producer`: sends records, in batches that nobody sees.
 
-What happens per record is an append to the columns of the partition's open batch and a tuple for its handle; all else is
-done per batch. So the two fast paths below are written out, and everything unusual about a record leaves them early.
+What happens per record is an append to the columns of the partition's open batch and a tuple for its handle; all else
+is done per batch. So the two fast paths below are written out, and everything unusual about a record leaves them early.
 """
 
 import asyncio
@@ -54,13 +54,13 @@ class Producer:
     """Sends records to topics.
 
         async with Producer("localhost:9092") as producer:
-            handle = await producer.send("orders", b"value", key=b"key")   # back-pressure: waits while the buffer is full
-            metadata = await handle                                        # acknowledged: topic, partition, offset
+            handle = await producer.send("orders", b"value", key=b"key")  # Waits while the buffer is full.
+            metadata = await handle  # Acknowledged: topic, partition, offset.
 
     With `linger_ms` 0 (the default) lingering is adaptive: a record goes out at once while nothing is in flight to its
-    broker, and joins a batch while something is. Records of one partition stay in the order of `send`, retries included.
-    Without the idempotent producer, a retry after a lost reply may write a record twice; it never loses one silently:
-    every handle resolves, and a batch that fails goes to `on_error(error, partition, count)`, or to the log.
+    broker, and joins a batch while something is. Records of one partition stay in the order of `send`, retries
+    included. Without the idempotent producer, a retry after a lost reply may write a record twice; it never loses one
+    silently: every handle resolves, and a batch that fails goes to `on_error(error, partition, count)`, or to the log.
     """
 
     def __init__(
@@ -275,7 +275,7 @@ class Producer:
     async def partitions_for(self, topic: str) -> list[int]:
         return list(range(await self.prepare(topic)))
 
-    # --- the slow path: once per batch, or for unusual records ---------------------------------------------------------
+    # --- the slow path: once per batch, or for unusual records -------------------------------------------------------
 
     def _keyed_batch(self, topic: str, key: bytes) -> Batch | None:
         """The open batch that takes this key at once, if the key was seen before."""
@@ -313,7 +313,8 @@ class Producer:
         self._check_usable()
 
     async def ease(self, queue: PartitionQueue) -> None:
-        """Let answers in where a healthy partition has more than enough waiting; a sick one is left to the hard limit."""
+        """Let answers in where a healthy partition has more than enough waiting; a sick one is left to the hard
+        limit."""
         self._backlogged = None
         while len(queue.sealed) >= SOFT_LIMIT_BATCHES and queue.is_healthy:
             self._progress.clear()
@@ -328,7 +329,8 @@ class Producer:
         partition: int | None,
         timestamp_ms: int | None,
     ) -> Handle | None:
-        """Add a record to the open batch of its partition, sealed and opened anew if need be. None: no room in the buffer."""
+        """Add a record to the open batch of its partition, sealed and opened anew if need be. None: no room in the
+        buffer."""
         value = _as_bytes(value, "value")
         key = _as_bytes(key, "key")
         header_list = _checked_headers(headers)

@@ -1,8 +1,8 @@
 """The values that users get: records, columns of records, and what is known of a record that was sent. Pure.
 
-`ConsumerRecord` is a tuple, made by the million in C (`record_maker`): its topic and partition are the same for all records
-of a partition, so they are attributes of a class made per partition. That is a quarter cheaper than seven fields, and three
-times cheaper than an object with slots.
+`ConsumerRecord` is a tuple, made by the million in C (`record_maker`): its topic and partition are the same for all
+records of a partition, so they are attributes of a class made per partition. That is a quarter cheaper than seven
+fields, and three times cheaper than an object with slots.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -64,7 +64,8 @@ class ConsumerRecord(_Fields):
 
 @lru_cache(MAX_CACHED_PARTITIONS)
 def record_maker(topic: str, partition: int) -> Callable[[Iterable[Any]], ConsumerRecord]:
-    """Return what turns (offset, timestamp_ms, key, value, headers) into a record of this partition, without a Python frame."""
+    """Return what turns (offset, timestamp_ms, key, value, headers) into a record of this partition, without a Python
+    frame."""
     bound = type("ConsumerRecord", (ConsumerRecord,), {"__slots__": (), "topic": topic, "partition": partition})
     return partial(tuple.__new__, bound)
 

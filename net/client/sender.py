@@ -1,7 +1,7 @@
 """`Sender`: takes sealed batches to the leaders of their partitions and deals with what comes back.
 
-Per broker one lane with a few requests in flight, each with the batches of all partitions that are ready. No task is made
-per request: answers come as callbacks. Tasks exist only to open connections.
+Per broker one lane with a few requests in flight, each with the batches of all partitions that are ready. No task is
+made per request: answers come as callbacks. Tasks exist only to open connections.
 """
 
 import asyncio

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any
 
-from barnabas import BarnabasError, Consumer, Producer, TopicPartition
+from barnabas import Admin, BarnabasError, Consumer, Producer, TopicPartition
 
 PACE_S = 0.005
 READ_TIMEOUT_S = 60.0
@@ -93,8 +93,9 @@ class Load:
 async def read_all(bootstrap: str, topic: str) -> dict[TopicPartition, dict[int, bytes]]:
     """The committed records of a topic, from the first to the last, by partition and offset."""
     found: dict[TopicPartition, dict[int, bytes]] = {}
+    async with Admin(bootstrap) as admin:
+        ends = {place: item.offset for place, item in (await admin.list_offsets(topic)).items()}
     async with Consumer(topic, bootstrap=bootstrap, auto_offset_reset="earliest", request_timeout_ms=10_000) as consumer:
-        ends = await consumer.end_offsets(consumer.assignment)
         async with asyncio.timeout(READ_TIMEOUT_S):
             while any(max(found.get(place, {}), default=-1) + 1 < end for place, end in ends.items()):
                 for place, records in (await consumer.poll(timeout_ms=500)).items():

@@ -245,7 +245,7 @@ class Sender:
     # --- the end of a batch ------------------------------------------------------------------------------------------
 
     def _timeout_error(self, batch: Batch) -> BarnabasError:
-        outcome = "it may have been written" if batch.attempts else "it was never sent"
+        outcome = "they may have been written" if batch.attempts else "they were never sent"
         return DeliveryTimeoutError(
             f"{batch.record_count} records for {batch.partition} were not acknowledged within "
             f"{self._config.delivery_timeout_ms} ms; {outcome}"

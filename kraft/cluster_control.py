@@ -23,7 +23,7 @@ from .group_control import slot_moves
 from .image import BrokerImage, MetadataImage
 from .records import BrokerChangeRecord, Record, RegisterBrokerRecord, UnregisterBrokerRecord
 from .replication_control import ReplicationControl, leads_anything
-from .requests import BrokerHeartbeat, HeartbeatAnswer, RegisterBroker, Registered, UnregisterBroker
+from .requests import BrokerHeartbeat, FenceBroker, HeartbeatAnswer, RegisterBroker, Registered, UnregisterBroker
 
 
 class ClusterControl:
@@ -114,6 +114,13 @@ class ClusterControl:
         brokers = [broker for broker in view.brokers().values() if broker.node_id in node_ids]
         assert not any(broker.fenced for broker in brokers)
         return (*self._moved_away(view, node_ids), *(_change(broker, fenced=True) for broker in brokers))
+
+    def fence_gone(self, view: MetadataDelta, request: FenceBroker) -> ControllerResult:
+        """Fence one incarnation; nothing to do when it is fenced already, or another one has registered since."""
+        broker = view.broker(request.node_id)
+        if broker is None or broker.fenced or broker.broker_epoch != request.broker_epoch:
+            return ControllerResult()
+        return ControllerResult(records=self.fence(view, frozenset({request.node_id})))
 
     def expired(self, view: MetadataDelta, now_ms: int) -> frozenset[int]:
         """Unfenced brokers whose session is over."""

@@ -38,6 +38,7 @@ from .requests import (
     CreateTopic,
     DeleteTopic,
     ElectLeader,
+    FenceBroker,
     RegisterBroker,
     RenewSlot,
     UnregisterBroker,
@@ -146,6 +147,7 @@ class Controller:
                 AllocateProducerIds: _timeless(allocate),
                 AppendGroupRecords: _timeless(append_records),
                 RenewSlot: _timeless(renew_slot),
+                FenceBroker: _timeless(self._cluster.fence_gone),
             },
         )
 

@@ -235,6 +235,16 @@ class RenewSlot(ControllerRequest):
     coordinator_epoch: int  # the one to be replaced
 
 
+@_request(14, Done)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FenceBroker(ControllerRequest):
+    """This incarnation of a broker is gone: its process took no connection any more. It need not be waited for until its
+    session ends; if it lives after all, its next heartbeat unfences it."""
+
+    node_id: int
+    broker_epoch: int
+
+
 @_request(12, Done)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignReplicas(ControllerRequest):

@@ -37,6 +37,7 @@ from .handlers.services import Services
 from .isr_proposer import IsrProposer
 from .leader_connection import LeaderConnection
 from .limits import ServerLimits
+from .liveness import LivenessWatch, client_id_of
 from .log_service import LogService
 from .metadata_service import MetadataService, MetadataSource
 from .network import Network
@@ -83,7 +84,7 @@ class Broker:
             defaults=LogConfig.from_map(config.topic_defaults()),
             new_directory_id=lambda: new_directory_id(ports.rng.randbytes(16)),
         )
-        self.pool = RpcPool(ports.network, client_id=f"broker-{config.node_id}", random=ports.rng)
+        self.pool = RpcPool(ports.network, client_id=client_id_of(config.node_id), random=ports.rng)
 
     # --- start --------------------------------------------------------------------------------------------------------
 
@@ -111,6 +112,12 @@ class Broker:
             pool=self.pool,
             clock=ports.clock,
             rng=ports.rng,
+            listener=config.inter_broker_listener(),
+        )
+        self.liveness = LivenessWatch(
+            node_id=self.node_id,
+            metadata=self.metadata,
+            network=ports.network,
             listener=config.inter_broker_listener(),
         )
         self.log_service = LogService(
@@ -183,6 +190,7 @@ class Broker:
                 hello=self._hello,
                 listener_name=listener.name,
                 limits=limits,
+                client_gone=self.liveness.connection_lost,
             )
             self.addresses[listener.name] = await server.start(listener.host, listener.port)
             self.servers[listener.name] = server
@@ -300,6 +308,7 @@ class Broker:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.liveness.close()
         await self.fetchers.close()
         await self.groups.close()
         self.replication.stop()

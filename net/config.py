@@ -103,7 +103,9 @@ class BrokerConfig:
 
     # --- topics
     num_partitions: int = setting(1, COUNT, "Partitions of a new topic that does not say.")
-    default_replication_factor: int = setting(1, whole_number(1, 32_767), "Replicas of a new topic that does not say.")
+    default_replication_factor: int = setting(
+        -1, whole_number(-1, 32_767), "Replicas of a new topic that does not say; -1: three, or all brokers if fewer."
+    )
     min_insync_replicas: int = setting(
         1, COUNT, "In-sync replicas without which acks=all is refused.", dynamic=True, topic_key="min.insync.replicas"
     )
@@ -121,8 +123,8 @@ class BrokerConfig:
     leader_imbalance_per_broker_percentage: int = setting(10, whole_number(0, 100), "Imbalance that is left alone.")
 
     # --- the cluster
-    broker_heartbeat_interval_ms: int = setting(2_000, COUNT, "How often a broker reports to the controller.")
-    broker_session_timeout_ms: int = setting(9_000, COUNT, "Silence after which the controller fences a broker.")
+    broker_heartbeat_interval_ms: int = setting(500, COUNT, "How often a broker reports to the controller.")
+    broker_session_timeout_ms: int = setting(3_000, COUNT, "Silence after which the controller fences a broker.")
     controlled_shutdown_enable: bool = setting(True, BOOLEAN, "Move leaderships away before stopping.")
     controlled_shutdown_timeout_ms: int = setting(30_000, COUNT, "How long a stop waits for that.")
     controller_quorum_election_timeout_ms: int = setting(1_000, COUNT, "Silence of the quorum's leader before a vote.")

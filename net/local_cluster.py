@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -83,6 +83,13 @@ def start(plan: Plan) -> list[Broker]:
         stop(brokers, timeout_s=0)
         raise
     return brokers
+
+
+def restart(broker: Broker, *, die_with_parent: bool = False) -> Broker:
+    """Start a broker again that has ended, with the configuration that it was started with."""
+    assert broker.process.poll() is not None, f"broker {broker.node_id} still runs"
+    process = _launch(LAUNCHER, broker.folder, die_with_parent=die_with_parent)
+    return replace(broker, process=process)
 
 
 def stop(brokers: Sequence[Broker], timeout_s: float = STOP_TIMEOUT_S) -> None:
@@ -251,18 +258,23 @@ def _start_broker(plan: Plan, node_id: int, ports: NodePorts, voters: str) -> Br
     }
     config = folder / "server.properties"
     config.write_text("".join(f"{key}={value}\n" for key, value in values.items()), encoding="utf-8")
+    process = _launch(plan.launcher, folder, die_with_parent=plan.die_with_parent)
+    return Broker(node_id=node_id, folder=folder, address=address, process=process)
+
+
+def _launch(launcher: tuple[str, ...], folder: Path, *, die_with_parent: bool) -> "subprocess.Popen[bytes]":
     with (folder / "broker.log").open("ab") as log:
         process = subprocess.Popen(
-            [*plan.launcher, str(config)],
+            [*launcher, str(folder / "server.properties")],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
             env=_environment(),
             start_new_session=True,  # Ctrl-C is for the parent, which then stops them in order
-            preexec_fn=_die_with_parent if plan.die_with_parent and sys.platform == "linux" else None,
+            preexec_fn=_die_with_parent if die_with_parent and sys.platform == "linux" else None,
         )
     write_pid_file(folder / "broker.pid", process.pid)
-    return Broker(node_id=node_id, folder=folder, address=address, process=process)
+    return process
 
 
 def _environment() -> dict[str, str]:

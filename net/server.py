@@ -44,6 +44,7 @@ class Server:
         listener_name: str = "PLAINTEXT",
         limits: ServerLimits | None = None,
         kafka_codec: Codec | None = None,
+        client_gone: Callable[[str], None] | None = None,
     ) -> None:
         self.dispatcher = dispatcher
         self.hello = hello
@@ -51,6 +52,7 @@ class Server:
         self.limits = limits or ServerLimits()
         self.codec: Codec = MsgpackCodec()
         self.kafka_codec = kafka_codec
+        self._client_gone = client_gone
         self.metrics = ServerMetrics()
         self.is_draining = False
         self._network = network
@@ -110,6 +112,8 @@ class Server:
 
     def forget(self, connection: ServerConnection) -> None:
         self._connections.discard(connection)
+        if self._client_gone is not None and connection.client_id and not self.is_draining:
+            self._client_gone(connection.client_id)
         if not self._connections and self._idle is not None:
             self._idle.set()
 

@@ -14,12 +14,13 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from barnabas import Admin, BarnabasError, Consumer, Producer, TopicPartition
-from barnabas.net.local_cluster import LocalCluster
+from barnabas import Admin, BarnabasError, Consumer, Handle, Producer, TopicPartition
+from barnabas.net import local_cluster
+from barnabas.net.cli.local import probe_cluster
 
 TOPIC = "access-log"
 GROUP = "log-readers"
@@ -29,6 +30,7 @@ GENERATED_LINES = 10_000
 LINE_HEADER = "line"  # carries the line's number, so that every record can be accounted for
 PACE_SECONDS = 12.0  # the log is streamed over about this long, so that readers, the crash and the election overlap
 CATCH_UP_SECONDS = 30.0
+START_SECONDS = 30.0
 ELECTION_POLL_SECONDS = 0.01
 STATUS = re.compile(rb'" (\d{3}) ')
 
@@ -56,6 +58,32 @@ class Story:
         print(f"{time.monotonic() - self._start:7.2f} s  {text}", flush=True)
 
 
+class DemoCluster:
+    """Three broker processes of this machine, which can be killed and started again."""
+
+    def __init__(self, directory: Path) -> None:
+        plan = local_cluster.Plan(folder=directory, broker_count=BROKERS, base_port=0, die_with_parent=True)
+        self._brokers = {broker.node_id: broker for broker in local_cluster.start(plan)}
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(broker.address for broker in self._brokers.values())
+
+    async def is_ready(self) -> bool:
+        return await probe_cluster(list(self._brokers.values()))
+
+    def kill(self, node_id: int) -> None:
+        process = self._brokers[node_id].process
+        process.kill()
+        process.wait()
+
+    def restart(self, node_id: int) -> None:
+        self._brokers[node_id] = local_cluster.restart(self._brokers[node_id], die_with_parent=True)
+
+    def stop(self) -> None:
+        local_cluster.stop(list(self._brokers.values()))
+
+
 def find_input(argument: str | None) -> tuple[str, list[bytes]]:
     if argument:
         return argument, Path(argument).read_bytes().splitlines()
@@ -76,9 +104,9 @@ def generated_lines() -> Iterator[bytes]:
 async def stream(lines: list[bytes], producer: Producer, tally: Tally, halfway: asyncio.Event) -> None:
     """Send every line keyed by its client's address, acks=all, and note what was acknowledged."""
 
-    async def note(number: int, handle: object) -> None:
+    async def note(number: int, handle: Handle) -> None:
         try:
-            metadata = await handle  # type: ignore[misc]
+            metadata = await handle
         except BarnabasError as error:
             tally.failed += 1
             print(f"line {number} was not acknowledged: {error}", file=sys.stderr)
@@ -152,10 +180,18 @@ def describe_change(
     return " ".join(parts)
 
 
-async def until(condition: "asyncio.Event | object", seconds: float) -> bool:
-    """Wait until the callable is true, looking often; False when it did not become so in time."""
+async def until(condition: Callable[[], bool], seconds: float) -> bool:
+    """Wait until the condition is true, looking often; False when it did not become so in time."""
+
+    async def asked() -> bool:
+        return condition()
+
+    return await until_async(asked, seconds)
+
+
+async def until_async(condition: Callable[[], Awaitable[bool]], seconds: float) -> bool:
     deadline = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
+    while not await condition():
         if time.monotonic() > deadline:
             return False
         await asyncio.sleep(ELECTION_POLL_SECONDS)
@@ -163,7 +199,7 @@ async def until(condition: "asyncio.Event | object", seconds: float) -> bool:
 
 
 async def crash_and_recover(
-    cluster: LocalCluster, seen: dict[int, tuple[int, tuple[int, ...]]], tally: Tally, story: Story
+    cluster: DemoCluster, seen: dict[int, tuple[int, tuple[int, ...]]], tally: Tally, story: Story
 ) -> None:
     """Kill the leader of partition 0, watch the election, bring the broker back, wait for full in-sync replicas."""
     victim = seen[0][0]
@@ -188,15 +224,15 @@ async def crash_and_recover(
     story.say("every partition has its full in-sync replica set again" if full else "in-sync replicas are NOT full")
 
 
-async def count_in_log(bootstrap: str, tally: Tally) -> tuple[int, int]:
+async def count_in_log(bootstrap: str, admin: Admin, tally: Tally) -> tuple[int, int]:
     """Read the whole topic once more, outside of the group. Returns (acknowledged lines missing, lines stored twice)."""
     stored: Counter[int] = Counter()
     async with Consumer(bootstrap=bootstrap) as consumer:
         partitions = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
         consumer.assign(partitions)
         await consumer.seek_to_start()
-        ends = await consumer.end_offsets(partitions)
-        while any(consumer.position(partition) < end for partition, end in ends.items()):
+        ends = {place: found.offset for place, found in (await admin.list_offsets(TOPIC)).items()}
+        while [place for place, end in ends.items() if await consumer.position(place) < end]:
             for records in (await consumer.poll(timeout_ms=500)).values():
                 stored.update(int(dict(record.headers)[LINE_HEADER]) for record in records)
     missing = sum(1 for number in tally.acknowledged if number not in stored)
@@ -212,10 +248,11 @@ async def first_acknowledgement(bootstrap: str) -> None:
 async def run(arguments: argparse.Namespace, directory: Path, story: Story) -> int:
     source, lines = find_input(arguments.file)
     started = time.monotonic()
-    cluster = LocalCluster(directory, brokers=BROKERS, base_port=0)
-    cluster.start()
+    cluster = DemoCluster(directory)
     try:
-        await cluster.wait_until_ready()
+        ready = await until_async(cluster.is_ready, START_SECONDS)
+        if not ready:
+            raise SystemExit(f"the cluster did not start; see {directory}/*/broker.log")
         bootstrap = cluster.bootstrap
         async with Admin(bootstrap=bootstrap) as admin:
             configs = {"min.insync.replicas": "2"}
@@ -227,14 +264,14 @@ async def run(arguments: argparse.Namespace, directory: Path, story: Story) -> i
             )
             tally = Tally()
             await carry(lines, source, cluster, admin, tally, story)
-            missing, duplicated = await count_in_log(bootstrap, tally)
+            missing, duplicated = await count_in_log(bootstrap, admin, tally)
     finally:
         cluster.stop()
     return report(tally, missing, duplicated, up_to_ack_ms, len(lines))
 
 
 async def carry(
-    lines: list[bytes], source: str, cluster: LocalCluster, admin: Admin, tally: Tally, story: Story
+    lines: list[bytes], source: str, cluster: DemoCluster, admin: Admin, tally: Tally, story: Story
 ) -> None:
     """Stream the lines, read them in a group of two, and crash a broker half-way."""
     story.say(f"streaming {source} ({len(lines)} lines) into {TOPIC} with acks=all; two members of {GROUP} read")

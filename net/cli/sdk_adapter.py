@@ -3,26 +3,29 @@
 The client is imported when the first connection is opened, never before.
 """
 
-import importlib
+from __future__ import annotations
+
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from barnabas.log.topic_partition import TopicPartition
 
-from .exit_codes import CommandError
 from .sdk import AdminPort, ConsumedRecord, ConsumerPort, PartitionLag, ProducerPort
 
 if TYPE_CHECKING:
+    from barnabas.net.client.admin import Admin
     from barnabas.net.client.consumer import Consumer
-
-
-def _class(module: str, name: str) -> Any:
-    try:
-        return getattr(importlib.import_module(f"barnabas.net.client.{module}"), name)
-    except (ImportError, AttributeError) as error:
-        raise CommandError(f"the client cannot be loaded ({error}); install barnabas again") from error
+    from barnabas.net.protocol.responses import (
+        ConfigEntry,
+        CreateTopicResponse,
+        DescribeClusterResponse,
+        DescribeGroupResponse,
+        DescribeQuorumResponse,
+        ListedGroup,
+        TopicMetadata,
+    )
 
 
 class SdkConnector:
@@ -30,7 +33,9 @@ class SdkConnector:
 
     @asynccontextmanager
     async def admin(self, bootstrap: str) -> AsyncIterator[AdminPort]:
-        async with _class("admin", "Admin")(bootstrap=bootstrap) as admin:
+        from barnabas.net.client.admin import Admin
+
+        async with Admin(bootstrap) as admin:
             yield _Admin(admin)
 
     @asynccontextmanager
@@ -64,7 +69,7 @@ class SdkConnector:
             yield _Consumer(consumer)
 
 
-async def _seek_where_nothing_is_committed(consumer: "Consumer", partitions: list[TopicPartition], start: str) -> None:
+async def _seek_where_nothing_is_committed(consumer: Consumer, partitions: list[TopicPartition], start: str) -> None:
     """`-o N` and `-o @timestamp` of a group; `start` and `end` are reset policies, which the consumer knows itself."""
     if start in ("start", "end") or not partitions:
         return
@@ -78,7 +83,7 @@ async def _seek_where_nothing_is_committed(consumer: "Consumer", partitions: lis
 
 
 class _Consumer:
-    def __init__(self, consumer: "Consumer") -> None:
+    def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
 
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
@@ -98,22 +103,78 @@ class _Consumer:
 
 
 class _Admin:
-    """Most calls have the same name and the same shape on both sides; `__getattr__` passes them through."""
+    """The SDK's admin client under the names and shapes that the commands use."""
 
-    def __init__(self, admin: Any) -> None:
+    def __init__(self, admin: Admin) -> None:
         self._admin = admin
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._admin, name)
+    async def create_topic(
+        self, name: str, *, partitions: int, replication_factor: int, configs: Mapping[str, str], validate_only: bool
+    ) -> CreateTopicResponse:
+        return await self._admin.create_topic(
+            name,
+            partitions=partitions,
+            replication_factor=replication_factor,
+            configs=configs,
+            validate_only=validate_only,
+        )
+
+    async def list_topics(self) -> Sequence[TopicMetadata]:
+        return await self._admin.describe_topics()
+
+    async def describe_topic(self, name: str) -> TopicMetadata:
+        return await self._admin.describe_topic(name)
+
+    async def delete_topic(self, name: str) -> None:
+        await self._admin.delete_topic(name)
+
+    async def add_partitions(self, name: str, total_count: int) -> None:
+        await self._admin.add_partitions(name, total_count)
+
+    async def alter_config(self, resource_type: int, resource: str, changes: Mapping[str, str | None]) -> None:
+        await self._admin.alter_config(resource, changes, resource_type=resource_type)
+
+    async def describe_configs(self, resource_type: int, resource: str) -> Sequence[ConfigEntry]:
+        return await self._admin.describe_configs(resource, resource_type=resource_type)
+
+    async def elect_leader(self, topic: str, partition: int, target: int | None) -> None:
+        await self._admin.elect_leader(topic, partition, target=target)
+
+    async def assign_replicas(self, topic: str, partition: int, replicas: Sequence[int]) -> None:
+        await self._admin.assign_replicas(topic, partition, replicas)
+
+    async def shut_down_broker(self, node_id: int) -> None:
+        await self._admin.shut_down_broker(node_id)
+
+    async def describe_cluster(self) -> DescribeClusterResponse:
+        return await self._admin.describe_cluster()
+
+    async def describe_quorum(self) -> DescribeQuorumResponse:
+        return await self._admin.describe_quorum()
+
+    async def list_groups(self) -> Sequence[ListedGroup]:
+        return await self._admin.list_groups()
+
+    async def describe_group(self, group: str) -> DescribeGroupResponse:
+        return await self._admin.describe_group(group)
 
     async def group_offsets(self, group: str) -> Sequence[PartitionLag]:
         return [
             PartitionLag(
-                topic=item.topic,
-                partition=item.partition,
-                committed=item.committed,
+                topic=place.topic,
+                partition=place.partition,
+                committed=item.committed.offset,
                 log_start_offset=item.log_start_offset,
                 log_end_offset=item.log_end_offset,
             )
-            for item in await self._admin.group_offsets(group)
+            for place, item in sorted((await self._admin.group_offsets(group)).items())
         ]
+
+    async def reset_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        await self._admin.reset_offsets(group, offsets)
+
+    async def delete_group(self, group: str) -> None:
+        await self._admin.delete_group(group)
+
+    async def list_offsets(self, wanted: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
+        return {place: found.offset for place, found in (await self._admin.find_offsets(wanted)).items()}

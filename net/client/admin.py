@@ -1,4 +1,5 @@
-"""`Admin`: topics, configuration, the cluster, consumer groups. Each call is retried where that can help, within a timeout."""
+"""`Admin`: topics, configuration, the cluster, consumer groups. Each call is retried where that can help, within a
+timeout."""
 
 from collections.abc import Iterable, Mapping
 from random import Random
@@ -86,7 +87,8 @@ class Admin(GroupAdmin):
         assignment: Iterable[Iterable[int]] = (),
         validate_only: bool = False,
     ) -> CreateTopicResponse:
-        """Create a topic; -1 leaves a number to the cluster. `assignment` names the replicas of each partition instead."""
+        """Create a topic; -1 leaves a number to the cluster. `assignment` names the replicas of each partition
+        instead."""
         created: CreateTopicResponse = await self._controller(
             q.CreateTopicRequest(
                 name=name,
@@ -132,6 +134,19 @@ class Admin(GroupAdmin):
         count = await self._client.wait_for_topic(topic, timeout_ms=self._timeout_ms)
         times_ms = {TopicPartition(topic, number): timestamp_ms for number in range(count)}
         return await list_offsets(self._client, times_ms, timeout_ms=self._timeout_ms)
+
+    async def describe_topics(self, *, include_internal: bool = True) -> list[TopicMetadata]:
+        """All topics with their partitions, sorted by name."""
+        topics = (await self._metadata(None)).topics
+        return sorted((t for t in topics if include_internal or not t.internal), key=lambda topic: topic.name)
+
+    async def find_offsets(
+        self, timestamps_ms: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """Offsets of several partitions by time (or EARLIEST, LATEST), also of several topics."""
+        for topic in {partition.topic for partition in timestamps_ms}:
+            await self._client.wait_for_topic(topic, timeout_ms=self._timeout_ms)
+        return await list_offsets(self._client, dict(timestamps_ms), timeout_ms=self._timeout_ms)
 
     async def delete_records(self, topic: str, partition: int, *, before_offset: int = -1) -> int:
         """Delete all records before an offset (-1: all that are committed); returns the new start of the log."""

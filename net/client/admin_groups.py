@@ -32,7 +32,8 @@ class GroupAdmin:
     _timeout_ms: int
 
     async def list_groups(self) -> list[ListedGroup]:
-        """Ask every broker for the groups that it coordinates. Raises when one cannot be asked: no group is left out."""
+        """Ask every broker for the groups that it coordinates. Raises when one cannot be asked: no group is left
+        out."""
         await self._client.refresh()
         answers: list[ListGroupsResponse] = await asyncio.gather(
             *(self._ask_broker(node_id, q.ListGroupsRequest()) for node_id in self._client.metadata.brokers)

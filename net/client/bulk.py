@@ -25,7 +25,7 @@ class Intake(Protocol[T]):
     def queue_for(self, state: T, key: bytes | None, partition: int | None) -> PartitionQueue: ...
     def open_batch(self, queue: PartitionQueue, size_bytes: int = 0) -> Batch | None: ...
     def seal(self, state: T, queue: PartitionQueue) -> None: ...
-    async def ease(self, queue: PartitionQueue) -> None: ...
+    async def ease(self) -> None: ...
     async def wait_for_room(self) -> None: ...
 
 
@@ -63,7 +63,8 @@ async def _fill(
     values: Sequence[bytes],
     keys: Sequence[bytes | None] | None,
 ) -> list[tuple[Batch, int, int]]:
-    """Fill batch after batch, of one partition or (None) of the sticky ones; returns (batch, first index, count) of each."""
+    """Fill batch after batch, of one partition or (None) of the sticky ones; returns (batch, first index, count) of
+    each."""
     sizes = list(map(len, values))
     if keys is not None:
         sizes = [size + len(key or b"") for size, key in zip(sizes, keys, strict=True)]
@@ -87,7 +88,7 @@ async def _fill(
             start = end
         if start < len(values):
             intake.seal(state, queue)
-            await intake.ease(queue)
+            await intake.ease()
     return runs
 
 

@@ -1,7 +1,7 @@
 """`Client`: what producer, consumer and admin share: connections, metadata that stays fresh, and trying again.
 
-Each broker gets two connections, one for control and produce and one for fetches: a fetch answer of many megabytes must not
-stand in front of an acknowledgement.
+Each broker gets two connections, one for control and produce and one for fetches: a fetch answer of many megabytes
+must not stand in front of an acknowledgement.
 """
 
 import asyncio

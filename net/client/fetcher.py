@@ -1,4 +1,5 @@
-"""`Fetcher`: keeps a fetch under way to every leader that has something for us, ahead of the application, within bounds.
+"""`Fetcher`: keeps a fetch under way to every leader that has something for us, ahead of the application, within
+bounds.
 
 A partition is asked for as soon as there is room for it, whatever else is on its way to the same broker: so a partition
 without news, whose fetch waits at the broker, holds up nobody. No task per fetch: answers come as callbacks.

@@ -3,8 +3,8 @@
     JOINING --answered--> MEMBER --fenced--> JOINING (all partitions lost)
                             |--leave--> LEFT --rejoin--> JOINING
 
-The coordinator names the partitions that we should have; we first give up what is not among them (after a commit), say so in
-a heartbeat, and take the rest. What we own changes only by `revoked`, `adopted` and being fenced.
+The coordinator names the partitions that we should have; we first give up what is not among them (after a commit),
+say so in a heartbeat, and take the rest. What we own changes only by `revoked`, `adopted` and being fenced.
 """
 
 from collections.abc import Iterable

@@ -33,7 +33,8 @@ class GroupSession:
         idle_ms: Callable[[], int],
         max_poll_interval_ms: int,
     ) -> None:
-        """`on_change`: partitions come or go; the consumer deals with it when the application asks for records again."""
+        """`on_change`: partitions come or go; the consumer deals with it when the application asks for records
+        again."""
         self._client = client
         self.membership = membership
         self._on_change = on_change

@@ -1,8 +1,8 @@
 """What a client knows of the cluster: brokers, topics, and the leader of each partition with its epoch. Pure.
 
-Any broker may answer, so an answer may be older than the one before it: a leader is replaced only by one of an epoch that is
-not older (KIP-320), brokers and topics only by an answer whose metadata offset is not older. A topic that was deleted and made
-again begins anew, since its epochs do.
+Any broker may answer, so an answer may be older than the one before it: a leader is replaced only by one of an epoch
+that is not older (KIP-320), brokers and topics only by an answer whose metadata offset is not older. A topic that was
+deleted and made again begins anew, since its epochs do.
 """
 
 from collections.abc import Iterable

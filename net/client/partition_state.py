@@ -15,10 +15,10 @@ from operator import attrgetter, length_hint
 
 from barnabas.log.errors import CorruptRecordError
 from barnabas.log.record_batch import LENGTH, LENGTH_POSITION, LOG_OVERHEAD, BatchHeader, check_crc, read_header
-from barnabas.log.record_codec import decode_batch
+from barnabas.log.record_codec import Record, decode_batch
 from barnabas.log.topic_partition import TopicPartition
 
-from .records import ConsumerRecord, RecordColumns, record_maker
+from .records import ConsumerRecord, RecordColumns, record_class
 
 _FIELDS = attrgetter("offset", "timestamp", "key", "value", "headers")
 UNKNOWN = -1
@@ -63,7 +63,7 @@ class PartitionState:
 
     def __init__(self, partition: TopicPartition, *, max_bytes: int) -> None:
         self.partition = partition
-        self.make_record = record_maker(*partition)
+        self.make_record = record_class(*partition)
         self.max_bytes = max_bytes  # Asked for in one fetch; grows for a batch that is larger.
         self.position = UNKNOWN
         self.position_epoch = -1  # Leader epoch of the last batch handed out; committed with the position.
@@ -81,7 +81,7 @@ class PartitionState:
         self.buffered_bytes = 0
         self._chunks: deque[bytes] = deque()  # Whole batches, checked by length only.
         self._chunk_position = 0  # In the first chunk.
-        self._records: list[ConsumerRecord] = []  # Decoded and not handed out yet; all of one batch.
+        self._records: list[ConsumerRecord] = []  # Decoded and not handed out yet.
         self._records_end = UNKNOWN  # The offset behind the batch that was decoded last.
 
     # --- jumps -------------------------------------------------------------------------------------------------------
@@ -144,14 +144,25 @@ class PartitionState:
     # --- handing out -------------------------------------------------------------------------------------------------
 
     def take(self, max_records: int) -> list[ConsumerRecord]:
-        """Return up to so many records of the next batch, and move the position behind them. May be empty."""
-        records = self._records or self._decode_next()
+        """Return up to so many records, of several batches, and move the position behind them. May be empty.
+
+        Raises CorruptRecordError when the next batch is damaged; what comes before it is handed out first.
+        """
+        records, self._records = self._records, []
+        # One pause for all batches: each return to the collector costs a walk over everything new.
+        with paused_gc():
+            while len(records) < max_records and self._chunks:
+                try:
+                    records.extend(map(self.make_record, map(_FIELDS, self._next_raw())))
+                except CorruptRecordError:
+                    if not records:
+                        raise
+                    break
         if len(records) > max_records:
             self._records = records[max_records:]
-            records = records[:max_records]
+            del records[max_records:]
             self.position = records[-1].offset + 1
         else:
-            self._records = []
             self.position = max(self.position, self._records_end)
         return records
 
@@ -183,11 +194,7 @@ class PartitionState:
                 values=list(rows[3]),
             )
 
-    def _decode_next(self) -> list[ConsumerRecord]:
-        with paused_gc():
-            return list(map(self.make_record, map(_FIELDS, self._next_raw())))
-
-    def _next_raw(self) -> list[object]:
+    def _next_raw(self) -> list[Record]:
         """The records of the next batch from the position on. Moves the position behind the batch.
 
         Raises CorruptRecordError; the position then stays before the damaged batch.
@@ -200,12 +207,11 @@ class PartitionState:
         end = start + header.size_bytes
         if header.is_control or header.next_offset <= self.position:
             check_crc(chunk, header)
-            records: list[object] = []
+            records: list[Record] = []
         else:
-            found = decode_batch(chunk if end - start == len(chunk) else chunk[start:end])
+            records = decode_batch(chunk if end - start == len(chunk) else chunk[start:end])
             if header.base_offset < self.position:
-                found = [record for record in found if record.offset >= self.position]
-            records = list(found)
+                records = [record for record in records if record.offset >= self.position]
         self.position = self._records_end = max(self.position, header.next_offset)
         self.position_epoch = header.leader_epoch
         self.buffered_bytes -= header.size_bytes
@@ -217,7 +223,8 @@ class PartitionState:
 
 
 class Cursor:
-    """A batch that `async for` is walking through. How far it got is read off the iterator: nothing is counted per record."""
+    """A batch that `async for` is walking through. How far it got is read off the iterator: nothing is counted per
+    record."""
 
     __slots__ = ("_records", "iterator", "state")
 

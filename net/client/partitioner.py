@@ -1,4 +1,5 @@
-"""Which partition a record goes to: the one asked for, else murmur2 of its key as Kafka's, else the sticky one. Pure."""
+"""Which partition a record goes to: the one asked for, else murmur2 of its key as Kafka's, else the sticky one.
+Pure."""
 
 from collections.abc import Callable, Sequence
 

@@ -11,7 +11,8 @@ class Connection(Protocol):
     """One connection to one broker, as `net.rpc.RpcConnection`."""
 
     def send(self, request: Request, *, timeout_ms: int) -> asyncio.Future[Response]:
-        """Send in the order of the calls, without a task. An ErrorResponse is a result, a lost or late answer an exception.
+        """Send in the order of the calls, without a task. An ErrorResponse is a result, a lost or late answer an
+        exception.
 
         Raises NetworkError when the connection is closed, BufferExhaustedError when too much is in flight.
         """

@@ -1,4 +1,5 @@
-"""`PositionFinder`: where to begin reading, for partitions that have no position: the group's commit, else the reset policy."""
+"""`PositionFinder`: where to begin reading, for partitions that have no position: the group's commit, else the reset
+policy."""
 
 import asyncio
 import logging

@@ -1,15 +1,15 @@
 """Records that wait to be sent, as columns per partition. Pure.
 
-`Batch` takes records as long as it is open: an append to each column in use and nothing else. `PartitionQueue` keeps the
-batches of one partition in order, through failures too:
+`Batch` takes records as long as it is open: an append to each column in use and nothing else. `PartitionQueue` keeps
+the batches of one partition in order, through failures too:
 
     open --seal--> sealed[0..n] --take--> in_flight --acknowledge--> done
                         ^                     |--retry (back to the front, in order)
                                               |--refuse--> done, with an error
 
-One request of a partition is in flight at a time, with all the batches that fit into it. So a batch can never overtake one
-that failed before it, which no number of requests in flight could promise without the idempotent producer; and because a
-request grows with what has piled up meanwhile, it costs no throughput.
+One request of a partition is in flight at a time, with all the batches that fit into it. So a batch can never
+overtake one that failed before it, which no number of requests in flight could promise without the idempotent
+producer; and because a request grows with what has piled up meanwhile, it costs no throughput.
 """
 
 from collections import deque
@@ -23,8 +23,8 @@ from barnabas.log.topic_partition import TopicPartition
 from .errors import BarnabasError
 from .records import Headers, RecordMetadata
 
-# Length, attributes, timestamp and offset deltas, lengths of key and value, header count, as they usually are in a batch
-# of 64 KiB. An estimate: a batch may come out a little larger or smaller than `batch_size`.
+# Length, attributes, timestamp and offset deltas, lengths of key and value, header count, as they usually are in a
+# batch of 64 KiB. An estimate: a batch may come out a little larger or smaller than `batch_size`.
 RECORD_OVERHEAD = 12
 HEADER_OVERHEAD = 4
 
@@ -222,7 +222,8 @@ class PartitionQueue:
         self.failures += 1
 
     def refuse(self, error: BarnabasError) -> list[Batch]:
-        """The broker will never take what was in flight. Of several batches, one is to blame: they are sent again singly."""
+        """The broker will never take what was in flight. Of several batches, one is to blame: they are sent again
+        singly."""
         if len(self.in_flight) > 1:
             self.sends_singly = True
             self.retry()

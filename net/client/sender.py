@@ -1,7 +1,7 @@
 """`Sender`: takes sealed batches to the leaders of their partitions and deals with what comes back.
 
-Per broker one lane with a few requests in flight, each with the batches of all partitions that are ready. No task is made
-per request: answers come as callbacks. Tasks exist only to open connections.
+Per broker one lane with a few requests in flight, each with the batches of all partitions that are ready. No task is
+made per request: answers come as callbacks. Tasks exist only to open connections.
 """
 
 import asyncio
@@ -245,7 +245,7 @@ class Sender:
     # --- the end of a batch ------------------------------------------------------------------------------------------
 
     def _timeout_error(self, batch: Batch) -> BarnabasError:
-        outcome = "it may have been written" if batch.attempts else "it was never sent"
+        outcome = "they may have been written" if batch.attempts else "they were never sent"
         return DeliveryTimeoutError(
             f"{batch.record_count} records for {batch.partition} were not acknowledged within "
             f"{self._config.delivery_timeout_ms} ms; {outcome}"

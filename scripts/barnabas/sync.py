@@ -6,9 +6,9 @@
     with Consumer("orders", group="billing") as consumer:
         for record in consumer: ...
 
-All clients of a process share one event loop in one daemon thread. After a fork, the child starts a loop of its own; clients
-that the parent made cannot be used there and say so: make them anew in the child. Methods may be called from any thread, but
-a consumer from one at a time.
+All clients of a process share one event loop in one daemon thread. After a fork, the child starts a loop of its own;
+clients that the parent made cannot be used there and say so: make them anew in the child. Methods may be called from
+any thread, but a consumer from one at a time.
 """
 
 import asyncio

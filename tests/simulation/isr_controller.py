@@ -81,8 +81,9 @@ class ModelController:
         self.elect()
 
     def register(self, node_id: int, incarnation: int, lost_data: bool, now_s: float) -> tuple[int, int]:
-        """Returns the broker epoch and the metadata offset of the registration; a retry gets the same ones."""
-        if self.incarnations.get(node_id) != incarnation:
+        """Returns the broker epoch and the metadata offset of the registration; a retry gets the same ones. A late copy
+        of a dead incarnation's request is told apart by its number here (its connection would be dead as well)."""
+        if self.incarnations.get(node_id, 0) < incarnation:
             self.incarnations[node_id] = incarnation
             self.fence(node_id)
             if lost_data:

@@ -105,7 +105,7 @@ def test_listeners_have_names_and_advertised_ones_must_be_among_them() -> None:
         ("advertised.listeners", "OUTSIDE://h:1", "OUTSIDE is not one of listeners"),
         ("advertised.listeners", "0.0.0.0:9092", "name a host that clients can reach"),
         ("inter.broker.listener.name", "OUTSIDE", "no such listener"),
-        ("broker.heartbeat.interval.ms", "9000", "must be smaller than broker.session.timeout.ms=9000"),
+        ("broker.heartbeat.interval.ms", "9000", "must be smaller than broker.session.timeout.ms=3000"),
     ):
         with pytest.raises(InvalidConfigError, match=words):
             load(None, {**overrides, key: text}, {})

@@ -1,7 +1,7 @@
 """A cluster in memory that speaks values: scripted by tests, and served over real sockets by the load scripts.
 
-`script(api, function)` puts a function in front of the real behaviour: it gets (node_id, request) and returns a response, an
-exception to fail the future with, `HANG` (no answer ever), or None (behave as usual).
+`script(api, function)` puts a function in front of the real behaviour: it gets (node_id, request) and returns a
+response, an exception to fail the future with, `HANG` (no answer ever), or None (behave as usual).
 """
 
 import asyncio

@@ -1,0 +1,342 @@
+"""The producer against a scripted cluster, on virtual time."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from unit.net.client.fake_cluster import HANG, FakeCluster
+from unit.net.client.virtual_time import run
+
+from barnabas.log.errors import InvalidRecordError, NetworkError, NotEnoughReplicasError
+from barnabas.log.topic_partition import TopicPartition
+from barnabas.net.client.errors import (
+    BufferExhaustedError,
+    ClientClosedError,
+    DeliveryTimeoutError,
+    InvalidConfigError,
+    NoBrokersAvailableError,
+    RecordTooLargeError,
+    UnknownTopicOrPartitionError,
+)
+from barnabas.net.client.partitioner import partition_of_key
+from barnabas.net.client.producer import Producer
+from barnabas.net.protocol import responses as r
+from barnabas.net.protocol.api_keys import ApiKey
+from barnabas.net.protocol.requests import ProduceRequest
+
+T0 = TopicPartition("t", 0)
+
+
+def refusing(code: int) -> Any:
+    def script(node_id: int, request: ProduceRequest) -> r.ProduceResponse:
+        return r.ProduceResponse(
+            partitions=tuple(
+                r.ProducePartitionResponse(topic=item.topic, partition=item.partition, error=code)
+                for item in request.partitions
+            )
+        )
+
+    return script
+
+
+def test_a_record_is_acknowledged_with_its_place() -> None:
+    async def main() -> None:
+        cluster = FakeCluster(topics={"t": 1})
+        async with Producer(client=cluster.client()) as producer:
+            first = await (await producer.send("t", b"a", timestamp_ms=5))
+            second = await (await producer.send("t", b"b", key=b"k", headers=[("h", b"1"), ("n", None)]))
+        assert (first.topic, first.partition, first.offset, first.timestamp_ms) == ("t", 0, 0, 5)
+        assert second.offset == 1
+        assert cluster.logs[T0].values() == [b"a", b"b"]
+
+    run(main())
+
+
+def test_records_share_batches_and_keep_their_order() -> None:
+    async def main() -> None:
+        cluster = FakeCluster(topics={"t": 1})
+        values = [b"%d" % number for number in range(5000)]
+        async with Producer(client=cluster.client(), batch_size=4096) as producer:
+            handles = [await producer.send("t", value) for value in values]
+            offsets = [(await handle).offset for handle in handles]
+        assert cluster.logs[T0].values() == values
+        assert offsets == list(range(5000))
+        assert len(cluster.sent(ProduceRequest)) < 50
+
+    run(main())
+
+
+@pytest.mark.parametrize("failing", [1, 2, 3, 5])
+def test_a_retriable_failure_keeps_the_order(failing: int) -> None:
+    """Whichever requests fail, whatever had been sealed behind them waits its turn."""
+
+    async def main() -> None:
+        cluster = FakeCluster(topics={"t": 1})
+        behave = [lambda *_: None] * failing
+        cluster.script(ApiKey.PRODUCE, *behave, refusing(19), refusing(19), lambda *_: NetworkError("lost"))
+        values = [b"%04d" % number for number in range(3000)]
+        async with Producer(client=cluster.client(), batch_size=512) as producer:
+            for value in values:
+                await producer.send("t", value)
+            await producer.flush()
+        assert cluster.logs[T0].values() == values
+
+    run(main())
+
+
+def test_the_leader_moves_and_the_hint_is_followed_at_once() -> None:
+    async def main() -> None:
+        cluster = FakeCluster(brokers=2, topics={"t": 1})
+        loop = asyncio.get_running_loop()
+        async with Producer(client=cluster.client()) as producer:
+            await (await producer.send("t", b"a"))
+            cluster.move_leader(T0, 1)
+            begin = loop.time()
+            metadata = await (await producer.send("t", b"b"))
+            assert loop.time() - begin < 0.02  # No back-off.
+        assert metadata.offset == 1
+        assert [node for node, request in cluster.requests if isinstance(request, ProduceRequest)] == [0, 0, 1]
+
+    run(main())
+
+
+def test_a_lost_connection_is_opened_again() -> None:
+    async def main() -> None:
+        cluster = FakeCluster(topics={"t": 1})
+        cluster.script(ApiKey.PRODUCE, lambda *_: HANG)
+        async with Producer(client=cluster.client()) as producer:
+            handle = await producer.send("t", b"a")
+            await asyncio.sleep(0.1)
+            cluster.drop_connections()
+            assert (await handle).offset == 0
+
+    run(main())
+
+
+def test_delivery_times_out_and_nothing_is_silent() -> None:
+    async def main() -> None:
+        cluster = FakeCluster(topics={"t": 1})
+        cluster.script(ApiKey.PRODUCE, refusing(19), forever=True)
+        seen: list[tuple[type, int]] = []
+        producer = Producer(
+            client=cluster.client(),
+            request_timeout_ms=1000,
+            delivery_timeout_ms=2000,
+            on_error=lambda error, partition, count: seen.append((type(error), count)),
+        )
+        async with producer:
+            handle = await producer.send("t", b"a")
+            await producer.send("t", b"b")
+            begin = asyncio.get_running_loop().time()
+            with pytest.raises(DeliveryTimeoutError, match="may have been written"):
+                await handle
+            assert 1.9 < asyncio.get_running_loop().time() - begin < 4
+        assert seen == [(DeliveryTimeoutError, 2)]
+
+    run(main())
+
+
+def test_delivery_times_out_without_a_leader() -> None:
+    async def main() -> None:
+        cluster = FakeCluster(topics={"t": 1})
+        async with Producer(client=cluster.client(), request_timeout_ms=1000, delivery_timeout_ms=2000) as producer:
+            await producer.prepare("t")
+            cluster.move_leader(T0, -1)
+            producer._client.metadata.forget_leader(T0, node_id=0)
+            with pytest.raises(DeliveryTimeoutError, match="never sent"):
+                await (await producer.send("t", b"a"))
+
+    run(main())
+
+
+def test_a_refusal_for_good_hits_only_the_batch_to_blame() -> None:
+    async def main() -> None:
+        cluster = FakeCluster(topics={"t": 1})
+
+        def script(node_id: int, request: ProduceRequest) -> Any:
+            return refusing(87)(node_id, request) if b"bad" in bytes(request.partitions[0].records) else None
+
+        cluster.script(ApiKey.PRODUCE, script, forever=True)
+        async with Producer(client=cluster.client(), batch_size=256) as producer:
+            handles = [await producer.send("t", value + bytes(150)) for value in (b"a", b"b", b"bad", b"c", b"d")]
+            outcomes = await asyncio.gather(*handles, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes].count(InvalidRecordError) == 1
+        assert isinstance(outcomes[2], InvalidRecordError)
+        assert [value[:1] for value in cluster.logs[T0].values() if value] == [b"a", b"b", b"c", b"d"]
+
+    run(main())
+
+
+def test_a_full_buffer_blocks_and_then_refuses() -> None:
+    async def main() -> None:
+        cluster = FakeCluster(topics={"t": 1})
+        cluster.script(ApiKey.PRODUCE, lambda *_: HANG, forever=True)
+        producer = Producer(client=cluster.client(), batch_size=1024, buffer_memory=4096, max_block_ms=500)
+        await producer.start()
+        await producer.prepare("t")
+        with pytest.raises(BufferExhaustedError, match="4096"):
+            for _ in range(100):
+                producer.send_nowait("t", bytes(500))
+        begin = asyncio.get_running_loop().time()
+        with pytest.raises(BufferExhaustedError):
+            await producer.send("t", bytes(500))
+        assert asyncio.get_running_loop().time() - begin == pytest.approx(0.5, abs=0.01)
+        await producer.close(timeout_ms=100)
+
+    run(main())
+
+
+def test_all_buffer_memory_comes_back() -> None:
+    async def main() -> None:
+        cluster = FakeCluster(topics={"t": 3})
+        async with Producer(client=cluster.client(), batch_size=1024, buffer_memory=8192) as producer:
+            for number in range(500):
+                await producer.send("t", bytes(number % 300), key=None if number % 3 else b"%d" % number)
+            await producer.send_many("t", [bytes(100)] * 500)
+            await producer.flush()
+            assert producer._reserved_bytes == 0
+
+    run(main())
+
+
+def test_close_flushes_and_fails_what_cannot_leave() -> None:
+    async def main() -> None:
+        cluster = FakeCluster(topics={"t": 1})
+        async with Producer(client=cluster.client(), linger_ms=5000) as producer:
+            handle = await producer.send("t", b"a")
+        assert handle.result().offset == 0
+        cluster.script(ApiKey.PRODUCE, lambda *_: HANG, forever=True)
+        producer = Producer(client=cluster.client())
+        await producer.start()
+        handle = await producer.send("t", b"b")
+        await producer.close(timeout_ms=50)
+        with pytest.raises(ClientClosedError):
+            await handle
+        with pytest.raises(ClientClosedError):
+            await producer.send("t", b"c")
+
+    run(main())
+
+
+def test_lingering() -> None:
+    async def main() -> None:
+        cluster = FakeCluster(topics={"t": 1})
+        async with Producer(client=cluster.client(), linger_ms=50) as producer:
+            begin = asyncio.get_running_loop().time()
+            await (await producer.send("t", b"a"))
+            assert 0.04 < asyncio.get_running_loop().time() - begin < 0.06
+        async with Producer(client=cluster.client()) as producer:
+            begin = asyncio.get_running_loop().time()
+            await (await producer.send("t", b"a"))
+            assert asyncio.get_running_loop().time() - begin < 0.01
+
+    run(main())
+
+
+def test_send_many_keeps_handles_in_the_order_of_values() -> None:
+    async def main() -> None:
+        cluster = FakeCluster(topics={"t": 4, "u": 1})
+        values = [b"%d" % number for number in range(2000)]
+        keys = [b"k%d" % (number % 13) for number in range(2000)]
+        async with Producer(client=cluster.client(), batch_size=2048) as producer:
+            handles = await producer.send_many("t", values, keys)
+            places = await handles
+            plain = await (await producer.send_many("u", values))
+        for key, value, place in zip(keys, values, places, strict=True):
+            assert place.partition == partition_of_key(key, 4)
+            assert cluster.logs[TopicPartition("t", place.partition)].values()[place.offset] == value
+        assert [place.offset for place in plain] == list(range(2000))
+        assert handles[3].result() == places[3]
+
+    run(main())
+
+
+def test_an_unknown_topic_is_created_or_reported() -> None:
+    async def main() -> None:
+        cluster = FakeCluster()
+        async with Producer(client=cluster.client(), max_block_ms=300) as producer:
+            with pytest.raises(UnknownTopicOrPartitionError, match="prepare"):
+                producer.send_nowait("new", b"a")
+            assert (await (await producer.send("new", b"a"))).offset == 0
+            cluster.script(
+                ApiKey.METADATA,
+                lambda node, request: r.MetadataResponse(
+                    cluster_id="fake", controller_id=0, offset=9, brokers=(), topics=()
+                ),
+                forever=True,
+            )
+            with pytest.raises(UnknownTopicOrPartitionError):
+                await producer.send("other", b"a")
+
+    run(main())
+
+
+def test_wrong_types_and_sizes_name_the_cure() -> None:
+    async def main() -> None:
+        cluster = FakeCluster(topics={"t": 1})
+        async with Producer(client=cluster.client()) as producer:
+            with pytest.raises(TypeError, match=r"value\.encode\(\)"):
+                await producer.send("t", "text")  # type: ignore[arg-type]
+            with pytest.raises(TypeError, match=r"key\.encode\(\)"):
+                await producer.send("t", b"", key="text")  # type: ignore[arg-type]
+            with pytest.raises(TypeError):
+                await producer.send_many("t", ["text"])  # type: ignore[list-item]
+            with pytest.raises(RecordTooLargeError):
+                await producer.send("t", bytes(2 << 20))
+            with pytest.raises(RecordTooLargeError):
+                await producer.send_many("t", [bytes(2 << 20)])
+            large = await (await producer.send("t", bytes(500_000)))
+            assert large.offset == 0
+
+    run(main())
+    for options in ({"acks": 2}, {"compression": "rar"}, {"batch_size": 1}, {"buffer_memory": 10}):
+        with pytest.raises(InvalidConfigError):
+            Producer(**options)  # type: ignore[arg-type]
+
+
+def test_acks_0_does_not_wait() -> None:
+    async def main() -> None:
+        cluster = FakeCluster(topics={"t": 1})
+        async with Producer(client=cluster.client(), acks=0) as producer:
+            assert (await (await producer.send("t", b"a"))).offset == -1
+        assert cluster.logs[T0].values() == [b"a"]
+
+    run(main())
+
+
+def test_no_broker_answers() -> None:
+    async def main() -> None:
+        cluster = FakeCluster()
+        cluster.down.add(0)
+        with pytest.raises(NoBrokersAvailableError, match=r"fake:9000.*refused"):
+            await Producer(client=cluster.client()).start()
+
+    run(main())
+
+
+def test_keyless_records_are_spread_and_avoid_partitions_without_a_leader() -> None:
+    async def main() -> None:
+        cluster = FakeCluster(topics={"t": 4})
+        cluster.move_leader(TopicPartition("t", 2), -1)
+        async with Producer(client=cluster.client()) as producer:
+            for _ in range(60):
+                await (await producer.send("t", b"x"))
+        counts = [len(cluster.logs[TopicPartition("t", number)].values()) for number in range(4)]
+        assert counts[2] == 0
+        assert min(counts[0], counts[1], counts[3]) > 5
+
+    run(main())
+
+
+def test_a_waiter_who_is_cancelled_cancels_nobody_else() -> None:
+    async def main() -> None:
+        cluster = FakeCluster(topics={"t": 1})
+        cluster.script(ApiKey.PRODUCE, lambda *_: NotEnoughReplicasError("wait"))
+        async with Producer(client=cluster.client()) as producer:
+            handle = await producer.send("t", b"a")
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.001):
+                    await handle
+            assert (await handle).offset == 0
+
+    run(main())

@@ -75,6 +75,11 @@ class LogManager:
         """True after a stop of the machine without a clean stop of the broker: acknowledged writes may be gone."""
         return any(folder.may_have_lost_writes for folder in self.folders)
 
+    def loss_was_told(self) -> None:
+        """The cluster knows of it. Raises StorageError."""
+        for folder in self.folders:
+            folder.loss_was_told()
+
     @property
     def logs(self) -> Mapping[TopicPartition, PartitionLog]:
         return self._logs

@@ -19,7 +19,7 @@ from barnabas.kraft.metadata_node import MetadataPublication
 from barnabas.kraft.records import Record
 from barnabas.kraft.requests import RegisterBroker
 from barnabas.log.config import LogConfig
-from barnabas.log.errors import BarnabasError
+from barnabas.log.errors import BarnabasError, StorageError
 from barnabas.log.files import Files
 from barnabas.log.log_manager import LogManager, new_directory_id
 from barnabas.log.replication.effects import StartFetching, StopFetching, StorageFailed
@@ -216,11 +216,18 @@ class Broker:
             controller=self.controller,
             metadata=self.metadata,
             clock=self.ports.clock,
-            registered=self.replication.registered,
+            registered=self._registered,
             heartbeat_interval_ms=config.broker_heartbeat_interval_ms,
             session_timeout_ms=config.broker_session_timeout_ms,
             fatal=self.ports.fatal,
         )
+
+    def _registered(self, broker_epoch: int) -> None:
+        self.replication.registered(broker_epoch)
+        try:
+            self.logs.loss_was_told()
+        except StorageError as error:
+            logger.warning("node=%d will report its lost writes again at its next start: %s", self.node_id, error)
 
     def advertised(self) -> tuple[Endpoint, ...]:
         """Where others reach this broker: what is advertised, else where it really listens."""

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 from barnabas.kraft.raft_config import SnapshotPolicy
-from barnabas.log.errors import BarnabasError
+from barnabas.log.errors import BarnabasError, StorageError
 from barnabas.net.broker import Broker
 
 from .checkers.clients import ClientChecker
@@ -277,7 +277,7 @@ class _LogLines(logging.Handler):
             line(f"{self._history.loop.time():.6f} LOG {record.levelname} {record.name}: {record.getMessage()}")
         if record.exc_info is not None and record.exc_info[1] is not None:
             error = record.exc_info[1]
-            if not isinstance(error, (ProcessDied, Violation)):
+            if not isinstance(error, (ProcessDied, Violation, StorageError)):  # a full disk may be told with its traceback
                 self._history.violations.append(f"{record.getMessage()}: {error!r} ({_where(error)})")
 
 

@@ -203,10 +203,14 @@ class SimulatedTransport(asyncio.Transport):
     ) -> asyncio.BaseProtocol | None:
         """The protocol is made, and lives, in its own process. One that is stopped takes the connection later."""
         self._context = context
+        if self._is_lost:
+            return None
         if self._stopped_until() is not None and not late:
             self._later(lambda: self.start(factory, context, late=True))
             return None
         self._protocol = call_in(context, factory)
+        if self._protocol is None:
+            return None  # its process died while it was stopped
         call_in(context, self._protocol.connection_made, self)
         protocol: asyncio.BaseProtocol = self._protocol
         return protocol
@@ -217,8 +221,9 @@ class SimulatedTransport(asyncio.Transport):
         return owner.stalled_until if owner is not None and owner.stalled_until > self._world.loop.time() else None
 
     def _later(self, work: Callable[[], object]) -> None:
-        until = self._stopped_until()
-        self._world.loop.call_at(until if until is not None else self._world.loop.time(), work, context=NOBODY)
+        """When the process goes on, or (it has just done so, and takes up its connections) right after this moment."""
+        until = self._stopped_until() or self._world.loop.time() + 1e-6
+        self._world.loop.call_at(until, work, context=NOBODY)
 
     # --- asyncio.Transport -------------------------------------------------------------------------------------------
 
@@ -363,7 +368,7 @@ class SimulatedTransport(asyncio.Transport):
         self._deliver()
 
     def _deliver(self) -> None:
-        if self._arrived and self._stopped_until() is not None:
+        if self._arrived and not self._is_lost and (self._protocol is None or self._stopped_until() is not None):
             self._later(self._deliver)
             return
         while self._arrived and not self._reader_is_paused and not self._is_lost:

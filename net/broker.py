@@ -224,6 +224,7 @@ class Broker:
 
     def _registered(self, broker_epoch: int) -> None:
         self.replication.registered(broker_epoch)
+        self.groups.registered(broker_epoch)
         try:
             self.logs.loss_was_told()
         except StorageError as error:

@@ -19,9 +19,9 @@ from barnabas.kraft.metadata_node import MetadataPublication
 from barnabas.kraft.records import Record
 from barnabas.kraft.requests import RegisterBroker
 from barnabas.log.config import LogConfig
-from barnabas.log.errors import BarnabasError
+from barnabas.log.errors import BarnabasError, StorageError
 from barnabas.log.files import Files
-from barnabas.log.log_manager import LogManager
+from barnabas.log.log_manager import LogManager, new_directory_id
 from barnabas.log.replication.effects import StartFetching, StopFetching, StorageFailed
 from barnabas.log.replication.replica_manager import ReplicaManager
 
@@ -82,6 +82,7 @@ class Broker:
             config.data_folders(),
             node_id=config.node_id,
             defaults=LogConfig.from_map(config.topic_defaults()),
+            new_directory_id=lambda: new_directory_id(ports.rng.randbytes(16)),
         )
         self.pool = RpcPool(ports.network, client_id=client_id_of(config.node_id), random=ports.rng)
 
@@ -215,11 +216,19 @@ class Broker:
             controller=self.controller,
             metadata=self.metadata,
             clock=self.ports.clock,
-            registered=self.replication.registered,
+            registered=self._registered,
             heartbeat_interval_ms=config.broker_heartbeat_interval_ms,
             session_timeout_ms=config.broker_session_timeout_ms,
             fatal=self.ports.fatal,
         )
+
+    def _registered(self, broker_epoch: int) -> None:
+        self.replication.registered(broker_epoch)
+        self.groups.registered(broker_epoch)
+        try:
+            self.logs.loss_was_told()
+        except StorageError as error:
+            logger.warning("node=%d will report its lost writes again at its next start: %s", self.node_id, error)
 
     def advertised(self) -> tuple[Endpoint, ...]:
         """Where others reach this broker: what is advertised, else where it really listens."""

@@ -1,7 +1,9 @@
 """One entry of `log.dirs`: its lock, its identity, its checkpoint files, and how its last broker stopped.
 
 Clean-shutdown marker: written last, removed when the folder is opened. A missing marker alone is a killed process,
-whose writes the kernel kept; with another boot id the machine went down, and what was not flushed may be gone.
+whose writes the kernel kept; with another boot id the machine went down, and what was not flushed may be gone. Until the
+cluster was told of that (`loss_was_reported`) the old boot id and the missing marker stay as they are: a start that fails
+half-way must not make the next one forget it.
 """
 
 from collections.abc import Mapping
@@ -50,7 +52,7 @@ class LogFolder:
         known = checkpoint.read_properties(self._files, boot_path).get("boot.id")
         self.was_stopped_cleanly = self._files.exists(marker)
         self.may_have_lost_writes = not self.was_stopped_cleanly and known is not None and known != boot_id
-        if known != boot_id:
+        if known != boot_id and not self.may_have_lost_writes:
             checkpoint.write_properties(self._files, boot_path, {"boot.id": boot_id})
         if self.was_stopped_cleanly:
             self._files.remove(marker)
@@ -82,8 +84,17 @@ class LogFolder:
     def write_offsets(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
         checkpoint.write_offsets(self._files, f"{self.path}/{name}", offsets)
 
+    def loss_was_reported(self) -> None:
+        """The cluster has been told that writes may be gone: the next start need not say it again."""
+        if self.may_have_lost_writes:
+            self.may_have_lost_writes = False
+            boot_path = f"{self.path}/{BOOT_ID_FILE}"
+            checkpoint.write_properties(self._files, boot_path, {"boot.id": self._files.boot_id()})
+
     def mark_clean(self) -> None:
-        """The last write of a clean stop."""
+        """The last write of a clean stop. Nothing is clean while a loss has not been reported."""
+        if self.may_have_lost_writes:
+            return
         self._files.write_atomically(f"{self.path}/{CLEAN_SHUTDOWN_FILE}", self._files.boot_id().encode())
 
     def close(self) -> None:

@@ -88,10 +88,20 @@ class Broker:
     # --- start --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Raises StorageError, OSError (a port), InconsistentClusterIdError; on success requests are served."""
+        """Raises StorageError, OSError (a port), InconsistentClusterIdError; on success requests are served.
+
+        When it fails, whatever had been started is closed again, and the data folders are unlocked.
+        """
+        try:
+            self._build()
+            await self._start()
+        except BaseException:
+            await self._close()
+            raise
+
+    async def _start(self) -> None:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, lambda: self.logs.load(now_ms=self.ports.clock.wall_ms()))
-        self._build()
         await self._listen()
         self.metadata.subscribe(self._published)
         await self.metadata.start()
@@ -215,11 +225,15 @@ class Broker:
             controller=self.controller,
             metadata=self.metadata,
             clock=self.ports.clock,
-            registered=self.replication.registered,
+            registered=self._registered,
             heartbeat_interval_ms=config.broker_heartbeat_interval_ms,
             session_timeout_ms=config.broker_session_timeout_ms,
             fatal=self.ports.fatal,
         )
+
+    def _registered(self, broker_epoch: int) -> None:
+        self.logs.loss_was_reported()
+        self.replication.registered(broker_epoch)
 
     def advertised(self) -> tuple[Endpoint, ...]:
         """Where others reach this broker: what is advertised, else where it really listens."""
@@ -295,7 +309,7 @@ class Broker:
         return self.lifecycle.unfenced.is_set() and self.metadata.leadership.leader_id is not None
 
     async def stop(self, *, controlled: bool = True) -> None:
-        """Leave the cluster in good order; bounded by `controlled.shutdown.timeout.ms`."""
+        """Leave the cluster in good order; bounded by `controlled.shutdown.timeout.ms`. Only after a `start` that succeeded."""
         if controlled and self.config.controlled_shutdown_enable and self.lifecycle.unfenced.is_set():
             self.lifecycle.begin_controlled_shutdown()
             try:
@@ -303,6 +317,11 @@ class Broker:
                 await asyncio.wait_for(self.lifecycle.may_shut_down.wait(), timeout_s)
             except TimeoutError:
                 logger.warning("node=%d stops with leaderships that nobody could take over", self.node_id)
+        await self._close()
+        logger.info("stopped node=%d", self.node_id)
+
+    async def _close(self) -> None:
+        """End whatever has been started, in the order in which nothing misses what is gone already."""
         await asyncio.gather(*(server.close() for server in self.servers.values()))
         for task in self._tasks:
             task.cancel()
@@ -319,4 +338,3 @@ class Broker:
             self.logs.close()
         except BarnabasError as error:
             logger.error("the logs could not be closed cleanly: %s", error)
-        logger.info("stopped node=%d", self.node_id)

@@ -7,6 +7,7 @@ heartbeats, proposals and fetches, so that nothing an earlier incarnation said c
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from barnabas.kraft.requests import BrokerHeartbeat, HeartbeatAnswer, RegisterBroker, Registered
 from barnabas.log.errors import (
@@ -84,6 +85,7 @@ class BrokerLifecycle:
                 await self._pause(UNFENCING_HEARTBEAT_INTERVAL_MS)
         assert isinstance(answer, Registered)
         self.broker_epoch = answer.broker_epoch
+        self._registration = replace(self._registration, lost_unflushed_data=False)  # it is told once
         self._registered(answer.broker_epoch)
         logger.info("registered node=%d broker_epoch=%d", self._registration.node_id, self.broker_epoch)
 

@@ -149,7 +149,9 @@ def new_topic_id(rng: random.Random) -> str:
 def _checked_topic_id(view: MetadataDelta, topic_id: str) -> str:
     """It becomes part of the names of folders, so nothing but what `new_topic_id` makes is taken."""
     if _TOPIC_ID.fullmatch(topic_id) is None or view.topic_name(topic_id) is not None:
-        raise InvalidRequestError(f"{topic_id!r} cannot be the id of a new topic: 32 hexadecimal digits that no topic has")
+        raise InvalidRequestError(
+            f"{topic_id!r} cannot be the id of a new topic: 32 hexadecimal digits that no topic has"
+        )
     return topic_id
 
 

@@ -122,6 +122,7 @@ class Broker:
             clock=ports.clock,
             rng=ports.rng,
             listener=config.inter_broker_listener(),
+            attempt_timeout_ms=config.controller_quorum_request_timeout_ms,
         )
         self.liveness = LivenessWatch(
             node_id=self.node_id,
@@ -165,6 +166,7 @@ class Broker:
             controller=self.controller,
             replication=self.replication,
             groups=self.groups,
+            rng=ports.rng,
         )
         self.dispatcher = Dispatcher(build_handlers(self.services, shut_down=self.shutdown_requested.set))
 

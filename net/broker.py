@@ -89,10 +89,20 @@ class Broker:
     # --- start --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Raises StorageError, OSError (a port), InconsistentClusterIdError; on success requests are served."""
+        """Raises StorageError, OSError (a port), InconsistentClusterIdError; on success requests are served.
+
+        When it fails, whatever had been started is closed again, and the data folders are unlocked.
+        """
+        try:
+            self._build()
+            await self._start()
+        except BaseException:
+            await self._close()
+            raise
+
+    async def _start(self) -> None:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, lambda: self.logs.load(now_ms=self.ports.clock.wall_ms()))
-        self._build()
         await self._listen()
         self.metadata.subscribe(self._published)
         await self.metadata.start()
@@ -113,6 +123,7 @@ class Broker:
             clock=ports.clock,
             rng=ports.rng,
             listener=config.inter_broker_listener(),
+            attempt_timeout_ms=config.controller_quorum_request_timeout_ms,
         )
         self.liveness = LivenessWatch(
             node_id=self.node_id,
@@ -156,6 +167,7 @@ class Broker:
             controller=self.controller,
             replication=self.replication,
             groups=self.groups,
+            rng=ports.rng,
         )
         self.dispatcher = Dispatcher(build_handlers(self.services, shut_down=self.shutdown_requested.set))
 
@@ -304,7 +316,7 @@ class Broker:
         return self.lifecycle.unfenced.is_set() and self.metadata.leadership.leader_id is not None
 
     async def stop(self, *, controlled: bool = True) -> None:
-        """Leave the cluster in good order; bounded by `controlled.shutdown.timeout.ms`."""
+        """Leave the cluster in good order; bounded by `controlled.shutdown.timeout.ms`. Only after a `start` that succeeded."""
         if controlled and self.config.controlled_shutdown_enable and self.lifecycle.unfenced.is_set():
             self.lifecycle.begin_controlled_shutdown()
             try:
@@ -312,6 +324,11 @@ class Broker:
                 await asyncio.wait_for(self.lifecycle.may_shut_down.wait(), timeout_s)
             except TimeoutError:
                 logger.warning("node=%d stops with leaderships that nobody could take over", self.node_id)
+        await self._close()
+        logger.info("stopped node=%d", self.node_id)
+
+    async def _close(self) -> None:
+        """End whatever has been started, in the order in which nothing misses what is gone already."""
         await asyncio.gather(*(server.close() for server in self.servers.values()))
         for task in self._tasks:
             task.cancel()
@@ -328,4 +345,3 @@ class Broker:
             self.logs.close()
         except BarnabasError as error:
             logger.error("the logs could not be closed cleanly: %s", error)
-        logger.info("stopped node=%d", self.node_id)

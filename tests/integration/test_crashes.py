@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 
 import pytest
-from barnabas import Admin, Consumer, Producer, TopicPartition
-from barnabas.log.errors import NotEnoughReplicasError
-
 from integration.cluster import Cluster, full_isr, partitions_of, until
 from integration.load import Load, read_all, send
+
+from barnabas import Admin, Consumer, Producer, TopicPartition
+from barnabas.log.errors import NotEnoughReplicasError
 
 TOPIC = "orders"
 PARTITIONS = 3

@@ -21,7 +21,8 @@ logger = logging.getLogger("barnabas.lifecycle")
 
 BROKER_CLIENT_PREFIX = "broker-"
 KNOCK_TIMEOUT_S = 0.5
-KNOCKS = 3  # a port may be refused for a moment while a listener restarts its accept loop
+KNOCKS = 3  # refused in a row: a port may be refused for a moment while a listener restarts its accept loop
+MAX_KNOCKS = 12  # a process that is being killed closes its connections before its listener, so the first may be taken
 KNOCK_INTERVAL_S = 0.02
 MAX_KNOCKING = 64  # brokers that are looked at at a time
 
@@ -74,16 +75,23 @@ class LivenessWatch:
         task.add_done_callback(lambda _: self._tasks.pop(node_id, None))
 
     async def _fence_if_gone(self, broker: BrokerImage) -> None:
-        for _ in range(KNOCKS):
-            if not await self._is_refused(broker):
-                return
-            await asyncio.sleep(KNOCK_INTERVAL_S)
+        if not await self._is_gone(broker):
+            return
         logger.warning("broker=%d is gone, its port refuses connections: fencing it", broker.node_id)
         request = FenceBroker(node_id=broker.node_id, broker_epoch=broker.broker_epoch)
         try:
             await self._metadata.source.submit(request)
         except BarnabasError as error:
             logger.info("fencing broker=%d was not possible: %s", broker.node_id, error)
+
+    async def _is_gone(self, broker: BrokerImage) -> bool:
+        refused = 0
+        for _ in range(MAX_KNOCKS):
+            refused = refused + 1 if await self._is_refused(broker) else 0
+            if refused == KNOCKS:
+                return True
+            await asyncio.sleep(KNOCK_INTERVAL_S)
+        return False
 
     async def _is_refused(self, broker: BrokerImage) -> bool:
         endpoint = broker.endpoint(self._listener)

@@ -96,9 +96,7 @@ class Sender:
         """Fail what has been waiting for longer than the delivery timeout."""
         reason = f"; the last attempt: {queue.last_error.message}" if queue.last_error is not None else ""
         self._report(
-            queue.expire(
-                now_ms - self._config.delivery_timeout_ms, lambda batch: self._timeout_error(batch, reason)
-            )
+            queue.expire(now_ms - self._config.delivery_timeout_ms, lambda batch: self._timeout_error(batch, reason))
         )
 
     def abandon(self, queue: PartitionQueue, error: BarnabasError) -> None:

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 
 import pytest
-from barnabas import Admin, Consumer, Producer, TopicPartition
-from barnabas.net.client.errors import DeliveryTimeoutError
-
 from integration.cluster import Cluster, full_isr, partitions_of, until
 from integration.load import Load, read_all, send
+
+from barnabas import Admin, Consumer, Producer, TopicPartition
+from barnabas.net.client.errors import DeliveryTimeoutError
 
 TOPIC = "orders"
 PARTITIONS = 3
@@ -154,7 +154,9 @@ async def test_min_insync_replicas_refuses_before_anything_is_appended(new_clust
         ) as producer:
             handle = await producer.send(TOPIC, b"refused", partition=0)
             # It is retried until its time is over; the error then tells why it was refused.
-            with pytest.raises(DeliveryTimeoutError, match=r"1 in-sync replicas where min\.insync\.replicas asks for 2"):
+            with pytest.raises(
+                DeliveryTimeoutError, match=r"1 in-sync replicas where min\.insync\.replicas asks for 2"
+            ):
                 await handle
         ends = await admin.list_offsets(TOPIC)
         assert [item.offset for item in ends.values()] == [1]

@@ -151,8 +151,17 @@ class History:
         await self._check_groups()
         self.loop.note("QUIET")
         await self.workload.stop()
-        await self._require(self._all_in_sync, SETTLE_S, "not every replica was in sync at the end")
-        await self._require(self._ends_agree, SETTLE_S, "the replicas' logs did not become equal")
+        await self._compare("at the end")
+        if self.rng.random() < 0.4:
+            for node in self.cluster.nodes:
+                self.cluster.kill(node.node_id)
+            self.faults.restart_dead()
+            await self._require(self._is_up, SETTLE_S, "the cluster did not come back after kill -9 of everything")
+            await self._compare("after kill -9 of everything")
+
+    async def _compare(self, when: str) -> None:
+        await self._require(self._all_in_sync, SETTLE_S, f"not every replica was in sync {when}")
+        await self._require(self._ends_agree, SETTLE_S, f"the replicas' logs did not become equal {when}")
         self._compare_logs()
 
     def _all_in_sync(self) -> bool:

@@ -78,6 +78,7 @@ class Broker:
         self.admin_endpoint: Endpoint | None = None
         self.shutdown_requested = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        self._is_started = False
         self.servers: dict[str, Server] = {}
         self.logs = LogManager(
             ports.files,
@@ -103,6 +104,7 @@ class Broker:
         self._run(self.log_service.run())
         self._run(self._expire_requests())
         self._run(self._check_isr())
+        self._is_started = True
 
     def _build(self) -> None:
         config, ports = self.config, self.ports
@@ -317,7 +319,11 @@ class Broker:
         return True
 
     async def stop(self, *, controlled: bool = True) -> None:
-        """Leave the cluster in good order; bounded by `controlled.shutdown.timeout.ms`."""
+        """Leave the cluster in good order; bounded by `controlled.shutdown.timeout.ms`. After a start that failed, give
+        back the ports; the locks go with the process."""
+        if not self._is_started:
+            await asyncio.gather(*(server.close() for server in self.servers.values()))
+            return
         if controlled and self.config.controlled_shutdown_enable and self.lifecycle.unfenced.is_set():
             self.lifecycle.begin_controlled_shutdown()
             if not await self._handed_over():

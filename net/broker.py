@@ -19,9 +19,9 @@ from barnabas.kraft.metadata_node import MetadataPublication
 from barnabas.kraft.records import Record
 from barnabas.kraft.requests import RegisterBroker
 from barnabas.log.config import LogConfig
-from barnabas.log.errors import BarnabasError
+from barnabas.log.errors import BarnabasError, StorageError
 from barnabas.log.files import Files
-from barnabas.log.log_manager import LogManager
+from barnabas.log.log_manager import LogManager, new_directory_id
 from barnabas.log.replication.effects import StartFetching, StopFetching, StorageFailed
 from barnabas.log.replication.replica_manager import ReplicaManager
 
@@ -78,23 +78,33 @@ class Broker:
         self.admin_endpoint: Endpoint | None = None
         self.shutdown_requested = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._is_started = False
         self.servers: dict[str, Server] = {}
         self.logs = LogManager(
             ports.files,
             config.data_folders(),
             node_id=config.node_id,
             defaults=LogConfig.from_map(config.topic_defaults()),
+            new_directory_id=lambda: new_directory_id(ports.rng.randbytes(16)),
         )
         self.pool = RpcPool(ports.network, client_id=client_id_of(config.node_id), random=ports.rng)
 
     # --- start --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Raises StorageError, OSError (a port), InconsistentClusterIdError; on success requests are served."""
+        """Raises StorageError, OSError (a port), InconsistentClusterIdError; on success requests are served.
+
+        When it fails, whatever had been started is closed again, and the data folders are unlocked.
+        """
+        try:
+            self._build()
+            await self._start()
+        except BaseException:
+            await self._close()
+            raise
+
+    async def _start(self) -> None:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, lambda: self.logs.load(now_ms=self.ports.clock.wall_ms()))
-        self._build()
         await self._listen()
         self.metadata.subscribe(self._published)
         await self.metadata.start()
@@ -104,7 +114,6 @@ class Broker:
         self._run(self.log_service.run())
         self._run(self._expire_requests())
         self._run(self._check_isr())
-        self._is_started = True
 
     def _build(self) -> None:
         config, ports = self.config, self.ports
@@ -116,6 +125,7 @@ class Broker:
             clock=ports.clock,
             rng=ports.rng,
             listener=config.inter_broker_listener(),
+            attempt_timeout_ms=config.controller_quorum_request_timeout_ms,
         )
         self.liveness = LivenessWatch(
             node_id=self.node_id,
@@ -159,6 +169,7 @@ class Broker:
             controller=self.controller,
             replication=self.replication,
             groups=self.groups,
+            rng=ports.rng,
         )
         self.dispatcher = Dispatcher(build_handlers(self.services, shut_down=self.shutdown_requested.set))
 
@@ -219,11 +230,19 @@ class Broker:
             controller=self.controller,
             metadata=self.metadata,
             clock=self.ports.clock,
-            registered=self.replication.registered,
+            registered=self._registered,
             heartbeat_interval_ms=config.broker_heartbeat_interval_ms,
             session_timeout_ms=config.broker_session_timeout_ms,
             fatal=self.ports.fatal,
         )
+
+    def _registered(self, broker_epoch: int) -> None:
+        self.replication.registered(broker_epoch)
+        self.groups.registered(broker_epoch)
+        try:
+            self.logs.loss_was_told()
+        except StorageError as error:
+            logger.warning("node=%d will report its lost writes again at its next start: %s", self.node_id, error)
 
     def advertised(self) -> tuple[Endpoint, ...]:
         """Where others reach this broker: what is advertised, else where it really listens."""
@@ -319,15 +338,16 @@ class Broker:
         return True
 
     async def stop(self, *, controlled: bool = True) -> None:
-        """Leave the cluster in good order; bounded by `controlled.shutdown.timeout.ms`. After a start that failed, give
-        back the ports; the locks go with the process."""
-        if not self._is_started:
-            await asyncio.gather(*(server.close() for server in self.servers.values()))
-            return
+        """Leave the cluster in good order; bounded by `controlled.shutdown.timeout.ms`. Only after a `start` that succeeded."""
         if controlled and self.config.controlled_shutdown_enable and self.lifecycle.unfenced.is_set():
             self.lifecycle.begin_controlled_shutdown()
             if not await self._handed_over():
                 logger.warning("node=%d stops with leaderships that nobody could take over", self.node_id)
+        await self._close()
+        logger.info("stopped node=%d", self.node_id)
+
+    async def _close(self) -> None:
+        """End whatever has been started, in the order in which nothing misses what is gone already."""
         await asyncio.gather(*(server.close() for server in self.servers.values()))
         for task in self._tasks:
             task.cancel()
@@ -344,4 +364,3 @@ class Broker:
             self.logs.close()
         except BarnabasError as error:
             logger.error("the logs could not be closed cleanly: %s", error)
-        logger.info("stopped node=%d", self.node_id)

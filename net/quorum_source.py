@@ -130,6 +130,8 @@ class VoterMetadata:
         return self._quorum
 
     def _publish_back(self, publication: MetadataPublication) -> None:
+        if self._quorum is not None and publication.image.cluster_id:
+            self._quorum.set_cluster_id(publication.image.cluster_id)
         self._host.post_back(lambda: self._published(publication))
 
     def _tick(self) -> None:

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
 from faults.checker import RULES, Expected, check, percentile
 from faults.history import (
     Commit,

@@ -131,7 +131,12 @@ class Broker:
             listener=config.inter_broker_listener(),
         )
         self.log_service = LogService(
-            logs=self.logs, metadata=self.metadata, config=config, clock=ports.clock, fatal=ports.fatal
+            logs=self.logs,
+            metadata=self.metadata,
+            config=config,
+            clock=ports.clock,
+            fatal=ports.fatal,
+            is_current=lambda: self.replication.is_current,
         )
         self.replication = ReplicationService(
             node_id=self.node_id,
@@ -143,6 +148,7 @@ class Broker:
             start_fetching=self._start_fetching,
             stop_fetching=self._stop_fetching,
             storage_failed=self._storage_failed,
+            took_up=self.log_service.remove_strays,
         )
         self.proposer = IsrProposer(
             node_id=self.node_id,
@@ -157,6 +163,7 @@ class Broker:
             controller=self.controller,
             clock=ports.clock,
             make_coordinator=self._make_coordinator,
+            fatal=ports.fatal,
         )
         self.services = Services(
             node_id=self.node_id,
@@ -236,6 +243,7 @@ class Broker:
     def _registered(self, broker_epoch: int) -> None:
         self.logs.loss_was_reported()
         self.replication.registered(broker_epoch)
+        self.groups.registered(broker_epoch)
 
     def advertised(self) -> tuple[Endpoint, ...]:
         """Where others reach this broker: what is advertised, else where it really listens."""

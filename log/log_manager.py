@@ -24,9 +24,9 @@ IDLE_MS = 600_000  # a partition without appends for so long needs no open file;
 _MAX_FILE_NAME_LENGTH = 255
 
 
-def new_directory_id() -> str:
+def new_directory_id(random_bytes: bytes | None = None) -> str:
     """A random id as Kafka writes them: 16 bytes in URL-safe base64 without padding."""
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+    return base64.urlsafe_b64encode(random_bytes or uuid.uuid4().bytes).rstrip(b"=").decode()
 
 
 class LogManager:
@@ -77,6 +77,11 @@ class LogManager:
         """True after a stop of the machine without a clean stop of the broker: acknowledged writes may be gone."""
         return any(folder.may_have_lost_writes for folder in self.folders)
 
+    def loss_was_told(self) -> None:
+        """The cluster knows of it. Raises StorageError."""
+        for folder in self.folders:
+            folder.loss_was_told()
+
     @property
     def logs(self) -> Mapping[TopicPartition, PartitionLog]:
         return self._logs
@@ -89,11 +94,6 @@ class LogManager:
         return next(
             (found for folder in self.folders if (found := folder.high_watermarks.get(topic_partition)) is not None), 0
         )
-
-    def loss_was_reported(self) -> None:
-        """The cluster knows what `may_have_lost_writes` said."""
-        for folder in self.folders:
-            folder.loss_was_reported()
 
     def join_cluster(self, cluster_id: str) -> None:
         """Raises InconsistentClusterIdError when a folder holds the data of another cluster."""

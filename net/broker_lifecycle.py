@@ -5,9 +5,9 @@ heartbeats, proposals and fetches, so that nothing an earlier incarnation said c
 """
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 
 from barnabas.kraft.requests import BrokerHeartbeat, HeartbeatAnswer, RegisterBroker, Registered
 from barnabas.log.errors import (
@@ -85,7 +85,8 @@ class BrokerLifecycle:
                 await self._pause(UNFENCING_HEARTBEAT_INTERVAL_MS)
         assert isinstance(answer, Registered)
         self.broker_epoch = answer.broker_epoch
-        self._registration = replace(self._registration, lost_unflushed_data=False)  # it is told once
+        # Told once: what this process writes after the registration is not lost by it.
+        self._registration = dataclasses.replace(self._registration, lost_unflushed_data=False)
         self._registered(answer.broker_epoch)
         logger.info("registered node=%d broker_epoch=%d", self._registration.node_id, self.broker_epoch)
 

@@ -140,7 +140,7 @@ class ReplicationService:
             self._image = MetadataImage()  # the next one is then taken up as a whole
             return
         is_first = not before.brokers
-        topics: Iterable[str] = publication.changes.topics
+        topics: Iterable[str] = sorted(publication.changes.topics)  # a set has no order to rely on
         if is_first:  # nothing is known of what happened before: also what was deleted meanwhile is looked for
             topics = {**image.topics, **{known.topic_partition.topic: None for known in self.manager.partitions()}}
         deleted = [name for name in topics if name not in image.topics or _is_another(name, before, image)]

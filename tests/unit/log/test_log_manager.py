@@ -207,7 +207,7 @@ def test_a_power_loss_is_not_forgotten_before_it_was_reported():
         logs.close()
     logs = manager(disk)
     assert logs.may_have_lost_writes and not logs.was_stopped_cleanly
-    logs.loss_was_reported()
+    logs.loss_was_told()
     assert not logs.may_have_lost_writes
     disk.kill()
     assert not manager(disk).may_have_lost_writes

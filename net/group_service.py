@@ -15,6 +15,7 @@ from typing import Any
 from barnabas.consumer_groups.coordinator import GroupCoordinator
 from barnabas.consumer_groups.messages import CoordinatorResult
 from barnabas.kraft.group_slots import slot_of
+from barnabas.kraft.image import SLOT_COUNT, MetadataImage
 from barnabas.kraft.metadata_node import MetadataPublication
 from barnabas.kraft.records import Record
 from barnabas.kraft.requests import AppendGroupRecords, RenewSlot
@@ -72,11 +73,13 @@ class GroupService:
         self._clock = clock
         self._make_coordinator = make_coordinator
         self._slots: dict[int, _Slot] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # ordered, unlike a set
         self._topics: dict[str, int] = {}
         self._topic_ids: dict[str, str] = {}
         # Machines get one time for deadlines and for commit timestamps: the wall clock's at start, which then never jumps.
         self._epoch_ms = clock.wall_ms() - clock.now_ms()
+        self._broker_epoch: int | None = None  # of the registration that the metadata must show before we host a slot
+        self._hosts = False  # whether it does
         metadata.subscribe(self._published)
 
     # --- where a group is ---------------------------------------------------------------------------------------------
@@ -190,19 +193,36 @@ class GroupService:
                 logger.info("group slot=%d waits for a new epoch: %s", slot.number, error)
                 await asyncio.sleep(LOAD_RETRY_MS / 1000)
 
+    def registered(self, broker_epoch: int) -> None:
+        """From now on host what the metadata that shows this registration says, and nothing that older metadata says.
+
+        A slot of our former process has records of the same coordinator epoch that are still to be replayed here, or on
+        their way: whoever decides beside them decides upon an old state. The registration gives the slot a new epoch.
+        """
+        self._broker_epoch = broker_epoch
+
     # --- hosting ------------------------------------------------------------------------------------------------------
 
     def _published(self, publication: MetadataPublication) -> None:
         image = publication.image
         if publication.changes.topics:
             self._topics_changed(publication)
-        for number in publication.changes.slots:
+        hosted_before, self._hosts = self._hosts, self._is_registered_in(image)
+        if not self._hosts:
+            for number in list(self._slots):
+                self._release(number)
+            return
+        for number in sorted(publication.changes.slots) if hosted_before else range(SLOT_COUNT):
             owned = image.slots[number].coordinator == self._node_id
             hosted = self._slots.get(number)
             if owned and (hosted is None or hosted.coordinator_epoch != image.slots[number].coordinator_epoch):
                 self._host(number, image.slots[number].coordinator_epoch)
             elif not owned and hosted is not None:
                 self._drop(number, image.slots[number].coordinator)
+
+    def _is_registered_in(self, image: MetadataImage) -> bool:
+        own = image.brokers.get(self._node_id)
+        return own is not None and own.broker_epoch == self._broker_epoch
 
     def _host(self, number: int, coordinator_epoch: int) -> None:
         self._release(number)
@@ -289,8 +309,8 @@ class GroupService:
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.get_running_loop().create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
         return task
 
     async def close(self) -> None:

@@ -126,8 +126,11 @@ class ReplicaFetcher:
     async def _call(self, request: FetchRequest) -> FetchResponse | None:
         """None: it was given up for a change, or it failed and the back-off is over."""
         try:
-            async with asyncio.timeout(None) as self._waiting:
-                response = await self._connection.call(request, CALL_TIMEOUT_MS)
+            try:
+                async with asyncio.timeout(None) as self._waiting:
+                    response = await self._connection.call(request, CALL_TIMEOUT_MS)
+            finally:
+                self._waiting = None  # before any back-off: a change must not move a deadline that is over
         except TimeoutError as error:
             if not self._is_changed.is_set():
                 await self._back_off(repr(error))
@@ -135,8 +138,6 @@ class ReplicaFetcher:
         except BarnabasError as error:
             await self._back_off(error.message)
             return None
-        finally:
-            self._waiting = None
         if isinstance(response, FetchResponse):
             self._failures = 0
             return response

@@ -138,7 +138,7 @@ class ReplicationService:
             self._image = MetadataImage()  # the next one is then taken up as a whole
             return
         is_first = not before.brokers
-        topics = image.topics if is_first else publication.changes.topics
+        topics = image.topics if is_first else sorted(publication.changes.topics)  # a set has no order to rely on
         deleted = [name for name in topics if name not in image.topics or _is_another(name, before, image)]
         broker_epochs = _active_broker_epochs(image)
         now_ms = self._clock.now_ms()

@@ -208,7 +208,7 @@ class Consumer:
             raise InvalidRequestError("this consumer's partitions are given out by its group; leave out the topics")
         wanted = [TopicPartition(*partition) for partition in partitions]
         self._drop([partition for partition in self._states if partition not in set(wanted)])
-        self._add([partition for partition in wanted if partition not in self._states])
+        self._add(wanted)
         self._client.request_refresh()
         self._positions.find_soon()
 
@@ -232,8 +232,7 @@ class Consumer:
         for topic in topics:
             await self._client.wait_for_topic(topic, timeout_ms=API_TIMEOUT_MS)
         self._drop([partition for partition in self._states if partition.topic not in topics])
-        wanted = [partition for topic in topics for partition in self._client.metadata.partitions(topic)]
-        self._add([partition for partition in wanted if partition not in self._states])
+        self._add(partition for topic in topics for partition in self._client.metadata.partitions(topic))
         self._positions.find_soon()
 
     def _join(self, subscription: Subscription) -> GroupSession:
@@ -248,9 +247,11 @@ class Consumer:
         )
 
     def _add(self, partitions: Iterable[TopicPartition]) -> None:
+        """Those that we have already are left as they are."""
         for partition in partitions:
             self._client.want_topic(partition.topic)
-            self._states[partition] = PartitionState(partition, max_bytes=self._config.partition_max_bytes)
+            if partition not in self._states:
+                self._states[partition] = PartitionState(partition, max_bytes=self._config.partition_max_bytes)
 
     def _drop(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:
@@ -264,8 +265,7 @@ class Consumer:
     async def poll(
         self, *, max_records: int = MAX_POLL_RECORDS, timeout_ms: float = 1_000
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Return what is there, at most `max_records`; waits up to `timeout_ms` for the first. Empty when there is
-        none."""
+        """Return what is there, at most `max_records`; waits up to `timeout_ms` for the first. May be empty."""
         found: dict[TopicPartition, list[ConsumerRecord]] = {}
         deadline_ms = await self._poll_begins(timeout_ms)
         while not found and (state := await self._next_state(deadline_ms)) is not None:
@@ -281,8 +281,7 @@ class Consumer:
         return found
 
     async def poll_batch(self, *, timeout_ms: float = 1_000) -> RecordColumns | None:
-        """Return the next batch of one partition as columns, or None when nothing came in time. The cheapest way to
-        read."""
+        """Return the next batch of one partition as columns, the cheapest form; None when nothing came in time."""
         deadline_ms = await self._poll_begins(timeout_ms)
         while (state := await self._next_state(deadline_ms)) is not None:
             columns = state.take_columns()
@@ -302,8 +301,7 @@ class Consumer:
                 yield record
 
     async def walk_batch(self, *, timeout_ms: float) -> Iterator[ConsumerRecord]:
-        """Return an iterator over the rest of the batch in work, else over the next one; empty when nothing came in
-        time.
+        """Return an iterator over the rest of the batch in work, else over the next one; empty when none came.
 
         The position moves with each step. The iterator may be walked in another thread than the loop's.
         """
@@ -545,7 +543,7 @@ class Consumer:
             await self._revoke(session, sorted(change.revoke))
         adopt = sorted(change.adopt & membership.change().adopt)  # It may have changed while we waited.
         if adopt:
-            self._add(partition for partition in adopt if partition not in self._states)
+            self._add(adopt)
             membership.adopted(adopt)
             session.wake()
             self._client.request_refresh()

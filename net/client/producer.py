@@ -35,7 +35,8 @@ SOFT_LIMIT_BATCHES = (
     8  # Sealed batches of a healthy partition before `send` lets the loop run: more would only go cold.
 )
 
-MIN_SWEEP_MS = 20
+SEALS_PER_TURN = 4  # A `send` that never has to wait must not starve the loop: answers, heartbeats, other tasks.
+MIN_SWEEP_MS = 20  # How often batches are looked through for expired ones, at most.
 
 
 class _Topic:
@@ -112,6 +113,7 @@ class Producer:
         self._open: dict[PartitionQueue, None] = {}  # Queues with an open batch, oldest first.
         self._reserved_bytes = 0  # Of buffer_memory: open batches with their full size, others with their real one.
         self._now_ms = 0  # Wall time of this turn of the loop; 0 before somebody asked for it.
+        self._seals = 0  # Batches sealed since `ease` let the loop turn.
         self._backlogged: PartitionQueue | None = None  # Sealed more than it sends; the next slow `send` eases it.
         self._sweep: asyncio.TimerHandle | None = None
         self._tick: asyncio.Handle | None = None
@@ -295,8 +297,8 @@ class Producer:
         state = self._topics.get(topic) or await self._learn(topic)
         while (handle := self._append(state, value, key, headers, partition, timestamp_ms)) is None:
             await self.wait_for_room()
-        if self._backlogged is not None:
-            await self.ease(self._backlogged)
+        if self._backlogged is not None or self._seals >= SEALS_PER_TURN:
+            await self.ease()
         return handle
 
     async def wait_for_room(self) -> None:
@@ -310,11 +312,14 @@ class Producer:
             raise self._exhausted() from None
         self._check_usable()
 
-    async def ease(self, queue: PartitionQueue) -> None:
-        """Let answers in where a healthy partition has more than enough waiting; a sick one is left to the hard
-        limit."""
-        self._backlogged = None
-        while len(queue.sealed) >= SOFT_LIMIT_BATCHES and queue.is_healthy:
+    async def ease(self) -> None:
+        """After sealing: let the loop turn now and then, and wait where a healthy partition has more than enough to
+        send; a sick one is left to the hard limit."""
+        if self._seals >= SEALS_PER_TURN:
+            self._seals = 0
+            await asyncio.sleep(0)
+        queue, self._backlogged = self._backlogged, None
+        while queue is not None and len(queue.sealed) >= SOFT_LIMIT_BATCHES and queue.is_healthy:
             self._progress.clear()
             await self._progress.wait()
 
@@ -379,6 +384,7 @@ class Producer:
             self._plain.pop(state.name, None)
             self._turn_sticky(state)
         self._sender.route(queue)
+        self._seals += 1
         if len(queue.sealed) >= SOFT_LIMIT_BATCHES:
             self._backlogged = queue
 

@@ -95,7 +95,9 @@ async def read_all(bootstrap: str, topic: str) -> dict[TopicPartition, dict[int,
     found: dict[TopicPartition, dict[int, bytes]] = {}
     async with Admin(bootstrap) as admin:
         ends = {place: item.offset for place, item in (await admin.list_offsets(topic)).items()}
-    async with Consumer(topic, bootstrap=bootstrap, auto_offset_reset="earliest", request_timeout_ms=10_000) as consumer:
+    async with Consumer(
+        topic, bootstrap=bootstrap, auto_offset_reset="earliest", request_timeout_ms=10_000
+    ) as consumer:
         async with asyncio.timeout(READ_TIMEOUT_S):
             while any(max(found.get(place, {}), default=-1) + 1 < end for place, end in ends.items()):
                 for place, records in (await consumer.poll(timeout_ms=500)).items():

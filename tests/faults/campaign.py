@@ -212,16 +212,25 @@ class Campaign:
         await self._until_progress({})
         for broker in self.cluster.brokers:
             broker.rss_mib()
+        self._tell("peace")
         await self._workload.stop_producing()
         ends = await self._ends()
+        self._tell("producers have ended")
         await self._workload.drain(ends)
+        self._tell("the group has read everything")
         await self._read_all("before kill -9 of all", ends)
+        self._tell("everything is read; now kill -9 of all")
         self.cluster.kill_all()
         self.cluster.start()
         await self._until(self._is_ready, "the cluster is ready after kill -9 of all", READY_S)
         await self._whole()
+        self._tell("the cluster is whole again")
         await self._read_all("after kill -9 of all", await self._ends())
+        self._tell("everything is read again; now all stop")
         await self._compare_disks()
+
+    def _tell(self, text: str) -> None:
+        self._say(f"{time.monotonic() - self._began_s:7.1f} s  {text}")
 
     async def _ends(self) -> dict[Partition, int]:
         found: dict[Partition, int] = {}

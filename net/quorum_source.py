@@ -132,7 +132,9 @@ class VoterMetadata:
         return self._quorum
 
     def _publish_back(self, publication: MetadataPublication) -> None:
-        if self._quorum is not None and publication.image.cluster_id:  # committed: other clusters are refused from now on
+        if (
+            self._quorum is not None and publication.image.cluster_id
+        ):  # committed: other clusters are refused from now on
             self._quorum.set_cluster_id(publication.image.cluster_id)
         self._host.post_back(lambda: self._published(publication))
 

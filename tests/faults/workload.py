@@ -181,9 +181,7 @@ class Workload:
             ends_s = time.monotonic() + self._rng.uniform(*LIFE_S) if lives else float("inf")
             name = f"{slot}.{number}"
             number += 1
-            async with Consumer(
-                bootstrap=self.bootstrap, auto_offset_reset="earliest", client_id=name
-            ) as consumer:
+            async with Consumer(bootstrap=self.bootstrap, auto_offset_reset="earliest", client_id=name) as consumer:
                 consumer.assign([(TOPIC, partition) for partition in range(PARTITIONS)])
                 while not self._over.is_set() and time.monotonic() < ends_s:
                     await self._poll(consumer, name, "", defaultdict(int))

@@ -97,7 +97,9 @@ PLANTED = {
     "truncation to the high watermark": PlantedBug(
         plant=_truncation_to_the_high_watermark, kinds=("kill", "stop", "stall", "cut")
     ),
-    "a shrink before its commit": PlantedBug(plant=_shrink_before_its_commit, kinds=("cut_one_way", "isolate", "stall")),
+    "a shrink before its commit": PlantedBug(
+        plant=_shrink_before_its_commit, kinds=("cut_one_way", "isolate", "stall")
+    ),
     "group answers before their commit": PlantedBug(
         plant=_commits_before_the_quorum, kinds=("kill", "kill_all", "isolate")
     ),

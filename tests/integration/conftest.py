@@ -28,3 +28,11 @@ def new_cluster(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
             return stack.enter_context(Cluster(tmp_path / name, brokers, voters=voters, overrides={**SESSION, **keys}))
 
         yield make
+
+
+@pytest.fixture(scope="module")
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three brokers for all tests of a module; who uses it leaves all of them running."""
+    overrides = {**SESSION, "log.retention.check.interval.ms": "500", "log.segment.delete.delay.ms": "100"}
+    with Cluster(tmp_path_factory.mktemp("shared"), 3, overrides=overrides) as cluster:
+        yield cluster

@@ -1,7 +1,9 @@
 """One entry of `log.dirs`: its lock, its identity, its checkpoint files, and how its last broker stopped.
 
 Clean-shutdown marker: written last, removed when the folder is opened. A missing marker alone is a killed process,
-whose writes the kernel kept; with another boot id the machine went down, and what was not flushed may be gone.
+whose writes the kernel kept; with another boot id the machine went down, and what was not flushed may be gone. That
+is remembered in a file of its own until the cluster has been told: the next start sees the new boot id, and a broker may be
+killed before it registers.
 """
 
 from collections.abc import Mapping
@@ -14,6 +16,7 @@ from .topic_partition import TopicPartition
 LOCK_FILE = ".lock"
 CLEAN_SHUTDOWN_FILE = ".barnabas_clean_shutdown"
 BOOT_ID_FILE = ".barnabas_boot_id"
+LOST_WRITES_FILE = ".barnabas_lost_writes"
 META_PROPERTIES = "meta.properties"
 _VERSION = "1"
 
@@ -49,7 +52,11 @@ class LogFolder:
         boot_id = self._files.boot_id()
         known = checkpoint.read_properties(self._files, boot_path).get("boot.id")
         self.was_stopped_cleanly = self._files.exists(marker)
-        self.may_have_lost_writes = not self.was_stopped_cleanly and known is not None and known != boot_id
+        lost_marker = f"{self.path}/{LOST_WRITES_FILE}"
+        is_lossy_start = not self.was_stopped_cleanly and known is not None and known != boot_id
+        self.may_have_lost_writes = is_lossy_start or self._files.exists(lost_marker)
+        if is_lossy_start:  # before the new boot id, which would make the next start look harmless
+            self._files.write_atomically(lost_marker, boot_id.encode())
         if known != boot_id:
             checkpoint.write_properties(self._files, boot_path, {"boot.id": boot_id})
         if self.was_stopped_cleanly:
@@ -79,11 +86,20 @@ class LogFolder:
         self._meta = {**self._meta, "cluster.id": cluster_id}
         checkpoint.write_properties(self._files, f"{self.path}/{META_PROPERTIES}", self._meta)
 
+    def loss_was_told(self) -> None:
+        """The cluster knows that writes may be lost here, and counts on none of them: from now on this folder is sound."""
+        if self.may_have_lost_writes:
+            self.may_have_lost_writes = False
+            self._files.remove(f"{self.path}/{LOST_WRITES_FILE}")
+            self._files.sync_dir(self.path)
+
     def write_offsets(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
         checkpoint.write_offsets(self._files, f"{self.path}/{name}", offsets)
 
     def mark_clean(self) -> None:
-        """The last write of a clean stop."""
+        """The last write of a clean stop. Nothing is clean while a loss has not been reported."""
+        if self.may_have_lost_writes:
+            return
         self._files.write_atomically(f"{self.path}/{CLEAN_SHUTDOWN_FILE}", self._files.boot_id().encode())
 
     def close(self) -> None:

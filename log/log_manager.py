@@ -24,9 +24,9 @@ IDLE_MS = 600_000  # a partition without appends for so long needs no open file;
 _MAX_FILE_NAME_LENGTH = 255
 
 
-def new_directory_id() -> str:
+def new_directory_id(random_bytes: bytes | None = None) -> str:
     """A random id as Kafka writes them: 16 bytes in URL-safe base64 without padding."""
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+    return base64.urlsafe_b64encode(random_bytes or uuid.uuid4().bytes).rstrip(b"=").decode()
 
 
 class LogManager:
@@ -48,6 +48,8 @@ class LogManager:
         self._folder_of: dict[TopicPartition, LogFolder] = {}
         self._open_segments = OpenSegments()
         self._due_folders: list[tuple[int, str]] = []
+        self._is_loaded = False
+        self._is_closed = False
         self.offline: dict[TopicPartition, str] = {}
         self.folders: list[LogFolder] = []
         try:
@@ -74,6 +76,11 @@ class LogManager:
     def may_have_lost_writes(self) -> bool:
         """True after a stop of the machine without a clean stop of the broker: acknowledged writes may be gone."""
         return any(folder.may_have_lost_writes for folder in self.folders)
+
+    def loss_was_told(self) -> None:
+        """The cluster knows of it. Raises StorageError."""
+        for folder in self.folders:
+            folder.loss_was_told()
 
     @property
     def logs(self) -> Mapping[TopicPartition, PartitionLog]:
@@ -106,6 +113,7 @@ class LogManager:
                 if topic_partition is not None:
                     config = config_for(topic_partition.topic) if config_for is not None else self._defaults
                     self._load(folder, topic_partition, config, now_ms)
+        self._is_loaded = True
         _log.info("event=loaded partitions=%d offline=%d clean=%s", len(self._logs), len(self.offline),
                   self.was_stopped_cleanly)  # fmt: skip
 
@@ -121,6 +129,7 @@ class LogManager:
             log = self._open(folder, topic_partition, config, now_ms)
         except (StorageError, CorruptRecordError) as error:
             self.offline[topic_partition] = error.message
+            folder.recovery_points.pop(topic_partition, None)  # no stop is clean for a log that nobody could recover
             _log.error("event=offline partition=%s cause=%s", topic_partition, error)
             return
         log.set_high_watermark(folder.high_watermarks.get(topic_partition, 0))
@@ -257,12 +266,20 @@ class LogManager:
     # --- stopping ---
 
     def close(self) -> None:
-        """Stop cleanly: flush all, checkpoint, mark each folder whose logs could all be closed, unlock."""
+        """Stop cleanly: flush all, checkpoint, mark each folder whose logs could all be closed, unlock.
+
+        Where `load` did not come to its end there are logs that nobody looked at, so the next start must do that. May be
+        called twice.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
         for folder in self.folders:
             try:
                 is_clean = self._close_logs(folder)
-                self._checkpoint(folder)
-                if is_clean:
+                if self._is_loaded:
+                    self._checkpoint(folder)
+                if self._is_loaded and is_clean:
                     folder.mark_clean()
             except StorageError as error:
                 _log.error("event=unclean_stop folder=%s cause=%s", folder.path, error)

@@ -19,9 +19,9 @@ from barnabas.kraft.metadata_node import MetadataPublication
 from barnabas.kraft.records import Record
 from barnabas.kraft.requests import RegisterBroker
 from barnabas.log.config import LogConfig
-from barnabas.log.errors import BarnabasError
+from barnabas.log.errors import BarnabasError, StorageError
 from barnabas.log.files import Files
-from barnabas.log.log_manager import LogManager
+from barnabas.log.log_manager import LogManager, new_directory_id
 from barnabas.log.replication.effects import StartFetching, StopFetching, StorageFailed
 from barnabas.log.replication.replica_manager import ReplicaManager
 
@@ -50,6 +50,8 @@ from .turn import Turn
 
 logger = logging.getLogger("barnabas.broker")
 
+HAND_OVER_POLL_MS = 100
+QUORUM_GONE_MS = 2_000  # without a leader for two elections: the other voters have stopped too, and nobody will answer
 EXPIRY_INTERVAL_MS = 50  # how late a parked request may be answered after its time is over
 
 
@@ -84,16 +86,27 @@ class Broker:
             config.data_folders(),
             node_id=config.node_id,
             defaults=LogConfig.from_map(config.topic_defaults()),
+            new_directory_id=lambda: new_directory_id(ports.rng.randbytes(16)),
         )
         self.pool = RpcPool(ports.network, client_id=client_id_of(config.node_id), random=ports.rng)
 
     # --- start --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Raises StorageError, OSError (a port), InconsistentClusterIdError; on success requests are served."""
+        """Raises StorageError, OSError (a port), InconsistentClusterIdError; on success requests are served.
+
+        When it fails, whatever had been started is closed again, and the data folders are unlocked.
+        """
+        try:
+            self._build()
+            await self._start()
+        except BaseException:
+            await self._close()
+            raise
+
+    async def _start(self) -> None:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, lambda: self.logs.load(now_ms=self.ports.clock.wall_ms()))
-        self._build()
         await self._listen()
         self.metadata.subscribe(self._published)
         await self.metadata.start()
@@ -114,6 +127,7 @@ class Broker:
             clock=ports.clock,
             rng=ports.rng,
             listener=config.inter_broker_listener(),
+            attempt_timeout_ms=config.controller_quorum_request_timeout_ms,
         )
         self.liveness = LivenessWatch(
             node_id=self.node_id,
@@ -122,7 +136,12 @@ class Broker:
             listener=config.inter_broker_listener(),
         )
         self.log_service = LogService(
-            logs=self.logs, metadata=self.metadata, config=config, clock=ports.clock, fatal=ports.fatal
+            logs=self.logs,
+            metadata=self.metadata,
+            config=config,
+            clock=ports.clock,
+            fatal=ports.fatal,
+            is_current=lambda: self.replication.is_current,
         )
         self.replication = ReplicationService(
             node_id=self.node_id,
@@ -135,6 +154,7 @@ class Broker:
             stop_fetching=self._stop_fetching,
             storage_failed=self._storage_failed,
             turn=self.turn,
+            took_up=self.log_service.remove_strays,
         )
         self.proposer = IsrProposer(
             node_id=self.node_id,
@@ -149,6 +169,7 @@ class Broker:
             controller=self.controller,
             clock=ports.clock,
             make_coordinator=self._make_coordinator,
+            fatal=ports.fatal,
         )
         self.services = Services(
             node_id=self.node_id,
@@ -158,6 +179,7 @@ class Broker:
             controller=self.controller,
             replication=self.replication,
             groups=self.groups,
+            rng=ports.rng,
         )
         self.dispatcher = Dispatcher(build_handlers(self.services, shut_down=self.shutdown_requested.set))
 
@@ -219,11 +241,19 @@ class Broker:
             controller=self.controller,
             metadata=self.metadata,
             clock=self.ports.clock,
-            registered=self.replication.registered,
+            registered=self._registered,
             heartbeat_interval_ms=config.broker_heartbeat_interval_ms,
             session_timeout_ms=config.broker_session_timeout_ms,
             fatal=self.ports.fatal,
         )
+
+    def _registered(self, broker_epoch: int) -> None:
+        self.replication.registered(broker_epoch)
+        self.groups.registered(broker_epoch)
+        try:
+            self.logs.loss_was_told()
+        except StorageError as error:
+            logger.warning("node=%d will report its lost writes again at its next start: %s", self.node_id, error)
 
     def advertised(self) -> tuple[Endpoint, ...]:
         """Where others reach this broker: what is advertised, else where it really listens."""
@@ -298,15 +328,37 @@ class Broker:
         """Registered, unfenced, and with a leader to ask."""
         return self.lifecycle.unfenced.is_set() and self.metadata.leadership.leader_id is not None
 
+    async def _handed_over(self) -> bool:
+        """Wait until the controller has moved our leaderships away; not for a quorum that has stopped before us."""
+        deadline_ms = self.ports.clock.now_ms() + self.config.controlled_shutdown_timeout_ms
+        leaderless_since_ms: int | None = None
+        while not self.lifecycle.may_shut_down.is_set():
+            now_ms = self.ports.clock.now_ms()
+            if self.metadata.leadership.leader_id is not None:
+                leaderless_since_ms = None
+            elif leaderless_since_ms is None:
+                leaderless_since_ms = now_ms
+            elif now_ms - leaderless_since_ms >= QUORUM_GONE_MS:
+                return False
+            if now_ms >= deadline_ms:
+                return False
+            try:
+                await asyncio.wait_for(self.lifecycle.may_shut_down.wait(), HAND_OVER_POLL_MS / 1000)
+            except TimeoutError:
+                pass
+        return True
+
     async def stop(self, *, controlled: bool = True) -> None:
-        """Leave the cluster in good order; bounded by `controlled.shutdown.timeout.ms`."""
+        """Leave the cluster in good order; bounded by `controlled.shutdown.timeout.ms`. Only after a `start` that succeeded."""
         if controlled and self.config.controlled_shutdown_enable and self.lifecycle.unfenced.is_set():
             self.lifecycle.begin_controlled_shutdown()
-            try:
-                timeout_s = self.config.controlled_shutdown_timeout_ms / 1000
-                await asyncio.wait_for(self.lifecycle.may_shut_down.wait(), timeout_s)
-            except TimeoutError:
+            if not await self._handed_over():
                 logger.warning("node=%d stops with leaderships that nobody could take over", self.node_id)
+        await self._close()
+        logger.info("stopped node=%d", self.node_id)
+
+    async def _close(self) -> None:
+        """End whatever has been started, in the order in which nothing misses what is gone already."""
         await asyncio.gather(*(server.close() for server in self.servers.values()))
         for task in self._tasks:
             task.cancel()
@@ -323,4 +375,3 @@ class Broker:
             self.logs.close()
         except BarnabasError as error:
             logger.error("the logs could not be closed cleanly: %s", error)
-        logger.info("stopped node=%d", self.node_id)

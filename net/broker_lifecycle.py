@@ -5,6 +5,7 @@ heartbeats, proposals and fetches, so that nothing an earlier incarnation said c
 """
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Callable
 
@@ -84,6 +85,8 @@ class BrokerLifecycle:
                 await self._pause(UNFENCING_HEARTBEAT_INTERVAL_MS)
         assert isinstance(answer, Registered)
         self.broker_epoch = answer.broker_epoch
+        # Told once: what this process writes after the registration is not lost by it.
+        self._registration = dataclasses.replace(self._registration, lost_unflushed_data=False)
         self._registered(answer.broker_epoch)
         logger.info("registered node=%d broker_epoch=%d", self._registration.node_id, self.broker_epoch)
 

@@ -21,8 +21,10 @@ logger = logging.getLogger("barnabas.lifecycle")
 
 BROKER_CLIENT_PREFIX = "broker-"
 KNOCK_TIMEOUT_S = 0.5
-KNOCKS = 3  # a port may be refused for a moment while a listener restarts its accept loop
-KNOCK_INTERVAL_S = 0.02
+# A dying process closes its sockets one by one: the loss of one may be heard of before its port refuses connections, so one
+# answered knock proves nothing either.
+REFUSALS = 2  # in a row
+KNOCK_INTERVALS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
 MAX_KNOCKING = 64  # brokers that are looked at at a time
 
 
@@ -49,6 +51,11 @@ class LivenessWatch:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         metadata.subscribe(self._published)
 
+    @property
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """Brokers that are being knocked at."""
+        return list(self._tasks.values())
+
     def connection_lost(self, client_id: str) -> None:
         """A client's connection to this broker ended; only those of brokers are of interest."""
         suffix = client_id.removeprefix(BROKER_CLIENT_PREFIX)
@@ -74,16 +81,23 @@ class LivenessWatch:
         task.add_done_callback(lambda _: self._tasks.pop(node_id, None))
 
     async def _fence_if_gone(self, broker: BrokerImage) -> None:
-        for _ in range(KNOCKS):
-            if not await self._is_refused(broker):
-                return
-            await asyncio.sleep(KNOCK_INTERVAL_S)
+        if not await self._stays_refused(broker):
+            return
         logger.warning("broker=%d is gone, its port refuses connections: fencing it", broker.node_id)
         request = FenceBroker(node_id=broker.node_id, broker_epoch=broker.broker_epoch)
         try:
             await self._metadata.source.submit(request)
         except BarnabasError as error:
             logger.info("fencing broker=%d was not possible: %s", broker.node_id, error)
+
+    async def _stays_refused(self, broker: BrokerImage) -> bool:
+        refusals = 0
+        for pause_s in (*KNOCK_INTERVALS_S, 0.0):
+            refusals = refusals + 1 if await self._is_refused(broker) else 0
+            if refusals == REFUSALS:
+                return True
+            await asyncio.sleep(pause_s)
+        return False
 
     async def _is_refused(self, broker: BrokerImage) -> bool:
         endpoint = broker.endpoint(self._listener)

@@ -126,8 +126,11 @@ class ReplicaFetcher:
     async def _call(self, request: FetchRequest) -> FetchResponse | None:
         """None: it was given up for a change, or it failed and the back-off is over."""
         try:
-            async with asyncio.timeout(None) as self._waiting:
-                response = await self._connection.call(request, CALL_TIMEOUT_MS)
+            try:
+                async with asyncio.timeout(None) as self._waiting:
+                    response = await self._connection.call(request, CALL_TIMEOUT_MS)
+            finally:
+                self._waiting = None  # before any back-off: a change must not move a deadline that is over
         except TimeoutError as error:
             if not self._is_changed.is_set():
                 await self._back_off(repr(error))
@@ -135,8 +138,6 @@ class ReplicaFetcher:
         except BarnabasError as error:
             await self._back_off(error.message)
             return None
-        finally:
-            self._waiting = None
         if isinstance(response, FetchResponse):
             self._failures = 0
             return response
@@ -294,7 +295,7 @@ class ReplicaFetcherManager:
         self._fetchers: dict[int, ReplicaFetcher] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._leader_of: dict[TopicPartition, int] = {}
-        self._ending: set[asyncio.Task[None]] = set()
+        self._ending: dict[asyncio.Task[None], None] = {}  # in order, unlike a set
 
     @property
     def leaders(self) -> tuple[int, ...]:
@@ -336,8 +337,8 @@ class ReplicaFetcherManager:
             self._end(self._tasks.pop(leader))
 
     def _end(self, task: asyncio.Task[None]) -> None:
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
+        self._ending[task] = None
+        task.add_done_callback(lambda done: self._ending.pop(done, None))
         task.cancel()
 
     async def close(self) -> None:

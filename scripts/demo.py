@@ -332,6 +332,7 @@ def report(tally: Tally, missing: int, duplicated: int, up_to_ack_ms: float, lin
 def main() -> int:
     parser = argparse.ArgumentParser(description="Show the main job of Barnabas on real processes.")
     parser.add_argument("file", nargs="?", help="lines to stream (default: a web server log, or generated lines)")
+    parser.add_argument("--keep", action="store_true", help="leave the brokers' folders, with their logs, for a look")
     arguments = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="barnabas-demo-"))
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -341,7 +342,10 @@ def main() -> int:
     except KeyboardInterrupt:
         return 1
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        if arguments.keep:
+            print(f"the brokers' folders are left in {directory}", file=sys.stderr)
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 if __name__ == "__main__":

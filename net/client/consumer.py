@@ -6,9 +6,8 @@ never committed, and a partition never taken, behind its back.
 """
 
 import asyncio
-import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from random import Random
 from typing import Self
 from uuid import UUID
@@ -26,8 +25,9 @@ from .errors import (
     NotAssignedError,
 )
 from .fetcher import FetchConfig, Fetcher
-from .group_membership import Change, GroupMembership, Subscription
+from .group_membership import Change, Subscription
 from .group_session import GroupSession, commit_offsets, fetch_committed
+from .listener import Listener, tell
 from .offset_lookup import EARLIEST, LATEST, list_offsets
 from .partition_state import Cursor, PartitionState
 from .positions import PositionFinder
@@ -35,7 +35,6 @@ from .records import ConsumerRecord, OffsetAndTimestamp, RecordColumns
 
 logger = logging.getLogger("barnabas.consumer")
 
-Listener = Callable[[list[TopicPartition]], Awaitable[None] | None]
 MAX_POLL_RECORDS = 10_000  # Of one `poll`, unless told otherwise: enough to make the call itself free.
 _FOREVER_MS = 86_400_000  # How long `async for` waits at a time.
 
@@ -51,6 +50,15 @@ class Consumer:
     them; without topics, `assign` says what to read. `auto_commit` (default: with a group) commits what the application
     is done with: all that was handed out before the last call of `poll`, or the last step of `async for`.
     """
+
+    _cursor: Cursor | None = None
+    _session: GroupSession | None = None
+    _auto_commit: asyncio.Task[None] | None = None
+    _error: BarnabasError | None = None  # For the application, at its next call.
+    _last_poll_ms: int = 0
+    _last_progress: int = 0
+    _is_started: bool = False
+    _is_closed: bool = False
 
     def __init__(
         self,
@@ -90,6 +98,11 @@ class Consumer:
             auto_commit_interval_ms=auto_commit_interval_ms,
             max_poll_interval_ms=max_poll_interval_ms,
             partition_max_bytes=partition_max_bytes,
+            instance_id=instance_id,
+            assignor=assignor,
+            session_timeout_ms=session_timeout_ms,
+            rebalance_timeout_ms=max_poll_interval_ms if rebalance_timeout_ms < 0 else rebalance_timeout_ms,
+            rack=rack,
         )
         if pattern is not None and group is None:
             raise InvalidRequestError("a pattern needs a group: the coordinator matches it against the topics")
@@ -111,22 +124,10 @@ class Consumer:
             rng=rng,
         )
         self._subscription = Subscription(topics=tuple(dict.fromkeys(topics)), pattern=pattern)
-        self._instance_id = instance_id
-        self._assignor = assignor
-        self._session_timeout_ms = session_timeout_ms
-        self._rebalance_timeout_ms = max_poll_interval_ms if rebalance_timeout_ms < 0 else rebalance_timeout_ms
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
         self._states: dict[TopicPartition, PartitionState] = {}  # In the order in which they are served.
-        self._cursor: Cursor | None = None
         self._handed_out: list[PartitionState] = []  # By the last poll: done when the next one comes.
-        self._session: GroupSession | None = None
-        self._auto_commit: asyncio.Task[None] | None = None
-        self._error: BarnabasError | None = None  # For the application, at its next call.
-        self._last_poll_ms = 0
-        self._last_progress = 0
-        self._is_started = False
-        self._is_closed = False
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -207,7 +208,7 @@ class Consumer:
             raise InvalidRequestError("this consumer's partitions are given out by its group; leave out the topics")
         wanted = [TopicPartition(*partition) for partition in partitions]
         self._drop([partition for partition in self._states if partition not in set(wanted)])
-        self._add([partition for partition in wanted if partition not in self._states])
+        self._add(wanted)
         self._client.request_refresh()
         self._positions.find_soon()
 
@@ -225,31 +226,20 @@ class Consumer:
             self._session.membership.subscribe(subscription)
             self._session.wake()
         else:
-            self._session = self._join(self._config.group, subscription)
+            self._session = self._join(subscription)
 
     async def _assign_whole_topics(self, topics: tuple[str, ...]) -> None:
         for topic in topics:
             await self._client.wait_for_topic(topic, timeout_ms=API_TIMEOUT_MS)
         self._drop([partition for partition in self._states if partition.topic not in topics])
-        wanted = [partition for topic in topics for partition in self._client.metadata.partitions(topic)]
-        self._add([partition for partition in wanted if partition not in self._states])
+        self._add(partition for topic in topics for partition in self._client.metadata.partitions(topic))
         self._positions.find_soon()
 
-    def _join(self, group: str, subscription: Subscription) -> GroupSession:
-        membership = GroupMembership(
-            group,
-            str(UUID(int=self._client.rng.getrandbits(128), version=4)),
-            subscription,
-            instance_id=self._instance_id,
-            rack=self._fetch_config.rack or None,
-            client_id=self._client.client_id,
-            session_timeout_ms=self._session_timeout_ms,
-            rebalance_timeout_ms=self._rebalance_timeout_ms,
-            assignor=self._assignor,
-        )
+    def _join(self, subscription: Subscription) -> GroupSession:
+        member_id = str(UUID(int=self._client.rng.getrandbits(128), version=4))
         return GroupSession(
             self._client,
-            membership,
+            self._config.membership(member_id, self._client.client_id, subscription),
             on_change=self._group_changed,
             on_error=self._set_error,
             idle_ms=self._idle_ms,
@@ -257,9 +247,11 @@ class Consumer:
         )
 
     def _add(self, partitions: Iterable[TopicPartition]) -> None:
+        """Those that we have already are left as they are."""
         for partition in partitions:
             self._client.want_topic(partition.topic)
-            self._states[partition] = PartitionState(partition, max_bytes=self._config.partition_max_bytes)
+            if partition not in self._states:
+                self._states[partition] = PartitionState(partition, max_bytes=self._config.partition_max_bytes)
 
     def _drop(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:
@@ -273,8 +265,7 @@ class Consumer:
     async def poll(
         self, *, max_records: int = MAX_POLL_RECORDS, timeout_ms: float = 1_000
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Return what is there, at most `max_records`; waits up to `timeout_ms` for the first. Empty when there is
-        none."""
+        """Return what is there, at most `max_records`; waits up to `timeout_ms` for the first. May be empty."""
         found: dict[TopicPartition, list[ConsumerRecord]] = {}
         deadline_ms = await self._poll_begins(timeout_ms)
         while not found and (state := await self._next_state(deadline_ms)) is not None:
@@ -290,8 +281,7 @@ class Consumer:
         return found
 
     async def poll_batch(self, *, timeout_ms: float = 1_000) -> RecordColumns | None:
-        """Return the next batch of one partition as columns, or None when nothing came in time. The cheapest way to
-        read."""
+        """Return the next batch of one partition as columns, the cheapest form; None when nothing came in time."""
         deadline_ms = await self._poll_begins(timeout_ms)
         while (state := await self._next_state(deadline_ms)) is not None:
             columns = state.take_columns()
@@ -311,8 +301,7 @@ class Consumer:
                 yield record
 
     async def walk_batch(self, *, timeout_ms: float) -> Iterator[ConsumerRecord]:
-        """Return an iterator over the rest of the batch in work, else over the next one; empty when nothing came in
-        time.
+        """Return an iterator over the rest of the batch in work, else over the next one; empty when none came.
 
         The position moves with each step. The iterator may be walked in another thread than the loop's.
         """
@@ -548,17 +537,17 @@ class Consumer:
         lost = sorted(membership.take_lost())
         if lost:
             self._drop(lost)
-            await _tell(self._on_revoked, lost)
+            await tell(self._on_revoked, lost)
         change: Change = membership.change()
         if change.revoke:
             await self._revoke(session, sorted(change.revoke))
         adopt = sorted(change.adopt & membership.change().adopt)  # It may have changed while we waited.
         if adopt:
-            self._add(partition for partition in adopt if partition not in self._states)
+            self._add(adopt)
             membership.adopted(adopt)
             session.wake()
             self._client.request_refresh()
-            await _tell(self._on_assigned, adopt)
+            await tell(self._on_assigned, adopt)
             self._positions.find_soon()
 
     async def _revoke(self, session: GroupSession, partitions: list[TopicPartition]) -> None:
@@ -566,7 +555,7 @@ class Consumer:
         if self._config.auto_commit:
             done = self._done_offsets(is_clean=False)
             await self._commit_quietly({partition: done[partition] for partition in partitions if partition in done})
-        await _tell(self._on_revoked, partitions)
+        await tell(self._on_revoked, partitions)
         self._drop(partitions)
         session.membership.revoked(partitions)
         session.wake()
@@ -608,10 +597,3 @@ class Consumer:
             raise ClientClosedError("the consumer is closed")
         if not self._is_started:
             raise ClientClosedError("the consumer is not started: use `async with Consumer(...)`, or await start()")
-
-
-async def _tell(listener: Listener | None, partitions: list[TopicPartition]) -> None:
-    if listener is not None:
-        outcome = listener(partitions)
-        if inspect.isawaitable(outcome):
-            await outcome

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from .errors import InvalidConfigError
+from .group_membership import GroupMembership, Subscription
 from .offset_lookup import EARLIEST, LATEST
 
 RESET_TIMES: dict[str, int | None] = {"latest": LATEST, "earliest": EARLIEST, "none": None}
@@ -17,6 +18,11 @@ class ConsumerConfig:
     auto_commit_interval_ms: int
     max_poll_interval_ms: int
     partition_max_bytes: int
+    instance_id: str | None
+    assignor: str | None
+    session_timeout_ms: int  # -1: the coordinator's default.
+    rebalance_timeout_ms: int
+    rack: str
 
     def __post_init__(self) -> None:
         if self.group == "":
@@ -24,6 +30,21 @@ class ConsumerConfig:
         for name in ("auto_commit_interval_ms", "max_poll_interval_ms", "partition_max_bytes"):
             if getattr(self, name) <= 0:
                 raise InvalidConfigError(f"{name} must be positive")
+
+    def membership(self, member_id: str, client_id: str, subscription: Subscription) -> GroupMembership:
+        """A new member of the group, which has not joined yet."""
+        assert self.group is not None
+        return GroupMembership(
+            self.group,
+            member_id,
+            subscription,
+            instance_id=self.instance_id,
+            rack=self.rack or None,
+            client_id=client_id,
+            session_timeout_ms=self.session_timeout_ms,
+            rebalance_timeout_ms=self.rebalance_timeout_ms,
+            assignor=self.assignor,
+        )
 
 
 def reset_time(policy: str) -> int | None:

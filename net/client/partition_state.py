@@ -18,7 +18,7 @@ from barnabas.log.record_batch import LENGTH, LENGTH_POSITION, LOG_OVERHEAD, Bat
 from barnabas.log.record_codec import Record, decode_batch
 from barnabas.log.topic_partition import TopicPartition
 
-from .records import ConsumerRecord, RecordColumns, record_maker
+from .records import ConsumerRecord, RecordColumns, record_class
 
 _FIELDS = attrgetter("offset", "timestamp", "key", "value", "headers")
 UNKNOWN = -1
@@ -63,7 +63,7 @@ class PartitionState:
 
     def __init__(self, partition: TopicPartition, *, max_bytes: int) -> None:
         self.partition = partition
-        self.make_record = record_maker(*partition)
+        self.make_record = record_class(*partition)
         self.max_bytes = max_bytes  # Asked for in one fetch; grows for a batch that is larger.
         self.position = UNKNOWN
         self.position_epoch = -1  # Leader epoch of the last batch handed out; committed with the position.

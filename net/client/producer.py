@@ -23,7 +23,7 @@ from .errors import (
     RecordTooLargeError,
     UnknownTopicOrPartitionError,
 )
-from .handles import BatchHandles, Handle, finished, new_handle
+from .handles import BatchHandles, Handle, finished
 from .partitioner import next_sticky, partition_of_key
 from .producer_config import MAX_REQUEST_BYTES, ProducerConfig, acks_of, compression_named
 from .record_accumulator import HEADER_OVERHEAD, RECORD_OVERHEAD, Batch, PartitionQueue
@@ -35,7 +35,8 @@ SOFT_LIMIT_BATCHES = (
     8  # Sealed batches of a healthy partition before `send` lets the loop run: more would only go cold.
 )
 
-MIN_SWEEP_MS = 20
+SEALS_PER_TURN = 4  # A `send` that never has to wait must not starve the loop: answers, heartbeats, other tasks.
+MIN_SWEEP_MS = 20  # How often batches are looked through for expired ones, at most.
 
 
 class _Topic:
@@ -112,6 +113,7 @@ class Producer:
         self._open: dict[PartitionQueue, None] = {}  # Queues with an open batch, oldest first.
         self._reserved_bytes = 0  # Of buffer_memory: open batches with their full size, others with their real one.
         self._now_ms = 0  # Wall time of this turn of the loop; 0 before somebody asked for it.
+        self._seals = 0  # Batches sealed since `ease` let the loop turn.
         self._backlogged: PartitionQueue | None = None  # Sealed more than it sends; the next slow `send` eases it.
         self._sweep: asyncio.TimerHandle | None = None
         self._tick: asyncio.Handle | None = None
@@ -209,10 +211,15 @@ class Producer:
                         values = batch.values
                         position = len(values)
                         values.append(value)
-                        return new_handle((batch, position))
-            elif (batch := self._keyed_batch(topic, key)) is not None:
+                        return Handle((batch, position))
+            elif (
+                (state := self._topics.get(topic)) is not None
+                and key.__class__ is bytes
+                and (queue := state.by_key.get(key)) is not None
+                and (batch := queue.open) is not None
+            ):
                 room = batch.room - len(value) - len(key) - RECORD_OVERHEAD
-                if room >= 0 and batch.keys is not None:
+                if room >= 0 and batch.keys is not None and batch.headers is None:
                     batch.room = room
                     if batch.stamp_ms != (self._now_ms or self._read_clock()):
                         batch.restamp(self._now_ms)
@@ -220,7 +227,7 @@ class Producer:
                     position = len(values)
                     values.append(value)
                     batch.keys.append(key)
-                    return new_handle((batch, position))
+                    return Handle((batch, position))
         return await self._send_slowly(topic, value, key, headers, partition, timestamp_ms)
 
     def send_nowait(
@@ -247,7 +254,7 @@ class Producer:
                 values = batch.values
                 position = len(values)
                 values.append(value)
-                return new_handle((batch, position))
+                return Handle((batch, position))
         self._check_usable()
         state = self._topics.get(topic)
         if state is None:
@@ -277,13 +284,6 @@ class Producer:
 
     # --- the slow path: once per batch, or for unusual records -------------------------------------------------------
 
-    def _keyed_batch(self, topic: str, key: bytes) -> Batch | None:
-        """The open batch that takes this key at once, if the key was seen before."""
-        state = self._topics.get(topic)
-        queue = state.by_key.get(key) if state is not None and key.__class__ is bytes else None
-        batch = queue.open if queue is not None else None
-        return batch if batch is not None and batch.headers is None else None
-
     async def _send_slowly(
         self,
         topic: str,
@@ -297,8 +297,8 @@ class Producer:
         state = self._topics.get(topic) or await self._learn(topic)
         while (handle := self._append(state, value, key, headers, partition, timestamp_ms)) is None:
             await self.wait_for_room()
-        if self._backlogged is not None:
-            await self.ease(self._backlogged)
+        if self._backlogged is not None or self._seals >= SEALS_PER_TURN:
+            await self.ease()
         return handle
 
     async def wait_for_room(self) -> None:
@@ -312,11 +312,14 @@ class Producer:
             raise self._exhausted() from None
         self._check_usable()
 
-    async def ease(self, queue: PartitionQueue) -> None:
-        """Let answers in where a healthy partition has more than enough waiting; a sick one is left to the hard
-        limit."""
-        self._backlogged = None
-        while len(queue.sealed) >= SOFT_LIMIT_BATCHES and queue.is_healthy:
+    async def ease(self) -> None:
+        """After sealing: let the loop turn now and then, and wait where a healthy partition has more than enough to
+        send; a sick one is left to the hard limit."""
+        if self._seals >= SEALS_PER_TURN:
+            self._seals = 0
+            await asyncio.sleep(0)
+        queue, self._backlogged = self._backlogged, None
+        while queue is not None and len(queue.sealed) >= SOFT_LIMIT_BATCHES and queue.is_healthy:
             self._progress.clear()
             await self._progress.wait()
 
@@ -348,7 +351,7 @@ class Producer:
         index = batch.append(value, key, header_list, stamp_ms, size_bytes)
         if queue is state.queues[state.sticky]:
             self._note_fast_path(state.name, batch)
-        return new_handle((batch, index))
+        return Handle((batch, index))
 
     def _note_fast_path(self, topic: str, batch: Batch) -> None:
         if batch.is_plain:
@@ -381,6 +384,7 @@ class Producer:
             self._plain.pop(state.name, None)
             self._turn_sticky(state)
         self._sender.route(queue)
+        self._seals += 1
         if len(queue.sealed) >= SOFT_LIMIT_BATCHES:
             self._backlogged = queue
 

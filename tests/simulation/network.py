@@ -6,14 +6,17 @@ reset, a machine that is gone as silence. A reader that does not read fills the 
 """
 
 import asyncio
+import contextvars
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 from barnabas.net.network import Listener, ProtocolFactory
 from barnabas.net.tcp import USER_TIMEOUT_MS
+
+from .process import NOBODY, OWNER, call_in
 
 WINDOW_BYTES = 256 * 1024  # On the way or unread, per direction, before the writer has to keep its bytes.
 SEGMENT_BYTES = 64 * 1024  # Delivered at once at most; larger writes arrive in parts, as they do in life.
@@ -103,9 +106,9 @@ class SimulatedNetwork:
         theirs = SimulatedTransport(self, listener.node, client, listener.address, ours.local_address)
         ours.peer, theirs.peer = theirs, ours
         self._transports += [ours, theirs]
-        theirs.start(listener.factory())
-        protocol = factory()
-        ours.start(protocol)
+        theirs.start(listener.factory, listener.context)
+        protocol = ours.start(factory, contextvars.copy_context())
+        assert protocol is not None, "who connects is running"
         return protocol
 
     def forget(self, transport: "SimulatedTransport") -> None:
@@ -148,11 +151,15 @@ class _SimulatedListener:
         self.node = node
         self.factory = factory
         self.address = address
+        self.context = contextvars.copy_context()  # of the process that listens: its code runs in it
 
     async def close(self) -> None:
+        self.close_now()
+        await asyncio.sleep(0)
+
+    def close_now(self) -> None:
         if self._world.listeners.get(self.address) is self:
             del self._world.listeners[self.address]
-        await asyncio.sleep(0)
 
 
 class SimulatedTransport(asyncio.Transport):
@@ -174,6 +181,7 @@ class SimulatedTransport(asyncio.Transport):
         self.local_address = local_address
         self._world = world
         self._protocol: Any = None
+        self._context = NOBODY
         self._outgoing: deque[bytes] = deque()
         self._outgoing_bytes = 0
         self._wire: deque[bytes | None] = deque()  # On the way to the peer, oldest first. None: the end of the stream.
@@ -190,9 +198,32 @@ class SimulatedTransport(asyncio.Transport):
         self._end_is_sent = False
         self._is_lost = False
 
-    def start(self, protocol: asyncio.BaseProtocol) -> None:
-        self._protocol = protocol
-        protocol.connection_made(self)
+    def start(
+        self, factory: ProtocolFactory, context: contextvars.Context, *, late: bool = False
+    ) -> asyncio.BaseProtocol | None:
+        """The protocol is made, and lives, in its own process. One that is stopped takes the connection later."""
+        self._context = context
+        if self._is_lost:
+            return None
+        if self._stopped_until() is not None and not late:
+            self._later(lambda: self.start(factory, context, late=True))
+            return None
+        self._protocol = call_in(context, factory)
+        if self._protocol is None:
+            return None  # its process died while it was stopped
+        call_in(context, self._protocol.connection_made, self)
+        protocol: asyncio.BaseProtocol = self._protocol
+        return protocol
+
+    def _stopped_until(self) -> float | None:
+        """When the process at this end goes on; None: it runs."""
+        owner = self._context.get(OWNER)
+        return owner.stalled_until if owner is not None and owner.stalled_until > self._world.loop.time() else None
+
+    def _later(self, work: Callable[[], object]) -> None:
+        """When the process goes on, or (it has just done so, and takes up its connections) right after this moment."""
+        until = self._stopped_until() or self._world.loop.time() + 1e-6
+        self._world.loop.call_at(until, work, context=NOBODY)
 
     # --- asyncio.Transport -------------------------------------------------------------------------------------------
 
@@ -206,7 +237,7 @@ class SimulatedTransport(asyncio.Transport):
         self.pump()
         if self._outgoing_bytes > self._high and not self._writer_is_paused:
             self._writer_is_paused = True
-            self._protocol.pause_writing()
+            call_in(self._context, self._protocol.pause_writing)
 
     def writelines(self, list_of_data: Iterable[Any]) -> None:
         self.write(b"".join(list_of_data))
@@ -231,7 +262,7 @@ class SimulatedTransport(asyncio.Transport):
 
     def resume_reading(self) -> None:
         self._reader_is_paused = False
-        self._world.loop.call_soon(self._deliver)
+        self._world.loop.call_soon(self._deliver, context=NOBODY)
 
     def is_reading(self) -> bool:
         return not self._reader_is_paused and not self._is_closing
@@ -268,21 +299,25 @@ class SimulatedTransport(asyncio.Transport):
         if self._is_closing and not self._outgoing and not self._end_is_sent:
             self._end_is_sent = True
             self._send(None)
-            self._world.loop.call_soon(self.lose, None)
+            self._world.loop.call_soon(self.lose, None, context=NOBODY)
         if self._writer_is_paused and self._outgoing_bytes <= self._low:
             self._writer_is_paused = False
-            self._world.loop.call_soon(self._resume_writer)
+            self._world.loop.call_soon(self._resume_writer, context=NOBODY)
 
     def _resume_writer(self) -> None:
-        if not self._is_lost and not self._writer_is_paused:
-            self._protocol.resume_writing()
+        if self._is_lost or self._writer_is_paused:
+            return
+        if self._stopped_until() is not None:
+            self._later(self._resume_writer)
+            return
+        call_in(self._context, self._protocol.resume_writing)
 
     def _send(self, segment: bytes | None) -> None:
         link = self._world.link(self.node, self.peer_node)
         delay = self._world.delay(link, len(segment) if segment else 0)
         self._last_arrival = max(self._last_arrival, self._world.loop.time() + delay)
         self._wire.append(segment)
-        self._world.loop.call_at(self._last_arrival, self._is_due)
+        self._world.loop.call_at(self._last_arrival, self._is_due, context=NOBODY)
 
     def _is_due(self) -> None:
         self._wire_due += 1
@@ -308,7 +343,8 @@ class SimulatedTransport(asyncio.Transport):
     def _stall(self) -> None:
         if self._stalled_at is None:
             self._stalled_at = self._world.loop.time()
-            self._world.loop.call_later(USER_TIMEOUT_MS / 1000, self._user_timeout, self._stalled_at)
+            timeout_s = USER_TIMEOUT_MS / 1000
+            self._world.loop.call_later(timeout_s, self._user_timeout, self._stalled_at, context=NOBODY)
 
     def _user_timeout(self, since: float) -> None:
         if self._stalled_at == since and not self._is_lost:
@@ -319,7 +355,8 @@ class SimulatedTransport(asyncio.Transport):
         link = self._world.link(self.node, self.peer_node)
         if self._world.carries(self.node, self.peer_node):
             at = max(self._last_arrival, self._world.loop.time() + self._world.delay(link))
-            self._world.loop.call_at(at, self.peer.lose, ConnectionResetError(104, "connection reset by peer"))
+            error = ConnectionResetError(104, "connection reset by peer")
+            self._world.loop.call_at(at, self.peer.lose, error, context=NOBODY)
 
     # --- receiving ---------------------------------------------------------------------------------------------------
 
@@ -331,13 +368,16 @@ class SimulatedTransport(asyncio.Transport):
         self._deliver()
 
     def _deliver(self) -> None:
+        if self._arrived and not self._is_lost and (self._protocol is None or self._stopped_until() is not None):
+            self._later(self._deliver)
+            return
         while self._arrived and not self._reader_is_paused and not self._is_lost:
             segment = self._arrived.popleft()
             if segment is None:
-                if not self._protocol.eof_received():
+                if not call_in(self._context, self._protocol.eof_received):
                     self.close()
                 return
-            self._feed(segment)
+            call_in(self._context, self._feed, segment)
             self.peer.acknowledged(len(segment))
 
     def _feed(self, segment: bytes) -> None:
@@ -368,7 +408,13 @@ class SimulatedTransport(asyncio.Transport):
             return
         self._is_lost = self._is_closing = True
         self._forget()
-        self._world.loop.call_soon(self._protocol.connection_lost, error)
+        self._world.loop.call_soon(self._tell_lost, error, context=NOBODY)
+
+    def _tell_lost(self, error: Exception | None) -> None:
+        if self._stopped_until() is not None:
+            self._later(lambda: self._tell_lost(error))
+        elif self._protocol is not None:
+            call_in(self._context, self._protocol.connection_lost, error)
 
     def die(self, *, silently: bool = False) -> None:
         """This end's process is gone: nothing reaches its protocol any more."""

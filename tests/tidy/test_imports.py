@@ -51,7 +51,7 @@ def test_state_machines_ask_nothing_of_the_world() -> None:
 @pytest.mark.parametrize(
     ("module", "homes"),
     [
-        ("asyncio", r"(net|spark_connector)/.*|kraft/raft_\w+\.py"),
+        ("asyncio", r"(net|spark_connector|scripts/barnabas)/.*|kraft/raft_\w+\.py"),
         ("pysyncobj", r"kraft/raft_\w+\.py"),
     ],
 )

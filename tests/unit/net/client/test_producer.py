@@ -308,7 +308,7 @@ def test_no_broker_answers() -> None:
     async def main() -> None:
         cluster = FakeCluster()
         cluster.down.add(0)
-        with pytest.raises(NoBrokersAvailableError, match="fake:9000.*refused"):
+        with pytest.raises(NoBrokersAvailableError, match=r"fake:9000.*refused"):
             await Producer(client=cluster.client()).start()
 
     run(main())

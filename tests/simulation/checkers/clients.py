@@ -1,0 +1,111 @@
+"""What clients were told must stay true: acknowledgements, records they read, log ends, owned partitions, commits."""
+
+from dataclasses import dataclass
+
+from .partitions import PartitionChecker
+from .violation import Violation
+
+TopicPartitionName = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acknowledged:
+    topic: str
+    partition: int
+    base_offset: int
+    crc: int
+
+
+@dataclass(slots=True)
+class Commit:
+    """One OffsetCommit of one partition. `ended` None: its outcome is not known (yet)."""
+
+    identity: str
+    started: int
+    ended: int | None = None
+
+
+class ClientChecker:
+    """Topics named here live as long as the simulation, so a name is a topic. Times are counts of client events."""
+
+    def __init__(self, partitions: PartitionChecker) -> None:
+        self._partitions = partitions
+        self.topic_ids: dict[str, str] = {}
+        self.acknowledged: list[Acknowledged] = []
+        self.acknowledged_by_leader = 0
+        self.seen: dict[tuple[str, int, int], int] = {}  # topic, partition, base offset -> CRC that a consumer saw
+        self.ends: dict[tuple[str, str, int], int] = {}  # client, topic, partition -> log end it was told
+        self.owners: dict[tuple[str, str, int, int], str] = {}  # group, topic, partition, member epoch -> member
+        self.commits: dict[tuple[str, str, int], list[Commit]] = {}
+        self._time = 0
+
+    def now(self) -> int:
+        self._time += 1
+        return self._time
+
+    # --- records ------------------------------------------------------------------------------------------------------
+
+    def acked_by_all(self, topic: str, partition: int, base_offset: int, crc: int) -> None:
+        acknowledged = Acknowledged(topic=topic, partition=partition, base_offset=base_offset, crc=crc)
+        self._check_committed(acknowledged)
+        self.acknowledged.append(acknowledged)
+
+    def _check_committed(self, acknowledged: Acknowledged) -> None:
+        """A committed batch stays where it is (the partition checker sees to that), so looking once is enough."""
+        key = (self.topic_ids[acknowledged.topic], acknowledged.partition)
+        history = self._partitions.histories.get(key)
+        committed = history.committed.get(acknowledged.base_offset) if history is not None else None
+        if committed is None or committed.batch.crc != acknowledged.crc:
+            raise Violation(f"{acknowledged} was acknowledged by all, but committed there is {committed}")
+
+    def read(self, topic: str, partition: int, base_offset: int, crc: int) -> None:
+        known = self.seen.setdefault((topic, partition, base_offset), crc)
+        if known != crc:
+            raise Violation(f"{topic}-{partition}: offset {base_offset} showed two values to consumers")
+        history = self._partitions.histories.get((self.topic_ids[topic], partition))
+        committed = history.committed.get(base_offset) if history is not None else None
+        if committed is None or committed.batch.crc != crc:
+            raise Violation(f"{topic}-{partition}: a consumer was shown offset {base_offset}, committed is {committed}")
+
+    def told_end(self, client: str, topic: str, partition: int, end_offset: int) -> None:
+        before = self.ends.get((client, topic, partition), 0)
+        if end_offset < before:
+            raise Violation(f"{topic}-{partition}: {client} was told log end {before} and then {end_offset}")
+        self.ends[client, topic, partition] = end_offset
+
+    # --- groups -------------------------------------------------------------------------------------------------------
+
+    def adopted(self, group: str, topic: str, partition: int, member_epoch: int, member: str) -> None:
+        known = self.owners.setdefault((group, topic, partition, member_epoch), member)
+        if known != member:
+            raise Violation(
+                f"group {group}: {topic}-{partition} is owned by {known} and by {member} in epoch {member_epoch}"
+            )
+
+    def commit_begins(self, group: str, topic: str, partition: int, identity: str) -> Commit:
+        commit = Commit(identity, self.now())
+        self.commits.setdefault((group, topic, partition), []).append(commit)
+        return commit
+
+    def commit_refused(self, group: str, topic: str, partition: int, commit: Commit) -> None:
+        self.commits[group, topic, partition].remove(commit)
+
+    def check_commit(self, group: str, topic: str, partition: int, identity: str) -> None:
+        """`identity` is what the cluster says at rest: no acknowledged commit may lie wholly behind it."""
+        commits = self.commits.get((group, topic, partition), [])
+        acknowledged = [commit for commit in commits if commit.ended is not None]
+        if not identity:
+            if acknowledged:
+                raise Violation(f"group {group}: the acknowledged commits of {topic}-{partition} are gone")
+            return
+        found = next((commit for commit in commits if commit.identity == identity), None)
+        if found is None:
+            raise Violation(
+                f"group {group}: {topic}-{partition} has commit {identity!r}, which was refused or never sent"
+            )
+        if found.ended is not None:
+            for later in acknowledged:
+                if later.started > found.ended:
+                    raise Violation(
+                        f"group {group}: {topic}-{partition} has commit {found}, the later {later} was acknowledged"
+                    )

@@ -1,0 +1,236 @@
+"""What must hold of partitions after every event: leaders, high watermarks, logs (DESIGN.md, section 7).
+
+For every replica a view of its log is kept (which batches it holds), and brought up to date when its log has changed;
+across all replicas and all time: which batch stood at (leader epoch, offset), and which batches are committed. A batch is
+known by its CRC, which no broker changes.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from simulation.cluster import SimulatedCluster, SimulatedNode, is_serving
+from simulation.process import SimulatedProcess
+
+from barnabas.log.record_batch import iter_headers
+from barnabas.log.replication.partition import Partition
+
+from .violation import Violation
+
+READ_BYTES = 1 << 20
+Key = tuple[str, int]  # topic id, partition
+
+
+class Batch(NamedTuple):
+    base_offset: int
+    next_offset: int
+    leader_epoch: int
+    crc: int
+    size_bytes: int
+
+
+class Committed(NamedTuple):
+    batch: Batch
+    in_epoch: int  # of the leader whose high watermark passed it
+
+
+@dataclass(eq=False)
+class History:
+    """One partition, over all replicas and restarts."""
+
+    name: str
+    leaders: dict[int, SimulatedProcess] = field(default_factory=dict)
+    written: dict[tuple[int, int], Batch] = field(default_factory=dict)  # by leader epoch and base offset
+    committed: dict[int, Committed] = field(default_factory=dict)  # by base offset
+    committed_end: int = 0
+
+
+@dataclass(eq=False)
+class View:
+    """One replica of one incarnation, as it was when it was looked at last."""
+
+    log: Any
+    batches: dict[int, Batch] = field(default_factory=dict)
+    log_end: int = 0
+    log_start: int = 0
+    truncations: int = 0
+    high_watermark: int = 0
+    leader_epoch: int = -1
+    leadership: tuple[int, int] = (-1, -1)
+    isr: Any = None
+
+
+class PartitionChecker:
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        self.cluster = cluster
+        self.histories: dict[Key, History] = {}
+        self.views: dict[SimulatedProcess, dict[Key, View]] = {}
+        cluster.ended.append(self._ended)
+
+    def _ended(self, node: SimulatedNode, process: SimulatedProcess, power: bool) -> None:
+        self.views.pop(process, None)
+
+    def check(self, node: SimulatedNode) -> None:
+        broker, process = node.broker, node.process
+        if process is None or broker is None or not is_serving(node):
+            return
+        views = self.views.setdefault(process, {})
+        for partition in broker.replication.manager._partitions.values():
+            log: Any = partition.log
+            view = views.get((partition.topic_id, partition.topic_partition.partition))
+            leading = partition._leading
+            if (
+                view is not None
+                and view.log_end == log.log_end_offset
+                and view.high_watermark == log.high_watermark
+                and view.isr is (None if leading is None else leading.isr)
+                and view.leader_epoch == partition.leader_epoch
+                and view.truncations == log._truncations
+                and view.log is log
+            ):
+                continue
+            self._changed(node, process, partition, views)
+
+    def _changed(
+        self, node: SimulatedNode, process: SimulatedProcess, partition: Partition, views: dict[Key, View]
+    ) -> None:
+        key = (partition.topic_id, partition.topic_partition.partition)
+        history = self.histories.setdefault(key, History(name=f"{partition.topic_partition}"))
+        if partition.storage_error is not None or partition.log.failed:  # type: ignore[attr-defined]
+            views.pop(key, None)
+            return
+        view = views.get(key)
+        if view is None or view.log is not partition.log:
+            view = views[key] = View(log=partition.log, truncations=partition.log._truncations)  # type: ignore[attr-defined]
+        self._follow_log(process, view, history)
+        self._follow_high_watermark(process, partition, view, history)
+        self._follow_leadership(node, process, partition, view, history, key)
+        view.leader_epoch = partition.leader_epoch
+
+    # --- the log ------------------------------------------------------------------------------------------------------
+
+    def _follow_log(self, process: SimulatedProcess, view: View, history: History) -> None:
+        log = view.log
+        if log._truncations != view.truncations:
+            view.truncations = log._truncations
+            if log.log_end_offset < view.high_watermark:
+                raise Violation(
+                    f"{history.name}: {process} cut its log to {log.log_end_offset}, below its high watermark "
+                    f"{view.high_watermark}"
+                )
+            view.batches = {}
+            view.log_end = log._segments[0].base_offset
+        elif log.log_end_offset < view.log_end:
+            raise Violation(f"{history.name}: the log of {process} shrank to {log.log_end_offset} without a truncation")
+        if not view.batches:
+            view.log_end = max(log._segments[0].base_offset, log.log_start_offset)
+        view.log_start = log.log_start_offset
+        for batch in read_batches(log, view.log_end):
+            view.batches[batch.base_offset] = batch
+            known = history.written.setdefault((batch.leader_epoch, batch.base_offset), batch)
+            if known != batch:
+                raise Violation(
+                    f"{history.name}: {process} holds {batch} where another replica holds {known}: one epoch, two logs"
+                )
+        view.log_end = log.log_end_offset
+
+    # --- the high watermark -------------------------------------------------------------------------------------------
+
+    def _follow_high_watermark(
+        self, process: SimulatedProcess, partition: Partition, view: View, history: History
+    ) -> None:
+        log, before = view.log, view.high_watermark
+        now = log.high_watermark
+        if now > log.log_end_offset:
+            raise Violation(f"{history.name}: {process} has high watermark {now} beyond its log end")
+        if now < before and partition.leader_epoch == view.leader_epoch:
+            raise Violation(f"{history.name}: the high watermark of {process} fell from {before} to {now}")
+        offset = max(before if before in view.batches else 0, view.log_start)
+        while offset < now:
+            batch = view.batches.get(offset)
+            if batch is None:  # a log start inside of a batch
+                break
+            self._commit(process, partition, batch, history)
+            offset = batch.next_offset
+        view.high_watermark = now
+
+    def _commit(self, process: SimulatedProcess, partition: Partition, batch: Batch, history: History) -> None:
+        known = history.committed.get(batch.base_offset)
+        if known is not None:
+            if known.batch != batch:
+                raise Violation(
+                    f"{history.name}: {process} has {batch} below its high watermark, committed is {known.batch}"
+                )
+            return
+        if batch.base_offset < history.committed_end:
+            raise Violation(f"{history.name}: {process} commits {batch} over what is committed")
+        if not partition.is_leader:
+            raise Violation(f"{history.name}: {process} follows, and takes {batch} for committed before any leader did")
+        history.committed[batch.base_offset] = Committed(batch, partition.leader_epoch)
+        history.committed_end = batch.next_offset
+
+    # --- leadership ---------------------------------------------------------------------------------------------------
+
+    def _follow_leadership(
+        self,
+        node: SimulatedNode,
+        process: SimulatedProcess,
+        partition: Partition,
+        view: View,
+        history: History,
+        key: Key,
+    ) -> None:
+        leading = partition._leading
+        if leading is None:
+            view.isr = None
+            return
+        epoch = partition.leader_epoch
+        known = history.leaders.setdefault(epoch, process)
+        if known is not process:
+            raise Violation(f"{history.name}: leader epoch {epoch} has two leaders, {known} and {process}")
+        if view.leadership != (epoch, 1):
+            view.leadership = (epoch, 1)
+            self._check_complete(process, epoch, view, history)
+        view.isr = leading.isr
+        for replica_id in leading.isr.maximal_isr:
+            if replica_id != node.node_id:
+                self._check_holds(replica_id, process, view.high_watermark, history, key)
+
+    def _check_complete(self, process: SimulatedProcess, epoch: int, view: View, history: History) -> None:
+        for base_offset, committed in history.committed.items():
+            if base_offset >= view.log_start and committed.in_epoch < epoch:
+                if view.batches.get(base_offset) != committed.batch:
+                    raise Violation(
+                        f"{history.name}: {process} leads epoch {epoch} without {committed.batch}, which was committed "
+                        f"in epoch {committed.in_epoch}; it has {view.batches.get(base_offset)}, end {view.log_end}"
+                    )
+
+    def _check_holds(
+        self, replica_id: int, leader: SimulatedProcess, high_watermark: int, history: History, key: Key
+    ) -> None:
+        """A member of the maximal ISR must have all below the leader's high watermark, unless its disk lost it."""
+        node = self.cluster.nodes[replica_id]
+        if node.process is None or replica_id in self.cluster.lossy:
+            return
+        view = self.views.get(node.process, {}).get(key)
+        if view is not None and view.log.log_end_offset < high_watermark:
+            raise Violation(
+                f"{history.name}: the high watermark {high_watermark} of {leader} passed the log end "
+                f"{view.log.log_end_offset} of {node.process}, which is in its maximal ISR"
+            )
+
+
+def read_batches(log: Any, offset: int) -> list[Batch]:
+    """Everything from the batch that holds `offset` to the log end."""
+    found: list[Batch] = []
+    while offset < log.log_end_offset:
+        data = log.read(offset, max_bytes=READ_BYTES, up_to_offset=log.log_end_offset).slice.read()
+        if not data:
+            raise Violation(
+                f"{log.topic_partition}: nothing at offset {offset}, but the log ends at {log.log_end_offset}"
+            )
+        for header in iter_headers(data):
+            found.append(
+                Batch(header.base_offset, header.next_offset, header.leader_epoch, header.crc, header.size_bytes)
+            )
+        offset = found[-1].next_offset
+    return found

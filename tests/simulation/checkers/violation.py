@@ -1,0 +1,5 @@
+"""What every checker raises."""
+
+
+class Violation(AssertionError):
+    """A promise was broken."""

@@ -1,0 +1,305 @@
+"""A cluster of whole, real brokers in one process, on virtual time: the network, the disks and the clocks are simulated.
+
+Each node runs `net.broker.Broker` as a real process would: the real handlers, the real quorum (pysyncobj) on the same
+loop, real logs on a `SimulatedDisk`. What happens to nodes is done here: `start`, `kill`, `power_loss`, `stall`, `stop`;
+what happens between them on `world` (simulation.network). When and to whom is decided in `faults`.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from socket import socket
+from typing import Any
+
+from barnabas.kraft.image import MetadataImage
+from barnabas.kraft.raft_config import RaftTiming, SnapshotPolicy
+from barnabas.kraft.raft_network import Listener as RaftListener
+from barnabas.kraft.raft_network import ProtocolFactory
+from barnabas.log.errors import BarnabasError
+from barnabas.net.broker import Broker, Ports
+from barnabas.net.clock import SimulatedClock
+from barnabas.net.config import load
+from barnabas.net.metadata_sources import QuorumPorts, build_source
+from barnabas.net.quorum_source import SameLoopHost
+
+from .disk import SimulatedDisk
+from .network import NodeNetwork, SimulatedNetwork
+from .observed_loop import ObservedLoop
+from .process import NOBODY, OWNER, ProcessDied, SimulatedProcess
+from .raft_loop import DelayedExecutor
+
+CLIENT_PORT, QUORUM_PORT = 9092, 9093
+MOST_VOTERS = 3
+PLENTY_BYTES = 1 << 30
+TIMING = RaftTiming(election_min_s=0.3, election_max_s=0.6, heartbeat_s=0.06, leader_fallback_s=0.27)
+# Everything that waits is shortened, so that a seed sees in ten virtual seconds what production sees in minutes.
+SETTINGS = {
+    "admin.listener": "none",
+    "auto.create.topics.enable": "false",
+    "broker.heartbeat.interval.ms": "100",
+    "broker.session.timeout.ms": "900",
+    "controlled.shutdown.timeout.ms": "2000",
+    "group.consumer.heartbeat.interval.ms": "200",
+    "group.consumer.session.timeout.ms": "1500",
+    "leader.imbalance.check.interval.seconds": "3",
+    "log.segment.bytes": "4096",
+    "log.index.interval.bytes": "256",
+    "log.segment.delete.delay.ms": "500",
+    "replica.fetch.backoff.ms": "50",
+    "replica.fetch.wait.max.ms": "200",
+    "replica.high.watermark.checkpoint.interval.ms": "700",
+    "replica.lag.time.max.ms": "800",
+    "replica.socket.timeout.ms": "1500",
+}
+
+
+@dataclass(eq=False)
+class SimulatedNode:
+    """One machine. `process` and `broker` are None while nothing runs on it."""
+
+    node_id: int
+    disk: SimulatedDisk
+    process: SimulatedProcess | None = None
+    broker: Broker | None = None
+    incarnations: int = 0
+    has_powered_off: bool = False
+    disk_is_limited: bool = False  # it may refuse, so that the broker may end itself
+    fatal: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return f"node-{self.node_id}"
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None
+
+
+class QuorumNetwork:
+    """The simulated network as the quorum has it."""
+
+    def __init__(self, network: NodeNetwork) -> None:
+        self._network = network
+
+    async def connect(
+        self,
+        protocol_factory: ProtocolFactory,
+        host: str,
+        port: int,
+        *,
+        tls: ssl.SSLContext | None = None,
+        server_hostname: str | None = None,
+    ) -> None:
+        await self._network.connect(protocol_factory, host, port)
+
+    async def listen(
+        self,
+        protocol_factory: ProtocolFactory,
+        host: str,
+        port: int,
+        *,
+        sock: socket | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> RaftListener:
+        listener: Any = await self._network.listen(protocol_factory, host, port)
+        return _QuorumListener(listener)
+
+
+class _QuorumListener:
+    def __init__(self, listener: Any) -> None:
+        self._listener = listener
+
+    def close(self) -> None:
+        self._listener.close_now()
+
+
+class SimulatedCluster:
+    """`violate` is told of what no broker may ever do; `ended` of every process that is no more, and why."""
+
+    def __init__(
+        self,
+        loop: ObservedLoop,
+        rng: Random,
+        *,
+        brokers: int = 3,
+        settings: dict[str, str] | None = None,
+        snapshot_policy: SnapshotPolicy | None = None,
+        fsync_s: float = 0.003,
+        make_broker: Callable[[Any, Ports], Broker] = Broker,
+        violate: Callable[[str], None],
+    ) -> None:
+        self.loop = loop
+        self.rng = rng
+        self.world = SimulatedNetwork(loop, Random(rng.getrandbits(64)))
+        self.nodes = [SimulatedNode(node_id=node_id, disk=SimulatedDisk()) for node_id in range(brokers)]
+        self.fsync_s = fsync_s
+        self.graveyard: list[SimulatedProcess] = []
+        self.lossy: set[int] = set()  # nodes that lost writes and are not back in every ISR
+        self.ended: list[Callable[[SimulatedNode, SimulatedProcess, bool], None]] = []
+        self.violate = violate
+        self._make_broker = make_broker
+        self._settings = SETTINGS | (settings or {})
+        self._snapshot_policy = snapshot_policy
+        self._voters = ",".join(f"{n}@node-{n}:{QUORUM_PORT}" for n in range(min(brokers, MOST_VOTERS)))
+
+    # --- life and death -----------------------------------------------------------------------------------------------
+
+    def start(self, node_id: int) -> None:
+        node = self.nodes[node_id]
+        if node.process is not None:
+            return
+        node.incarnations += 1
+        process = SimulatedProcess(node.name, node.incarnations)
+        node.process = process
+        self.world.power_on(node.name)
+        self.loop.note(f"START {process}")
+        self.loop.create_task(self._boot(node, process), context=process.context.copy())
+
+    async def _boot(self, node: SimulatedNode, process: SimulatedProcess) -> None:
+        rng = Random(self.rng.getrandbits(64))
+        network = self.world.node(node.name)
+        quorum = QuorumPorts(
+            host=SameLoopHost,
+            network=lambda: QuorumNetwork(network),
+            executor=lambda: DelayedExecutor(self.loop, lambda: rng.uniform(0.0002, self.fsync_s)),
+            timing=TIMING,
+            snapshot_policy=self._snapshot_policy,
+        )
+        ports = Ports(
+            network=network,
+            files=node.disk,
+            clock=SimulatedClock(self.loop),
+            rng=rng,
+            make_source=lambda broker: build_source(broker, quorum),
+            fatal=lambda reason: self._fatal(node, process, reason),
+            incarnation=f"{rng.getrandbits(128):032x}",
+        )
+        try:
+            broker = self._make_broker(load(None, self._properties(node), {}), ports)
+            node.broker = broker
+            await broker.start()
+        except (BarnabasError, OSError) as error:
+            self._fatal(node, process, f"cannot start: {error}")
+
+    def _properties(self, node: SimulatedNode) -> dict[str, str]:
+        return self._settings | {
+            "node.id": str(node.node_id),
+            "listeners": f"PLAINTEXT://{node.name}:{CLIENT_PORT}",
+            "controller.quorum.voters": self._voters,
+            "log.dirs": "/data",
+        }
+
+    def _fatal(self, node: SimulatedNode, process: SimulatedProcess, reason: str) -> None:
+        """What os._exit is to a real broker: nothing after this call runs."""
+        node.fatal.append(reason)
+        self.loop.note(f"FATAL {process} {reason}")
+        if not node.disk_is_limited or "background work failed" in reason:
+            self.violate(f"{process} stopped: {reason}")
+        if node.process is process:
+            self.kill(node.node_id)
+        raise ProcessDied
+
+    def kill(self, node_id: int) -> None:
+        """kill -9: what was written stays, peers are reset."""
+        self._end(self.nodes[node_id], power=False)
+
+    def power_loss(self, node_id: int) -> None:
+        """The machine goes down: what was not flushed may be gone, nobody is told."""
+        self._end(self.nodes[node_id], power=True)
+        self.lossy.add(node_id)
+
+    def _end(self, node: SimulatedNode, *, power: bool) -> None:
+        process = node.process
+        if process is not None:
+            self.loop.note(f"{'POWER LOSS' if power else 'KILL'} {process}")
+            process.is_dead = True
+            process.parked.clear()
+            self.graveyard.append(process)
+            node.process = node.broker = None
+        if power:
+            self.world.power_off(node.name)
+            node.disk.power_loss(self.rng)
+        else:
+            self.world.kill(node.name)
+            node.disk.kill()
+        if process is not None:
+            for ended in self.ended:
+                ended(node, process, power)
+
+    def stall(self, node_id: int, duration_s: float) -> None:
+        """SIGSTOP, and SIGCONT after a while."""
+        process = self.nodes[node_id].process
+        if process is None or process.stalled_until > self.loop.time():
+            return
+        self.loop.note(f"STALL {process} {duration_s:.3f}")
+        process.stalled_until = self.loop.time() + duration_s
+        self.loop.call_at(process.stalled_until, self._resume, process, context=NOBODY)
+
+    def _resume(self, process: SimulatedProcess) -> None:
+        if not process.is_dead:
+            self.loop.note(f"RESUME {process}")
+            self.loop.resume(process)
+
+    def stop(self, node_id: int) -> None:
+        """SIGTERM: a controlled shutdown; the process ends by itself."""
+        node = self.nodes[node_id]
+        process, broker = node.process, node.broker
+        if process is None or broker is None or not hasattr(broker, "lifecycle"):
+            return
+        self.loop.note(f"STOP {process}")
+        self.loop.create_task(self._stop(node, process, broker), context=process.context.copy())
+
+    async def _stop(self, node: SimulatedNode, process: SimulatedProcess, broker: Broker) -> None:
+        await broker.stop()
+        if node.process is process:
+            self.kill(node.node_id)
+        raise ProcessDied
+
+    # --- what is known ------------------------------------------------------------------------------------------------
+
+    def running(self) -> list[SimulatedNode]:
+        return [node for node in self.nodes if node.process is not None]
+
+    def newest_image(self) -> MetadataImage:
+        images = [node.broker.metadata.image for node in self.nodes if is_serving(node) and node.broker is not None]
+        return max(images, key=lambda image: image.offset, default=MetadataImage())
+
+    def update_lossy(self) -> None:
+        """A node that lost writes has made up for it once it is in the ISR of all its partitions again."""
+        image = self.newest_image()
+        for node_id in sorted(self.lossy):
+            known, broker = image.brokers.get(node_id), self.nodes[node_id].broker
+            if broker is None or known is None or known.fenced or known.incarnation != broker.ports.incarnation:
+                continue  # what the metadata says of an earlier process is from before the loss
+            own = [p for topic in image.topics.values() for p in topic.partitions if node_id in p.replicas]
+            if all(node_id in partition.isr for partition in own):
+                self.lossy.discard(node_id)
+
+    def close(self) -> None:
+        """After the loop's last event."""
+        for node in self.nodes:
+            if node.process is not None:
+                node.process.is_dead = True
+                self.graveyard.append(node.process)
+        token = OWNER.set(None)
+        for process in self.graveyard:
+            process.bury(self.loop)
+        OWNER.reset(token)
+
+
+def is_serving(node: SimulatedNode) -> bool:
+    """Has its broker come so far that it has metadata?"""
+    return node.process is not None and node.broker is not None and hasattr(node.broker, "lifecycle")
+
+
+async def wait_until(condition: Callable[[], bool], *, limit_s: float, every_s: float = 0.05) -> bool:
+    """Virtual time; False when it has not come true in time."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + limit_s
+    while not condition():
+        if loop.time() >= deadline:
+            return False
+        await asyncio.sleep(every_s)
+    return True

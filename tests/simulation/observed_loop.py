@@ -1,0 +1,112 @@
+"""The loop of whole-cluster simulations: virtual time, events by process, and an observer after every event."""
+
+import asyncio
+import hashlib
+import heapq
+from collections.abc import Callable
+from typing import Any
+
+from .loop import SimulatedLoop, SimulationDeadlock
+from .process import OWNER, SimulatedProcess, make_task
+
+_MAX_CANCELLED_TIMERS = 1_000
+Observer = Callable[[list[SimulatedProcess]], None]
+
+
+class ObservedLoop(SimulatedLoop):
+    """`observer` is called after every event with the processes whose code ran in it. An exception of it ends the run.
+
+    The trace is a line per event (time, process, what ran); its hash is always kept, its text goes to `trace_line`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observer: Observer | None = None
+        self.trace_line: Callable[[str], None] | None = None
+        self.event_count = 0
+        self._hash = hashlib.blake2b(digest_size=16)
+        self._ran: list[SimulatedProcess] = []
+        self.set_task_factory(make_task)
+
+    @property
+    def trace_hash(self) -> str:
+        return self._hash.hexdigest()
+
+    def note(self, text: str) -> None:
+        """A line of the trace that is no event: a fault, an answer that a client got."""
+        line = f"{self._virtual_time:.6f} {text}"
+        self._hash.update(line.encode())
+        if self.trace_line is not None:
+            self.trace_line(line)
+
+    def note_owner(self, owner: SimulatedProcess) -> None:
+        if owner not in self._ran:
+            self._ran.append(owner)
+
+    def resume(self, process: SimulatedProcess) -> None:
+        """The process goes on where it was stopped."""
+        process.stalled_until = 0.0
+        parked, process.parked = process.parked, []
+        self._ready.extend(parked)  # type: ignore[attr-defined]
+
+    def _run_once(self) -> None:
+        ready: Any = self._ready  # type: ignore[attr-defined]
+        scheduled: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
+        self._forget_cancelled(scheduled)
+        if not ready and not self._stopping:  # type: ignore[attr-defined]
+            if not scheduled:
+                raise SimulationDeadlock(f"at {self._virtual_time:.6f} s nothing can happen any more")
+            self._virtual_time = max(self._virtual_time, scheduled[0].when())
+        end = self._virtual_time + self._clock_resolution
+        while scheduled and scheduled[0].when() < end:
+            timer = heapq.heappop(scheduled)
+            timer._scheduled = False  # type: ignore[attr-defined]
+            ready.append(timer)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                self._run_event(handle)
+
+    def _forget_cancelled(self, scheduled: list[asyncio.TimerHandle]) -> None:
+        cancelled: int = self._timer_cancelled_count  # type: ignore[has-type]
+        if cancelled > _MAX_CANCELLED_TIMERS and cancelled * 2 > len(scheduled):
+            for timer in scheduled:
+                if timer._cancelled:  # type: ignore[attr-defined]
+                    timer._scheduled = False  # type: ignore[attr-defined]
+            scheduled[:] = [timer for timer in scheduled if not timer._cancelled]  # type: ignore[attr-defined]
+            heapq.heapify(scheduled)
+            self._timer_cancelled_count = 0
+        while scheduled and scheduled[0]._cancelled:  # type: ignore[attr-defined]
+            self._timer_cancelled_count -= 1
+            heapq.heappop(scheduled)._scheduled = False  # type: ignore[attr-defined]
+
+    def _run_event(self, handle: Any) -> None:
+        owner = handle._context.get(OWNER)
+        ran = self._ran
+        if owner is not None:
+            if owner.is_dead:
+                return
+            if owner.stalled_until > self._virtual_time:
+                owner.parked.append(handle)
+                return
+            ran.append(owner)
+        self.event_count += 1
+        line = f"{self._virtual_time:.6f} {owner or '-'} {_name(handle._callback)}"
+        self._hash.update(line.encode())
+        if self.trace_line is not None:
+            self.trace_line(line)
+        handle._run()
+        if ran:
+            if self.observer is not None:
+                self.observer(ran)
+            ran.clear()
+
+
+def _name(callback: Any) -> str:
+    owner = getattr(callback, "__self__", None)
+    if isinstance(owner, asyncio.Task):
+        return str(owner.get_coro().__qualname__)  # type: ignore[union-attr]
+    name = getattr(callback, "__qualname__", None)
+    if name is None:
+        name = getattr(getattr(callback, "func", None), "__qualname__", type(callback).__name__)
+    return str(name)

@@ -1,0 +1,77 @@
+"""A simulated process: whose code runs in an event of the loop, and how that process dies.
+
+Every handle of an asyncio loop carries a context (contextvars), and tasks, timers and callbacks inherit it from the code
+that made them. `OWNER` in it says which process made it. So the death of a process is exact: its handles are passed over
+from then on, no `finally`, no `except CancelledError` and no flush of it ever runs. Code of a process that is started by
+the network runs in the context of the process that listens or connected (`call_in`).
+"""
+
+import asyncio
+import contextlib
+import contextvars
+from collections.abc import Callable
+from typing import Any
+
+
+class ProcessDied(BaseException):
+    """Unwinds the code of a process that has just ended itself: what would come next must not run."""
+
+
+class SimulatedProcess:
+    """One incarnation of a node. `stalled_until` is SIGSTOP: its events wait for that moment."""
+
+    def __init__(self, name: str, incarnation: int) -> None:
+        self.name = name
+        self.incarnation = incarnation
+        self.is_dead = False
+        self.stalled_until = 0.0
+        self.parked: list[asyncio.Handle] = []
+        self.tasks: list[asyncio.Task[Any]] = []
+        self.context = contextvars.copy_context()
+        self.context.run(OWNER.set, self)
+
+    def __repr__(self) -> str:
+        return f"{self.name}/{self.incarnation}"
+
+    def bury(self, loop: asyncio.AbstractEventLoop) -> None:
+        """At the end of a simulation: let go of coroutines that were cut off in the middle, without warnings."""
+        for task in self.tasks:
+            if not task.done():
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                coroutine: Any = task.get_coro()
+                with contextlib.suppress(BaseException):
+                    self.context.copy().run(coroutine.close)
+        self.tasks.clear()
+        self.parked.clear()
+
+
+OWNER: contextvars.ContextVar[SimulatedProcess | None] = contextvars.ContextVar("OWNER", default=None)
+NOBODY = contextvars.Context()  # in which the world itself runs: the network, timers of faults
+
+
+def make_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> "asyncio.Task[Any]":
+    """A task factory that remembers the tasks of each process: nothing else keeps those of a dead one."""
+    task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, **options)
+    context = options.get("context")
+    owner = context.get(OWNER) if context is not None else OWNER.get()
+    if owner is not None:
+        if len(owner.tasks) >= 512:
+            owner.tasks = [known for known in owner.tasks if not known.done()]
+        owner.tasks.append(task)
+    return task
+
+
+def call_in(context: contextvars.Context, function: Callable[..., Any], *args: Any) -> Any:
+    """Run code of a process from outside of its own events (the network does). A dead process runs nothing."""
+    owner = context.get(OWNER)
+    if owner is not None:
+        if owner.is_dead:
+            return None
+        loop: Any = asyncio.get_running_loop()
+        note = getattr(loop, "note_owner", None)
+        if note is not None:
+            note(owner)
+    try:
+        return context.copy().run(function, *args)
+    except ProcessDied:
+        return None

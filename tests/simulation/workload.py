@@ -1,0 +1,419 @@
+"""Clients of the simulated cluster: producers, consumers, group members, an administrator. All of them speak raw requests.
+
+They report what they were told to the `ClientChecker`, and never die: their machines are outside of the fault schedule.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from random import Random
+from typing import Any
+
+from barnabas.log.errors import BarnabasError, ErrorCode, NetworkError, error_for
+from barnabas.log.record_batch import iter_headers, read_header
+from barnabas.log.record_codec import encode_batch
+from barnabas.net.protocol.requests import (
+    AddPartitionsRequest,
+    AlterConfigRequest,
+    AssignReplicasRequest,
+    ConfigEntryChange,
+    ConsumerGroupHeartbeatRequest,
+    CreateTopicRequest,
+    DeleteTopicRequest,
+    ElectLeaderRequest,
+    FetchPartition,
+    FetchRequest,
+    FindCoordinatorRequest,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    MetadataRequest,
+    OffsetCommitPartition,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    OwnedPartitions,
+    ProducePartition,
+    ProduceRequest,
+)
+from barnabas.net.protocol.responses import MetadataResponse
+from barnabas.net.rpc import RpcPool
+
+from .checkers.clients import ClientChecker
+from .checkers.violation import Violation
+from .cluster import CLIENT_PORT, SimulatedCluster
+
+Partition = tuple[str, int]
+LATEST = -1
+REFUSED_COMMITS = frozenset(
+    {
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.STALE_MEMBER_EPOCH,
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+LOST_MEMBERSHIP = frozenset(
+    {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNRELEASED_INSTANCE_ID}
+)
+
+
+class Client:
+    """A connection to the cluster that finds leaders and coordinators."""
+
+    def __init__(self, cluster: SimulatedCluster, name: str, rng: Random) -> None:
+        self.name = name
+        self.rng = rng
+        self.loop = cluster.loop
+        self.node_count = len(cluster.nodes)
+        self.pool = RpcPool(cluster.world.node(name), client_id=name, random=rng, connect_timeout_ms=400)
+        self.leaders: dict[Partition, tuple[int, int]] = {}  # leader epoch, leader; the epoch never goes back
+
+    async def ask(self, node_id: int, request: Any, *, timeout_ms: int = 1_000) -> Any:
+        async with asyncio.timeout(timeout_ms / 1000 + 0.5):
+            connection = await self.pool.get(f"node-{node_id}", CLIENT_PORT)
+            return await connection.call(request, timeout_ms=timeout_ms)
+
+    async def ask_anyone(self, request: Any, *, timeout_ms: int = 1_000) -> Any:
+        return await self.ask(self.rng.randrange(self.node_count), request, timeout_ms=timeout_ms)
+
+    async def refresh(self) -> MetadataResponse:
+        answer: MetadataResponse = await self.ask_anyone(MetadataRequest())
+        for topic in answer.topics:
+            for number, partition in enumerate(topic.partitions):
+                known = self.leaders.get((topic.name, number), (-1, -1))
+                if partition.leader_epoch >= known[0]:
+                    self.leaders[topic.name, number] = (partition.leader_epoch, partition.leader)
+        return answer
+
+    async def leader_of(self, partition: Partition) -> tuple[int, int]:
+        epoch, leader = self.leaders.get(partition, (-1, -1))
+        if leader < 0:
+            await self.refresh()
+            epoch, leader = self.leaders.get(partition, (-1, -1))
+            if leader < 0:
+                raise NetworkError("no leader yet")
+        return epoch, leader
+
+    def forget_leader(self, partition: Partition) -> None:
+        epoch, _ = self.leaders.get(partition, (-1, -1))
+        self.leaders[partition] = (epoch, -1)
+
+    async def pause(self, low_s: float, high_s: float) -> None:
+        await asyncio.sleep(self.rng.uniform(low_s, high_s))
+
+    async def close(self) -> None:
+        await self.pool.close()
+
+
+class Workload:
+    """Starts and stops the clients. `topics` live as long as the simulation; names with "scratch" come and go."""
+
+    def __init__(self, cluster: SimulatedCluster, checker: ClientChecker, rng: Random) -> None:
+        self.cluster = cluster
+        self.checker = checker
+        self.rng = rng
+        self.partitions: list[Partition] = []
+        self.groups: list[str] = []
+        self.clients: list[Client] = []
+        self.members: list[GroupMember] = []
+        self.counts = {"acked": 0, "refused": 0, "read": 0, "commits": 0, "admin": 0, "failed": 0}
+        self.is_over = False
+        self._values = 0
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def client(self, name: str) -> Client:
+        client = Client(self.cluster, name, Random(self.rng.getrandbits(64)))
+        self.clients.append(client)
+        return client
+
+    async def create_topics(self, topics: dict[str, tuple[int, int, dict[str, str]]]) -> None:
+        client = self.client("creator")
+        for name, (partitions, replicas, configs) in topics.items():
+            await self._until_done(client, lambda n=name, p=partitions, r=replicas, c=configs: client.ask_anyone(  # type: ignore[misc]
+                CreateTopicRequest(name=n, partition_count=p, replication_factor=r, configs=c), timeout_ms=3_000
+            ))  # fmt: skip
+            self.partitions += [(name, number) for number in range(partitions)]
+        while not all(topic in self.checker.topic_ids for topic in topics):
+            try:
+                for topic in (await client.refresh()).topics:
+                    self.checker.topic_ids[topic.name] = topic.topic_id
+            except (BarnabasError, TimeoutError):
+                await client.pause(0.02, 0.05)
+
+    async def _until_done(self, client: Client, work: Callable[[], Awaitable[Any]]) -> None:
+        while True:
+            try:
+                await work()
+                return
+            except BarnabasError as error:
+                if error.code == ErrorCode.TOPIC_ALREADY_EXISTS:
+                    return
+                await client.pause(0.02, 0.1)
+            except TimeoutError:
+                pass
+
+    def start(self, *, producers: int, consumers: int, members: int, groups: Sequence[str], admin: bool) -> None:
+        self.groups = list(groups)
+        for number in range(producers):
+            self._run(self._produce(self.client(f"producer-{number}")))
+        for number in range(consumers):
+            self._run(self._consume(self.client(f"consumer-{number}")))
+        for number in range(members):
+            member = GroupMember(self, self.client(f"member-{number}"), groups[number % len(groups)], number)
+            self.members.append(member)
+            self._run(member.run())
+        if admin:
+            self._run(self._administrate(self.client("admin")))
+
+    def _run(self, work: Any) -> None:
+        self._tasks.append(asyncio.get_running_loop().create_task(work))
+
+    def check_tasks(self) -> None:
+        """A client that ended by an error of ours ends the simulation with it."""
+        for task in self._tasks:
+            if task.done() and not task.cancelled():
+                task.result()
+
+    async def stop(self) -> None:
+        self.is_over = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for client in self.clients:
+            await client.close()
+
+    # --- producing ----------------------------------------------------------------------------------------------------
+
+    async def _produce(self, client: Client) -> None:
+        while True:
+            await client.pause(0.001, 0.06)
+            acks = client.rng.choice((-1, -1, -1, 1))
+            await self.produce(client, client.rng.choice(self.partitions), acks)
+
+    async def produce(self, client: Client, partition: Partition, acks: int, *, timeout_ms: int = 800) -> bool:
+        """One attempt; each batch has values of its own, so that nothing is ever the same batch sent twice."""
+        values = []
+        for _ in range(client.rng.randint(1, 3)):
+            self._values += 1
+            values.append(b"%d:%s" % (self._values, b"x" * client.rng.choice((5, 50, 400))))
+        batch = bytearray(encode_batch(values, timestamps_ms=1_700_000_000_000 + self._values))
+        crc = read_header(batch).crc
+        request = ProduceRequest(
+            acks=acks,
+            timeout_ms=timeout_ms,
+            partitions=(ProducePartition(topic=partition[0], partition=partition[1], records=batch),),
+        )
+        try:
+            _, leader = await client.leader_of(partition)
+            answer = (await client.ask(leader, request, timeout_ms=timeout_ms)).partitions[0]
+        except (BarnabasError, TimeoutError):
+            self.counts["failed"] += 1
+            client.forget_leader(partition)
+            return False
+        if answer.error:
+            self.counts["refused"] += 1
+            client.forget_leader(partition)
+            await client.pause(0.01, 0.05)
+            return False
+        self.counts["acked"] += 1
+        client.loop.note(f"{client.name} acked {partition} acks={acks} offset={answer.base_offset}")
+        if acks == -1:
+            self.checker.acked_by_all(*partition, answer.base_offset, crc)
+        else:
+            self.checker.acknowledged_by_leader += 1
+        return True
+
+    # --- consuming ----------------------------------------------------------------------------------------------------
+
+    async def _consume(self, client: Client) -> None:
+        positions = dict.fromkeys(self.partitions, 0)
+        while True:
+            partition = client.rng.choice(self.partitions)
+            try:
+                if client.rng.random() < 0.2:
+                    await self._ask_end(client, partition)
+                else:
+                    await self._fetch(client, partition, positions)
+            except (BarnabasError, TimeoutError):
+                client.forget_leader(partition)
+                await client.pause(0.01, 0.05)
+            if client.rng.random() < 0.02:
+                positions = dict.fromkeys(self.partitions, 0)  # read everything again
+            await client.pause(0.0, 0.03)
+
+    async def _fetch(self, client: Client, partition: Partition, positions: dict[Partition, int]) -> None:
+        epoch, leader = await client.leader_of(partition)
+        item = FetchPartition(
+            topic=partition[0],
+            partition=partition[1],
+            fetch_offset=positions[partition],
+            max_bytes=1 << 16,
+            current_leader_epoch=epoch,
+        )
+        request = FetchRequest(
+            max_wait_ms=client.rng.choice((0, 50)), min_bytes=1, max_bytes=1 << 20, partitions=(item,)
+        )
+        answer = (await client.ask(leader, request)).partitions[0]
+        if answer.error == ErrorCode.OFFSET_OUT_OF_RANGE:
+            raise Violation(f"{client.name} is out of range at {positions[partition]} of {partition}: {answer}")
+        if answer.error:
+            raise error_for(answer.error, answer.message)
+        records = (
+            answer.records if isinstance(answer.records, (bytes, bytearray, memoryview)) else answer.records.read()
+        )
+        for header in iter_headers(records, verify_crc=True):
+            self.checker.read(*partition, header.base_offset, header.crc)
+            positions[partition] = max(positions[partition], header.next_offset)
+            self.counts["read"] += 1
+
+    async def _ask_end(self, client: Client, partition: Partition) -> None:
+        epoch, leader = await client.leader_of(partition)
+        item = ListOffsetsPartition(
+            topic=partition[0], partition=partition[1], timestamp_ms=LATEST, current_leader_epoch=epoch
+        )
+        answer = (await client.ask(leader, ListOffsetsRequest(partitions=(item,)))).partitions[0]
+        if answer.error:
+            raise error_for(answer.error, answer.message)
+        self.checker.told_end(client.name, *partition, answer.offset)
+
+    # --- administration -----------------------------------------------------------------------------------------------
+
+    async def _administrate(self, client: Client) -> None:
+        while True:
+            await client.pause(0.05, 0.5)
+            try:
+                await client.ask_anyone(self._change(client.rng), timeout_ms=2_000)
+                self.counts["admin"] += 1
+            except (BarnabasError, TimeoutError):
+                pass
+
+    def _change(self, rng: Random) -> Any:
+        scratch = f"scratch-{rng.randrange(3)}"
+        topic, partition = rng.choice(self.partitions)
+        dice = rng.random()
+        if dice < 0.25:
+            replicas = min(rng.randint(1, 3), len(self.cluster.nodes))
+            return CreateTopicRequest(name=scratch, partition_count=rng.randint(1, 3), replication_factor=replicas)
+        if dice < 0.4:
+            return DeleteTopicRequest(name=scratch)
+        if dice < 0.5:
+            return AddPartitionsRequest(name=scratch, total_count=rng.randint(2, 5))
+        if dice < 0.65:
+            change = ConfigEntryChange(key="segment.bytes", value=str(rng.choice((1024, 2048, 8192))))
+            return AlterConfigRequest(resource_type=2, resource=topic, changes=(change,))
+        if dice < 0.85:
+            return ElectLeaderRequest(
+                topic=topic, partition=partition, target=rng.choice((None, *range(len(self.cluster.nodes))))
+            )
+        replicas = rng.sample(range(len(self.cluster.nodes)), min(3, len(self.cluster.nodes)))
+        return AssignReplicasRequest(topic=topic, partition=partition, replicas=tuple(replicas))
+
+
+class GroupMember:
+    """A consumer of a group, by KIP-848: it gives up what it shall not have any more, tells so, and takes what it gets."""
+
+    def __init__(self, workload: Workload, client: Client, group: str, number: int) -> None:
+        self.workload = workload
+        self.client = client
+        self.group = group
+        self.number = number
+        self.member_id = ""
+        self.epoch = 0
+        self.owned: set[Partition] = set()
+        self.position: dict[Partition, int] = {}
+        self.must_leave = False
+        self._lives = 0
+        self._commits = 0
+        self._coordinator: int | None = None
+        self._is_news = True
+        self._born()
+
+    def _born(self) -> None:
+        self._lives += 1
+        self.member_id = f"m{self.number}-{self._lives}"
+        self.epoch = 0
+        self.owned = set()
+        self._is_news = True
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self._beat()
+                if self.owned and self.client.rng.random() < 0.5:
+                    await self._commit()
+                if self.client.rng.random() < 0.01:
+                    await self._leave()
+            except BarnabasError as error:
+                self._coordinator = None
+                if error.code in LOST_MEMBERSHIP:
+                    self._born()
+                await self.client.pause(0.02, 0.08)
+            except TimeoutError:
+                self._coordinator = None
+            await self.client.pause(0.03, 0.15)
+
+    async def _ask(self, request: Any) -> Any:
+        if self._coordinator is None:
+            found = await self.client.ask_anyone(FindCoordinatorRequest(group_id=self.group))
+            self._coordinator = found.node_id
+        return await self.client.ask(self._coordinator, request)
+
+    async def _beat(self) -> None:
+        topics = tuple(sorted({topic for topic, _ in self.workload.partitions}))
+        answer = await self._ask(
+            ConsumerGroupHeartbeatRequest(
+                group_id=self.group,
+                member_id=self.member_id,
+                member_epoch=self.epoch,
+                client_id=self.client.name,
+                subscribed_topics=topics if self.epoch == 0 or self._is_news else None,
+                rebalance_timeout_ms=1_000,
+                owned=_as_owned(self.owned) if self.epoch == 0 or self._is_news else None,
+            )
+        )
+        self._is_news = False
+        self.member_id, self.epoch = answer.member_id, answer.member_epoch
+        if answer.assignment is not None:
+            assigned = {(item.topic, number) for item in answer.assignment for number in item.partitions}
+            self._is_news = assigned != self.owned
+            self.owned = assigned
+        for topic, partition in sorted(self.owned):
+            self.workload.checker.adopted(self.group, topic, partition, self.epoch, self.member_id)
+
+    async def _commit(self) -> None:
+        checker = self.workload.checker
+        topic, number = self.client.rng.choice(sorted(self.owned))
+        self._commits += 1
+        identity = f"{self.member_id}#{self._commits}"
+        offset = self.position[topic, number] = self.position.get((topic, number), 0) + 1
+        commit = checker.commit_begins(self.group, topic, number, identity)
+        item = OffsetCommitPartition(topic=topic, partition=number, offset=offset, metadata=identity)
+        request = OffsetCommitRequest(
+            group_id=self.group, member_id=self.member_id, member_epoch=self.epoch, partitions=(item,)
+        )
+        try:
+            answer = (await self._ask(request)).partitions[0]
+            if answer.error:
+                raise error_for(answer.error, answer.message)
+        except BarnabasError as error:
+            if error.code in REFUSED_COMMITS - {ErrorCode.NOT_COORDINATOR}:
+                checker.commit_refused(self.group, topic, number, commit)
+            raise
+        commit.ended = checker.now()
+        self.workload.counts["commits"] += 1
+
+    async def _leave(self) -> None:
+        self.owned = set()
+        await self._ask(ConsumerGroupHeartbeatRequest(group_id=self.group, member_id=self.member_id, member_epoch=-1))
+        self._born()
+
+    async def committed(self) -> dict[Partition, str]:
+        """What the cluster says is committed: partition -> the commit's identity."""
+        answer = await self._ask(OffsetFetchRequest(group_id=self.group))
+        return {(item.topic, item.partition): item.metadata for item in answer.partitions if item.offset >= 0}
+
+
+def _as_owned(partitions: set[Partition]) -> tuple[OwnedPartitions, ...]:
+    topics = sorted({topic for topic, _ in partitions})
+    return tuple(
+        OwnedPartitions(topic=topic, partitions=tuple(sorted(n for t, n in partitions if t == topic)))
+        for topic in topics
+    )

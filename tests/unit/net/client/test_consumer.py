@@ -1,0 +1,433 @@
+"""The consumer against a scripted cluster, on virtual time."""
+
+import asyncio
+import struct
+from typing import Any
+
+import pytest
+from crc32c import crc32c
+from unit.net.client.fake_cluster import FakeCluster
+from unit.net.client.virtual_time import run
+
+from barnabas.log.errors import CorruptRecordError, OffsetOutOfRangeError
+from barnabas.log.record_codec import encode_batch
+from barnabas.log.topic_partition import TopicPartition
+from barnabas.net.client.consumer import Consumer
+from barnabas.net.client.errors import ClientClosedError, NoOffsetForPartitionError, NotAssignedError
+from barnabas.net.client.records import ConsumerRecord
+from barnabas.net.protocol import responses as r
+from barnabas.net.protocol.api_keys import ApiKey
+from barnabas.net.protocol.requests import FetchRequest, OwnedPartitions
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def filled(count: int = 100, *, per_batch: int = 10, partitions: int = 1, **options: Any) -> FakeCluster:
+    cluster = FakeCluster(topics={"t": partitions}, **options)
+    for number in range(partitions):
+        fill(cluster, TopicPartition("t", number), count, per_batch)
+    return cluster
+
+
+def fill(cluster: FakeCluster, partition: TopicPartition, count: int, per_batch: int = 10) -> None:
+    log = cluster.logs[partition]
+    start = log.end_offset
+    for first in range(start, start + count, per_batch):
+        offsets = range(first, min(first + per_batch, start + count))
+        log.append(
+            encode_batch([b"%d" % offset for offset in offsets], timestamps_ms=[1000 + offset for offset in offsets])
+        )
+    for event in cluster.waiting:
+        event.set()
+
+
+def consumer(cluster: FakeCluster, *topics: str, **options: Any) -> Consumer:
+    return Consumer(*topics, client=cluster.client(), **{"auto_offset_reset": "earliest", **options})
+
+
+async def read(reader: Consumer, count: int) -> list[ConsumerRecord]:
+    found: list[ConsumerRecord] = []
+    while len(found) < count:
+        batch = await reader.poll(max_records=count - len(found))
+        assert batch, f"{len(found)} of {count} records came"
+        found += [record for records in batch.values() for record in records]
+    return found
+
+
+def test_all_three_ways_to_read() -> None:
+    async def main() -> None:
+        cluster = filled()
+        async with consumer(cluster, "t") as reader:
+            records = await read(reader, 100)
+            assert [record.offset for record in records] == list(range(100))
+            assert records[7].value == b"7"
+            assert (records[7].topic, records[7].partition, records[7].timestamp_ms) == ("t", 0, 1007)
+            assert await reader.poll(timeout_ms=10) == {}
+        async with consumer(cluster, "t") as reader:
+            columns = await reader.poll_batch()
+            assert columns is not None
+            assert columns.offsets == list(range(10))
+            assert columns.values[3] == b"3"
+        async with consumer(cluster, "t") as reader:
+            seen = []
+            async for record in reader:
+                seen.append(record.offset)
+                assert await reader.position(T0) == record.offset + 1
+                if record.offset == 42:
+                    break
+            async for record in reader:  # Goes on where it stopped.
+                seen.append(record.offset)
+                if record.offset == 99:
+                    break
+            assert seen == list(range(100))
+
+    run(main())
+
+
+def test_poll_takes_no_more_than_it_is_asked_for() -> None:
+    async def main() -> None:
+        async with consumer(filled(), "t") as reader:
+            for first in range(0, 98, 7):
+                batch = (await reader.poll(max_records=7))[T0]
+                assert [record.offset for record in batch] == list(range(first, first + 7))
+                assert await reader.position(T0) == first + 7
+
+    run(main())
+
+
+def test_seeks() -> None:
+    async def main() -> None:
+        async with consumer(filled(), "t") as reader:
+            await read(reader, 5)
+            reader.seek(T0, 57)
+            assert (await read(reader, 1))[0].offset == 57
+            await reader.seek_to_time(1033)
+            assert (await read(reader, 1))[0].offset == 33
+            await reader.seek_to_start(T0)
+            assert (await read(reader, 1))[0].offset == 0
+            await reader.seek_to_end()
+            assert await reader.position(T0) == 100
+            await reader.seek_to_time(99_999_999)
+            assert await reader.position(T0) == 100
+            with pytest.raises(NotAssignedError):
+                reader.seek(T1, 0)
+        with pytest.raises(ClientClosedError):
+            await reader.poll()
+
+    run(main())
+
+
+def test_a_seek_ends_the_walk_at_once() -> None:
+    async def main() -> None:
+        async with consumer(filled(), "t") as reader:
+            seen = []
+            async for record in reader:
+                seen.append(record.offset)
+                if record.offset == 3:
+                    reader.seek(T0, 80)
+                if record.offset == 81:
+                    break
+            assert seen == [0, 1, 2, 3, 80, 81]
+
+    run(main())
+
+
+@pytest.mark.parametrize(("policy", "expected"), [("earliest", 20), ("latest", 100)])
+def test_an_offset_that_is_gone_is_reset(policy: str, expected: int) -> None:
+    async def main() -> None:
+        cluster = filled()
+        cluster.logs[T0].start_offset = 20
+        async with consumer(cluster, "t", auto_offset_reset=policy) as reader:
+            await reader.position(T0)
+            reader.seek(T0, 5)
+            await reader.poll(timeout_ms=50)
+            fill(cluster, T0, 10)
+            reader.seek(T0, 500)
+            records = await reader.poll(timeout_ms=100)
+            first = records[T0][0].offset if records else await reader.position(T0)
+            assert first == (expected if policy == "earliest" else 110)
+
+    run(main())
+
+
+def test_no_reset_is_an_error() -> None:
+    async def main() -> None:
+        cluster = filled()
+        cluster.logs[T0].start_offset = 20
+        async with consumer(cluster, auto_offset_reset="none") as reader:
+            reader.assign([T0])
+            with pytest.raises(NoOffsetForPartitionError):
+                await reader.poll()
+            reader.seek(T0, 3)
+            with pytest.raises(OffsetOutOfRangeError, match="seek elsewhere"):
+                await reader.poll()
+            reader.seek(T0, 20)
+            reader.resume(T0)
+            assert (await read(reader, 1))[0].offset == 20
+
+    run(main())
+
+
+def test_the_leader_moves_unnoticed() -> None:
+    async def main() -> None:
+        cluster = filled(brokers=2)
+        async with consumer(cluster, "t", partition_max_bytes=300) as reader:
+            await read(reader, 15)
+            cluster.move_leader(T0, 1)
+            assert [record.offset for record in await read(reader, 85)] == list(range(15, 100))
+            cluster.drop_connections()
+            fill(cluster, T0, 10)
+            assert len(await read(reader, 10)) == 10
+            await asyncio.sleep(0.1)
+            fetched = cluster.sent(FetchRequest)[-1].partitions[0]
+            assert (fetched.current_leader_epoch, fetched.last_fetched_epoch) == (1, 1)
+
+    run(main())
+
+
+def test_prefetch_is_bounded() -> None:
+    async def main() -> None:
+        cluster = filled(5000)
+        async with consumer(cluster, "t", partition_max_bytes=1000) as reader:
+            await reader.poll(max_records=1)
+            await asyncio.sleep(5)
+            before = len(cluster.sent(FetchRequest))
+            assert before <= 4
+            assert reader._states[T0].buffered_bytes <= 2000
+            await asyncio.sleep(5)
+            assert len(cluster.sent(FetchRequest)) == before
+            assert len(await read(reader, 4999)) == 4999
+
+    run(main())
+
+
+def test_pause_and_resume() -> None:
+    async def main() -> None:
+        cluster = filled(partitions=2)
+        async with consumer(cluster, "t") as reader:
+            seen = await read(reader, 20)
+            reader.pause(T0)
+            left = 100 - sum(record.partition == 1 for record in seen)
+            assert {record.partition for record in await read(reader, left)} == {1}
+            assert await reader.poll(timeout_ms=100) == {}
+            assert reader.paused == [T0]
+            reader.resume(T0)
+            assert {record.partition for record in await read(reader, 200 - 20 - left)} == {0}
+
+    run(main())
+
+
+def test_an_idle_partition_holds_up_no_busy_one() -> None:
+    async def main() -> None:
+        cluster = FakeCluster(topics={"t": 2})
+        async with consumer(cluster, "t", fetch_max_wait_ms=10_000, partition_max_bytes=300) as reader:
+            await reader.poll(timeout_ms=10)
+            begin = asyncio.get_running_loop().time()
+            fill(cluster, T1, 500)
+            assert len(await read(reader, 500)) == 500
+            assert asyncio.get_running_loop().time() - begin < 1
+
+    run(main())
+
+
+def test_damaged_cut_and_control_batches() -> None:
+    async def main() -> None:
+        cluster = filled(20)
+        log = cluster.logs[T0]
+        base, end, data = log.batches[1]
+        control = bytearray(encode_batch([b"marker"], timestamps_ms=1))
+        control[22] |= 0x20
+        struct.pack_into(">I", control, 17, crc32c(bytes(control[21:])))
+        log.append(bytes(control))
+        fill(cluster, T0, 1)
+        async with consumer(cluster, "t") as reader:
+            offsets = [record.offset for record in await read(reader, 21)]
+            assert offsets == [*range(20), 21]
+        damaged = bytearray(data)
+        damaged[-3] ^= 1
+        log.batches[1] = (base, end, bytes(damaged))
+        async with consumer(cluster, "t") as reader:
+            assert len(await read(reader, 10)) == 10
+            with pytest.raises(CorruptRecordError, match="CRC"):
+                await reader.poll()
+
+    run(main())
+
+
+def test_a_log_that_was_truncated_takes_the_position_back() -> None:
+    async def main() -> None:
+        cluster = filled(50)
+        async with consumer(cluster, "t") as reader:
+            await read(reader, 50)
+            cluster.script(
+                ApiKey.FETCH,
+                lambda *_: r.FetchResponse(
+                    partitions=(
+                        r.FetchPartitionResponse(topic="t", partition=0, diverging_epoch=0, diverging_end_offset=40),
+                    )
+                ),
+            )
+            assert [record.offset for record in await read(reader, 10)] == list(range(40, 50))
+
+    run(main())
+
+
+class Coordinator:
+    """Gives all partitions that it is told to, and remembers what it heard."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self.cluster = cluster
+        self.assignment: tuple[int, ...] = (0, 1)
+        self.epoch = 1
+        self.heard: list[Any] = []
+        cluster.answers[ApiKey.CONSUMER_GROUP_HEARTBEAT] = self.heartbeat
+
+    def assign(self, *partitions: int) -> None:
+        self.assignment = partitions
+        self.epoch += 1
+
+    def heartbeat(self, node_id: int, request: Any) -> Any:
+        self.heard.append(request)
+        is_news = request.member_epoch != self.epoch
+        return r.ConsumerGroupHeartbeatResponse(
+            member_id=request.member_id,
+            member_epoch=self.epoch if request.member_epoch >= 0 else request.member_epoch,
+            heartbeat_interval_ms=1000,
+            assignment=(OwnedPartitions(topic="t", partitions=self.assignment),) if is_news else None,
+        )
+
+
+def test_a_member_reads_commits_and_leaves() -> None:
+    async def main() -> None:
+        cluster = filled(partitions=2)
+        coordinator = Coordinator(cluster)
+        told: list[tuple[str, list[TopicPartition]]] = []
+
+        async def assigned(partitions: list[TopicPartition]) -> None:
+            told.append(("assigned", partitions))
+
+        async with consumer(
+            cluster, "t", group="g", on_assigned=assigned, on_revoked=lambda gone: told.append(("revoked", gone))
+        ) as reader:
+            await read(reader, 150)
+            assert told == [("assigned", [T0, T1])]
+            coordinator.assign(0)
+            await asyncio.sleep(1.5)
+            assert told == [("assigned", [T0, T1])]  # Not behind the application's back.
+            await reader.poll(timeout_ms=100)
+            assert told[1:] == [("revoked", [T1])]
+            assert reader.assignment == [T0]
+            assert cluster.committed["g"][T1] > 0  # Committed before it was given up.
+            await asyncio.sleep(0.1)
+            assert coordinator.heard[-1].owned == (OwnedPartitions(topic="t", partitions=(0,)),)
+            await reader.commit()
+        assert coordinator.heard[-1].member_epoch == -1
+        async with consumer(cluster, group="g") as reader:
+            assert (await reader.committed(T0))[T0] == cluster.committed["g"][T0]
+
+    run(main())
+
+
+def test_the_record_in_hand_is_not_committed() -> None:
+    async def main() -> None:
+        cluster = filled()
+        Coordinator(cluster).assign(0)
+        with pytest.raises(RuntimeError):
+            async with consumer(cluster, "t", group="g") as reader:
+                async for record in reader:
+                    if record.offset == 33:
+                        raise RuntimeError("the handler fails")
+        assert cluster.committed["g"][T0] == 33
+        async with consumer(cluster, "t", group="g") as reader:
+            async for record in reader:
+                assert record.offset == 33
+                await reader.commit()
+                break
+        assert cluster.committed["g"][T0] == 34
+
+    run(main())
+
+
+def test_auto_commit_runs_in_the_background_and_lags_behind_the_handler() -> None:
+    async def main() -> None:
+        cluster = filled()
+        Coordinator(cluster).assign(0)
+        async with consumer(cluster, "t", group="g", auto_commit_interval_ms=1000) as reader:
+            async for record in reader:
+                await asyncio.sleep(0.3)
+                if record.offset == 20:
+                    break
+            assert 15 <= cluster.committed["g"][T0] <= 20
+
+    run(main())
+
+
+def test_a_rebalance_ends_the_walk_behind_the_record_in_hand() -> None:
+    async def main() -> None:
+        cluster = filled(partitions=2)
+        coordinator = Coordinator(cluster)
+        seen = []
+        async with consumer(cluster, "t", group="g", auto_commit=False) as reader:
+            async for record in reader:
+                seen.append((record.partition, record.offset))
+                if len(seen) == 5:
+                    coordinator.assign(1 - record.partition)
+                    await asyncio.sleep(2)
+                if len(seen) == 105:
+                    break
+        first = seen[0][0]
+        assert seen[:5] == [(first, offset) for offset in range(5)]
+        assert seen[5:] == [(1 - first, offset) for offset in range(100)]
+
+    run(main())
+
+
+def test_fenced_members_lose_everything_and_rejoin() -> None:
+    async def main() -> None:
+        cluster = filled(partitions=2)
+        coordinator = Coordinator(cluster)
+        told: list[tuple[str, int]] = []
+        async with consumer(
+            cluster,
+            "t",
+            group="g",
+            auto_commit=False,
+            on_assigned=lambda partitions: told.append(("assigned", len(partitions))),
+            on_revoked=lambda partitions: told.append(("revoked", len(partitions))),
+        ) as reader:
+            await read(reader, 10)
+            cluster.script(ApiKey.CONSUMER_GROUP_HEARTBEAT, lambda *_: r.ErrorResponse(error=110, message="fenced"))
+            await asyncio.sleep(3)
+            await read(reader, 10)
+            assert told == [("assigned", 2), ("revoked", 2), ("assigned", 2)]
+            assert any(request.member_epoch == 0 for request in coordinator.heard[2:])
+
+    run(main())
+
+
+def test_an_application_that_does_not_poll_leaves_and_comes_back() -> None:
+    async def main() -> None:
+        cluster = filled(partitions=2)
+        coordinator = Coordinator(cluster)
+        async with consumer(cluster, "t", group="g", max_poll_interval_ms=5_000) as reader:
+            await read(reader, 10)
+            await asyncio.sleep(20)
+            assert coordinator.heard[-1].member_epoch == -1
+            await read(reader, 10)
+            assert coordinator.heard[-1].member_epoch >= 1
+
+    run(main())
+
+
+def test_the_coordinator_moves() -> None:
+    async def main() -> None:
+        cluster = filled(partitions=2, brokers=2)
+        Coordinator(cluster)
+        cluster.script(ApiKey.OFFSET_COMMIT, lambda *_: r.ErrorResponse(error=16, message="moved"))
+        async with consumer(cluster, "t", group="g", auto_commit=False) as reader:
+            await read(reader, 10)
+            await reader.commit({T0: 7})
+            await reader.commit_nowait({T1: 8})
+        assert cluster.committed["g"] == {T0: 7, T1: 8}
+
+    run(main())

@@ -341,9 +341,7 @@ def replica_divergence(evidence: Evidence) -> Iterator[str]:
         committed = max(
             max(replica.high_watermark for replica in replicas), max(evidence.final.get(partition, {}), default=-1) + 1
         )
-        logs = {
-            replica.node_id: [batch for batch in replica.batches if batch[0] < committed] for replica in replicas
-        }
+        logs = {replica.node_id: [batch for batch in replica.batches if batch[0] < committed] for replica in replicas}
         reference_id, reference = max(logs.items(), key=lambda item: len(item[1]))
         for node_id, batches in logs.items():
             if batches != reference:

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
 from faults.checker import RULES, Expected, check, percentile
 from faults.history import (
     Commit,
@@ -47,9 +46,7 @@ def poll(*offsets: int, process: str = "c0", group: str = "", session: int = 0) 
 
 
 def commit(offset: int, at_s: float, **changes: object) -> Commit:
-    made = Commit(
-        process="g0", group="g", partition=P, offset=offset, began_s=at_s, ended_s=at_s + 0.1, outcome="ok"
-    )
+    made = Commit(process="g0", group="g", partition=P, offset=offset, began_s=at_s, ended_s=at_s + 0.1, outcome="ok")
     return replace(made, **changes)  # type: ignore[arg-type]
 
 

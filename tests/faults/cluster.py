@@ -168,9 +168,7 @@ class FaultCluster:
         voters = [f"{node_id}@127.0.0.1:{item.quorum}" for node_id, item in enumerate(ports)]
         return ",".join(voters), [f"127.0.0.1:{item.client}" for item in ports]
 
-    def _broker(
-        self, stack: ExitStack, node_id: int, address: str, voters: str, library: Path | None
-    ) -> FaultBroker:
+    def _broker(self, stack: ExitStack, node_id: int, address: str, voters: str, library: Path | None) -> FaultBroker:
         folder = self.folder / str(node_id)
         (folder / "data").mkdir(parents=True)
         disk = None

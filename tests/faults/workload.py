@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Coroutine
 from random import Random
 from typing import Any, Final
 
@@ -82,7 +82,7 @@ class Workload:
         self._no_more_churn.set()
         deadline_s = time.monotonic() + DRAIN_S
         while (behind := self._behind(ends)) and time.monotonic() < deadline_s and self.failure() is None:
-            await asyncio.sleep(0.1)
+            await _first(self._over, 0.1)
         if behind:
             self._stuck(f"the group did not read on for {DRAIN_S:g} s: committed, end = {behind}")
         self._over.set()
@@ -109,7 +109,7 @@ class Workload:
         await asyncio.gather(*pending, return_exceptions=True)
 
     def _task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        return asyncio.create_task(work, name=work.__qualname__)
+        return asyncio.create_task(work, name=str(work))
 
     def _stuck(self, what: str) -> None:
         self.history.add(Stuck(what=what, at_s=time.monotonic()))
@@ -181,9 +181,7 @@ class Workload:
             ends_s = time.monotonic() + self._rng.uniform(*LIFE_S) if lives else float("inf")
             name = f"{slot}.{number}"
             number += 1
-            async with Consumer(
-                bootstrap=self.bootstrap, auto_offset_reset="earliest", client_id=name
-            ) as consumer:
+            async with Consumer(bootstrap=self.bootstrap, auto_offset_reset="earliest", client_id=name) as consumer:
                 consumer.assign([(TOPIC, partition) for partition in range(PARTITIONS)])
                 while not self._over.is_set() and time.monotonic() < ends_s:
                     await self._poll(consumer, name, "", defaultdict(int))
@@ -324,14 +322,14 @@ class Workload:
             while not self._over.is_set():
                 self._counter += 1
                 name = f"passing-{self._counter}"
-                if await self._try(lambda name=name: admin.create_topic(name, partitions=2)):
+                if await self._try(admin.create_topic(name, partitions=2)):
                     self.topics_made += 1
-                    await self._try(lambda name=name: admin.delete_topic(name))
+                    await self._try(admin.delete_topic(name))
                 await _first(self._over, TOPICS_EVERY_S)
 
-    async def _try(self, call: Callable[[], Awaitable[object]]) -> bool:
+    async def _try(self, call: Awaitable[object]) -> bool:
         try:
-            await call()
+            await call
         except BarnabasError as error:
             self.topic_errors[type(error).__name__] += 1
             return False
@@ -345,7 +343,8 @@ async def _position(consumer: Consumer, place: TopicPartition) -> int:
     """Where the next record is; -1 where that is not known yet, or the partition has just gone to another member."""
     try:
         async with asyncio.timeout(0.2):
-            return await consumer.position(place)
+            offset: int = await consumer.position(place)
+            return offset
     except (BarnabasError, TimeoutError):
         return -1
 

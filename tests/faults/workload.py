@@ -337,11 +337,10 @@ class Workload:
                 await _first(self._over, TOPICS_EVERY_S)
 
     async def _try(self, call: Awaitable[object]) -> bool:
-        is_done = False
         with self._counting(self.topic_errors):
             await call
-            is_done = True
-        return is_done
+            return True
+        return False
 
     def _admin(self, name: str) -> Admin:
         return Admin(self.bootstrap, client_id=name)

@@ -95,10 +95,14 @@ class MetadataService:
         if self.image.offset >= offset:
             return
         waiter = asyncio.get_running_loop().create_future()
-        self._waiters.append((offset, waiter))
+        entry = (offset, waiter)
+        self._waiters.append(entry)
         try:
             await asyncio.wait_for(waiter, timeout_ms / 1000)
         except TimeoutError:
             raise RequestTimedOutError(
                 f"the change is committed at metadata offset {offset}, but this broker is still at {self.image.offset}"
             ) from None
+        finally:  # in a quiet cluster there is no publication that would sweep out the long polls that ended
+            if entry in self._waiters:
+                self._waiters.remove(entry)

@@ -5,6 +5,8 @@ before it is fenced, drained or registered anew, and is unfenced before it gets 
 leaves a valid state, and the next attempt does the rest.
 """
 
+from collections import deque
+
 from barnabas.log.errors import (
     DuplicateBrokerRegistrationError,
     InconsistentClusterIdError,
@@ -25,9 +27,14 @@ from .records import BrokerChangeRecord, Record, RegisterBrokerRecord, Unregiste
 from .replication_control import ReplicationControl, leads_anything
 from .requests import BrokerHeartbeat, FenceBroker, HeartbeatAnswer, RegisterBroker, Registered, UnregisterBroker
 
+# A registration is repeated when its outcome is not known, so a copy may come late: after its process has died and another
+# one has registered. That copy must not throw out the living one. More copies than this are not under way at a time.
+_MAX_REPLACED = 8
+
 
 class ClusterControl:
-    """Decides on brokers. Its own state is soft: sessions, and how far others must be before a drained broker may stop."""
+    """Decides on brokers. Its own state is soft: sessions, who was replaced by whom, and how far others must be before a
+    drained broker may stop."""
 
     def __init__(
         self, settings: ControllerSettings, heartbeats: BrokerHeartbeats, replication: ReplicationControl
@@ -36,6 +43,7 @@ class ClusterControl:
         self._heartbeats = heartbeats
         self._replication = replication
         self._shutdown_offsets: dict[int, int] = {}  # broker -> the committed offset that began its shutdown
+        self._replaced: dict[int, deque[str]] = {}  # broker -> its last incarnations that another one has replaced
 
     # --- registration ------------------------------------------------------------------------------------------------
 
@@ -45,6 +53,11 @@ class ClusterControl:
         if existing is not None and existing.incarnation == request.incarnation:
             self._heartbeats.touch(request.node_id, now_ms=now_ms)
             return ControllerResult(respond=_registered(request))  # a retry: the answer got lost
+        if request.incarnation in self._replaced.get(request.node_id, ()):
+            raise DuplicateBrokerRegistrationError(
+                f"broker {request.node_id} has been registered by a newer process than incarnation "
+                f"{request.incarnation}; give this one another node.id, or stop the other and start this one again"
+            )
         if existing is not None and self._is_alive(existing, now_ms):
             raise DuplicateBrokerRegistrationError(
                 f"broker {request.node_id} is registered and alive in another process (incarnation "
@@ -52,6 +65,8 @@ class ClusterControl:
             )
         if existing is None and len(view.brokers()) >= MAX_BROKERS:
             raise InvalidRequestError(f"the cluster has {MAX_BROKERS} brokers, which is the limit")
+        if existing is not None:
+            self._replaced.setdefault(request.node_id, deque(maxlen=_MAX_REPLACED)).append(existing.incarnation)
         self._heartbeats.touch(request.node_id, now_ms=now_ms)
         lost = frozenset({request.node_id}) if request.lost_unflushed_data else frozenset[int]()
         registration = RegisterBrokerRecord(
@@ -167,6 +182,7 @@ class ClusterControl:
         """Take over: brokers that are shutting down wait until everybody has the image of this moment."""
         draining = [broker.node_id for broker in image.brokers.values() if broker.in_controlled_shutdown]
         self._shutdown_offsets = dict.fromkeys(draining, image.offset)
+        self._replaced = {}
 
     def committed(self, record: Record, index: int) -> None:
         if isinstance(record, BrokerChangeRecord) and record.in_controlled_shutdown and not record.fenced:

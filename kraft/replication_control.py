@@ -144,13 +144,13 @@ class ReplicationControl:
             except BarnabasError as error:
                 answers.append(_isr_answer(proposal, error.code))
                 continue
-            records.extend(() if record is None else (record,))
+            records.append(record)
             answers.append(_isr_answer(proposal, _outcome(request.node_id, decided), decided))
         return ControllerResult(records=tuple(records), respond=answer(AlterPartitionAnswer(partitions=tuple(answers))))
 
     def _decide_proposal(
         self, view: MetadataDelta, node_id: int, proposal: PartitionIsrProposal
-    ) -> tuple[PartitionChangeRecord | None, PartitionImage]:
+    ) -> tuple[PartitionChangeRecord, PartitionImage]:
         name = view.topic_name(proposal.topic_id)
         if name is None:
             raise UnknownTopicIdError(f"there is no topic with the id {proposal.topic_id}")
@@ -160,12 +160,16 @@ class ReplicationControl:
         rules = election_rules(view, self._settings, name, active=view.active_brokers())
         isr = tuple(member.node_id for member in proposal.isr)
         if set(isr) == set(partition.isr):
-            isr = partition.isr  # the order says nothing, so that the same set is no change
+            isr = partition.isr  # the order says nothing
         wanted = complete_reassignment(with_isr(partition, isr, rules), rules)
         if wanted.leader not in wanted.isr:
             wanted = elect(wanted, rules, leader_counts(view))
         record = difference(topic.topic_id, proposal.partition, partition, wanted)
-        return record, partition if record is None else changed_partition(partition, record)
+        if record is None:
+            # A leader proposes the ISR as it is when it does not know what became of an earlier proposal: with a newer
+            # partition epoch every copy of that one is void, so its doubt ends.
+            record = PartitionChangeRecord(topic_id=topic.topic_id, partition=proposal.partition, isr=partition.isr)
+        return record, changed_partition(partition, record)
 
     # --- an operator asks --------------------------------------------------------------------------------------------
 

@@ -149,6 +149,7 @@ class CreateTopic(ControllerRequest):
     assignment: tuple[tuple[int, ...], ...] = ()  # replicas by partition, instead of the two above
     configs: dict[str, str] | None = None
     validate_only: bool = False
+    topic_id: str = ""  # chosen by who asks, so that a repetition finds what its first copy has made; "": none is
 
 
 @_request(6, Done)

@@ -1,6 +1,7 @@
 """Topics: created, given more partitions, deleted. Names, limits and placement are checked here."""
 
 import random
+import re
 from collections import Counter
 from itertools import product
 
@@ -31,6 +32,7 @@ from .replication_control import leader_counts
 from .requests import AddPartitions, ConfigChange, CreateTopic, DeleteTopic, TopicCreated
 
 _Assignment = tuple[tuple[int, ...], ...]
+_TOPIC_ID = re.compile("[0-9a-f]{32}")
 _DEFAULT_REPLICATION_FACTOR = 3  # survives one broker with min.insync.replicas=2; Kafka's usual choice for production
 _MAX_NAME_VARIANTS = 64  # from here on it is quicker to look at all names than at all spellings of this one
 
@@ -44,12 +46,17 @@ class TopicControl:
         self._configurations = configurations
 
     def create(self, view: MetadataDelta, request: CreateTopic) -> ControllerResult:
+        made = view.topic(request.name)
+        if made is not None and made.topic_id == request.topic_id:  # a repetition: the answer got lost
+            return ControllerResult(
+                respond=_created(made.name, made.topic_id, tuple(partition.replicas for partition in made.partitions))
+            )
         _check_new_name(view, request.name)
         configs = tuple(ConfigChange(key=key, value=value) for key, value in (request.configs or {}).items())
         self._configurations.check_topic_changes(configs)
         assignment = self._assignment(view, request)
         _check_total(view, len(assignment))
-        topic_id = self._fresh_topic_id(view)
+        topic_id = _checked_topic_id(view, request.topic_id) if request.topic_id else self._fresh_topic_id(view)
         if request.validate_only:
             return ControllerResult(respond=_created(request.name, topic_id, assignment))
         return ControllerResult(
@@ -130,9 +137,22 @@ class TopicControl:
 
     def _fresh_topic_id(self, view: MetadataDelta) -> str:
         while True:  # ends: a random number of 128 bits is hardly ever taken, let alone twice
-            topic_id = f"{self._rng.getrandbits(128):032x}"
+            topic_id = new_topic_id(self._rng)
             if view.topic_name(topic_id) is None:
                 return topic_id
+
+
+def new_topic_id(rng: random.Random) -> str:
+    return f"{rng.getrandbits(128):032x}"
+
+
+def _checked_topic_id(view: MetadataDelta, topic_id: str) -> str:
+    """It becomes part of the names of folders, so nothing but what `new_topic_id` makes is taken."""
+    if _TOPIC_ID.fullmatch(topic_id) is None or view.topic_name(topic_id) is not None:
+        raise InvalidRequestError(
+            f"{topic_id!r} cannot be the id of a new topic: 32 hexadecimal digits that no topic has"
+        )
+    return topic_id
 
 
 def _existing(view: MetadataDelta, name: str) -> TopicImage:

@@ -56,6 +56,7 @@ class ErrorCode(IntEnum):
     FETCH_SESSION_ID_NOT_FOUND = 70
     GROUP_ID_NOT_FOUND = 69
     NON_EMPTY_GROUP = 68
+    TOPIC_DELETION_DISABLED = 73
     FENCED_LEADER_EPOCH = 74
     UNKNOWN_LEADER_EPOCH = 75
     UNSUPPORTED_COMPRESSION_TYPE = 76
@@ -217,6 +218,10 @@ class TopicAlreadyExistsError(BarnabasError):
 
 class InvalidPartitionsError(BarnabasError):
     code = ErrorCode.INVALID_PARTITIONS
+
+
+class TopicDeletionDisabledError(BarnabasError):
+    code = ErrorCode.TOPIC_DELETION_DISABLED
 
 
 class InvalidReplicationFactorError(BarnabasError):

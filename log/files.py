@@ -21,9 +21,10 @@ from .record_batch import Buffer
 
 _BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
 _TEMPORARY_SUFFIX = ".tmp"
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _CURES = {
-    errno.ENOSPC: "the disk is full: free space or add a folder to log.dirs, then restart the broker",
-    errno.EDQUOT: "the disk quota is used up: raise it or free space, then restart the broker",
+    errno.ENOSPC: "the disk is full: free space; what was refused is taken again then",
+    errno.EDQUOT: "the disk quota is used up: raise it or free space; what was refused is taken again then",
     errno.EIO: "the disk is failing: move the broker's data to another one; what was not flushed is gone",
     errno.EROFS: "the file system is read-only: see the kernel log, remount it, restart the broker",
     errno.EACCES: "the broker's user may not do this: correct the owner and mode of the folder",
@@ -38,8 +39,9 @@ class AppendFile(Protocol):
     """A file that grows at its end. It is closed when nobody refers to it any more, so that a reader may outlive a
     removal.
 
-    After a write that failed it takes no more writes; after a flush that failed it gives no more reads either: the
-    kernel has thrown the dirty pages away, and a second flush would lie that all is well ("fsyncgate").
+    A write that a full disk refused leaves the file as it was, and usable. After any other write that failed (or one
+    that could not be undone) it takes no more writes; after a flush that failed it gives no more reads either: the kernel
+    has thrown the dirty pages away, and a second flush would lie that all is well ("fsyncgate").
     """
 
     @property
@@ -168,7 +170,7 @@ class RealAppendFile:
             if written < size:
                 self._write_rest(memoryview(data), written)
         except OSError as error:
-            self._undo_append()
+            self._undo_append(error)
             raise _storage_error("append to", self.path, error) from error
         self.size_bytes += size
 
@@ -214,13 +216,13 @@ class RealAppendFile:
         while written < len(view):
             written += os.write(self._descriptor, view[written:])
 
-    def _undo_append(self) -> None:
-        self._write_failed = True
+    def _undo_append(self, error: OSError) -> None:
+        self._write_failed = error.errno not in _NO_SPACE
         try:
             os.ftruncate(self._descriptor, self.size_bytes)
         except OSError:
             # The cut batch stays behind `size_bytes`: no reader goes there, and recovery cuts it at the next start.
-            pass
+            self._write_failed = True
 
     def _failed_before(self) -> StorageError:
         what = "a flush" if self._flush_failed else "a write"

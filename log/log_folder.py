@@ -97,7 +97,9 @@ class LogFolder:
         checkpoint.write_offsets(self._files, f"{self.path}/{name}", offsets)
 
     def mark_clean(self) -> None:
-        """The last write of a clean stop."""
+        """The last write of a clean stop. Nothing is clean while a loss has not been reported."""
+        if self.may_have_lost_writes:
+            return
         self._files.write_atomically(f"{self.path}/{CLEAN_SHUTDOWN_FILE}", self._files.boot_id().encode())
 
     def close(self) -> None:

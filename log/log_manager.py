@@ -48,6 +48,8 @@ class LogManager:
         self._folder_of: dict[TopicPartition, LogFolder] = {}
         self._open_segments = OpenSegments()
         self._due_folders: list[tuple[int, str]] = []
+        self._is_loaded = False
+        self._is_closed = False
         self.offline: dict[TopicPartition, str] = {}
         self.folders: list[LogFolder] = []
         try:
@@ -111,6 +113,7 @@ class LogManager:
                 if topic_partition is not None:
                     config = config_for(topic_partition.topic) if config_for is not None else self._defaults
                     self._load(folder, topic_partition, config, now_ms)
+        self._is_loaded = True
         _log.info("event=loaded partitions=%d offline=%d clean=%s", len(self._logs), len(self.offline),
                   self.was_stopped_cleanly)  # fmt: skip
 
@@ -126,6 +129,7 @@ class LogManager:
             log = self._open(folder, topic_partition, config, now_ms)
         except (StorageError, CorruptRecordError) as error:
             self.offline[topic_partition] = error.message
+            folder.recovery_points.pop(topic_partition, None)  # no stop is clean for a log that nobody could recover
             _log.error("event=offline partition=%s cause=%s", topic_partition, error)
             return
         log.set_high_watermark(folder.high_watermarks.get(topic_partition, 0))
@@ -262,12 +266,20 @@ class LogManager:
     # --- stopping ---
 
     def close(self) -> None:
-        """Stop cleanly: flush all, checkpoint, mark each folder whose logs could all be closed, unlock."""
+        """Stop cleanly: flush all, checkpoint, mark each folder whose logs could all be closed, unlock.
+
+        Where `load` did not come to its end there are logs that nobody looked at, so the next start must do that. May be
+        called twice.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
         for folder in self.folders:
             try:
                 is_clean = self._close_logs(folder)
-                self._checkpoint(folder)
-                if is_clean:
+                if self._is_loaded:
+                    self._checkpoint(folder)
+                if self._is_loaded and is_clean:
                     folder.mark_clean()
             except StorageError as error:
                 _log.error("event=unclean_stop folder=%s cause=%s", folder.path, error)

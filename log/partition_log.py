@@ -176,9 +176,12 @@ class PartitionLog:
             for header in headers
         ]  # fmt: skip
         end = headers[-1].position + headers[-1].size_bytes
-        self._write(memoryview(buffer)[:end], batches, now_ms or batches[-1].max_timestamp_ms)
-        for header in headers:
-            self._epochs.assign(header.leader_epoch, header.base_offset)
+        try:
+            self._write(memoryview(buffer)[:end], batches, now_ms or batches[-1].max_timestamp_ms)
+        finally:
+            for header in headers:  # a disk may fill up between two batches
+                if header.base_offset < self.log_end_offset:
+                    self._epochs.assign(header.leader_epoch, header.base_offset)
         if any(batch.producer_id != NO_PRODUCER_ID for batch in batches):
             self._note_producers(buffer, batches)
         return AppendInfo(first_offset=batches[0].base_offset, last_offset=batches[-1].last_offset,
@@ -426,6 +429,7 @@ class PartitionLog:
             # A truncation may have taken a file away meanwhile; anything else is final.
             self._flush_failed |= truncations == self._truncations
             raise
+        self._saved_epochs.save()  # a full disk that refuses this has taken nothing away
         if truncations == self._truncations:
             self.recovery_point = max(self.recovery_point, end_offset)
             if now_ms is not None:
@@ -438,7 +442,6 @@ class PartitionLog:
         if self._folder_changed:
             self._folder_changed = False
             self._files.sync_dir(self.directory)
-        self._saved_epochs.save()
 
     def save_indexes(self) -> None:
         """Write the active segment's index entries, so that a recovery need not begin at its start."""

@@ -49,6 +49,8 @@ from .server import Server
 
 logger = logging.getLogger("barnabas.broker")
 
+HAND_OVER_POLL_MS = 100
+QUORUM_GONE_MS = 2_000  # without a leader for two elections: the other voters have stopped too, and nobody will answer
 EXPIRY_INTERVAL_MS = 50  # how late a parked request may be answered after its time is over
 
 
@@ -89,10 +91,20 @@ class Broker:
     # --- start --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Raises StorageError, OSError (a port), InconsistentClusterIdError; on success requests are served."""
+        """Raises StorageError, OSError (a port), InconsistentClusterIdError; on success requests are served.
+
+        When it fails, whatever had been started is closed again, and the data folders are unlocked.
+        """
+        try:
+            self._build()
+            await self._start()
+        except BaseException:
+            await self._close()
+            raise
+
+    async def _start(self) -> None:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, lambda: self.logs.load(now_ms=self.ports.clock.wall_ms()))
-        self._build()
         await self._listen()
         self.metadata.subscribe(self._published)
         await self.metadata.start()
@@ -113,6 +125,7 @@ class Broker:
             clock=ports.clock,
             rng=ports.rng,
             listener=config.inter_broker_listener(),
+            attempt_timeout_ms=config.controller_quorum_request_timeout_ms,
         )
         self.liveness = LivenessWatch(
             node_id=self.node_id,
@@ -121,7 +134,12 @@ class Broker:
             listener=config.inter_broker_listener(),
         )
         self.log_service = LogService(
-            logs=self.logs, metadata=self.metadata, config=config, clock=ports.clock, fatal=ports.fatal
+            logs=self.logs,
+            metadata=self.metadata,
+            config=config,
+            clock=ports.clock,
+            fatal=ports.fatal,
+            is_current=lambda: self.replication.is_current,
         )
         self.replication = ReplicationService(
             node_id=self.node_id,
@@ -133,6 +151,7 @@ class Broker:
             start_fetching=self._start_fetching,
             stop_fetching=self._stop_fetching,
             storage_failed=self._storage_failed,
+            took_up=self.log_service.remove_strays,
         )
         self.proposer = IsrProposer(
             node_id=self.node_id,
@@ -147,6 +166,7 @@ class Broker:
             controller=self.controller,
             clock=ports.clock,
             make_coordinator=self._make_coordinator,
+            fatal=ports.fatal,
         )
         self.services = Services(
             node_id=self.node_id,
@@ -156,6 +176,7 @@ class Broker:
             controller=self.controller,
             replication=self.replication,
             groups=self.groups,
+            rng=ports.rng,
         )
         self.dispatcher = Dispatcher(build_handlers(self.services, shut_down=self.shutdown_requested.set))
 
@@ -303,15 +324,37 @@ class Broker:
         """Registered, unfenced, and with a leader to ask."""
         return self.lifecycle.unfenced.is_set() and self.metadata.leadership.leader_id is not None
 
+    async def _handed_over(self) -> bool:
+        """Wait until the controller has moved our leaderships away; not for a quorum that has stopped before us."""
+        deadline_ms = self.ports.clock.now_ms() + self.config.controlled_shutdown_timeout_ms
+        leaderless_since_ms: int | None = None
+        while not self.lifecycle.may_shut_down.is_set():
+            now_ms = self.ports.clock.now_ms()
+            if self.metadata.leadership.leader_id is not None:
+                leaderless_since_ms = None
+            elif leaderless_since_ms is None:
+                leaderless_since_ms = now_ms
+            elif now_ms - leaderless_since_ms >= QUORUM_GONE_MS:
+                return False
+            if now_ms >= deadline_ms:
+                return False
+            try:
+                await asyncio.wait_for(self.lifecycle.may_shut_down.wait(), HAND_OVER_POLL_MS / 1000)
+            except TimeoutError:
+                pass
+        return True
+
     async def stop(self, *, controlled: bool = True) -> None:
-        """Leave the cluster in good order; bounded by `controlled.shutdown.timeout.ms`."""
+        """Leave the cluster in good order; bounded by `controlled.shutdown.timeout.ms`. Only after a `start` that succeeded."""
         if controlled and self.config.controlled_shutdown_enable and self.lifecycle.unfenced.is_set():
             self.lifecycle.begin_controlled_shutdown()
-            try:
-                timeout_s = self.config.controlled_shutdown_timeout_ms / 1000
-                await asyncio.wait_for(self.lifecycle.may_shut_down.wait(), timeout_s)
-            except TimeoutError:
+            if not await self._handed_over():
                 logger.warning("node=%d stops with leaderships that nobody could take over", self.node_id)
+        await self._close()
+        logger.info("stopped node=%d", self.node_id)
+
+    async def _close(self) -> None:
+        """End whatever has been started, in the order in which nothing misses what is gone already."""
         await asyncio.gather(*(server.close() for server in self.servers.values()))
         for task in self._tasks:
             task.cancel()
@@ -328,4 +371,3 @@ class Broker:
             self.logs.close()
         except BarnabasError as error:
             logger.error("the logs could not be closed cleanly: %s", error)
-        logger.info("stopped node=%d", self.node_id)

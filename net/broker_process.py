@@ -72,9 +72,8 @@ async def _serve(config: BrokerConfig) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     admin: asyncio.Task[None] | None = None
+    listening = await _started(broker)
     try:
-        listening = _take_admin_port(broker)
-        await broker.start()
         _write_endpoints(broker)
         gc.collect()
         gc.freeze()
@@ -90,6 +89,20 @@ async def _serve(config: BrokerConfig) -> int:
             remove_endpoints(folder)
         await broker.stop()
     return EXIT_OK
+
+
+async def _started(broker: Broker) -> socket.socket | None:
+    """Start the broker; the socket of the admin API, if it has one. A start that fails leaves nothing behind."""
+    listening: socket.socket | None = None
+    try:
+        listening = _take_admin_port(broker)
+        await broker.start()
+    except BaseException:
+        broker.logs.close()  # also when it was never started
+        if listening is not None:
+            listening.close()
+        raise
+    return listening
 
 
 def _take_admin_port(broker: Broker) -> socket.socket | None:

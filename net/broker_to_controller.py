@@ -2,14 +2,16 @@
 
 Decisions are the controller's alone; what lives here is finding it. Whoever is asked and is not the controller says who
 leads, and a request is repeated until its time is over. Requests of kraft are made so that a repetition does no harm
-(registrations carry an incarnation, proposals an epoch); where the outcome of one is not known, the caller hears so.
+(registrations carry an incarnation, proposals an epoch, creations a topic id). Where the first copy of a request may have
+been carried out, a refusal of the next one that says "it is so already" is a success: see `done_already`.
 """
 
 import asyncio
 import random
 
-from barnabas.kraft.requests import ControllerRequest, decode_answer, encode_request
+from barnabas.kraft.requests import ControllerRequest, Done, decode_answer, encode_request
 from barnabas.log.errors import (
+    BarnabasError,
     BrokerNotAvailableError,
     NetworkError,
     NotControllerError,
@@ -24,13 +26,22 @@ from .rpc import RpcPool
 
 RETRY_BACKOFF_MS = 20  # first pause after a refusal: an election takes tens of milliseconds
 MAX_RETRY_BACKOFF_MS = 500
+ATTEMPT_TIMEOUT_MS = 2_000  # a controller that says nothing for so long may be frozen, and another one elected
 
 
 class ControllerChannel:
     """Hands requests to the active controller and follows it when it moves."""
 
     def __init__(
-        self, *, node_id: int, metadata: MetadataService, pool: RpcPool, clock: Clock, rng: random.Random, listener: str
+        self,
+        *,
+        node_id: int,
+        metadata: MetadataService,
+        pool: RpcPool,
+        clock: Clock,
+        rng: random.Random,
+        listener: str,
+        attempt_timeout_ms: int = ATTEMPT_TIMEOUT_MS,
     ) -> None:
         self._node_id = node_id
         self._metadata = metadata
@@ -38,29 +49,50 @@ class ControllerChannel:
         self._clock = clock
         self._rng = rng
         self._listener = listener
+        self._attempt_timeout_ms = attempt_timeout_ms
 
-    async def call(self, request: ControllerRequest, *, timeout_ms: int, repeat_when_unknown: bool = True) -> object:
+    async def call(
+        self,
+        request: ControllerRequest,
+        *,
+        timeout_ms: int,
+        repeat_when_unknown: bool = True,
+        done_already: tuple[type[BarnabasError], ...] = (),
+    ) -> object:
         """Return the controller's answer or raise the error that it gave.
 
         Raises RequestTimedOutError when no controller answered in time: the change may or may not have happened. With
         `repeat_when_unknown` False a request that may have been taken is not sent again; what had cut it off is raised.
+        A refusal of `done_already` is answered as `Done` when an earlier copy of this request may have been carried out.
         """
         deadline_ms = self._clock.now_ms() + timeout_ms
         backoff_ms = RETRY_BACKOFF_MS
+        may_be_done = False
         while True:
             remaining_ms = deadline_ms - self._clock.now_ms()
             if remaining_ms <= 0:
                 raise RequestTimedOutError(f"no active controller answered within {timeout_ms} ms; try again")
             try:
-                return await asyncio.wait_for(self._ask_once(request, remaining_ms), remaining_ms / 1000)
-            except (NotControllerError, NetworkError, BrokerNotAvailableError) as error:
-                if isinstance(error, NetworkError) and not repeat_when_unknown:
+                return await self._attempt(request, min(remaining_ms, self._attempt_timeout_ms))
+            except (NetworkError, RequestTimedOutError):
+                if not repeat_when_unknown:
                     raise
-                pause_ms = min(backoff_ms * self._rng.uniform(0.5, 1.5), max(1, deadline_ms - self._clock.now_ms()))
-                await asyncio.sleep(pause_ms / 1000)
-                backoff_ms = min(backoff_ms * 2, MAX_RETRY_BACKOFF_MS)
-            except TimeoutError:
-                continue  # the head of the loop says so
+                may_be_done = True
+            except (NotControllerError, BrokerNotAvailableError):
+                pass  # definite: nothing was done
+            except done_already:
+                if may_be_done:
+                    return Done(offset=self._metadata.image.offset)
+                raise
+            pause_ms = min(backoff_ms * self._rng.uniform(0.5, 1.5), max(1, deadline_ms - self._clock.now_ms()))
+            await asyncio.sleep(pause_ms / 1000)
+            backoff_ms = min(backoff_ms * 2, MAX_RETRY_BACKOFF_MS)
+
+    async def _attempt(self, request: ControllerRequest, timeout_ms: int) -> object:
+        try:
+            return await asyncio.wait_for(self._ask_once(request, timeout_ms), timeout_ms / 1000)
+        except TimeoutError:
+            raise RequestTimedOutError(f"the controller did not answer within {timeout_ms} ms; try again") from None
 
     async def _ask_once(self, request: ControllerRequest, timeout_ms: int) -> object:
         leader_id = self._metadata.leadership.leader_id

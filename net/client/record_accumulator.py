@@ -152,7 +152,7 @@ class Batch:
 class PartitionQueue:
     """The batches of one partition, oldest first: in flight, then sealed, then the open one."""
 
-    __slots__ = ("failures", "in_flight", "is_backing_off", "open", "partition", "sealed", "sends_singly")
+    __slots__ = ("failures", "in_flight", "is_backing_off", "last_error", "open", "partition", "sealed", "sends_singly")
 
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
@@ -160,6 +160,7 @@ class PartitionQueue:
         self.sealed: deque[Batch] = deque()
         self.in_flight: list[Batch] = []
         self.failures = 0  # Requests in a row that failed.
+        self.last_error: BarnabasError | None = None  # Of the last request, while `failures`.
         self.is_backing_off = False
         self.sends_singly = (
             False  # A request of several batches was refused: the next ones show which batch is to blame.
@@ -208,6 +209,7 @@ class PartitionQueue:
         """What was in flight is written; offsets go on from batch to batch."""
         done, self.in_flight = self.in_flight, []
         self.failures = 0
+        self.last_error = None
         if self.sends_singly and not self.sealed:
             self.sends_singly = False
         for batch in done:

@@ -94,7 +94,10 @@ class Sender:
 
     def expire(self, queue: PartitionQueue, now_ms: int) -> None:
         """Fail what has been waiting for longer than the delivery timeout."""
-        self._report(queue.expire(now_ms - self._config.delivery_timeout_ms, self._timeout_error))
+        reason = f"; the last attempt: {queue.last_error.message}" if queue.last_error is not None else ""
+        self._report(
+            queue.expire(now_ms - self._config.delivery_timeout_ms, lambda batch: self._timeout_error(batch, reason))
+        )
 
     def abandon(self, queue: PartitionQueue, error: BarnabasError) -> None:
         self._report(queue.abandon(error))
@@ -157,6 +160,7 @@ class Sender:
             ready, lane.ready = lane.ready, {}
             for queue in ready:
                 queue.failures += 1
+                queue.last_error = error
                 self._back_off(queue)
             self._client.request_refresh()
             logger.info("broker unreachable node_id=%d reason=%s", lane.node_id, error.message)
@@ -217,6 +221,7 @@ class Sender:
         for queue in queues:
             if error.retriable:
                 queue.retry()
+                queue.last_error = error
                 self.expire(queue, self._client.clock.now_ms())
                 self._back_off(queue)
             else:
@@ -244,11 +249,11 @@ class Sender:
 
     # --- the end of a batch ------------------------------------------------------------------------------------------
 
-    def _timeout_error(self, batch: Batch) -> BarnabasError:
+    def _timeout_error(self, batch: Batch, reason: str) -> BarnabasError:
         outcome = "they may have been written" if batch.attempts else "they were never sent"
         return DeliveryTimeoutError(
             f"{batch.record_count} records for {batch.partition} were not acknowledged within "
-            f"{self._config.delivery_timeout_ms} ms; {outcome}"
+            f"{self._config.delivery_timeout_ms} ms; {outcome}{reason}"
         )
 
     def _report(self, batches: list[Batch]) -> None:

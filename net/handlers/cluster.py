@@ -5,6 +5,7 @@ Versions: 0. Behaviour: described from the image of the broker that is asked; ch
 
 from collections.abc import Callable
 
+from barnabas.kraft.controller_errors import BrokerIdNotRegisteredError
 from barnabas.kraft.requests import Done, UnregisterBroker
 from barnabas.log.errors import InvalidRequestError
 from barnabas.net.dispatcher import RequestContext
@@ -73,7 +74,9 @@ class ClusterHandlers:
 
     async def unregister(self, request: UnregisterBrokerRequest, context: RequestContext) -> EmptyResponse:
         done = await self._services.controller.call(
-            UnregisterBroker(node_id=request.node_id), timeout_ms=CHANGE_TIMEOUT_MS
+            UnregisterBroker(node_id=request.node_id),
+            timeout_ms=CHANGE_TIMEOUT_MS,
+            done_already=(BrokerIdNotRegisteredError,),
         )
         assert isinstance(done, Done)
         await self._services.metadata.wait_for_offset(done.offset, timeout_ms=CHANGE_TIMEOUT_MS)

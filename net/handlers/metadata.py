@@ -10,6 +10,7 @@ import asyncio
 
 from barnabas.kraft.image import NO_LEADER, MetadataImage, PartitionImage, TopicImage
 from barnabas.kraft.requests import CreateTopic, TopicCreated
+from barnabas.kraft.topic_control import new_topic_id
 from barnabas.log.errors import BarnabasError, ErrorCode, RequestTimedOutError, TopicAlreadyExistsError
 from barnabas.log.topic_partition import (
     CONSUMER_OFFSETS_PARTITIONS,
@@ -61,7 +62,7 @@ class MetadataHandler:
     async def _create(self, name: str) -> BarnabasError | None:
         try:
             check_topic_name(name)
-            request = CreateTopic(name=name)
+            request = CreateTopic(name=name, topic_id=new_topic_id(self._services.rng))
             created = await self._services.controller.call(request, timeout_ms=AUTO_CREATION_TIMEOUT_MS)
             assert isinstance(created, TopicCreated)
             await self._services.metadata.wait_for_offset(created.offset, timeout_ms=AUTO_CREATION_TIMEOUT_MS)

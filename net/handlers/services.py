@@ -1,5 +1,6 @@
 """What handlers may use: the parts of a broker, put together by `net.broker` and handed to every handler."""
 
+import random
 from dataclasses import dataclass
 
 from barnabas.net.broker_to_controller import ControllerChannel
@@ -19,3 +20,4 @@ class Services:
     controller: ControllerChannel
     replication: ReplicationService
     groups: GroupService
+    rng: random.Random

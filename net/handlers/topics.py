@@ -4,6 +4,7 @@ Versions: 0. Behaviour: forwarded to the active controller; the answer leaves on
 broker's own image shows it, so that whoever asked here sees it here. Differs from Kafka: one topic per request.
 """
 
+from barnabas.kraft.controller_errors import ElectionNotNeededError
 from barnabas.kraft.requests import (
     AddPartitions,
     AssignReplicas,
@@ -13,6 +14,13 @@ from barnabas.kraft.requests import (
     Done,
     ElectLeader,
     TopicCreated,
+)
+from barnabas.kraft.topic_control import new_topic_id
+from barnabas.log.errors import (
+    BarnabasError,
+    InvalidPartitionsError,
+    TopicDeletionDisabledError,
+    UnknownTopicOrPartitionError,
 )
 from barnabas.net.dispatcher import RequestContext
 from barnabas.net.protocol.requests import (
@@ -42,6 +50,7 @@ class TopicHandlers:
                 assignment=request.assignment,
                 configs=request.configs,
                 validate_only=request.validate_only,
+                topic_id=new_topic_id(self._services.rng),
             ),
             timeout_ms=min(request.timeout_ms, CHANGE_TIMEOUT_MS),
         )
@@ -56,7 +65,11 @@ class TopicHandlers:
         )
 
     async def delete(self, request: DeleteTopicRequest, context: RequestContext) -> EmptyResponse:
-        return await self._change(DeleteTopic(name=request.name))
+        if not self._services.config.delete_topic_enable:
+            raise TopicDeletionDisabledError(
+                f"topic {request.name!r} stays: set delete.topic.enable=true in server.properties to allow deletions"
+            )
+        return await self._change(DeleteTopic(name=request.name), done_already=UnknownTopicOrPartitionError)
 
     async def add_partitions(self, request: AddPartitionsRequest, context: RequestContext) -> EmptyResponse:
         return await self._change(
@@ -65,7 +78,8 @@ class TopicHandlers:
                 total_count=request.total_count,
                 assignment=request.assignment,
                 validate_only=request.validate_only,
-            )
+            ),
+            done_already=InvalidPartitionsError,
         )
 
     async def assign_replicas(self, request: AssignReplicasRequest, context: RequestContext) -> EmptyResponse:
@@ -77,11 +91,16 @@ class TopicHandlers:
         return await self._change(
             ElectLeader(
                 topic=request.topic, partition=request.partition, target=request.target, unclean=request.unclean
-            )
+            ),
+            done_already=ElectionNotNeededError,
         )
 
-    async def _change(self, request: ControllerRequest) -> EmptyResponse:
-        done = await self._services.controller.call(request, timeout_ms=CHANGE_TIMEOUT_MS)
+    async def _change(
+        self, request: ControllerRequest, *, done_already: type[BarnabasError] | None = None
+    ) -> EmptyResponse:
+        done = await self._services.controller.call(
+            request, timeout_ms=CHANGE_TIMEOUT_MS, done_already=(done_already,) if done_already else ()
+        )
         assert isinstance(done, Done)
         await self._services.metadata.wait_for_offset(done.offset, timeout_ms=CHANGE_TIMEOUT_MS)
         return EmptyResponse()

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from integration.cluster import SESSION, Cluster
 
 _running: list[Cluster] = []

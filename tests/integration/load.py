@@ -4,7 +4,11 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any
 
-from barnabas import Admin, BarnabasError, Consumer, Producer, TopicPartition
+from barnabas.log.errors import BarnabasError
+from barnabas.log.topic_partition import TopicPartition
+from barnabas.net.client.admin import Admin
+from barnabas.net.client.consumer import Consumer
+from barnabas.net.client.producer import Producer
 
 PACE_S = 0.005
 READ_TIMEOUT_S = 60.0
@@ -95,7 +99,9 @@ async def read_all(bootstrap: str, topic: str) -> dict[TopicPartition, dict[int,
     found: dict[TopicPartition, dict[int, bytes]] = {}
     async with Admin(bootstrap) as admin:
         ends = {place: item.offset for place, item in (await admin.list_offsets(topic)).items()}
-    async with Consumer(topic, bootstrap=bootstrap, auto_offset_reset="earliest", request_timeout_ms=10_000) as consumer:
+    async with Consumer(
+        topic, bootstrap=bootstrap, auto_offset_reset="earliest", request_timeout_ms=10_000
+    ) as consumer:
         async with asyncio.timeout(READ_TIMEOUT_S):
             while any(max(found.get(place, {}), default=-1) + 1 < end for place, end in ends.items()):
                 for place, records in (await consumer.poll(timeout_ms=500)).items():

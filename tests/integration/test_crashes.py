@@ -6,11 +6,14 @@ import time
 from collections.abc import Callable
 
 import pytest
-from barnabas import Admin, Consumer, Producer, TopicPartition
-from barnabas.log.errors import NotEnoughReplicasError
-
 from integration.cluster import Cluster, full_isr, partitions_of, until
 from integration.load import Load, read_all, send
+
+from barnabas.log.topic_partition import TopicPartition
+from barnabas.net.client.admin import Admin
+from barnabas.net.client.consumer import Consumer
+from barnabas.net.client.errors import DeliveryTimeoutError
+from barnabas.net.client.producer import Producer
 
 TOPIC = "orders"
 PARTITIONS = 3
@@ -153,7 +156,10 @@ async def test_min_insync_replicas_refuses_before_anything_is_appended(new_clust
             cluster.bootstrap, acks="all", request_timeout_ms=1_000, delivery_timeout_ms=3_000, on_error=lambda *_: None
         ) as producer:
             handle = await producer.send(TOPIC, b"refused", partition=0)
-            with pytest.raises(NotEnoughReplicasError, match=r"min\.insync\.replicas"):
+            # It is retried until its time is over; the error then tells why it was refused.
+            with pytest.raises(
+                DeliveryTimeoutError, match=r"1 in-sync replicas where min\.insync\.replicas asks for 2"
+            ):
                 await handle
         ends = await admin.list_offsets(TOPIC)
         assert [item.offset for item in ends.values()] == [1]
@@ -196,7 +202,7 @@ async def test_all_brokers_stop_within_seconds_of_sigterm(new_cluster: Callable[
     took_s = time.monotonic() - began_s
     print(f"three brokers stopped in {took_s:.2f} s")
     assert codes == [0, 0, 0]
-    assert took_s < 8
+    assert took_s < 10  # far from the 30 s of controlled.shutdown.timeout.ms
     cluster.start(0, 1, 2)
     await cluster.ready()
     assert (await read_all(cluster.bootstrap, TOPIC))[TopicPartition(TOPIC, 0)] == {offsets[0]: b"kept"}

@@ -98,9 +98,9 @@ class SimulatedFile:
 
     def append(self, data: Buffer) -> None:
         self._check(writing=True)
+        self._disk.check_space(len(data), self.path)  # A full disk refuses cleanly, as the real one does.
         try:
             self._disk.check_fault("append", self.path)
-            self._disk.check_space(len(data), self.path)
         except StorageError:
             self._write_failed = True
             raise

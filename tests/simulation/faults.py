@@ -22,9 +22,7 @@ class FaultPlan:
     @staticmethod
     def draw(rng: Random) -> "FaultPlan":
         kinds = tuple(kind for kind in KINDS if rng.random() < 0.45) or ("kill",)
-        return FaultPlan(
-            kinds=kinds, interval_s=rng.choice((0.15, 0.4, 1.0)), longest_s=rng.choice((0.3, 1.5, 3.0))
-        )
+        return FaultPlan(kinds=kinds, interval_s=rng.choice((0.15, 0.4, 1.0)), longest_s=rng.choice((0.3, 1.5, 3.0)))
 
 
 class Faults:

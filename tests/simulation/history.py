@@ -74,9 +74,7 @@ class History:
         self.violations: list[str] = []
         self.plan = FaultPlan.draw(self.rng)
         if scenario.kinds:
-            self.plan = FaultPlan(
-                kinds=scenario.kinds, interval_s=self.plan.interval_s, longest_s=self.plan.longest_s
-            )
+            self.plan = FaultPlan(kinds=scenario.kinds, interval_s=self.plan.interval_s, longest_s=self.plan.longest_s)
         self.cluster = SimulatedCluster(
             self.loop,
             Random(self.rng.getrandbits(64)),
@@ -277,7 +275,9 @@ class _LogLines(logging.Handler):
             line(f"{self._history.loop.time():.6f} LOG {record.levelname} {record.name}: {record.getMessage()}")
         if record.exc_info is not None and record.exc_info[1] is not None:
             error = record.exc_info[1]
-            if not isinstance(error, (ProcessDied, Violation, StorageError)):  # a full disk may be told with its traceback
+            if not isinstance(
+                error, (ProcessDied, Violation, StorageError)
+            ):  # a full disk may be told with its traceback
                 self._history.violations.append(f"{record.getMessage()}: {error!r} ({_where(error)})")
 
 

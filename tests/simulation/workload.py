@@ -43,9 +43,16 @@ from .cluster import CLIENT_PORT, SimulatedCluster
 Partition = tuple[str, int]
 LATEST = -1
 REFUSED_COMMITS = frozenset(
-    {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.NOT_COORDINATOR}
+    {
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.STALE_MEMBER_EPOCH,
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.NOT_COORDINATOR,
+    }
 )
-LOST_MEMBERSHIP = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNRELEASED_INSTANCE_ID})
+LOST_MEMBERSHIP = frozenset(
+    {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNRELEASED_INSTANCE_ID}
+)
 
 
 class Client:
@@ -249,7 +256,9 @@ class Workload:
             raise Violation(f"{client.name} is out of range at {positions[partition]} of {partition}: {answer}")
         if answer.error:
             raise error_for(answer.error, answer.message)
-        records = answer.records if isinstance(answer.records, (bytes, bytearray, memoryview)) else answer.records.read()
+        records = (
+            answer.records if isinstance(answer.records, (bytes, bytearray, memoryview)) else answer.records.read()
+        )
         for header in iter_headers(records, verify_crc=True):
             self.checker.read(*partition, header.base_offset, header.crc)
             positions[partition] = max(positions[partition], header.next_offset)
@@ -393,9 +402,7 @@ class GroupMember:
 
     async def _leave(self) -> None:
         self.owned = set()
-        await self._ask(
-            ConsumerGroupHeartbeatRequest(group_id=self.group, member_id=self.member_id, member_epoch=-1)
-        )
+        await self._ask(ConsumerGroupHeartbeatRequest(group_id=self.group, member_id=self.member_id, member_epoch=-1))
         self._born()
 
     async def committed(self) -> dict[Partition, str]:
@@ -407,5 +414,6 @@ class GroupMember:
 def _as_owned(partitions: set[Partition]) -> tuple[OwnedPartitions, ...]:
     topics = sorted({topic for topic, _ in partitions})
     return tuple(
-        OwnedPartitions(topic=topic, partitions=tuple(sorted(n for t, n in partitions if t == topic))) for topic in topics
+        OwnedPartitions(topic=topic, partitions=tuple(sorted(n for t, n in partitions if t == topic)))
+        for topic in topics
     )

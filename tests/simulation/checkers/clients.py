@@ -100,7 +100,9 @@ class ClientChecker:
             return
         found = next((commit for commit in commits if commit.identity == identity), None)
         if found is None:
-            raise Violation(f"group {group}: {topic}-{partition} has commit {identity!r}, which was refused or never sent")
+            raise Violation(
+                f"group {group}: {topic}-{partition} has commit {identity!r}, which was refused or never sent"
+            )
         if found.ended is not None:
             for later in acknowledged:
                 if later.started > found.ended:

@@ -225,7 +225,9 @@ def read_batches(log: Any, offset: int) -> list[Batch]:
     while offset < log.log_end_offset:
         data = log.read(offset, max_bytes=READ_BYTES, up_to_offset=log.log_end_offset).slice.read()
         if not data:
-            raise Violation(f"{log.topic_partition}: nothing at offset {offset}, but the log ends at {log.log_end_offset}")
+            raise Violation(
+                f"{log.topic_partition}: nothing at offset {offset}, but the log ends at {log.log_end_offset}"
+            )
         for header in iter_headers(data):
             found.append(
                 Batch(header.base_offset, header.next_offset, header.leader_epoch, header.crc, header.size_bytes)

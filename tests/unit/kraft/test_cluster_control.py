@@ -78,6 +78,16 @@ def test_a_fenced_broker_may_be_replaced_at_once() -> None:
     assert cluster.register(0, "second") == cluster.image.offset
 
 
+def test_a_late_copy_of_a_dead_incarnations_registration_does_not_replace_its_successor() -> None:
+    cluster = SingleController(1)
+    late = cluster.registration(0)
+    cluster.beat(0, fence=True)
+    epoch = cluster.register(0, "second")  # fenced still: it has not sent a heartbeat yet
+    assert "newer process" in cluster.refused(late, DuplicateBrokerRegistrationError)
+    assert cluster.image.brokers[0].incarnation == "second"
+    assert cluster.register(0, "second") == epoch
+
+
 def test_a_folder_of_another_cluster_is_refused_and_both_are_named() -> None:
     cluster = SingleController(0)
     stranger = replace(cluster.registration(0), cluster_id="another")

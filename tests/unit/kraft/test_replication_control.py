@@ -201,7 +201,15 @@ def test_a_leader_shrinks_and_expands_its_isr() -> None:
     assert (shrunk.error, shrunk.isr, shrunk.partition_epoch, shrunk.leader_epoch) == (0, (0, 1), 1, 0)
     assert cluster.propose(cluster.proposal(0, 1, 2)).partition_epoch == 2
     again = cluster.propose(cluster.proposal(2, 1, 0))
-    assert (again.error, again.partition_epoch) == (0, 2), "the same set is no change"
+    assert (again.error, again.partition_epoch, again.isr) == (0, 3, (0, 1, 2))
+
+
+def test_proposing_the_isr_as_it_is_makes_every_copy_of_an_earlier_proposal_void() -> None:
+    cluster = SingleController()
+    cluster.topic(0, 1, 2)
+    doubtful = cluster.proposal(0, 1)  # sent, and never heard of again
+    assert cluster.propose(cluster.proposal(0, 1, 2)).partition_epoch == 1
+    assert cluster.propose(doubtful).error == ErrorCode.INVALID_UPDATE_VERSION
 
 
 def test_a_proposal_with_old_or_impossible_epochs_is_refused() -> None:

@@ -34,6 +34,21 @@ from barnabas.log.errors import (
 )
 
 
+def test_a_repeated_creation_finds_what_its_first_copy_has_made() -> None:
+    cluster = SingleController(2)
+    request = CreateTopic(name="t", partition_count=2, topic_id="0" * 31 + "f")
+    created = cluster.ask(request)
+    offset = cluster.image.offset
+    again = cluster.ask(request)
+    assert isinstance(created, TopicCreated)
+    assert created == again
+    assert cluster.image.offset == offset
+    assert created.topic_id == cluster.image.topics["t"].topic_id == request.topic_id
+    cluster.refused(CreateTopic(name="t", topic_id="1" * 32), TopicAlreadyExistsError)
+    cluster.refused(CreateTopic(name="u", topic_id=request.topic_id), InvalidRequestError)
+    cluster.refused(CreateTopic(name="u", topic_id="../" + "0" * 29), InvalidRequestError)
+
+
 def test_a_topic_with_defaults() -> None:
     cluster = SingleController(2, ControllerSettings(default_partitions=4))
     created = cluster.ask(CreateTopic(name="t"))

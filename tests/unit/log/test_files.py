@@ -24,22 +24,57 @@ def test_append_read_truncate(tmp_path):
     assert FILES.read_bytes(str(tmp_path / "f")) == b"abX"
 
 
-def test_a_full_disk_leaves_nothing_of_the_write(tmp_path, monkeypatch):
-    """Python's own `os.write` is the port here, so it is what is replaced."""
-    file = FILES.open_append(str(tmp_path / "f"))
-    file.append(b"before")
+def break_writes(patch, code, *, whole_bytes=2):
+    """Take the first bytes of the next write and refuse the rest. Python's own `os.write` is the port here."""
     real_write = os.write
     calls = []
 
     def write(descriptor, data):
         calls.append(len(data))
         if len(calls) == 1:
-            return real_write(descriptor, bytes(data[:2]))
-        raise OSError(errno.ENOSPC, "No space left on device")
+            return real_write(descriptor, bytes(data[:whole_bytes]))
+        raise OSError(code, os.strerror(code))
+
+    patch.setattr(os, "write", write)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_leaves_nothing_of_the_write_and_the_file_usable(tmp_path, monkeypatch, code):
+    file = FILES.open_append(str(tmp_path / "f"))
+    file.append(b"before")
+    with monkeypatch.context() as patch:
+        break_writes(patch, code)
+        with pytest.raises(StorageError, match="free space"):
+            file.append(b"after")
+    assert FILES.read_bytes(str(tmp_path / "f")) == b"before"
+    assert (file.size_bytes, file.failed) == (6, False)
+    file.append(b", again")
+    file.flush()
+    assert FILES.read_bytes(str(tmp_path / "f")) == b"before, again"
+
+
+def test_a_full_disk_where_the_write_cannot_be_undone_ends_writes(tmp_path, monkeypatch):
+    file = FILES.open_append(str(tmp_path / "f"))
+
+    def refuse(descriptor, size):
+        raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "write", write)
-        with pytest.raises(StorageError, match="the disk is full: free space"):
+        break_writes(patch, errno.ENOSPC)
+        patch.setattr(os, "ftruncate", refuse)
+        with pytest.raises(StorageError, match="the disk is full"):
+            file.append(b"after")
+    assert (file.size_bytes, file.failed) == (0, True)
+    with pytest.raises(StorageError, match="restart the broker"):
+        file.append(b"x")
+
+
+def test_a_failing_disk_ends_writes(tmp_path, monkeypatch):
+    file = FILES.open_append(str(tmp_path / "f"))
+    file.append(b"before")
+    with monkeypatch.context() as patch:
+        break_writes(patch, errno.EIO)
+        with pytest.raises(StorageError, match="the disk is failing"):
             file.append(b"after")
     assert FILES.read_bytes(str(tmp_path / "f")) == b"before"
     assert (file.size_bytes, file.failed) == (6, True)

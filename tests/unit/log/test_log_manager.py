@@ -194,3 +194,29 @@ def test_truncation_lowers_the_written_recovery_point_first():
     logs.checkpoint()
     a.truncate_to(2)
     assert b"a 0 2\n" in disk.read_bytes("/one/recovery-point-offset-checkpoint")
+
+
+def test_a_power_loss_is_not_forgotten_before_it_was_reported():
+    disk = SimulatedDisk()
+    logs = manager(disk)
+    append(*create(logs, A), b"x")
+    disk.power_loss(Random(1))
+    for _ in range(2):  # a start that fails on something else: stopped in good order, but nobody was told
+        logs = manager(disk)
+        assert logs.may_have_lost_writes
+        logs.close()
+    logs = manager(disk)
+    assert logs.may_have_lost_writes and not logs.was_stopped_cleanly
+    logs.loss_was_told()
+    assert not logs.may_have_lost_writes
+    disk.kill()
+    assert not manager(disk).may_have_lost_writes
+
+
+def test_a_stop_before_everything_was_loaded_is_not_clean():
+    disk = SimulatedDisk()
+    logs = manager(disk)
+    append(*create(logs, A), b"x")
+    disk.kill()
+    LogManager(disk, DIRS, node_id=0).close()
+    assert not LogManager(disk, DIRS, node_id=0).was_stopped_cleanly

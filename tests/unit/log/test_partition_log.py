@@ -271,8 +271,8 @@ def test_failed_write_changes_nothing_and_fails_the_log():
     disk = SimulatedDisk()
     log = open_log(disk)
     append(log, b"a")
-    disk.fail_next("append", "*.log", message="No space left on device")
-    with pytest.raises(StorageError, match="No space"):
+    disk.fail_next("append", "*.log")
+    with pytest.raises(StorageError, match="Input/output"):
         append(log, b"b")
     assert log.failed
     assert (log.log_end_offset, log.size_bytes) == (1, disk.size_bytes(f"{DIRECTORY}/{0:020d}.log"))
@@ -281,6 +281,41 @@ def test_failed_write_changes_nothing_and_fails_the_log():
         append(log, b"b")
     disk.kill()
     assert append(open_log(disk), b"b") == 1
+
+
+def test_a_full_disk_changes_nothing_and_leaves_the_log_usable():
+    disk = SimulatedDisk()
+    log = open_log(disk)
+    append(log, b"a")
+    capacity = disk.capacity_bytes
+    disk.capacity_bytes = disk.used_bytes
+    with pytest.raises(StorageError, match="No space"):
+        append(log, b"b")
+    assert (log.failed, log.log_end_offset) == (False, 1)
+    assert base_offsets(read_all(log)) == [0]
+    disk.capacity_bytes = capacity
+    assert append(log, b"c") == 1
+    log.flush()
+    disk.kill()
+    assert base_offsets(read_all(open_log(disk))) == [0, 1]
+
+
+def test_a_disk_that_fills_up_between_two_batches_keeps_epochs_and_offsets_in_step():
+    """A follower's append of two batches, for which two segments are needed: the first is in, the second is not."""
+    disk = SimulatedDisk()
+    leader = open_log(SimulatedDisk())
+    leader.append_as_leader(batch_of(b"a" * 600), leader_epoch=3, now_ms=NOW_MS)
+    leader.append_as_leader(batch_of(b"b" * 600), leader_epoch=4, now_ms=NOW_MS)
+    fetched = leader.read(0, max_bytes=10_000, up_to_offset=2).read()
+    log = open_log(disk, config=LogConfig(segment_bytes=1_000))
+    disk.capacity_bytes = disk.used_bytes + len(fetched) - 100
+    with pytest.raises(StorageError, match="No space"):
+        log.append_as_follower(fetched)
+    assert (log.failed, log.log_end_offset, log.latest_epoch) == (False, 1, 3)
+    disk.capacity_bytes += 10_000
+    second = leader.read(1, max_bytes=10_000, up_to_offset=2).read()
+    log.append_as_follower(second)
+    assert (log.log_end_offset, log.latest_epoch, log.epoch_at(0)) == (2, 4, 3)
 
 
 def test_failed_flush_is_final():

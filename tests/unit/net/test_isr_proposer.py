@@ -5,7 +5,7 @@ import asyncio
 from unit.net.shell_world import Shell, simulated, turns
 
 from barnabas.kraft.requests import AlterPartition, AlterPartitionAnswer, PartitionIsrAnswer
-from barnabas.log.errors import ErrorCode, StaleBrokerEpochError
+from barnabas.log.errors import ErrorCode, NetworkError, StaleBrokerEpochError
 from barnabas.log.replication.effects import IsrMember, ProposeIsr
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.isr_proposer import MAX_PROPOSALS_PER_REQUEST, PROPOSAL_TIMEOUT_MS, IsrProposer
@@ -122,10 +122,11 @@ async def test_an_error_of_the_controller_for_one_partition_is_an_answer() -> No
 
 @simulated
 async def test_silence_and_refusal_as_a_whole_leave_the_outcome_unknown_and_the_proposer_goes_on() -> None:
-    world = await World.start(asyncio.get_running_loop().create_future(), StaleBrokerEpochError("old"), answer(0))
+    world = await World.start(NetworkError("cut off"))
     world.proposer.propose([proposal(0), proposal(1)])
     await asyncio.sleep((PROPOSAL_TIMEOUT_MS + 1) / 1000)
     assert [told for _, told in world.answered] == [None, None]
+    world.shell.source.script(StaleBrokerEpochError("old"), answer(0))
     world.proposer.propose([proposal(0)])
     await turns()
     assert [told for _, told in world.answered] == [None] * 3

@@ -55,7 +55,7 @@ async def test_a_wait_ends_with_its_time_and_leaves_nothing_behind() -> None:
     given_up.cancel()
     await turns()
     # Long polls of a quiet cluster end so all day long, without any publication that could sweep them out.
-    assert shell.metadata._waiters == []
+    assert not shell.metadata._waiters
 
 
 @simulated

@@ -1,4 +1,4 @@
-"""The shell round the replica machines: effects go where they belong, waiters wake once, metadata counts from our registration."""
+"""The shell round the replica machines: effects go where they belong, and who waits is woken once."""
 
 import asyncio
 
@@ -58,6 +58,7 @@ class World:
         self.fetching: list[StartFetching | StopFetching] = []
         self.failed: list[StorageFailed] = []
         self.done: list[Operation] = []
+        self.taken_up: list[MetadataImage] = []
         self.manager = ReplicaManager(0, self.logs, replica_lag_time_max_ms=LAG_MS)
         self.service = ReplicationService(
             node_id=0,
@@ -67,6 +68,7 @@ class World:
             start_fetching=self.fetching.append,
             stop_fetching=self.fetching.append,
             storage_failed=self.failed.append,
+            took_up=self.taken_up.append,
         )
         self.service.purgatory = self.purgatory = CountingPurgatory(self.manager)
         shell.metadata.subscribe(self.service.published)
@@ -214,7 +216,7 @@ async def test_metadata_from_before_our_own_registration_gives_no_role() -> None
     world.publish(cluster(topic("t", partition(0)), epoch=50, offset=11))
     with pytest.raises(UnknownTopicOrPartitionError):
         world.at()
-    assert world.service.leader_hint(TP) == (-1, -1)
+    assert world.service.leader_hint(TP) == (-1, -1) and world.taken_up == [] and not world.service.is_current
     world.publish(cluster(topic("t", partition(0, epoch=2)), offset=12))
     assert world.at().is_leader and world.service.leader_hint(TP) == (0, 2)
 
@@ -228,6 +230,7 @@ async def test_the_first_metadata_after_the_registration_is_taken_up_as_a_whole(
     world.publish(cluster(topic("t", partition(0)), topic("u", partition(1)), offset=12))
     assert world.at().is_leader and world.at(TopicPartition("u", 0)).is_follower
     assert world.fetching == [StartFetching(topic_partition=TopicPartition("u", 0), leader=1, leader_epoch=1)]
+    assert [image.offset for image in world.taken_up] == [12] and world.service.is_current
 
 
 @simulated

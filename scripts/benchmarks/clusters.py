@@ -1,0 +1,120 @@
+"""Our own brokers, as processes, for the time of a phase."""
+
+import asyncio
+import itertools
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from measure import HERE, Metrics, child, cpu_of
+
+from barnabas import Admin, BarnabasError
+from barnabas.net import local_cluster
+from barnabas.net.local_cluster import Plan
+
+START_TIMEOUT_S = 30.0
+CLIENT = HERE / "client.py"
+
+
+class Cluster:
+    """`brokers` processes on free ports, in a folder that goes with them."""
+
+    def __init__(self, brokers: int) -> None:
+        self.size = brokers
+        self._numbers = itertools.count()
+
+    def __enter__(self) -> Self:
+        self._folder = Path(tempfile.mkdtemp(prefix="barnabas-benchmark-"))
+        began = time.perf_counter()
+        self._brokers = local_cluster.start(
+            Plan(
+                folder=self._folder / "cluster",
+                broker_count=self.size,
+                base_port=0,
+                die_with_parent=True,
+                overrides={"min.insync.replicas": str(min(2, self.size)), "log.segment.delete.delay.ms": "1000"},
+            )
+        )
+        self.bootstrap = ",".join(broker.address for broker in self._brokers)
+        try:
+            self.create("ready", partitions=1)
+            child(
+                CLIENT,
+                "one-at-a-time",
+                "--bootstrap",
+                self.bootstrap,
+                "--topic",
+                "ready",
+                "--acks",
+                "all",
+                "--count",
+                50,
+            )
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        self.start_seconds = time.perf_counter() - began
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        local_cluster.stop(self._brokers, timeout_s=10)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def pids(self) -> list[int]:
+        return [broker.process.pid for broker in self._brokers]
+
+    def create(self, name: str, *, partitions: int) -> None:
+        """Create a topic on all brokers; the cluster may still be forming."""
+
+        async def attempt() -> None:
+            async with Admin(self.bootstrap) as admin:
+                await admin.create_topic(name, partitions=partitions, replication_factor=self.size)
+
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            try:
+                return asyncio.run(attempt())
+            except BarnabasError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+
+    def delete(self, name: str) -> None:
+        async def attempt() -> None:
+            async with Admin(self.bootstrap) as admin:
+                await admin.delete_topic(name)
+
+        asyncio.run(attempt())
+
+    def on_new_topic(self, role: str, *, partitions: int, **options: object) -> Metrics:
+        """Run a client on a topic of its own."""
+        topic = f"bench-{next(self._numbers)}"
+        self.create(topic, partitions=partitions)
+        try:
+            return self.on_topic(topic, role, partitions=partitions, **options)
+        finally:
+            self.delete(topic)
+
+    def on_topic(self, topic: str, role: str, **options: object) -> Metrics:
+        named = itertools.chain.from_iterable((f"--{name}", value) for name, value in options.items())
+        return child(CLIENT, role, "--bootstrap", self.bootstrap, "--topic", topic, *named)
+
+    def idle(self, seconds: float = 5.0) -> Metrics:
+        """What brokers cost that have nothing to do: the largest of them."""
+        time.sleep(2.0)
+        before = [cpu_of(pid) for pid in self.pids()]
+        time.sleep(seconds)
+        used = [100 * (cpu_of(pid) - spent) / seconds for pid, spent in zip(self.pids(), before, strict=True)]
+        return {"cpu_percent": max(used), "rss_MB": max(map(_rss_megabytes, self.pids()))}
+
+
+def _rss_megabytes(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    return 0.0

@@ -1,0 +1,68 @@
+"""A start that fails: the reason is told, nothing stays behind, and nothing is forgotten. Real sockets and files."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from barnabas.log.errors import StorageError
+from barnabas.log.files import RealFiles
+from barnabas.log.log_manager import LogManager
+from barnabas.net import broker_process
+from barnabas.net.config import BrokerConfig, load
+from barnabas.net.endpoints import Endpoints, read_endpoints, write_endpoints
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def config_in(folder: Path, **ports: int) -> BrokerConfig:
+    return load(
+        None,
+        {
+            "node.id": "0",
+            "log.dirs": str(folder),
+            "listeners": f"127.0.0.1:{ports.get('client', 0)}",
+            "admin.listener": f"127.0.0.1:{ports.get('admin', 0)}",
+            "controller.quorum.voters": f"0@127.0.0.1:{ports.get('quorum') or free_port()}",
+        },
+        {},
+    )
+
+
+@pytest.mark.parametrize("which", ["client", "quorum", "admin"])
+def test_a_port_in_use_is_told_and_nothing_stays_behind(
+    which: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert broker_process.run(config_in(tmp_path, **{which: port})) == 1
+    told = capsys.readouterr().err
+    assert "cannot listen" in told and str(port) in told and "Stop it, or set other ports" in told
+    assert "Traceback" not in told
+    LogManager(RealFiles(), [str(tmp_path)], node_id=0).close()  # the lock is free again
+
+
+def test_a_damaged_journal_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = config_in(tmp_path)
+    metadata = Path(config.metadata_folder())
+    metadata.mkdir(parents=True)
+    (metadata / "quorum.journal").write_bytes(b"this is no journal" * 100)
+    assert broker_process.run(config) == 1
+    told = capsys.readouterr().err
+    assert "This voter may not take part with it" in told and "Traceback" not in told
+    LogManager(RealFiles(), [str(tmp_path)], node_id=0).close()
+
+
+def test_a_start_beside_a_running_broker_does_not_take_its_addresses_away(tmp_path: Path) -> None:
+    files = RealFiles()
+    running = LogManager(files, [str(tmp_path)], node_id=0)
+    addresses = Endpoints(node_id=0, pid=1, listeners={"PLAINTEXT": "127.0.0.1:1"})
+    write_endpoints(str(tmp_path), addresses)
+    with pytest.raises(StorageError, match="locked"):
+        LogManager(files, [str(tmp_path)], node_id=0)
+    assert broker_process.run(config_in(tmp_path)) == 1
+    assert read_endpoints(str(tmp_path)) == addresses
+    running.close()

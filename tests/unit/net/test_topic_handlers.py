@@ -1,0 +1,29 @@
+"""What a user hears about changes of topics."""
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from barnabas.log.errors import TopicDeletionDisabledError
+from barnabas.net.config import load
+from barnabas.net.handlers.services import Services
+from barnabas.net.handlers.topics import TopicHandlers
+from barnabas.net.protocol.requests import DeleteTopicRequest
+
+
+def test_a_cluster_that_allows_no_deletion_says_how_to_allow_it() -> None:
+    config = load(None, {"delete.topic.enable": "false"}, {})
+    nobody = cast(Any, None)
+    services = Services(
+        node_id=0,
+        config=config,
+        clock=nobody,
+        metadata=nobody,
+        controller=nobody,
+        replication=nobody,
+        groups=nobody,
+        rng=nobody,
+    )
+    with pytest.raises(TopicDeletionDisabledError, match="delete.topic.enable"):
+        asyncio.run(TopicHandlers(services).delete(DeleteTopicRequest(name="t"), nobody))

@@ -134,7 +134,12 @@ class Broker:
             listener=config.inter_broker_listener(),
         )
         self.log_service = LogService(
-            logs=self.logs, metadata=self.metadata, config=config, clock=ports.clock, fatal=ports.fatal
+            logs=self.logs,
+            metadata=self.metadata,
+            config=config,
+            clock=ports.clock,
+            fatal=ports.fatal,
+            is_current=lambda: self.replication.is_current,
         )
         self.replication = ReplicationService(
             node_id=self.node_id,
@@ -146,6 +151,7 @@ class Broker:
             start_fetching=self._start_fetching,
             stop_fetching=self._stop_fetching,
             storage_failed=self._storage_failed,
+            took_up=self.log_service.remove_strays,
         )
         self.proposer = IsrProposer(
             node_id=self.node_id,
@@ -160,6 +166,7 @@ class Broker:
             controller=self.controller,
             clock=ports.clock,
             make_coordinator=self._make_coordinator,
+            fatal=ports.fatal,
         )
         self.services = Services(
             node_id=self.node_id,

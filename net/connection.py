@@ -111,7 +111,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._phase = _Phase.SNIFFING
         self._in_flight = 0
         self._ordered: deque[_Call] | None = None  # With ordered replies: all calls in flight, oldest first.
-        self._watching: set[_Call] = set()
+        self._watching: dict[_Call, None] = {}  # in order, unlike a set
         self._is_corked = False  # Replies gather for the one write at the end of the wake-up.
         self._flush_is_due = False
         self._read_is_due = False
@@ -161,7 +161,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._outbox.sent_bytes = 0
         self._outbox.close()
         self._server.forget(self)
-        watching, self._watching = self._watching, set()
+        watching, self._watching = self._watching, {}
         for call in watching:
             call.disconnected()
 
@@ -202,10 +202,10 @@ class ServerConnection(asyncio.BufferedProtocol):
     # --- called by calls ---------------------------------------------------------------------------------------------
 
     def watch(self, call: _Call) -> None:
-        self._watching.add(call)
+        self._watching[call] = None
 
     def unwatch(self, call: _Call) -> None:
-        self._watching.discard(call)
+        self._watching.pop(call, None)
 
     def encode(self, decoded: DecodedRequest, response: Response) -> list[Chunk]:
         if type(response) is ErrorResponse:

@@ -52,7 +52,7 @@ class MetadataService:
         self.leadership = NO_LEADERSHIP
         self.is_active_controller = False
         self._subscribers: list[Subscriber] = []
-        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._waiters: dict[asyncio.Future[None], int] = {}  # the offset that each waits for
 
     def subscribe(self, subscriber: Subscriber) -> None:
         """Subscribers are called synchronously, in order of subscription, and must not raise."""
@@ -62,9 +62,8 @@ class MetadataService:
         await self.source.start(self._published)
 
     async def close(self) -> None:
-        for _, waiter in self._waiters:
+        for waiter in list(self._waiters):
             waiter.cancel()
-        self._waiters.clear()
         await self.source.close()
 
     def _published(self, publication: MetadataPublication) -> None:
@@ -78,27 +77,21 @@ class MetadataService:
         self._wake()
 
     def _wake(self) -> None:
-        if not self._waiters:
-            return
-        still: list[tuple[int, asyncio.Future[None]]] = []
-        for offset, waiter in self._waiters:
-            if waiter.done():
-                continue
-            if self.image.offset >= offset:
+        for waiter, offset in self._waiters.items():
+            if self.image.offset >= offset and not waiter.done():
                 waiter.set_result(None)
-            else:
-                still.append((offset, waiter))
-        self._waiters = still
 
     async def wait_for_offset(self, offset: int, *, timeout_ms: int) -> None:
         """Return once the image has reached `offset`, so that a caller sees what it was told. Raises RequestTimedOutError."""
         if self.image.offset >= offset:
             return
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters.append((offset, waiter))
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters[waiter] = offset
         try:
             await asyncio.wait_for(waiter, timeout_ms / 1000)
         except TimeoutError:
             raise RequestTimedOutError(
                 f"the change is committed at metadata offset {offset}, but this broker is still at {self.image.offset}"
             ) from None
+        finally:
+            del self._waiters[waiter]

@@ -53,6 +53,7 @@ class ReplicationService:
         start_fetching: Callable[[StartFetching], None],
         stop_fetching: Callable[[StopFetching], None],
         storage_failed: Callable[[StorageFailed], None],
+        took_up: Callable[[MetadataImage], None],
     ) -> None:
         self.node_id = node_id
         self.manager = manager
@@ -62,6 +63,7 @@ class ReplicationService:
         self._start_fetching = start_fetching
         self._stop_fetching = stop_fetching
         self._storage_failed = storage_failed
+        self._took_up = took_up
         self._changed: dict[TopicPartition, None] = {}
         self._check_is_scheduled = False
         self._image = MetadataImage()
@@ -138,7 +140,9 @@ class ReplicationService:
             self._image = MetadataImage()  # the next one is then taken up as a whole
             return
         is_first = not before.brokers
-        topics = image.topics if is_first else sorted(publication.changes.topics)  # a set has no order to rely on
+        topics: Iterable[str] = sorted(publication.changes.topics)  # a set has no order to rely on
+        if is_first:  # nothing is known of what happened before: also what was deleted meanwhile is looked for
+            topics = {**image.topics, **{known.topic_partition.topic: None for known in self.manager.partitions()}}
         deleted = [name for name in topics if name not in image.topics or _is_another(name, before, image)]
         broker_epochs = _active_broker_epochs(image)
         now_ms = self._clock.now_ms()
@@ -153,6 +157,13 @@ class ReplicationService:
         if is_first or publication.changes.brokers:
             effects += self.manager.brokers_changed(broker_epochs, now_ms)
         self.perform(effects)
+        if is_first:
+            self._took_up(image)
+
+    @property
+    def is_current(self) -> bool:
+        """Does the metadata that we act upon show our own registration, hence everything that was before it?"""
+        return bool(self._image.brokers)
 
     def leader_hint(self, topic_partition: TopicPartition) -> tuple[int, int]:
         """(leader, leader epoch) as the newest metadata says, for a client that asked the wrong broker."""
@@ -193,8 +204,12 @@ class ReplicationService:
 
 
 def _complete(operation: Operation) -> None:
+    """Nobody but its own client suffers when an operation cannot be completed by a bug."""
     callback: Completed = operation.token  # type: ignore[assignment]
-    callback(operation)
+    try:
+        callback(operation)
+    except Exception:
+        logger.exception("a parked request could not be completed")
 
 
 def _is_another(name: str, before: MetadataImage, image: MetadataImage) -> bool:

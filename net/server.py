@@ -56,7 +56,7 @@ class Server:
         self.metrics = ServerMetrics()
         self.is_draining = False
         self._network = network
-        self._connections: set[ServerConnection] = set()
+        self._connections: dict[ServerConnection, None] = {}  # in order of arrival
         self._listener: Listener | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._logged_at: dict[str, float] = {}
@@ -106,12 +106,12 @@ class Server:
             self.metrics.connections_refused += 1
             self.log_once("connections", "too many connections limit=%d", self.limits.max_connections)
             return False
-        self._connections.add(connection)
+        self._connections[connection] = None
         self.metrics.connections_accepted += 1
         return True
 
     def forget(self, connection: ServerConnection) -> None:
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         if self._client_gone is not None and connection.client_id and not self.is_draining:
             self._client_gone(connection.client_id)
         if not self._connections and self._idle is not None:

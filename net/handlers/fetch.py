@@ -10,7 +10,7 @@ from barnabas.log.errors import BarnabasError, ErrorCode
 from barnabas.log.replication.partition import PartitionRead
 from barnabas.log.replication.ports import slice_size
 from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.dispatcher import Reply, RequestContext
+from barnabas.net.dispatcher import Reply, RequestContext, error_response
 from barnabas.net.protocol.requests import READ_COMMITTED, FetchPartition, FetchRequest
 from barnabas.net.protocol.responses import FetchPartitionResponse, FetchResponse
 from barnabas.net.purgatory import DelayedFetch, Operation, ReadUpTo
@@ -37,8 +37,12 @@ class FetchHandler:
 
     def _park(self, request: FetchRequest, context: RequestContext, reply: Reply) -> None:
         def completed(_: Operation) -> None:
-            responses, _size, _final = self._read(request, is_first_read=False)
-            reply(FetchResponse(partitions=tuple(responses)))
+            try:
+                responses, _size, _final = self._read(request, is_first_read=False)
+            except Exception as error:  # noqa: BLE001 - the dispatcher's boundary is far away by now
+                reply(error_response(error, request))
+            else:
+                reply(FetchResponse(partitions=tuple(responses)))
 
         manager = self._replication.manager
         offsets: dict[TopicPartition, tuple[int, int]] = {}

@@ -270,11 +270,11 @@ class SimulatedCluster:
         """A node that lost writes has made up for it once it is in the ISR of all its partitions again."""
         image = self.newest_image()
         for node_id in sorted(self.lossy):
-            known = image.brokers.get(node_id)
-            if not self.nodes[node_id].is_running or known is None or known.fenced:
-                continue
+            known, broker = image.brokers.get(node_id), self.nodes[node_id].broker
+            if broker is None or known is None or known.fenced or known.incarnation != broker.ports.incarnation:
+                continue  # what the metadata says of an earlier process is from before the loss
             own = [p for topic in image.topics.values() for p in topic.partitions if node_id in p.replicas]
-            if all(node_id in partition.isr for partition in own) and is_serving(self.nodes[node_id]):
+            if all(node_id in partition.isr for partition in own):
                 self.lossy.discard(node_id)
 
     def close(self) -> None:

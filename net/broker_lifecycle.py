@@ -99,7 +99,8 @@ class BrokerLifecycle:
                 self._set_fenced(True)
                 return
             except RequestTimedOutError:
-                continue  # the call itself has waited
+                await self._pause(UNFENCING_HEARTBEAT_INTERVAL_MS)  # a controller that fell answers so at once
+                continue
             except BarnabasError as error:
                 logger.warning("heartbeat failed: %s", error)
                 await self._pause(self._heartbeat_interval_ms)

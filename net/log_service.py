@@ -122,10 +122,11 @@ class LogService:
                 if now_ms >= next_retention_ms and self._is_current():
                     next_retention_ms = now_ms + config.log_retention_check_interval_ms
                     self._logs.run_retention(wall_ms)
-                await _to_its_end(loop.run_in_executor(None, self._logs.remove_due, wall_ms))
                 if now_ms >= next_checkpoint_ms:
                     next_checkpoint_ms = now_ms + checkpoint_ms
                     self._logs.checkpoint()
+                # Last, because a file that cannot be removed is met again in every round.
+                await _to_its_end(loop.run_in_executor(None, self._logs.remove_due, wall_ms))
             except StorageError as error:
                 logger.error("upkeep failed: %s", error)
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from barnabas import BarnabasError, Consumer
+from barnabas.net.client.consumer import Consumer
+from barnabas.net.client.errors import BarnabasError
 
 from .checker import Expected, Report, check, percentile
 from .cluster import FaultCluster

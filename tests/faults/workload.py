@@ -8,7 +8,13 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any, Final
 
-from barnabas import Admin, BarnabasError, Consumer, ConsumerRecord, Handle, Producer, TopicPartition
+from barnabas.log.topic_partition import TopicPartition
+from barnabas.net.client.admin import Admin
+from barnabas.net.client.consumer import Consumer
+from barnabas.net.client.errors import BarnabasError
+from barnabas.net.client.handles import Handle
+from barnabas.net.client.producer import Producer
+from barnabas.net.client.records import ConsumerRecord
 
 from .history import Commit, CommittedRead, EndOffset, History, Outcome, Partition, Poll, Send, Stuck
 

@@ -258,9 +258,9 @@ class Campaign:
                 for place, records in (await consumer.poll(timeout_ms=500)).items():
                     values = found[place.topic, place.partition]
                     values.update((record.offset, (record.value or b"").decode()) for record in records)
-        for place, values in found.items():
+        for partition, values in found.items():
             self.history.add(
-                FinalRead(name=name, partition=place, at_s=time.monotonic(), records=tuple(sorted(values.items())))
+                FinalRead(name=name, partition=partition, at_s=time.monotonic(), records=tuple(sorted(values.items())))
             )
 
     async def _compare_disks(self) -> None:

@@ -231,12 +231,20 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self._ordered.popleft()
         if not (self._is_corked or self._flush_is_due):
             self._flush_is_due = True
-            self._loop.call_soon(self._flush_later)
+            self._server.turn.at_end(self._flush_later)
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        """Handle what has been received, then send the replies that are ready."""
+        """Handle what has been received, send the replies that are ready, then do what these requests have set off."""
+        turn = self._server.turn
+        turn.begin()
+        try:
+            self._handle_received()
+        finally:
+            turn.end()
+
+    def _handle_received(self) -> None:
         may_read_on = False
         self._is_corked = True
         try:

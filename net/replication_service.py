@@ -1,11 +1,10 @@
 """Replication in a broker: feeds the replica machines, performs their effects, wakes who waits. One per broker, one loop.
 
 Everything that may complete a parked request (an append, a follower's fetch, new metadata) marks partitions as changed; they
-are looked at once at the end of the loop's turn. So all batches of one wake-up are appended before the followers hear of
+are looked at once at the end of the turn. So all batches of one wake-up are appended before the followers hear of
 them, and all that they then acknowledge is answered together.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Hashable, Iterable
 
@@ -33,6 +32,7 @@ from barnabas.log.topic_partition import TopicPartition
 
 from .clock import Clock
 from .purgatory import Operation, Purgatory
+from .turn import Turn
 
 logger = logging.getLogger("barnabas.replication")
 
@@ -54,6 +54,7 @@ class ReplicationService:
         stop_fetching: Callable[[StopFetching], None],
         storage_failed: Callable[[StorageFailed], None],
         took_up: Callable[[MetadataImage], None],
+        turn: Turn | None = None,
     ) -> None:
         self.node_id = node_id
         self.manager = manager
@@ -63,6 +64,7 @@ class ReplicationService:
         self._start_fetching = start_fetching
         self._stop_fetching = stop_fetching
         self._storage_failed = storage_failed
+        self._turn = turn or Turn()
         self._took_up = took_up
         self._changed: dict[TopicPartition, None] = {}
         self._check_is_scheduled = False
@@ -115,7 +117,7 @@ class ReplicationService:
         self._changed[topic_partition] = None
         if not self._check_is_scheduled:
             self._check_is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._check_changed)
+            self._turn.at_end(self._check_changed)
 
     def _check_changed(self) -> None:
         self._check_is_scheduled = False

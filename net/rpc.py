@@ -68,6 +68,7 @@ class RpcConnection(asyncio.BufferedProtocol):
     ) -> "RpcConnection":
         """Connect and shake hands. Raises NetworkError, or UnsupportedVersionError where no version is common."""
         connection: RpcConnection | None = None
+        is_ours = True  # to close, until the caller has it
         limits = limits or ClientLimits()
         try:
             async with asyncio.timeout(connect_timeout_ms / 1000):
@@ -75,13 +76,15 @@ class RpcConnection(asyncio.BufferedProtocol):
                 assert isinstance(connected, cls)
                 connection = connected
                 await connection._greet(client_id)
-                return connection
+            is_ours = False
+            return connection
         except TimeoutError as error:
             raise NetworkError(f"{host}:{port} did not answer within {connect_timeout_ms} ms") from error
         except OSError as error:
             raise NetworkError(f"cannot connect to {host}:{port}: {error.strerror or error}") from error
         finally:
-            if connection is not None and not connection._greeting_succeeded:
+            # Also when a cancellation came together with the hello: then nobody knows of the connection.
+            if connection is not None and is_ours:
                 connection.abort()
 
     @property

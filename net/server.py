@@ -14,6 +14,7 @@ from .limits import LOG_AGAIN_AFTER_MS, MAX_LOGGED_PEERS, SWEEP_INTERVAL_MS, Ser
 from .network import Listener, Network
 from .protocol.codec import Codec
 from .protocol.msgpack import MsgpackCodec, ServerHello
+from .turn import Turn
 
 logger = logging.getLogger("barnabas.network")
 
@@ -44,6 +45,7 @@ class Server:
         listener_name: str = "PLAINTEXT",
         limits: ServerLimits | None = None,
         kafka_codec: Codec | None = None,
+        turn: Turn | None = None,
         client_gone: Callable[[str], None] | None = None,
     ) -> None:
         self.dispatcher = dispatcher
@@ -52,6 +54,7 @@ class Server:
         self.limits = limits or ServerLimits()
         self.codec: Codec = MsgpackCodec()
         self.kafka_codec = kafka_codec
+        self.turn = turn or Turn()
         self._client_gone = client_gone
         self.metrics = ServerMetrics()
         self.is_draining = False

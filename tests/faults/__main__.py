@@ -1,6 +1,7 @@
 """`scripts/faults`: run one campaign and print what it found. Exit code 1: a promise was broken, and the history is kept."""
 
 import argparse
+import logging
 import shutil
 import sys
 import tempfile
@@ -22,6 +23,9 @@ def main() -> int:
     if unknown:
         parser.error(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(FAULTS)}")
     folder = Path(tempfile.mkdtemp(prefix="barnabas-faults-"))
+    logging.basicConfig(
+        filename=folder / "clients.log", level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+    )
     print(f"seed {options.seed}, {options.seconds:g} s, {len(kinds)} kinds of faults, in {folder}", flush=True)
     outcome = run(
         folder / "cluster",

@@ -4,6 +4,7 @@ import asyncio
 import re
 import signal
 import time
+import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -86,7 +87,8 @@ class Campaign:
                 await self._workload.cancel()
         failure = self._workload.failure()
         if failure is not None:
-            raise failure
+            text = "".join(traceback.format_exception(failure))
+            self.history.add(Stuck(what=f"a client died of {text}", at_s=time.monotonic()))
         return self._outcome()
 
     # --- faults ------------------------------------------------------------------------------------------------------

@@ -276,7 +276,8 @@ def end_offset_regress(evidence: Evidence) -> Iterator[str]:
 
 def commit_regress(evidence: Evidence) -> Iterator[str]:
     """What the group has committed never goes back: our members only ever commit more."""
-    for group in sorted({item.group for item in (*evidence.commits, *evidence.committed_reads)}):
+    groups = {item.group for item in evidence.commits} | {item.group for item in evidence.committed_reads}
+    for group in sorted(groups):
         points = [
             (item.partition, item.began_s, item.ended_s, item.offset)
             for item in evidence.commits

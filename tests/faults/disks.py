@@ -11,6 +11,7 @@ import shutil
 import struct
 import subprocess
 import uuid
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -43,10 +44,13 @@ class LoopDisk:
         self._boot()
         self.mount()
 
-    @property
-    def launcher(self) -> tuple[str, ...]:
-        """What runs a command on the machine of this disk, with no process in between."""
-        script = f'mount --bind "$0" {_BOOT_ID} && exec "$@"'
+    def launcher(self, others: Iterable[Path]) -> tuple[str, ...]:
+        """What runs a command on the machine of this disk, with no process in between.
+
+        The mounts of the others must not live on in its copy of the mount table: they could not lose power then.
+        """
+        gone = " ".join(f"umount '{other}';" for other in others)
+        script = f'{gone} mount --bind "$0" {_BOOT_ID} && exec "$@"'
         return ("unshare", "--mount", "--propagation", "private", "sh", "-c", script, str(self._boot_id))
 
     def mount(self) -> None:

@@ -133,7 +133,7 @@ PLANTED: dict[str, tuple[Callable[[], list[Event]], set[str]]] = {
         lambda: [*good(), send(4, outcome="info", offset=-1), poll(4, process="c9")],
         {"vanished"},
     ),
-    "hole": (lambda: finally_holding({**V, 5: "v5"}) + [send(5, outcome="info")], {"hole"}),
+    "hole": (lambda: [*finally_holding({**V, 5: "v5"}), send(5, outcome="info")], {"hole"}),
     "phantom": (lambda: finally_holding({**V, 4: "never sent"}), {"phantom"}),
     "phantom of a failed send": (
         lambda: [*finally_holding({**V, 4: "v4"}), send(4, outcome="fail", offset=-1, error="refused")],

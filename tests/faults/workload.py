@@ -1,14 +1,14 @@
 """The clients of a campaign, which write down all that they see: producers, consumers, a group, and an admin."""
 
 import asyncio
-import logging
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Coroutine, Iterator
+from contextlib import contextmanager
 from random import Random
 from typing import Any, Final
 
-from barnabas import Admin, BarnabasError, Consumer, Handle, Producer, TopicPartition
+from barnabas import Admin, BarnabasError, Consumer, ConsumerRecord, Handle, Producer, TopicPartition
 
 from .history import Commit, CommittedRead, EndOffset, History, Outcome, Partition, Poll, Send, Stuck
 
@@ -25,8 +25,6 @@ DRAIN_S: Final = 60.0
 MAX_SILENCE_S: Final = 60.0  # a client that hears nothing for longer than this, though the cluster is well, hangs
 # The errors by which a producer says for certain that nothing was written come before anything is sent.
 NEVER_SENT: Final = ("BufferExhaustedError", "RecordTooLargeError", "UnknownTopicOrPartitionError")
-
-_log = logging.getLogger("faults.workload")
 
 
 class Workload:
@@ -82,7 +80,7 @@ class Workload:
         self._no_more_churn.set()
         deadline_s = time.monotonic() + DRAIN_S
         while (behind := self._behind(ends)) and time.monotonic() < deadline_s and self.failure() is None:
-            await asyncio.sleep(0.1)
+            await _first(self._over, 0.1)
         if behind:
             self._stuck(f"the group did not read on for {DRAIN_S:g} s: committed, end = {behind}")
         self._over.set()
@@ -109,7 +107,7 @@ class Workload:
         await asyncio.gather(*pending, return_exceptions=True)
 
     def _task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        return asyncio.create_task(work, name=work.__qualname__)
+        return asyncio.create_task(work, name=str(work))
 
     def _stuck(self, what: str) -> None:
         self.history.add(Stuck(what=what, at_s=time.monotonic()))
@@ -181,17 +179,27 @@ class Workload:
             ends_s = time.monotonic() + self._rng.uniform(*LIFE_S) if lives else float("inf")
             name = f"{slot}.{number}"
             number += 1
-            async with Consumer(bootstrap=self.bootstrap, auto_offset_reset="earliest", client_id=name) as consumer:
-                consumer.assign([(TOPIC, partition) for partition in range(PARTITIONS)])
-                while not self._over.is_set() and time.monotonic() < ends_s:
-                    await self._poll(consumer, name, "", defaultdict(int))
+            with self._counting(self.poll_errors):
+                await self._read_as(name, ends_s)
+
+    async def _read_as(self, name: str, ends_s: float) -> None:
+        async with Consumer(bootstrap=self.bootstrap, auto_offset_reset="earliest", client_id=name) as consumer:
+            consumer.assign([(TOPIC, partition) for partition in range(PARTITIONS)])
+            while not self._over.is_set() and time.monotonic() < ends_s:
+                await self._poll(consumer, name, "", defaultdict(int))
+
+    @contextmanager
+    def _counting(self, errors: dict[str, int]) -> Iterator[None]:
+        """What the SDK may raise while the cluster is ill, such as that nobody answers."""
+        try:
+            yield
+        except BarnabasError as error:
+            errors[type(error).__name__] += 1
 
     async def _poll(self, consumer: Consumer, name: str, group: str, sessions: dict[TopicPartition, int]) -> None:
-        try:
+        found: dict[TopicPartition, list[ConsumerRecord]] = {}
+        with self._counting(self.poll_errors):
             found = await consumer.poll(timeout_ms=POLL_MS)
-        except BarnabasError as error:
-            self.poll_errors[type(error).__name__] += 1
-            return
         at_s = time.monotonic()
         for place, records in found.items():
             self.history.add(
@@ -211,7 +219,8 @@ class Workload:
         number = 0
         while not self._over.is_set():
             life_s = self._rng.uniform(*LIFE_S) if slot else float("inf")  # slot 0 stays, and must be served for ever
-            await self._member(f"member-{slot}.{number}", life_s)
+            with self._counting(self.poll_errors):
+                await self._member(f"member-{slot}.{number}", life_s)
             number += 1
 
     async def _member(self, name: str, life_s: float) -> None:
@@ -322,18 +331,16 @@ class Workload:
             while not self._over.is_set():
                 self._counter += 1
                 name = f"passing-{self._counter}"
-                if await self._try(lambda name=name: admin.create_topic(name, partitions=2)):
+                if await self._try(admin.create_topic(name, partitions=2)):
                     self.topics_made += 1
-                    await self._try(lambda name=name: admin.delete_topic(name))
+                    await self._try(admin.delete_topic(name))
                 await _first(self._over, TOPICS_EVERY_S)
 
-    async def _try(self, call: Callable[[], Awaitable[object]]) -> bool:
-        try:
-            await call()
-        except BarnabasError as error:
-            self.topic_errors[type(error).__name__] += 1
-            return False
-        return True
+    async def _try(self, call: Awaitable[object]) -> bool:
+        with self._counting(self.topic_errors):
+            await call
+            return True
+        return False
 
     def _admin(self, name: str) -> Admin:
         return Admin(self.bootstrap, client_id=name)
@@ -343,7 +350,8 @@ async def _position(consumer: Consumer, place: TopicPartition) -> int:
     """Where the next record is; -1 where that is not known yet, or the partition has just gone to another member."""
     try:
         async with asyncio.timeout(0.2):
-            return await consumer.position(place)
+            offset: int = await consumer.position(place)
+            return offset
     except (BarnabasError, TimeoutError):
         return -1
 

@@ -28,6 +28,9 @@ LOG_TAIL_LINES = 40
 SESSION = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
 
 
+RUNNING: "list[Cluster]" = []  # whose logs are shown where a test fails
+
+
 async def until(condition: Callable[[], Any], what: str, *, timeout_s: float = DEADLINE_S) -> Any:
     """Ask until the answer is true; errors that a client may retry count as "not yet". Returns the answer."""
     deadline_s = time.monotonic() + timeout_s
@@ -142,10 +145,12 @@ class Cluster:
         self.nodes = [Node(item.node_id, item.folder, item.address, item.process) for item in started]
 
     def __enter__(self) -> "Cluster":
+        RUNNING.append(self)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.destroy()
+        RUNNING.remove(self)
 
     @property
     def bootstrap(self) -> str:

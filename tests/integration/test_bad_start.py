@@ -180,9 +180,7 @@ async def test_a_voter_with_a_folder_of_another_cluster_takes_no_part(new_cluste
         return [line for line in node.log_since(since) if "belongs to cluster" in line]
 
     for node, size in [(stray, stray_log), *zip(peers, before, strict=True)]:
-        told = await until(
-            lambda node=node, size=size: refusals(node, size), f"broker {node.node_id} says what is wrong"
-        )
+        told = await until(partial(refusals, node, size), f"broker {node.node_id} says what is wrong")
         assert all("controller.quorum.voters" in line and "data folder" in line for line in told)
         assert len(told) == len(set(told)) <= 2, "once for each peer"
     assert await active_brokers(ours) == {0, 1}

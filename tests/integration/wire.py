@@ -23,15 +23,16 @@ SIZE = struct.Struct(">I")
 
 
 @contextmanager
-def connected(address: tuple[str, int]) -> Iterator[socket.socket]:
-    with socket.create_connection(address, timeout=TIMEOUT_S) as sock:
+def connected(address: tuple[str, int], source: str = "127.0.0.1") -> Iterator[socket.socket]:
+    """`source`: any address of 127/8, so that a broker can tell one stranger from another."""
+    with socket.create_connection(address, timeout=TIMEOUT_S, source_address=(source, 0)) as sock:
         yield sock
 
 
 @contextmanager
-def greeted(address: tuple[str, int]) -> Iterator[socket.socket]:
+def greeted(address: tuple[str, int], source: str = "127.0.0.1") -> Iterator[socket.socket]:
     """A connection that has shaken hands, and may go wrong from here on."""
-    with connected(address) as sock:
+    with connected(address, source) as sock:
         sock.sendall(HELLO)
         read_frame(sock)
         yield sock
@@ -72,7 +73,7 @@ def frame(envelope: bytes) -> bytes:
     return SIZE.pack(SIZE.size + len(envelope)) + SIZE.pack(len(envelope)) + envelope
 
 
-def request(correlation_id: int, api: int, body: Any, *, version: int = 0) -> bytes:
+def request(correlation_id: int, api: int, body: Any, *, version: int = 1) -> bytes:
     packed: bytes = msgpack.packb([correlation_id, api, version, body])
     return frame(packed)
 
@@ -96,10 +97,10 @@ async def call(address: tuple[str, int], wanted: Request) -> Any:
 
 
 async def produce(
-    address: tuple[str, int], topic: str, records: bytes | bytearray, *, acks: int = -1
+    address: tuple[str, int], topic: str, records: bytes | bytearray, *, partition: int = 0, acks: int = -1
 ) -> ProducePartitionResponse:
     """The answer of the broker about one partition, as it came."""
-    item = ProducePartition(topic=topic, partition=0, records=records)
+    item = ProducePartition(topic=topic, partition=partition, records=records)
     response = await call(address, ProduceRequest(acks=acks, timeout_ms=5_000, partitions=(item,)))
     (found,) = response.partitions
     assert isinstance(found, ProducePartitionResponse)

@@ -65,6 +65,7 @@ class SimulatedNode:
     broker: Broker | None = None
     incarnations: int = 0
     has_powered_off: bool = False
+    clock_skew_ms: int = 0  # of the wall clock only
     disk_is_limited: bool = False  # it may refuse, so that the broker may end itself
     fatal: list[str] = field(default_factory=list)
 
@@ -170,7 +171,7 @@ class SimulatedCluster:
         ports = Ports(
             network=network,
             files=node.disk,
-            clock=SimulatedClock(self.loop),
+            clock=SimulatedClock(self.loop, skew_ms=node.clock_skew_ms),
             rng=rng,
             make_source=lambda broker: build_source(broker, quorum),
             fatal=lambda reason: self._fatal(node, process, reason),

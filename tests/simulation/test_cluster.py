@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,8 @@ MOST_SEEDS_FOR_A_BUG = 40
 
 # Seeds that failed once, and why. Product: 4, 15, 28, 37 a change in a fetcher's back-off broke the publication of
 # metadata; 32, 39 a broker killed before it had told of a power loss forgot it; 10, 13, 60 a slot was hosted upon
-# metadata of a former process.
-REGRESSIONS = (0, 4, 5, 10, 13, 15, 28, 32, 37, 39, 60, 76, 150)
+# metadata of a former process; 23 went differently in every process. Harness: 0, 5, 76, 150.
+REGRESSIONS = (0, 4, 5, 10, 13, 15, 23, 28, 32, 37, 39, 60, 76, 150)
 
 
 def passed(result: Result) -> Result:
@@ -38,7 +39,7 @@ def test_seeds_that_failed_once(seed: int) -> None:
 
 
 @pytest.mark.timeout(SECONDS + 120)
-def test_fresh_seeds(report_line) -> None:
+def test_fresh_seeds(report_line: Callable[[str], None]) -> None:
     began, seed, events, virtual_s, acked = time.monotonic(), FIRST_SEED, 0, 0.0, 0
     while time.monotonic() - began < SECONDS:
         result = passed(run_history(seed))

@@ -302,3 +302,24 @@ def test_closing_the_pool_ends_attempts() -> None:
             await task
 
     run_in_simulation(body)
+
+
+def test_an_open_that_is_cancelled_as_the_hello_arrives_leaves_no_connection() -> None:
+    async def body(world: World) -> None:
+        server = await serve(world, Replies())
+        greeted: list[RpcConnection] = []
+
+        class Cancelled(RpcConnection):
+            def _take_hello(self, frame: memoryview) -> None:
+                super()._take_hello(frame)
+                greeted.append(self)
+                task.cancel()
+
+        task = asyncio.create_task(Cancelled.open(world.client, *server.address, client_id="c"))
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.wait([greeted[0].closed], timeout=5)
+        assert greeted[0].closed.done()
+        await server.close()
+
+    run_in_simulation(body)

@@ -195,7 +195,9 @@ def fetch(
     )
 
 
-def position(name: str = "t", number: int = 0, *, offset: int = 0, max_bytes: int = 1 << 20, **more: Any) -> FetchPartition:
+def position(
+    name: str = "t", number: int = 0, *, offset: int = 0, max_bytes: int = 1 << 20, **more: Any
+) -> FetchPartition:
     return FetchPartition(topic=name, partition=number, fetch_offset=offset, max_bytes=max_bytes, **more)
 
 

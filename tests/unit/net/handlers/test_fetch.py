@@ -186,7 +186,7 @@ def numbered(number: int) -> FetchPartition:
 
 @simulated
 async def test_no_answer_is_larger_than_the_brokers_own_limit() -> None:
-    world = await world_of(ALONE, **{"fetch_max_bytes": "2048"})
+    world = await world_of(ALONE, fetch_max_bytes="2048")
     for _ in range(5):
         world.append(b"x" * 1_000)
     assert len(values(only(world.read()))) == 1
@@ -278,15 +278,15 @@ async def test_more_than_one_answer_can_hold_is_not_waited_for() -> None:
 
 
 @simulated
-async def test_a_segments_end_is_not_the_end_of_what_there_is() -> None:
-    """A read ends with its segment; more lies in the next one, so the answer must not wait for new records."""
+async def test_as_many_bytes_as_were_asked_for_wake_whatever_the_size_of_batches() -> None:
     world = await world_of(ALONE)
-    world.append(b"x" * 100)
-    world.log().roll(world.shell.clock.wall_ms())
-    for _ in range(10):
-        world.append(b"y" * 1_000)
-    client = world.send(fetch(max_wait_ms=5_000, min_bytes=5_000))
-    assert values(only(await soon(client))) == [b"x" * 100]
+    client = world.send(fetch(max_wait_ms=5_000, min_bytes=2_500))
+    for count in (1, 2):
+        world.append(b"x" * 1_000)
+        await asyncio.sleep(0.1)
+        assert client.replies == [], count
+    world.append(b"x" * 1_000)  # 3,210 bytes, and no whole number of batches makes 2,500
+    assert len(values(only(await soon(client)))) == 3
 
 
 @simulated

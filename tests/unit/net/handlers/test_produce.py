@@ -54,7 +54,10 @@ async def test_acks_1_is_answered_by_the_leaders_append() -> None:
 @simulated
 async def test_acks_0_is_appended_and_never_answered() -> None:
     world = await world_of(REPLICATED)
-    good, bad = world.send(produce(world.batch(b"a"), acks=0)), world.send(produce(("nope", 0, world.batch(b"a")), acks=0))
+    good, bad = (
+        world.send(produce(world.batch(b"a"), acks=0)),
+        world.send(produce(("nope", 0, world.batch(b"a")), acks=0)),
+    )
     assert good.wants_no_reply and good.replies == [] and bad.wants_no_reply and bad.replies == []
     assert world.log().log_end_offset == 1
 

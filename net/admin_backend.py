@@ -62,6 +62,9 @@ class _LocalContext:
     def no_reply(self) -> None:
         raise AssertionError("the admin API asks for an acknowledgement of what it produces")
 
+    def hang_up(self) -> None:
+        raise AssertionError("the admin API asks for an acknowledgement of what it produces")
+
 
 class BrokerBackend:
     """Implements admin.backend.AdminBackend."""

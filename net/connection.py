@@ -85,6 +85,11 @@ class _Call:
         if not self._is_done:
             self._finish([])
 
+    def hang_up(self) -> None:
+        if not self._is_done:
+            self._finish([])
+            self._connection.drain()
+
     def reply(self, response: Response) -> None:
         if self._is_done:
             logger.error("second reply to one request api=%d", self._decoded.api)

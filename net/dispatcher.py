@@ -38,6 +38,9 @@ class RequestContext(Protocol):
     def no_reply(self) -> None:
         """In place of `reply`: this request (acks=0) gets no answer."""
 
+    def hang_up(self) -> None:
+        """In place of `reply`: this request gets no answer, and the connection ends once the others have theirs."""
+
 
 Reply = Callable[[Response], None]
 Handler = Callable[[Any, RequestContext, Reply], None]

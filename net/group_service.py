@@ -327,17 +327,17 @@ class GroupService:
     # --- tasks --------------------------------------------------------------------------------------------------------
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        task = asyncio.get_running_loop().create_task(self._guarded(coroutine))
+        task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks[task] = None
-        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+        task.add_done_callback(self._ended)
         return task
 
-    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
-        """A slot whose work ended by a bug would let everybody wait for ever: the broker stops, and another one takes over."""
-        try:
-            await work
-        except Exception as error:
-            logger.exception("the work of a group slot failed")
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        """A slot whose work ended by a bug would let everybody wait for ever: the broker stops, another one takes over."""
+        self._tasks.pop(task, None)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            logger.error("the work of a group slot failed", exc_info=error)
             self._fatal(f"the work of a group slot failed: {error!r}")
 
     async def close(self) -> None:

@@ -1,7 +1,8 @@
 """Produce (key 0): append record batches to partitions that this broker leads.
 
 Versions: 0. Behaviour: a bad batch, a partition that is not ours or too few in-sync replicas are answered per partition;
-the others of the request are appended all the same. acks=0 is never answered; acks=1 once every batch is in this leader's
+the others of the request are appended all the same. acks=0 is never answered: an error ends the connection, as with Kafka,
+or the producer would go on sending to a broker that leads no more; acks=1 once every batch is in this leader's
 log; acks=all once the high watermark has passed every batch.
 """
 
@@ -48,7 +49,10 @@ class ProduceHandler:
             delayed = DelayedProduce(token=None, client=context, timeout_ms=request.timeout_ms)
         responses = [self._append(item, request.acks, delayed, context) for item in request.partitions]
         if request.acks == 0:
-            context.no_reply()
+            if any(response.error for response in responses):
+                context.hang_up()
+            else:
+                context.no_reply()
         elif delayed is not None and delayed.pending:
             self._answer_when_committed(delayed, responses, context, reply)
         else:

@@ -211,6 +211,14 @@ async def test_an_append_of_unknown_outcome_drops_the_machine_until_a_newer_epoc
     await world.groups.close()
 
 
+async def test_work_that_ends_before_it_began_is_no_bug() -> None:
+    world = World()
+    world.groups.registered(BROKER.broker_epoch)
+    world.show()
+    await world.groups.close()
+    assert world.fatal == [] and world.loads == 0
+
+
 async def test_a_topic_that_changes_while_a_slot_loads_is_looked_at_again() -> None:
     world = World()
     world.groups.registered(BROKER.broker_epoch)

@@ -6,8 +6,12 @@ from types import ModuleType
 
 import pytest
 
+from barnabas.kraft.group_slots import GroupSlots
+from barnabas.kraft.image import MetadataImage
 from barnabas.kraft.raft_journal_format import RecordKind, encode_record
+from barnabas.kraft.raft_snapshot import pack_snapshot
 from barnabas.kraft.records import RecordBatch, TopicRecord, encode_batch
+from barnabas.kraft.snapshot import encode_snapshot
 from barnabas.log import record_codec
 from barnabas.log.offset_index import ENTRY as OFFSET_ENTRY
 from barnabas.log.record_batch import patch
@@ -87,6 +91,17 @@ def test_the_quorums_journal_with_its_metadata(
     (folder / "quorum.journal").write_bytes(journal[:-1])
     assert tool.main([str(tmp_path)]) == 1
     assert "DAMAGED position=38" in capsys.readouterr().out
+
+
+def test_a_snapshot_of_the_quorum(tool: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    image = MetadataImage(cluster_id="abc", controller_epoch=4)
+    snapshot = pack_snapshot((b"\x01", 9, 4), (b"\x01", 8, 4), encode_snapshot(image, GroupSlots()))
+    path = tmp_path / "quorum.snapshot"
+    path.write_bytes(snapshot)
+    assert tool.main([str(path)]) == 0
+    assert "last_index=9 cluster=abc controller_epoch=4" in capsys.readouterr().out
+    path.write_bytes(snapshot[:-1])
+    assert tool.main([str(path)]) == 1
 
 
 def test_checkpoints_are_shown_as_they_are_and_strange_files_left_out(

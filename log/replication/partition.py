@@ -20,6 +20,7 @@ from ..errors import (
     StorageError,
     UnknownLeaderEpochError,
 )
+from ..quick_init import quick_init
 from ..record_batch import Buffer
 from ..topic_partition import TopicPartition
 from .effects import (
@@ -53,6 +54,7 @@ MAX_TIMESTAMP: Final = -3  # KIP-734
 BEFORE_HIGH_WATERMARK: Final = -1  # DeleteRecords
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRead:
     """What a fetch gets of one partition. OFFSET_OUT_OF_RANGE is an `error` here and not raised, because its answer

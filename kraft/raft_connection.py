@@ -55,7 +55,10 @@ class PeerConnection(asyncio.Protocol):
                     return
         except WireError as error:
             self._owner.refuse(self, str(error))
-            self.abort()
+            if self.peer_id is None:
+                self.close_after_sending()  # our hello lets the other side find out by itself what is wrong
+            else:
+                self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None

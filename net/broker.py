@@ -46,6 +46,7 @@ from .replica_fetcher import ReplicaFetcherManager
 from .replication_service import ReplicationService
 from .rpc import RpcPool
 from .server import Server
+from .turn import Turn
 
 logger = logging.getLogger("barnabas.broker")
 
@@ -79,6 +80,7 @@ class Broker:
         self.shutdown_requested = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self.servers: dict[str, Server] = {}
+        self.turn = Turn()
         self.logs = LogManager(
             ports.files,
             config.data_folders(),
@@ -134,7 +136,12 @@ class Broker:
             listener=config.inter_broker_listener(),
         )
         self.log_service = LogService(
-            logs=self.logs, metadata=self.metadata, config=config, clock=ports.clock, fatal=ports.fatal
+            logs=self.logs,
+            metadata=self.metadata,
+            config=config,
+            clock=ports.clock,
+            fatal=ports.fatal,
+            is_current=lambda: self.replication.is_current,
         )
         self.replication = ReplicationService(
             node_id=self.node_id,
@@ -146,6 +153,8 @@ class Broker:
             start_fetching=self._start_fetching,
             stop_fetching=self._stop_fetching,
             storage_failed=self._storage_failed,
+            turn=self.turn,
+            took_up=self.log_service.remove_strays,
         )
         self.proposer = IsrProposer(
             node_id=self.node_id,
@@ -160,6 +169,7 @@ class Broker:
             controller=self.controller,
             clock=ports.clock,
             make_coordinator=self._make_coordinator,
+            fatal=ports.fatal,
         )
         self.services = Services(
             node_id=self.node_id,
@@ -205,6 +215,7 @@ class Broker:
                 listener_name=listener.name,
                 limits=limits,
                 client_gone=self.liveness.connection_lost,
+                turn=self.turn,
             )
             self.addresses[listener.name] = await server.start(listener.host, listener.port)
             self.servers[listener.name] = server

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from barnabas.kraft.requests import BrokerHeartbeat, HeartbeatAnswer, RegisterBroker, Registered
 from barnabas.log.errors import (
     BarnabasError,
-    DuplicateBrokerRegistrationError,
     InconsistentClusterIdError,
     RequestTimedOutError,
     StaleBrokerEpochError,
@@ -55,6 +54,7 @@ class BrokerLifecycle:
         self._fatal = fatal
         self._wake = asyncio.Event()
         self._want_shut_down = False
+        self._trouble = ""  # the last one that was logged and is not over
         self.broker_epoch = -1
         self.fenced = True
         self.may_shut_down = asyncio.Event()
@@ -77,13 +77,11 @@ class BrokerLifecycle:
                 break
             except FATAL_REGISTRATION_ERRORS:
                 raise
-            except DuplicateBrokerRegistrationError as error:
-                logger.warning("registration refused node=%d: %s", self._registration.node_id, error)
-                await self._pause(self._heartbeat_interval_ms)
             except BarnabasError as error:
-                logger.info("registration waits node=%d: %s", self._registration.node_id, error)
-                await self._pause(UNFENCING_HEARTBEAT_INTERVAL_MS)
+                self._note_trouble("registration waits", error)
+                await self._pause(UNFENCING_HEARTBEAT_INTERVAL_MS if error.retriable else self._heartbeat_interval_ms)
         assert isinstance(answer, Registered)
+        self._trouble = ""
         self.broker_epoch = answer.broker_epoch
         # Told once: what this process writes after the registration is not lost by it.
         self._registration = dataclasses.replace(self._registration, lost_unflushed_data=False)
@@ -99,17 +97,26 @@ class BrokerLifecycle:
                 self._set_fenced(True)
                 return
             except RequestTimedOutError:
-                continue  # the call itself has waited
+                await self._pause(UNFENCING_HEARTBEAT_INTERVAL_MS)  # a controller that fell answers so at once
+                continue
             except BarnabasError as error:
-                logger.warning("heartbeat failed: %s", error)
+                self._note_trouble("heartbeat failed", error)
                 await self._pause(self._heartbeat_interval_ms)
                 continue
             assert isinstance(answer, HeartbeatAnswer)
+            self._trouble = ""
             self._set_fenced(answer.fenced)
             if answer.may_shut_down and self._want_shut_down:
                 self.may_shut_down.set()
             quick = answer.fenced or self._want_shut_down
             await self._pause(UNFENCING_HEARTBEAT_INTERVAL_MS if quick else self._heartbeat_interval_ms)
+
+    def _note_trouble(self, what: str, error: BarnabasError) -> None:
+        """Told once; what comes again and again is no news."""
+        trouble = f"{what} node={self._registration.node_id}: {error.message}"
+        if trouble != self._trouble:
+            self._trouble = trouble
+            logger.warning("%s", trouble)
 
     def _heartbeat(self) -> BrokerHeartbeat:
         return BrokerHeartbeat(

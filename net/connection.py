@@ -85,6 +85,11 @@ class _Call:
         if not self._is_done:
             self._finish([])
 
+    def hang_up(self) -> None:
+        if not self._is_done:
+            self._finish([])
+            self._connection.drain()
+
     def reply(self, response: Response) -> None:
         if self._is_done:
             logger.error("second reply to one request api=%d", self._decoded.api)
@@ -111,7 +116,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._phase = _Phase.SNIFFING
         self._in_flight = 0
         self._ordered: deque[_Call] | None = None  # With ordered replies: all calls in flight, oldest first.
-        self._watching: set[_Call] = set()
+        self._watching: dict[_Call, None] = {}  # in order, unlike a set
         self._is_corked = False  # Replies gather for the one write at the end of the wake-up.
         self._flush_is_due = False
         self._read_is_due = False
@@ -161,7 +166,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._outbox.sent_bytes = 0
         self._outbox.close()
         self._server.forget(self)
-        watching, self._watching = self._watching, set()
+        watching, self._watching = self._watching, {}
         for call in watching:
             call.disconnected()
 
@@ -202,10 +207,10 @@ class ServerConnection(asyncio.BufferedProtocol):
     # --- called by calls ---------------------------------------------------------------------------------------------
 
     def watch(self, call: _Call) -> None:
-        self._watching.add(call)
+        self._watching[call] = None
 
     def unwatch(self, call: _Call) -> None:
-        self._watching.discard(call)
+        self._watching.pop(call, None)
 
     def encode(self, decoded: DecodedRequest, response: Response) -> list[Chunk]:
         if type(response) is ErrorResponse:
@@ -231,12 +236,20 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self._ordered.popleft()
         if not (self._is_corked or self._flush_is_due):
             self._flush_is_due = True
-            self._loop.call_soon(self._flush_later)
+            self._server.turn.at_end(self._flush_later)
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        """Handle what has been received, then send the replies that are ready."""
+        """Handle what has been received, send the replies that are ready, then do what these requests have set off."""
+        turn = self._server.turn
+        turn.begin()
+        try:
+            self._handle_received()
+        finally:
+            turn.end()
+
+    def _handle_received(self) -> None:
         may_read_on = False
         self._is_corked = True
         try:

@@ -38,6 +38,9 @@ class RequestContext(Protocol):
     def no_reply(self) -> None:
         """In place of `reply`: this request (acks=0) gets no answer."""
 
+    def hang_up(self) -> None:
+        """In place of `reply`: this request gets no answer, and the connection ends once the others have theirs."""
+
 
 Reply = Callable[[Response], None]
 Handler = Callable[[Any, RequestContext, Reply], None]
@@ -96,12 +99,12 @@ class _Answering:
     ) -> None:
         self._function = function
         self._survives_disconnect = survives_disconnect
-        self.tasks: set[asyncio.Task[None]] = set()  # The loop keeps weak references only.
+        self.tasks: dict[asyncio.Task[None], None] = {}  # The loop keeps weak references only. In order, unlike a set.
 
     def __call__(self, request: Any, context: RequestContext, reply: Reply) -> None:
         task = asyncio.get_running_loop().create_task(self._answer(request, context, reply))
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        self.tasks[task] = None
+        task.add_done_callback(lambda done: self.tasks.pop(done, None))
         if not self._survives_disconnect:
             context.on_disconnect(task.cancel)
 

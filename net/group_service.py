@@ -17,7 +17,7 @@ from barnabas.consumer_groups.messages import CoordinatorResult
 from barnabas.kraft.group_slots import slot_of
 from barnabas.kraft.image import SLOT_COUNT, MetadataImage
 from barnabas.kraft.metadata_node import MetadataPublication
-from barnabas.kraft.records import Record
+from barnabas.kraft.records import OffsetCommitRecord, Record, RecordBatch, encode_batch
 from barnabas.kraft.requests import AppendGroupRecords, RenewSlot
 from barnabas.log.errors import BarnabasError, CoordinatorNotAvailableError, NotCoordinatorError
 
@@ -29,7 +29,9 @@ logger = logging.getLogger("barnabas.groups")
 
 APPEND_TIMEOUT_MS = 5_000
 LOAD_RETRY_MS = 50
-MAX_RECORDS_PER_APPEND = 4_000  # far below the size limit of a quorum command, above any decision that must be whole
+MAX_RECORDS_PER_APPEND = 4_000  # bounds the time that one append takes; above any decision that must be whole
+MAX_BYTES_PER_APPEND = 900 * 1024  # a command of the quorum has at most 1 MiB
+_COMMIT_BYTES = 80  # of a committed offset without its texts: at most seven numbers of nine bytes, and headers
 MAX_WAITING_PER_SLOT = 10_000  # answers that wait for a commit; beyond it callers are told to try again
 
 
@@ -66,16 +68,19 @@ class GroupService:
         controller: ControllerChannel,
         clock: Clock,
         make_coordinator: Callable[[int, int, list[Record]], GroupCoordinator],
+        fatal: Callable[[str], None],
     ) -> None:
         self._node_id = node_id
         self._metadata = metadata
         self._controller = controller
         self._clock = clock
         self._make_coordinator = make_coordinator
+        self._fatal = fatal
         self._slots: dict[int, _Slot] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}  # ordered, unlike a set
         self._topics: dict[str, int] = {}
         self._topic_ids: dict[str, str] = {}
+        self._topic_changes = 0
         # Machines get one time for deadlines and for commit timestamps: the wall clock's at start, which then never jumps.
         self._epoch_ms = clock.wall_ms() - clock.now_ms()
         self._broker_epoch: int | None = None  # of the registration that the metadata must show before we host a slot
@@ -112,7 +117,13 @@ class GroupService:
             raise CoordinatorNotAvailableError(f"the coordinator of group {group_id!r} is loading; try again")
         if len(slot.waiting) >= MAX_WAITING_PER_SLOT:
             raise CoordinatorNotAvailableError("too many decisions wait for the quorum; slow down and try again")
-        return await self._decided(slot, self._decide(slot, decide))
+        try:
+            result = self._decide(slot, decide)
+        except BarnabasError:
+            if slot.machine is not None:
+                await self._decided(slot, (), None)  # a refusal too stands on what was decided before it
+            raise
+        return await self._decided(slot, result.records, result.response)
 
     def _decide(
         self, slot: _Slot, decide: Callable[[GroupCoordinator], CoordinatorResult[Any]]
@@ -128,12 +139,12 @@ class GroupService:
             self._reload(slot, [], CoordinatorNotAvailableError("the coordinator failed and reloads; try again"))
             raise CoordinatorNotAvailableError("the coordinator failed and reloads; try again") from error
 
-    async def _decided(self, slot: _Slot, result: CoordinatorResult[Any]) -> object:
+    async def _decided(self, slot: _Slot, records: tuple[Record, ...], response: object) -> object:
         self._set_timer(slot)
-        if not result.records and not slot.waiting and not slot.appending:
-            return result.response
+        if not records and not slot.waiting and not slot.appending:
+            return response
         answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        slot.waiting.append(_Waiting(records=tuple(result.records), answer=answer, response=result.response))
+        slot.waiting.append(_Waiting(records=records, answer=answer, response=response))
         self._append_soon(slot)
         return await answer
 
@@ -165,9 +176,7 @@ class GroupService:
 
     async def _append_batch(self, slot: _Slot, batch: list[_Waiting]) -> None:
         """One decision may be larger than one append (a group deleted with all its offsets): it goes in several."""
-        records = [record for item in batch for record in item.records]
-        for start in range(0, len(records), MAX_RECORDS_PER_APPEND):
-            part = tuple(records[start : start + MAX_RECORDS_PER_APPEND])
+        for part in _parts([record for item in batch for record in item.records]):
             request = AppendGroupRecords.of(self._node_id, slot.number, slot.coordinator_epoch, part)
             await self._controller.call(request, timeout_ms=APPEND_TIMEOUT_MS, repeat_when_unknown=False)
 
@@ -232,10 +241,18 @@ class GroupService:
 
     async def _load(self, slot: _Slot) -> None:
         """What is committed when the slot's new epoch is known is all that an older epoch will ever have committed."""
-        offset, records = await self._metadata.source.slot_snapshot(slot.number)
-        if self._slots.get(slot.number) is not slot:
-            return
-        slot.machine = self._make_coordinator(slot.number, slot.coordinator_epoch, records)
+        while True:
+            topic_changes = self._topic_changes
+            offset, records = await self._metadata.source.slot_snapshot(slot.number)
+            if self._slots.get(slot.number) is not slot:
+                return
+            if topic_changes == self._topic_changes:
+                break
+            # A topic may have gone between the snapshot and now, and its offsets with it: look again.
+        try:
+            slot.machine = self._make_coordinator(slot.number, slot.coordinator_epoch, records)
+        except NotCoordinatorError:
+            return  # a newer epoch is committed already; the metadata that tells of it is under way
         logger.debug("group slot=%d loaded epoch=%d offset=%d", slot.number, slot.coordinator_epoch, offset)
         self._set_timer(slot)
 
@@ -257,6 +274,7 @@ class GroupService:
     # --- topics and time ----------------------------------------------------------------------------------------------
 
     def _topics_changed(self, publication: MetadataPublication) -> None:
+        self._topic_changes += 1
         before, image = self._topic_ids, publication.image
         recreated = frozenset(
             name
@@ -297,12 +315,13 @@ class GroupService:
             result = self._decide(slot, decide)
         except BarnabasError as error:
             logger.warning("group slot=%d: %s", slot.number, error)
+            self._set_timer(slot)
             return
         self._set_timer(slot)
         if result.records:
             answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
             answer.add_done_callback(lambda done: done.cancelled() or done.exception())
-            slot.waiting.append(_Waiting(records=tuple(result.records), answer=answer, response=None))
+            slot.waiting.append(_Waiting(records=result.records, answer=answer, response=None))
             self._append_soon(slot)
 
     # --- tasks --------------------------------------------------------------------------------------------------------
@@ -310,8 +329,16 @@ class GroupService:
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks[task] = None
-        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+        task.add_done_callback(self._ended)
         return task
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        """A slot whose work ended by a bug would let everybody wait for ever: the broker stops, another one takes over."""
+        self._tasks.pop(task, None)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            logger.error("the work of a group slot failed", exc_info=error)
+            self._fatal(f"the work of a group slot failed: {error!r}")
 
     async def close(self) -> None:
         for number in list(self._slots):
@@ -324,15 +351,40 @@ class GroupService:
 def _take(waiting: list[_Waiting]) -> list[_Waiting]:
     """Take whole decisions from the front, as many as one append holds (at least one)."""
     count = 0
+    size_bytes = 0
     taken = 0
     for item in waiting:
         count += len(item.records)
-        if taken and count > MAX_RECORDS_PER_APPEND:
+        size_bytes += sum(map(_size_bytes, item.records))
+        if taken and (count > MAX_RECORDS_PER_APPEND or size_bytes > MAX_BYTES_PER_APPEND):
             break
         taken += 1
     batch = waiting[:taken]
     del waiting[:taken]
     return batch
+
+
+def _parts(records: list[Record]) -> list[tuple[Record, ...]]:
+    """Cut what is too long for one append; nearly always there is one part."""
+    parts: list[tuple[Record, ...]] = []
+    part: list[Record] = []
+    part_bytes = 0
+    for record in records:
+        size_bytes = _size_bytes(record)
+        if part and (len(part) == MAX_RECORDS_PER_APPEND or part_bytes + size_bytes > MAX_BYTES_PER_APPEND):
+            parts.append(tuple(part))
+            part, part_bytes = [], 0
+        part.append(record)
+        part_bytes += size_bytes
+    return [*parts, tuple(part)] if part else parts
+
+
+def _size_bytes(record: Record) -> int:
+    """At least what it takes in a command. Commits come in thousands, so theirs is not found by encoding them."""
+    if isinstance(record, OffsetCommitRecord):
+        texts = (record.group_id, record.topic, record.metadata)
+        return _COMMIT_BYTES + sum(len(text) if text.isascii() else 4 * len(text) for text in texts)
+    return len(encode_batch(RecordBatch(controller_epoch=0, records=(record,))))
 
 
 def _refuse(waiting: list[_Waiting], error: BarnabasError) -> None:

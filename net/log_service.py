@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from barnabas.kraft.image import MetadataImage
 from barnabas.kraft.metadata_node import MetadataPublication
 from barnabas.log.config import LogConfig
 from barnabas.log.errors import BarnabasError, InconsistentClusterIdError, StorageError
@@ -34,12 +35,14 @@ class LogService:
         config: BrokerConfig,
         clock: Clock,
         fatal: Callable[[str], None],
+        is_current: Callable[[], bool],
     ) -> None:
         self._logs = logs
         self._metadata = metadata
         self._config = config
         self._clock = clock
         self._fatal = fatal
+        self._is_current = is_current  # does the metadata show this broker's own registration?
         self._defaults = LogConfig.from_map(config.topic_defaults())
 
     # --- what replication asks for (log.replication.ports.Logs) -------------------------------------------------------
@@ -84,6 +87,22 @@ class LogService:
                 if topic_partition.topic in publication.changes.topic_configs:
                     log.update_config(self._config_of(topic_partition.topic))
 
+    def remove_strays(self, image: MetadataImage) -> None:
+        """Delete the logs of topics that were deleted, and of replicas that were moved away, while this broker was not there.
+
+        `image` shows this broker's own registration, hence all that was committed before: what it does not assign to us
+        is nobody's.
+        """
+        for topic_partition, log in list(self._logs.logs.items()):
+            if log.topic_id and not _is_replica(image, topic_partition, log.topic_id, self._config.node_id):
+                logger.warning(
+                    "partition=%s is a stray: the cluster assigns it to others, or to nobody", topic_partition
+                )
+                try:
+                    self.delete(topic_partition)
+                except StorageError as error:
+                    logger.error("partition=%s stays behind: %s", topic_partition, error)
+
     # --- upkeep -------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -98,13 +117,30 @@ class LogService:
             now_ms = self._clock.now_ms()
             wall_ms = self._clock.wall_ms()
             try:
-                await loop.run_in_executor(None, self._logs.flush_due, wall_ms)
-                if now_ms >= next_retention_ms:
+                await _to_its_end(loop.run_in_executor(None, self._logs.flush_due, wall_ms))
+                # Before the topics' own settings are known, the broker's would delete what a topic wants to keep.
+                if now_ms >= next_retention_ms and self._is_current():
                     next_retention_ms = now_ms + config.log_retention_check_interval_ms
                     self._logs.run_retention(wall_ms)
-                await loop.run_in_executor(None, self._logs.remove_due, wall_ms)
                 if now_ms >= next_checkpoint_ms:
                     next_checkpoint_ms = now_ms + checkpoint_ms
                     self._logs.checkpoint()
+                # Last, because a file that cannot be removed is met again in every round.
+                await _to_its_end(loop.run_in_executor(None, self._logs.remove_due, wall_ms))
             except StorageError as error:
                 logger.error("upkeep failed: %s", error)
+
+
+async def _to_its_end(work: "asyncio.Future[None]") -> None:
+    """Whoever cancels upkeep closes the logs next, which no thread may be working on then."""
+    try:
+        await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await asyncio.wait([work])
+        raise
+
+
+def _is_replica(image: MetadataImage, topic_partition: TopicPartition, topic_id: str, node_id: int) -> bool:
+    partition = image.partition(topic_partition)
+    is_same_topic = image.topic_names.get(topic_id) == topic_partition.topic
+    return is_same_topic and partition is not None and node_id in partition.replicas

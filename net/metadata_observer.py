@@ -14,7 +14,7 @@ from barnabas.kraft.metadata_node import MetadataNode
 from barnabas.kraft.quorum import CommittedCommand
 from barnabas.kraft.records import Record
 from barnabas.kraft.requests import ControllerRequest
-from barnabas.log.errors import BarnabasError, NotControllerError
+from barnabas.log.errors import BarnabasError, BrokerNotAvailableError, NotControllerError
 
 from .metadata_service import Subscriber
 from .protocol.requests import MetadataFeedRequest
@@ -41,17 +41,28 @@ class MetadataObserver:
         directory: QuorumDirectory,
         pool: RpcPool,
         rng: random.Random,
+        fatal: Callable[[str], None],
     ) -> None:
         self._node_id = node_id
         self._build_node = build_node
         self._directory = directory
         self._pool = pool
         self._rng = rng
+        self._fatal = fatal
+        self._followed: tuple[str, int] | None = None  # the voter that answered last
         self._task: asyncio.Task[None] | None = None
 
     async def start(self, publish: Subscriber) -> None:
         self._node = self._build_node(publish)
-        self._task = asyncio.get_running_loop().create_task(self._follow())
+        self._task = asyncio.get_running_loop().create_task(self._guarded())
+
+    async def _guarded(self) -> None:
+        """A broker whose metadata stands still for ever looks alive: by a bug here it stops instead."""
+        try:
+            await self._follow()
+        except Exception as error:
+            logger.exception("following the metadata failed")
+            self._fatal(f"following the metadata failed: {error!r}")
 
     async def _follow(self) -> None:
         while True:
@@ -61,9 +72,21 @@ class MetadataObserver:
                 try:
                     while True:
                         await self._fetch(host, port)
+                        self._note_followed((host, port))
                 except BarnabasError as error:
-                    logger.info("metadata feed from %s:%d broke: %s", host, port, error)
+                    self._note_broken((host, port), error)
             await asyncio.sleep(RETRY_MS / 1000)
+
+    def _note_followed(self, address: tuple[str, int]) -> None:
+        if self._followed != address:
+            self._followed = address
+            logger.info("metadata feed from=%s:%d", *address)
+
+    def _note_broken(self, address: tuple[str, int], error: BarnabasError) -> None:
+        """Told once: what is tried in vain afterwards is no news."""
+        if self._followed == address:
+            self._followed = None
+            logger.warning("metadata feed from=%s:%d broke: %s", *address, error)
 
     async def _fetch(self, host: str, port: int) -> None:
         connection = await self._pool.get(host, port)
@@ -76,6 +99,8 @@ class MetadataObserver:
         answer = await connection.call(request, timeout_ms=FEED_TIMEOUT_MS)
         assert isinstance(answer, MetadataFeedResponse)
         self._apply(answer)
+        if answer.leader_id < 0 and not answer.entries:
+            raise BrokerNotAvailableError("this voter knows no leader of the quorum; another one may")
 
     def _apply(self, answer: MetadataFeedResponse) -> None:
         self._node.apply_feed(

@@ -52,7 +52,7 @@ class MetadataService:
         self.leadership = NO_LEADERSHIP
         self.is_active_controller = False
         self._subscribers: list[Subscriber] = []
-        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._waiters: dict[asyncio.Future[None], int] = {}  # the offset that each waits for
 
     def subscribe(self, subscriber: Subscriber) -> None:
         """Subscribers are called synchronously, in order of subscription, and must not raise."""
@@ -62,14 +62,15 @@ class MetadataService:
         await self.source.start(self._published)
 
     async def close(self) -> None:
-        for _, waiter in self._waiters:
+        for waiter in list(self._waiters):
             waiter.cancel()
-        self._waiters.clear()
         await self.source.close()
 
     def _published(self, publication: MetadataPublication) -> None:
         if publication.leader.leader_id != self.leadership.leader_id:
             logger.info("quorum leader=%s term=%d", publication.leader.leader_id, publication.leader.term)
+        if publication.is_active_controller:
+            self._log_fencing(publication)
         self.image = publication.image
         self.leadership = publication.leader
         self.is_active_controller = publication.is_active_controller
@@ -77,28 +78,29 @@ class MetadataService:
             subscriber(publication)
         self._wake()
 
+    def _log_fencing(self, publication: MetadataPublication) -> None:
+        """One line where the decision was made; a broker that is back before it asks would never know of it."""
+        for node_id in publication.changes.brokers:
+            before, now = self.image.brokers.get(node_id), publication.image.brokers.get(node_id)
+            if before is not None and now is not None and before.fenced != now.fenced:
+                logger.info("broker=%d %s", node_id, "fenced" if now.fenced else "unfenced")
+
     def _wake(self) -> None:
-        if not self._waiters:
-            return
-        still: list[tuple[int, asyncio.Future[None]]] = []
-        for offset, waiter in self._waiters:
-            if waiter.done():
-                continue
-            if self.image.offset >= offset:
+        for waiter, offset in self._waiters.items():
+            if self.image.offset >= offset and not waiter.done():
                 waiter.set_result(None)
-            else:
-                still.append((offset, waiter))
-        self._waiters = still
 
     async def wait_for_offset(self, offset: int, *, timeout_ms: int) -> None:
         """Return once the image has reached `offset`, so that a caller sees what it was told. Raises RequestTimedOutError."""
         if self.image.offset >= offset:
             return
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters.append((offset, waiter))
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters[waiter] = offset
         try:
             await asyncio.wait_for(waiter, timeout_ms / 1000)
         except TimeoutError:
             raise RequestTimedOutError(
                 f"the change is committed at metadata offset {offset}, but this broker is still at {self.image.offset}"
             ) from None
+        finally:
+            del self._waiters[waiter]

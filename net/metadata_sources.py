@@ -1,6 +1,7 @@
 """Makes the metadata source that a broker's configuration asks for: a voter's quorum, or the feed of an observer."""
 
 import asyncio
+import random
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -42,41 +43,44 @@ class QuorumPorts:
 def build_source(broker: Broker, ports: QuorumPorts | None = None) -> MetadataSource:
     """A voter's source for a node among `controller.quorum.voters`, an observer's for any other."""
     ports = ports or QuorumPorts()
+    rng = random.Random(broker.ports.rng.getrandbits(64))  # the quorum's own: it runs in another thread
     voters = broker.config.voters()
     if broker.node_id in {voter.node_id for voter in voters}:
         return VoterMetadata(
             node_id=broker.node_id,
             host=ports.host(),
-            build_node=lambda publish: _build_node(broker, publish),
-            build_quorum=lambda loop, node: _build_quorum(broker, ports, loop, node),
+            build_node=lambda publish: _build_node(broker, rng, publish),
+            build_quorum=lambda loop, node: _build_quorum(broker, ports, rng, loop, node),
+            fatal=broker.ports.fatal,
         )
     return MetadataObserver(
         node_id=broker.node_id,
-        build_node=lambda publish: _build_node(broker, publish),
+        build_node=lambda publish: _build_node(broker, rng, publish),
+        fatal=broker.ports.fatal,
         directory=QuorumDirectory(voters=voters, network=ports.network()),
         pool=broker.pool,
-        rng=broker.ports.rng,
+        rng=rng,
     )
 
 
-def _build_node(broker: Broker, publish: Subscriber) -> MetadataNode:
+def _build_node(broker: Broker, rng: random.Random, publish: Subscriber) -> MetadataNode:
     return MetadataNode(
         node_id=broker.node_id,
         controller=Controller(
             settings=controller_settings(broker.config),
-            rng=broker.ports.rng,
+            rng=rng,
             check_topic_config=check_topic_config,
             check_broker_config=check_broker_config,
         ),
         new_groups=cast(Callable[[], GroupState], GroupSlots),
         publish=publish,
         fatal=broker.ports.fatal,
-        rng=broker.ports.rng,
+        rng=rng,
     )
 
 
 def _build_quorum(
-    broker: Broker, ports: QuorumPorts, loop: asyncio.AbstractEventLoop, node: MetadataNode
+    broker: Broker, ports: QuorumPorts, rng: random.Random, loop: asyncio.AbstractEventLoop, node: MetadataNode
 ) -> RaftQuorum:
     inter_broker = next(
         endpoint for endpoint in broker.advertised() if endpoint.listener == broker.config.inter_broker_listener()
@@ -89,7 +93,7 @@ def _build_quorum(
         network=ports.network(),
         executor=ports.executor(),
         loop=loop,
-        rng=broker.ports.rng,
+        rng=rng,
         clock=loop.time,
         listener=node,
         fatal=broker.ports.fatal,

@@ -190,7 +190,7 @@ class Purgatory:
         # Operations with the same time-out expire in the order in which they came: no heap is needed, and removal is
         # O(1).
         self._by_timeout: dict[int, OrderedDict[Operation, None]] = {}
-        self._by_client: dict[Hashable, set[Operation]] = {}
+        self._by_client: dict[Hashable, dict[Operation, None]] = {}
         self._size = 0
 
     def __len__(self) -> int:
@@ -208,7 +208,7 @@ class Purgatory:
             return False
         operation.deadline_ms = now_ms + operation.timeout_ms
         self._by_timeout.setdefault(operation.timeout_ms, OrderedDict())[operation] = None
-        self._by_client.setdefault(operation.client, set()).add(operation)
+        self._by_client.setdefault(operation.client, {})[operation] = None
         self._size += 1
         self._watch(operation)
         return True
@@ -334,7 +334,7 @@ class Purgatory:
         if not operations:
             del self._by_timeout[operation.timeout_ms]
         of_client = self._by_client[operation.client]
-        of_client.discard(operation)
+        of_client.pop(operation, None)
         if not of_client:
             del self._by_client[operation.client]
         partitions: Iterable[TopicPartition] = (

@@ -6,16 +6,17 @@ they share the broker's loop. Everything crosses by `QuorumHost.post` and `post_
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, cast
 
 from barnabas.kraft.metadata_feed import MetadataFeed
 from barnabas.kraft.metadata_node import MetadataNode, MetadataPublication
+from barnabas.kraft.pending_appends import Answer
 from barnabas.kraft.raft_quorum import RaftQuorum
 from barnabas.kraft.raft_thread import RaftThread
 from barnabas.kraft.records import Record
 from barnabas.kraft.requests import ControllerRequest
-from barnabas.log.errors import BarnabasError
 
 from .metadata_service import Subscriber
 
@@ -103,16 +104,19 @@ class VoterMetadata:
         host: QuorumHost,
         build_node: Callable[[Subscriber], MetadataNode],
         build_quorum: Callable[[asyncio.AbstractEventLoop, MetadataNode], RaftQuorum],
+        fatal: Callable[[str], None],
     ) -> None:
         self._node_id = node_id
         self._host = host
         self._build_node = build_node
         self._build_quorum = build_quorum
+        self._fatal = fatal
         self._loop = asyncio.get_running_loop()
         self._node: MetadataNode | None = None
         self._quorum: RaftQuorum | None = None
         self._quorum_loop: asyncio.AbstractEventLoop | None = None
         self._publish: Subscriber | None = None
+        self._unpublished: deque[MetadataPublication] = deque()  # as long as the quorum runs ahead of this loop
         self._is_closed = False
 
     async def start(self, publish: Subscriber) -> None:
@@ -130,6 +134,10 @@ class VoterMetadata:
         return self._quorum
 
     def _publish_back(self, publication: MetadataPublication) -> None:
+        if (
+            self._quorum is not None and publication.image.cluster_id
+        ):  # committed: other clusters are refused from now on
+            self._quorum.set_cluster_id(publication.image.cluster_id)
         self._host.post_back(lambda: self._published(publication))
 
     def _tick(self) -> None:
@@ -137,35 +145,39 @@ class VoterMetadata:
         if self._is_closed:
             return
         now_ms = _now_ms(self._quorum_loop)
-        self._node.tick(now_ms)
-        deadline_ms = self._node.next_deadline_ms(now_ms)
+        try:
+            self._node.tick(now_ms)
+            deadline_ms = self._node.next_deadline_ms(now_ms)
+        except Exception as error:
+            logger.exception("the controller's maintenance failed")
+            self._fatal(f"the controller's maintenance failed: {error!r}")
+            return
         delay_ms = MAX_TICK_INTERVAL_MS if deadline_ms is None else min(deadline_ms - now_ms, MAX_TICK_INTERVAL_MS)
         self._quorum_loop.call_later(max(delay_ms, MIN_TICK_INTERVAL_MS) / 1000, self._tick)
 
     # --- in the broker's loop -----------------------------------------------------------------------------------------
 
     def _published(self, publication: MetadataPublication) -> None:
-        if not self._is_closed and self._publish is not None:
+        """Publications may come in a burst, and one that creates partitions costs tens of milliseconds of disk: between two
+        of them the loop turns, so that heartbeats and clients are served in between."""
+        self._unpublished.append(publication)
+        if len(self._unpublished) == 1:
+            self._loop.call_soon(self._publish_next)
+
+    def _publish_next(self) -> None:
+        if self._is_closed or self._publish is None:
+            self._unpublished.clear()
+            return
+        publication = self._unpublished[0]
+        try:
             self._publish(publication)
+        finally:
+            self._unpublished.popleft()
+            if self._unpublished:
+                self._loop.call_soon(self._publish_next)
 
     async def submit(self, request: ControllerRequest) -> object:
-        answer: asyncio.Future[object] = self._loop.create_future()
-
-        def settle(told: object) -> None:
-            if answer.done():
-                return
-            if isinstance(told, BarnabasError):
-                answer.set_exception(told)
-            else:
-                answer.set_result(told)
-
-        def decide() -> None:
-            assert self._node is not None and self._quorum_loop is not None
-            now_ms = _now_ms(self._quorum_loop)
-            self._node.submit(request, now_ms, lambda told: self._host.post_back(lambda: settle(told)))
-
-        self._host.post(decide)
-        return await answer
+        return await self._cross(lambda node, now_ms, answer: node.submit(request, now_ms, answer))
 
     async def slot_snapshot(self, slot: int) -> tuple[int, list[Record]]:
         return await self._ask(lambda node: node.slot_snapshot(slot))
@@ -174,18 +186,31 @@ class VoterMetadata:
         return await self._ask(lambda node: node.feed(after_offset, max_bytes))
 
     async def _ask(self, question: Callable[[MetadataNode], Result]) -> Result:
-        answer: asyncio.Future[Result] = self._loop.create_future()
+        return cast(Result, await self._cross(lambda node, _, answer: answer(question(node))))
 
-        def settle(told: Result) -> None:
-            if not answer.done():
+    async def _cross(self, work: Callable[[MetadataNode, int, Answer], None]) -> object:
+        """Run `work` in the quorum's loop; what it answers there, or raises by a bug, comes back to this one."""
+        answer: asyncio.Future[object] = self._loop.create_future()
+
+        def settle(told: object) -> None:
+            if answer.done():
+                return
+            if isinstance(told, Exception):
+                answer.set_exception(told)
+            else:
                 answer.set_result(told)
 
-        def ask() -> None:
-            assert self._node is not None
-            told = question(self._node)
+        def answered(told: object) -> None:
             self._host.post_back(lambda: settle(told))
 
-        self._host.post(ask)
+        def run() -> None:
+            assert self._node is not None and self._quorum_loop is not None
+            try:
+                work(self._node, _now_ms(self._quorum_loop), answered)
+            except Exception as error:  # noqa: BLE001 - it belongs to the caller, who would wait for ever
+                answered(error)
+
+        self._host.post(run)
         return await answer
 
     def broker_address(self, node_id: int) -> tuple[str, int] | None:
@@ -211,4 +236,4 @@ def encode_address(host: str, port: int) -> bytes:
 def decode_address(told: bytes) -> tuple[str, int] | None:
     """None for anything that is no address: it came from a peer."""
     host, _, port = told.decode("utf-8", "replace").rpartition(":")
-    return (host, int(port)) if host and port.isdigit() else None
+    return (host, int(port)) if host and port.isascii() and port.isdigit() else None

@@ -295,7 +295,7 @@ class ReplicaFetcherManager:
         self._fetchers: dict[int, ReplicaFetcher] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._leader_of: dict[TopicPartition, int] = {}
-        self._ending: set[asyncio.Task[None]] = set()
+        self._ending: dict[asyncio.Task[None], None] = {}  # in order, unlike a set
 
     @property
     def leaders(self) -> tuple[int, ...]:
@@ -337,8 +337,8 @@ class ReplicaFetcherManager:
             self._end(self._tasks.pop(leader))
 
     def _end(self, task: asyncio.Task[None]) -> None:
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
+        self._ending[task] = None
+        task.add_done_callback(lambda done: self._ending.pop(done, None))
         task.cancel()
 
     async def close(self) -> None:

@@ -1,11 +1,10 @@
 """Replication in a broker: feeds the replica machines, performs their effects, wakes who waits. One per broker, one loop.
 
 Everything that may complete a parked request (an append, a follower's fetch, new metadata) marks partitions as changed; they
-are looked at once at the end of the loop's turn. So all batches of one wake-up are appended before the followers hear of
+are looked at once at the end of the turn. So all batches of one wake-up are appended before the followers hear of
 them, and all that they then acknowledge is answered together.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Hashable, Iterable
 
@@ -33,6 +32,7 @@ from barnabas.log.topic_partition import TopicPartition
 
 from .clock import Clock
 from .purgatory import Operation, Purgatory
+from .turn import Turn
 
 logger = logging.getLogger("barnabas.replication")
 
@@ -53,6 +53,8 @@ class ReplicationService:
         start_fetching: Callable[[StartFetching], None],
         stop_fetching: Callable[[StopFetching], None],
         storage_failed: Callable[[StorageFailed], None],
+        took_up: Callable[[MetadataImage], None],
+        turn: Turn | None = None,
     ) -> None:
         self.node_id = node_id
         self.manager = manager
@@ -62,6 +64,8 @@ class ReplicationService:
         self._start_fetching = start_fetching
         self._stop_fetching = stop_fetching
         self._storage_failed = storage_failed
+        self._turn = turn or Turn()
+        self._took_up = took_up
         self._changed: dict[TopicPartition, None] = {}
         self._check_is_scheduled = False
         self._image = MetadataImage()
@@ -113,7 +117,7 @@ class ReplicationService:
         self._changed[topic_partition] = None
         if not self._check_is_scheduled:
             self._check_is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._check_changed)
+            self._turn.at_end(self._check_changed)
 
     def _check_changed(self) -> None:
         self._check_is_scheduled = False
@@ -138,10 +142,11 @@ class ReplicationService:
             self._image = MetadataImage()  # the next one is then taken up as a whole
             return
         is_first = not before.brokers
-        topics = image.topics if is_first else sorted(publication.changes.topics)  # a set has no order to rely on
-        deleted = [name for name in topics if name not in image.topics or _is_another(name, before, image)]
+        # A set has no order to rely on.
+        topics: Iterable[str] = image.topics if is_first else sorted(publication.changes.topics)
         broker_epochs = _active_broker_epochs(image)
         now_ms = self._clock.now_ms()
+        self._remove(self._gone(before, topics, is_first=is_first), now_ms)
         assignments = [
             assignment
             for name in topics
@@ -149,10 +154,32 @@ class ReplicationService:
             for assignment in _assignments(name, image, broker_epochs)
             if self.node_id in assignment.replicas or self.manager.find(assignment.topic_partition) is not None
         ]
-        effects = self.manager.apply(assignments, deleted, now_ms)
+        effects = self.manager.apply(assignments, (), now_ms)
         if is_first or publication.changes.brokers:
             effects += self.manager.brokers_changed(broker_epochs, now_ms)
         self.perform(effects)
+        if is_first:
+            self._took_up(image)
+
+    @property
+    def is_current(self) -> bool:
+        """Does the metadata that we act upon show our own registration, hence everything that was before it?"""
+        return bool(self._image.brokers)
+
+    def _gone(self, before: MetadataImage, changed: Iterable[str], *, is_first: bool) -> list[str]:
+        """Topics that were deleted, and perhaps made again under their names. While a new registration was under way none
+        of the changes were taken up: then what is here is compared instead."""
+        topics = self._image.topics
+        if is_first:
+            held = {partition.topic_partition.topic: partition.topic_id for partition in self.manager.partitions()}
+            return [name for name, topic_id in held.items() if name not in topics or topics[name].topic_id != topic_id]
+        return [name for name in changed if name not in topics or _is_another(name, before, self._image)]
+
+    def _remove(self, deleted: list[str], now_ms: int) -> None:
+        """Who waits for a deleted topic is answered before another one has its name, and perhaps its leader epoch."""
+        if deleted:
+            self.perform(self.manager.apply((), deleted, now_ms))
+            self._check_changed()
 
     def leader_hint(self, topic_partition: TopicPartition) -> tuple[int, int]:
         """(leader, leader epoch) as the newest metadata says, for a client that asked the wrong broker."""
@@ -193,8 +220,12 @@ class ReplicationService:
 
 
 def _complete(operation: Operation) -> None:
+    """Nobody but its own client suffers when an operation cannot be completed by a bug."""
     callback: Completed = operation.token  # type: ignore[assignment]
-    callback(operation)
+    try:
+        callback(operation)
+    except Exception:
+        logger.exception("a parked request could not be completed")
 
 
 def _is_another(name: str, before: MetadataImage, image: MetadataImage) -> bool:

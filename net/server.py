@@ -14,6 +14,7 @@ from .limits import LOG_AGAIN_AFTER_MS, MAX_LOGGED_PEERS, SWEEP_INTERVAL_MS, Ser
 from .network import Listener, Network
 from .protocol.codec import Codec
 from .protocol.msgpack import MsgpackCodec, ServerHello
+from .turn import Turn
 
 logger = logging.getLogger("barnabas.network")
 
@@ -44,6 +45,7 @@ class Server:
         listener_name: str = "PLAINTEXT",
         limits: ServerLimits | None = None,
         kafka_codec: Codec | None = None,
+        turn: Turn | None = None,
         client_gone: Callable[[str], None] | None = None,
     ) -> None:
         self.dispatcher = dispatcher
@@ -52,11 +54,12 @@ class Server:
         self.limits = limits or ServerLimits()
         self.codec: Codec = MsgpackCodec()
         self.kafka_codec = kafka_codec
+        self.turn = turn or Turn()
         self._client_gone = client_gone
         self.metrics = ServerMetrics()
         self.is_draining = False
         self._network = network
-        self._connections: set[ServerConnection] = set()
+        self._connections: dict[ServerConnection, None] = {}  # in order of arrival
         self._listener: Listener | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._logged_at: dict[str, float] = {}
@@ -106,12 +109,12 @@ class Server:
             self.metrics.connections_refused += 1
             self.log_once("connections", "too many connections limit=%d", self.limits.max_connections)
             return False
-        self._connections.add(connection)
+        self._connections[connection] = None
         self.metrics.connections_accepted += 1
         return True
 
     def forget(self, connection: ServerConnection) -> None:
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         if self._client_gone is not None and connection.client_id and not self.is_draining:
             self._client_gone(connection.client_id)
         if not self._connections and self._idle is not None:

@@ -5,7 +5,7 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 from typing import Final
 
-from barnabas.net.protocol.responses import DescribeClusterResponse, TopicMetadata
+from barnabas.net.protocol.responses import DescribeClusterResponse, DescribeQuorumResponse, TopicMetadata
 
 from .command import Context, Verb, no_arguments
 from .exit_codes import ExitCode, not_available_yet
@@ -31,12 +31,19 @@ async def _health(context: Context) -> int:
 
 
 async def _causes(admin: AdminPort) -> list[str]:
-    cluster = await admin.describe_cluster()
-    return [*_broker_causes(cluster), *_partition_causes(await admin.list_topics())]
+    cluster, quorum = await admin.describe_cluster(), await admin.describe_quorum()
+    return [*_quorum_causes(quorum), *_broker_causes(cluster), *_partition_causes(await admin.list_topics())]
+
+
+def _quorum_causes(quorum: DescribeQuorumResponse) -> list[str]:
+    """Not the controller of the metadata: that one is still named when nobody is left to name another."""
+    if quorum.leader_id >= 0:
+        return []
+    return ["the quorum has no leader: most of its voters must be up; until then nothing below is certain"]
 
 
 def _broker_causes(cluster: DescribeClusterResponse) -> list[str]:
-    causes = [] if cluster.controller_id >= 0 else ["the quorum has no leader: most of its voters must be up"]
+    causes = []
     for broker in cluster.brokers:
         if broker.fenced:
             causes.append(f"broker {broker.node_id} is fenced: it is down, cut off, or not yet caught up")

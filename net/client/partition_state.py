@@ -9,9 +9,10 @@ that an answer to a fetch from before the jump is recognized and thrown away.
 
 import gc
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from operator import attrgetter, length_hint
+from typing import Any
 
 from barnabas.log.errors import CorruptRecordError
 from barnabas.log.record_batch import LENGTH, LENGTH_POSITION, LOG_OVERHEAD, BatchHeader, check_crc, read_header
@@ -21,6 +22,7 @@ from barnabas.log.topic_partition import TopicPartition
 from .records import ConsumerRecord, RecordColumns, record_class
 
 _FIELDS = attrgetter("offset", "timestamp", "key", "value", "headers")
+_COLUMNS = tuple(map(attrgetter, ("offset", "timestamp", "key", "value")))
 UNKNOWN = -1
 
 
@@ -176,23 +178,27 @@ class PartitionState:
         """As `take`, one batch as columns."""
         topic, partition = self.partition
         with paused_gc():
-            records = self._records
-            if records:
-                self._records = []
+            columns: list[list[Any]] = [[], [], [], []]
+            if self._records:
+                records, self._records = self._records, []
                 self.position = self._records_end
-                rows = list(zip(*records, strict=True))
+                columns = [list(column) for column in zip(*records, strict=True)]
             else:
-                rows = list(zip(*map(_FIELDS, self._next_raw()), strict=True))
-            if not rows:
-                return RecordColumns(topic=topic, partition=partition, offsets=[], timestamps_ms=[], keys=[], values=[])
-            return RecordColumns(
-                topic=topic,
-                partition=partition,
-                offsets=list(rows[0]),
-                timestamps_ms=list(rows[1]),
-                keys=list(rows[2]),
-                values=list(rows[3]),
-            )
+                self._extend(columns)
+        return RecordColumns(
+            topic=topic,
+            partition=partition,
+            offsets=columns[0],
+            timestamps_ms=columns[1],
+            keys=columns[2],
+            values=columns[3],
+        )
+
+    def _extend(self, columns: Iterable[list[Any]]) -> None:
+        """Decode the next batch into columns. Its records are gone on return: before the collector may look at them."""
+        raw = self._next_raw()
+        for column, get in zip(columns, _COLUMNS, strict=True):
+            column.extend(map(get, raw))
 
     def _next_raw(self) -> list[Record]:
         """The records of the next batch from the position on. Moves the position behind the batch.

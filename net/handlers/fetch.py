@@ -10,16 +10,14 @@ from barnabas.log.errors import BarnabasError, ErrorCode
 from barnabas.log.replication.partition import PartitionRead
 from barnabas.log.replication.ports import slice_size
 from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.dispatcher import Reply, RequestContext
+from barnabas.net.dispatcher import Reply, RequestContext, error_response
 from barnabas.net.protocol.requests import READ_COMMITTED, FetchPartition, FetchRequest
 from barnabas.net.protocol.responses import FetchPartitionResponse, FetchResponse
 from barnabas.net.purgatory import DelayedFetch, Operation, ReadUpTo
 
 from .services import Services
 
-MAX_FETCH_BYTES = (
-    50 << 20
-)  # of one answer, whatever the client asks for (Kafka's fetch.max.bytes of a broker is 55 MiB)
+MAX_FETCH_BYTES = 64 << 20  # of one answer, whatever fetch.max.bytes says: clients take no frame above 100 MiB
 MAX_FETCH_WAIT_MS = 60_000
 
 
@@ -27,6 +25,7 @@ class FetchHandler:
     def __init__(self, services: Services) -> None:
         self._replication = services.replication
         self._clock = services.clock
+        self._max_bytes = min(services.config.fetch_max_bytes, MAX_FETCH_BYTES)
 
     def __call__(self, request: FetchRequest, context: RequestContext, reply: Reply) -> None:
         responses, size_bytes, is_final = self._read(request, is_first_read=True)
@@ -37,8 +36,12 @@ class FetchHandler:
 
     def _park(self, request: FetchRequest, context: RequestContext, reply: Reply) -> None:
         def completed(_: Operation) -> None:
-            responses, _size, _final = self._read(request, is_first_read=False)
-            reply(FetchResponse(partitions=tuple(responses)))
+            try:
+                responses, _size, _final = self._read(request, is_first_read=False)
+            except Exception as error:  # noqa: BLE001 - the dispatcher's boundary is far away by now
+                reply(error_response(error, request))
+            else:
+                reply(FetchResponse(partitions=tuple(responses)))
 
         manager = self._replication.manager
         offsets: dict[TopicPartition, tuple[int, int]] = {}
@@ -59,7 +62,7 @@ class FetchHandler:
 
     def _read(self, request: FetchRequest, *, is_first_read: bool) -> tuple[list[FetchPartitionResponse], int, bool]:
         """Read every partition. The last value tells that there is something to answer at once (an error, divergence)."""
-        remaining = min(request.max_bytes, MAX_FETCH_BYTES)
+        remaining = min(request.max_bytes, self._max_bytes)
         responses: list[FetchPartitionResponse] = []
         total = 0
         is_final = False

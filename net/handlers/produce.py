@@ -1,11 +1,22 @@
 """Produce (key 0): append record batches to partitions that this broker leads.
 
 Versions: 0. Behaviour: a bad batch, a partition that is not ours or too few in-sync replicas are answered per partition;
-the others of the request are appended all the same. acks=0 is never answered; acks=1 once every batch is in this leader's
+the others of the request are appended all the same. acks=0 is never answered: an error ends the connection, as with Kafka,
+or the producer would go on sending to a broker that leads no more; acks=1 once every batch is in this leader's
 log; acks=all once the high watermark has passed every batch.
 """
 
-from barnabas.log.errors import BarnabasError, ErrorCode, InvalidRequiredAcksError, InvalidTopicError
+import logging
+from collections import OrderedDict
+
+from barnabas.log.errors import (
+    BarnabasError,
+    CorruptRecordError,
+    ErrorCode,
+    InvalidRequiredAcksError,
+    InvalidTopicError,
+    StorageError,
+)
 from barnabas.log.topic_partition import INTERNAL_TOPICS, TopicPartition
 from barnabas.net.dispatcher import Reply, RequestContext
 from barnabas.net.protocol.requests import ProducePartition, ProduceRequest
@@ -14,14 +25,20 @@ from barnabas.net.purgatory import DelayedProduce, Operation
 
 from .services import Services
 
+logger = logging.getLogger("barnabas.produce")
+
 ACKS_ALL = -1
 VALID_ACKS = frozenset({-1, 0, 1})
+LOG_AGAIN_AFTER_MS = 60_000  # The same trouble is logged once a minute, not once a request.
+MAX_REMEMBERED_TROUBLES = 256  # Of clients and partitions: many of either must not grow a broker.
 UNCERTAIN = "the batch was appended, but whether the in-sync replicas have it is not known: send it again"
 
 
 class ProduceHandler:
     def __init__(self, services: Services) -> None:
         self._replication = services.replication
+        self._clock = services.clock
+        self._logged_at_ms: OrderedDict[tuple[str, TopicPartition], int] = OrderedDict()
 
     def __call__(self, request: ProduceRequest, context: RequestContext, reply: Reply) -> None:
         """Appends at once, in order of arrival; only the answer may come later."""
@@ -30,15 +47,20 @@ class ProduceHandler:
         delayed: DelayedProduce | None = None
         if request.acks == ACKS_ALL:
             delayed = DelayedProduce(token=None, client=context, timeout_ms=request.timeout_ms)
-        responses = [self._append(item, request.acks, delayed) for item in request.partitions]
+        responses = [self._append(item, request.acks, delayed, context) for item in request.partitions]
         if request.acks == 0:
-            context.no_reply()
+            if any(response.error for response in responses):
+                context.hang_up()
+            else:
+                context.no_reply()
         elif delayed is not None and delayed.pending:
             self._answer_when_committed(delayed, responses, context, reply)
         else:
             reply(ProduceResponse(partitions=tuple(responses)))
 
-    def _append(self, item: ProducePartition, acks: int, delayed: DelayedProduce | None) -> ProducePartitionResponse:
+    def _append(
+        self, item: ProducePartition, acks: int, delayed: DelayedProduce | None, context: RequestContext
+    ) -> ProducePartitionResponse:
         topic_partition = TopicPartition(item.topic, item.partition)
         try:
             if item.topic in INTERNAL_TOPICS:
@@ -50,6 +72,7 @@ class ProduceHandler:
             partition = self._replication.manager.partition(topic_partition)
             info, required_offset = self._replication.append(partition, item.records, acks=acks)
         except BarnabasError as error:
+            self._log_trouble(error, topic_partition, context)
             leader_id, leader_epoch = self._replication.leader_hint(topic_partition)
             return ProducePartitionResponse(
                 topic=item.topic,
@@ -62,6 +85,29 @@ class ProduceHandler:
         if delayed is not None:
             delayed.wait_for(topic_partition, required_offset=required_offset, leadership=partition.leadership)
         return ProducePartitionResponse(topic=item.topic, partition=item.partition, base_offset=info.first_offset)
+
+    def _log_trouble(self, error: BarnabasError, topic_partition: TopicPartition, context: RequestContext) -> None:
+        """Damaged bytes and disks that refuse are the operator's business too; all else is between us and the client."""
+        if isinstance(error, CorruptRecordError):
+            where = context.client_host
+        elif isinstance(error, StorageError):
+            where = ""
+        else:
+            return
+        key, now_ms = (where, topic_partition), self._clock.now_ms()
+        if now_ms - self._logged_at_ms.get(key, -LOG_AGAIN_AFTER_MS) < LOG_AGAIN_AFTER_MS:
+            return
+        self._logged_at_ms[key] = now_ms
+        self._logged_at_ms.move_to_end(key)
+        if len(self._logged_at_ms) > MAX_REMEMBERED_TROUBLES:
+            self._logged_at_ms.popitem(last=False)
+        logger.warning(
+            "batch refused partition=%s peer=%s client_id=%s reason=%s",
+            topic_partition,
+            context.client_host,
+            context.client_id,
+            error.message,
+        )
 
     def _answer_when_committed(
         self,

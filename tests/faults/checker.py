@@ -276,7 +276,8 @@ def end_offset_regress(evidence: Evidence) -> Iterator[str]:
 
 def commit_regress(evidence: Evidence) -> Iterator[str]:
     """What the group has committed never goes back: our members only ever commit more."""
-    for group in sorted({item.group for item in (*evidence.commits, *evidence.committed_reads)}):
+    groups = {item.group for item in evidence.commits} | {item.group for item in evidence.committed_reads}
+    for group in sorted(groups):
         points = [
             (item.partition, item.began_s, item.ended_s, item.offset)
             for item in evidence.commits
@@ -341,9 +342,7 @@ def replica_divergence(evidence: Evidence) -> Iterator[str]:
         committed = max(
             max(replica.high_watermark for replica in replicas), max(evidence.final.get(partition, {}), default=-1) + 1
         )
-        logs = {
-            replica.node_id: [batch for batch in replica.batches if batch[0] < committed] for replica in replicas
-        }
+        logs = {replica.node_id: [batch for batch in replica.batches if batch[0] < committed] for replica in replicas}
         reference_id, reference = max(logs.items(), key=lambda item: len(item[1]))
         for node_id, batches in logs.items():
             if batches != reference:

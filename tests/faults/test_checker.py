@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
 from faults.checker import RULES, Expected, check, percentile
 from faults.history import (
     Commit,
@@ -47,9 +46,7 @@ def poll(*offsets: int, process: str = "c0", group: str = "", session: int = 0) 
 
 
 def commit(offset: int, at_s: float, **changes: object) -> Commit:
-    made = Commit(
-        process="g0", group="g", partition=P, offset=offset, began_s=at_s, ended_s=at_s + 0.1, outcome="ok"
-    )
+    made = Commit(process="g0", group="g", partition=P, offset=offset, began_s=at_s, ended_s=at_s + 0.1, outcome="ok")
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
@@ -136,7 +133,7 @@ PLANTED: dict[str, tuple[Callable[[], list[Event]], set[str]]] = {
         lambda: [*good(), send(4, outcome="info", offset=-1), poll(4, process="c9")],
         {"vanished"},
     ),
-    "hole": (lambda: finally_holding({**V, 5: "v5"}) + [send(5, outcome="info")], {"hole"}),
+    "hole": (lambda: [*finally_holding({**V, 5: "v5"}), send(5, outcome="info")], {"hole"}),
     "phantom": (lambda: finally_holding({**V, 4: "never sent"}), {"phantom"}),
     "phantom of a failed send": (
         lambda: [*finally_holding({**V, 4: "v4"}), send(4, outcome="fail", offset=-1, error="refused")],

@@ -11,12 +11,13 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
-from barnabas import Admin, BarnabasError
+from barnabas.log.errors import BarnabasError
 from barnabas.net import local_cluster
+from barnabas.net.client.admin import Admin
 from barnabas.net.local_cluster import LAUNCHER, Plan
 from barnabas.net.protocol.responses import DescribeClusterResponse, PartitionMetadata
 
@@ -25,10 +26,12 @@ POLL_S = 0.02
 LOG_TAIL_LINES = 40
 # Brokers that are dead are noticed within this; small enough for tests, and still some heartbeats long.
 SESSION = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
-T = TypeVar("T")
 
 
-async def until(condition: Callable[[], T | Awaitable[T]], what: str, *, timeout_s: float = DEADLINE_S) -> T:
+RUNNING: "list[Cluster]" = []  # whose logs are shown where a test fails
+
+
+async def until(condition: Callable[[], Any], what: str, *, timeout_s: float = DEADLINE_S) -> Any:
     """Ask until the answer is true; errors that a client may retry count as "not yet". Returns the answer."""
     deadline_s = time.monotonic() + timeout_s
     last: object = None
@@ -38,7 +41,7 @@ async def until(condition: Callable[[], T | Awaitable[T]], what: str, *, timeout
             if inspect.isawaitable(last):
                 last = await last
             if last:
-                return last  # type: ignore[return-value]
+                return last
         except (BarnabasError, OSError) as error:
             last = error
         if time.monotonic() > deadline_s:
@@ -142,10 +145,12 @@ class Cluster:
         self.nodes = [Node(item.node_id, item.folder, item.address, item.process) for item in started]
 
     def __enter__(self) -> "Cluster":
+        RUNNING.append(self)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.destroy()
+        RUNNING.remove(self)
 
     @property
     def bootstrap(self) -> str:

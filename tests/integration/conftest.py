@@ -1,20 +1,19 @@
 """Clusters of real processes, and the ends of their logs where a test fails."""
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.cluster import SESSION, Cluster
-
-_running: list[Cluster] = []
+from integration.cluster import RUNNING, SESSION, Cluster
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
     report = yield
     if report.failed:
-        for cluster in _running:
+        for cluster in RUNNING:
             report.sections.append((f"broker logs of {cluster.folder}", cluster.tails()))
     return report
 
@@ -22,19 +21,13 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 @pytest.fixture
 def new_cluster(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
     """Make clusters for one test, which may do to them whatever it likes."""
-    made: list[Cluster] = []
+    with ExitStack() as stack:
 
-    def make(brokers: int = 3, *, name: str = "cluster", voters: int | None = None, **overrides: str) -> Cluster:
-        keys = {key.replace("_", "."): value for key, value in overrides.items()}
-        cluster = Cluster(tmp_path / name, brokers, voters=voters, overrides={**SESSION, **keys})
-        made.append(cluster)
-        _running.append(cluster)
-        return cluster
+        def make(brokers: int = 3, *, name: str = "cluster", voters: int | None = None, **overrides: str) -> Cluster:
+            keys = {key.replace("_", "."): value for key, value in overrides.items()}
+            return stack.enter_context(Cluster(tmp_path / name, brokers, voters=voters, overrides={**SESSION, **keys}))
 
-    yield make
-    for cluster in made:
-        cluster.destroy()
-        _running.remove(cluster)
+        yield make
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +35,4 @@ def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster
     """Three brokers for all tests of a module; who uses it leaves all of them running."""
     overrides = {**SESSION, "log.retention.check.interval.ms": "500", "log.segment.delete.delay.ms": "100"}
     with Cluster(tmp_path_factory.mktemp("shared"), 3, overrides=overrides) as cluster:
-        _running.append(cluster)
         yield cluster
-        _running.remove(cluster)

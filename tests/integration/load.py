@@ -4,7 +4,11 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any
 
-from barnabas import Admin, BarnabasError, Consumer, Producer, TopicPartition
+from barnabas.log.errors import BarnabasError
+from barnabas.log.topic_partition import TopicPartition
+from barnabas.net.client.admin import Admin
+from barnabas.net.client.consumer import Consumer
+from barnabas.net.client.producer import Producer
 
 PACE_S = 0.005
 READ_TIMEOUT_S = 60.0

@@ -65,6 +65,7 @@ class SimulatedNode:
     broker: Broker | None = None
     incarnations: int = 0
     has_powered_off: bool = False
+    clock_skew_ms: int = 0  # of the wall clock only
     disk_is_limited: bool = False  # it may refuse, so that the broker may end itself
     fatal: list[str] = field(default_factory=list)
 
@@ -170,7 +171,7 @@ class SimulatedCluster:
         ports = Ports(
             network=network,
             files=node.disk,
-            clock=SimulatedClock(self.loop),
+            clock=SimulatedClock(self.loop, skew_ms=node.clock_skew_ms),
             rng=rng,
             make_source=lambda broker: build_source(broker, quorum),
             fatal=lambda reason: self._fatal(node, process, reason),
@@ -270,11 +271,11 @@ class SimulatedCluster:
         """A node that lost writes has made up for it once it is in the ISR of all its partitions again."""
         image = self.newest_image()
         for node_id in sorted(self.lossy):
-            known = image.brokers.get(node_id)
-            if not self.nodes[node_id].is_running or known is None or known.fenced:
-                continue
+            known, broker = image.brokers.get(node_id), self.nodes[node_id].broker
+            if broker is None or known is None or known.fenced or known.incarnation != broker.ports.incarnation:
+                continue  # what the metadata says of an earlier process is from before the loss
             own = [p for topic in image.topics.values() for p in topic.partitions if node_id in p.replicas]
-            if all(node_id in partition.isr for partition in own) and is_serving(self.nodes[node_id]):
+            if all(node_id in partition.isr for partition in own):
                 self.lossy.discard(node_id)
 
     def close(self) -> None:

@@ -85,6 +85,7 @@ class History:
             make_broker=scenario.make_broker,
             violate=self.violations.append,
         )
+        self._draw_surroundings()
         self.partitions = PartitionChecker(self.cluster)
         self.metadata = MetadataChecker(self.cluster)
         self.clients = ClientChecker(self.partitions)
@@ -92,6 +93,18 @@ class History:
         self.faults = Faults(self.cluster, self.plan, Random(self.rng.getrandbits(64)))
         self._nodes = {node.name: node for node in self.cluster.nodes}
         self.loop.observer = self._observe
+
+    def _draw_surroundings(self) -> None:
+        """Wall clocks that are wrong by up to a minute, and a network that is fast, or not so fast, for everybody."""
+        if self.rng.random() < 0.3:
+            for node in self.cluster.nodes:
+                node.clock_skew_ms = self.rng.randint(-60_000, 60_000)
+        latency_s = self.rng.choice((0.0002, 0.0002, 0.002, 0.01))
+        names = [node.name for node in self.cluster.nodes]
+        for source in names:
+            for target in names:
+                if source != target:
+                    self.cluster.world.link(source, target).latency_s = latency_s
 
     def _unseen(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
@@ -151,8 +164,17 @@ class History:
         await self._check_groups()
         self.loop.note("QUIET")
         await self.workload.stop()
-        await self._require(self._all_in_sync, SETTLE_S, "not every replica was in sync at the end")
-        await self._require(self._ends_agree, SETTLE_S, "the replicas' logs did not become equal")
+        await self._compare("at the end")
+        if self.rng.random() < 0.4:
+            for node in self.cluster.nodes:
+                self.cluster.kill(node.node_id)
+            self.faults.restart_dead()
+            await self._require(self._is_up, SETTLE_S, "the cluster did not come back after kill -9 of everything")
+            await self._compare("after kill -9 of everything")
+
+    async def _compare(self, when: str) -> None:
+        await self._require(self._all_in_sync, SETTLE_S, f"not every replica was in sync {when}")
+        await self._require(self._ends_agree, SETTLE_S, f"the replicas' logs did not become equal {when}")
         self._compare_logs()
 
     def _all_in_sync(self) -> bool:

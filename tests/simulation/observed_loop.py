@@ -71,12 +71,12 @@ class ObservedLoop(SimulatedLoop):
         cancelled: int = self._timer_cancelled_count  # type: ignore[has-type]
         if cancelled > _MAX_CANCELLED_TIMERS and cancelled * 2 > len(scheduled):
             for timer in scheduled:
-                if timer._cancelled:  # type: ignore[attr-defined]
+                if timer._cancelled:
                     timer._scheduled = False  # type: ignore[attr-defined]
-            scheduled[:] = [timer for timer in scheduled if not timer._cancelled]  # type: ignore[attr-defined]
+            scheduled[:] = [timer for timer in scheduled if not timer._cancelled]
             heapq.heapify(scheduled)
             self._timer_cancelled_count = 0
-        while scheduled and scheduled[0]._cancelled:  # type: ignore[attr-defined]
+        while scheduled and scheduled[0]._cancelled:
             self._timer_cancelled_count -= 1
             heapq.heappop(scheduled)._scheduled = False  # type: ignore[attr-defined]
 

@@ -9,6 +9,7 @@ the network runs in the context of the process that listens or connected (`call_
 import asyncio
 import contextlib
 import contextvars
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -35,12 +36,14 @@ class SimulatedProcess:
 
     def bury(self, loop: asyncio.AbstractEventLoop) -> None:
         """At the end of a simulation: let go of coroutines that were cut off in the middle, without warnings."""
-        for task in self.tasks:
-            if not task.done():
-                task._log_destroy_pending = False  # type: ignore[attr-defined]
-                coroutine: Any = task.get_coro()
-                with contextlib.suppress(BaseException):
-                    self.context.copy().run(coroutine.close)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # coroutines whose first step the death came before
+            for task in self.tasks:
+                if not task.done():
+                    task._log_destroy_pending = False  # type: ignore[attr-defined]
+                    coroutine: Any = task.get_coro()
+                    with contextlib.suppress(BaseException):
+                        self.context.copy().run(coroutine.close)
         self.tasks.clear()
         self.parked.clear()
 

@@ -303,8 +303,8 @@ class Workload:
             return ElectLeaderRequest(
                 topic=topic, partition=partition, target=rng.choice((None, *range(len(self.cluster.nodes))))
             )
-        replicas = rng.sample(range(len(self.cluster.nodes)), min(3, len(self.cluster.nodes)))
-        return AssignReplicasRequest(topic=topic, partition=partition, replicas=tuple(replicas))
+        chosen = rng.sample(range(len(self.cluster.nodes)), min(3, len(self.cluster.nodes)))
+        return AssignReplicasRequest(topic=topic, partition=partition, replicas=tuple(chosen))
 
 
 class GroupMember:

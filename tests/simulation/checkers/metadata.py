@@ -22,7 +22,10 @@ class MetadataChecker:
         self.seen: dict[SimulatedProcess, MetadataImage] = {}
         self.leaders: dict[tuple[str, int, int], int] = {}  # topic id, partition, leader epoch -> node
         self._newest = MetadataImage()
-        cluster.ended.append(lambda node, process, power: self.seen.pop(process, None) and None)
+        cluster.ended.append(self._ended)
+
+    def _ended(self, node: SimulatedNode, process: SimulatedProcess, power: bool) -> None:
+        self.seen.pop(process, None)
 
     def check(self, node: SimulatedNode) -> None:
         if not is_serving(node) or node.broker is None or node.process is None:

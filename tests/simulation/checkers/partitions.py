@@ -55,7 +55,7 @@ class View:
     truncations: int = 0
     high_watermark: int = 0
     leader_epoch: int = -1
-    leadership: tuple[int, int] = (-1, -1)
+    led_epoch: int = -1
     isr: Any = None
 
 
@@ -95,7 +95,7 @@ class PartitionChecker:
     ) -> None:
         key = (partition.topic_id, partition.topic_partition.partition)
         history = self.histories.setdefault(key, History(name=f"{partition.topic_partition}"))
-        if partition.storage_error is not None or partition.log.failed:  # type: ignore[attr-defined]
+        if partition.storage_error is not None or partition.log.failed:
             views.pop(key, None)
             return
         view = views.get(key)
@@ -187,8 +187,8 @@ class PartitionChecker:
         known = history.leaders.setdefault(epoch, process)
         if known is not process:
             raise Violation(f"{history.name}: leader epoch {epoch} has two leaders, {known} and {process}")
-        if view.leadership != (epoch, 1):
-            view.leadership = (epoch, 1)
+        if view.led_epoch != epoch:
+            view.led_epoch = epoch
             self._check_complete(process, epoch, view, history)
         view.isr = leading.isr
         for replica_id in leading.isr.maximal_isr:
@@ -228,9 +228,9 @@ def read_batches(log: Any, offset: int) -> list[Batch]:
             raise Violation(
                 f"{log.topic_partition}: nothing at offset {offset}, but the log ends at {log.log_end_offset}"
             )
-        for header in iter_headers(data):
-            found.append(
-                Batch(header.base_offset, header.next_offset, header.leader_epoch, header.crc, header.size_bytes)
-            )
+        found += [
+            Batch(header.base_offset, header.next_offset, header.leader_epoch, header.crc, header.size_bytes)
+            for header in iter_headers(data)
+        ]
         offset = found[-1].next_offset
     return found

@@ -60,6 +60,24 @@ def test_restart(how):
     assert base_offsets(read_all(log)) == [0, 1, 2]
 
 
+def test_a_loss_is_remembered_until_it_was_told():
+    """Also when the first process that noticed it is killed, or stops cleanly, before it could register."""
+    disk = SimulatedDisk()
+    manager(disk)
+    disk.power_loss(Random(1))
+    assert manager(disk).may_have_lost_writes
+    disk.kill()
+    again = manager(disk)
+    assert again.may_have_lost_writes
+    again.close()
+    again = manager(disk)
+    assert again.may_have_lost_writes
+    again.loss_was_told()
+    assert not again.may_have_lost_writes
+    disk.kill()
+    assert not manager(disk).may_have_lost_writes
+
+
 def test_partitions_are_spread_over_the_folders(tmp_path):
     logs = manager(RealFiles(), [str(tmp_path / "one"), str(tmp_path / "two")])
     create(logs, *(TopicPartition("t", number) for number in range(6)))

@@ -228,3 +228,18 @@ async def test_the_manager_keeps_one_fetcher_for_each_leader():
     assert manager.leaders == (LEADER,)
     await manager.close()
     assert manager.leaders == () and leaders[LEADER].is_closed
+
+
+async def test_a_partition_that_comes_during_a_back_off_waits_for_its_end():
+    """The wait of the call that failed is over: there is nothing to interrupt (simulation seed 4)."""
+    async with World() as world:
+        world.fetcher._rng = Random(1)
+        first, second = following(0), following(1)
+        world.fetcher.add(first.topic_partition, first)
+        _, reply = await world.leader.next_call()
+        reply.set_exception(NetworkError("gone"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        world.fetcher.add(second.topic_partition, second)
+        request, _ = await world.leader.next_call()
+        assert {part.partition for part in request.partitions} == {0, 1}

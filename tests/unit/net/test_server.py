@@ -122,6 +122,33 @@ def test_acks_0_gets_no_answer_and_keeps_its_place(run: Run) -> None:
     run(body)
 
 
+def test_a_handler_that_hangs_up_ends_the_connection_after_the_other_answers(run: Run) -> None:
+    parked = Parked()
+
+    def produce(request: Any, context: RequestContext, reply: Any) -> None:
+        if request.acks == 0:
+            context.hang_up()
+        else:
+            parked(request, context, reply)
+
+    async def body(world: World) -> None:
+        server = await serve(world, {ApiKey.PRODUCE: produce})
+        connection = await connect(world, server)
+        answer = connection.send(produce_request(), timeout_ms=9000)
+        connection.send_oneway(produce_request(acks=0))
+        late = connection.send(produce_request(), timeout_ms=9000)
+        await parked.until(lambda: len(parked.calls) == 1)
+        _, _, reply = parked.calls[0]
+        reply(produce_response(0))
+        assert await answer == produce_response(0)
+        with pytest.raises(NetworkError):
+            await late
+        await connection.close()
+        await server.close()
+
+    run(body)
+
+
 def test_errors_become_answers_and_the_connection_lives(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     def fail(request: Any, context: RequestContext, reply: Any) -> None:
         raise NotLeaderOrFollowerError("the leader is broker 2")

@@ -32,6 +32,7 @@ class FakeCluster:
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     fenced: set[int] = field(default_factory=set)
     isr: tuple[int, ...] = (0, 1, 2)
+    quorum_leader: int = 0
     failure: BaseException | None = None
     poll_failure: BaseException | None = None
     flushed_before_commit: list[bytes] = field(default_factory=list)
@@ -161,7 +162,9 @@ class FakeAdmin:
         return responses.DescribeClusterResponse(cluster_id="c", controller_id=0, offset=5, brokers=brokers)
 
     async def describe_quorum(self) -> responses.DescribeQuorumResponse:
-        return responses.DescribeQuorumResponse(leader_id=0, term=1, committed_index=5, voters=(0, 1, 2))
+        return responses.DescribeQuorumResponse(
+            leader_id=self._cluster.quorum_leader, term=1, committed_index=5, voters=(0, 1, 2)
+        )
 
     async def list_groups(self) -> list[responses.ListedGroup]:
         return [

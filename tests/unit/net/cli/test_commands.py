@@ -279,6 +279,14 @@ def test_health_is_an_exit_code(run: Any, cluster: FakeCluster) -> None:
     assert "broker 2 is fenced" in rows(out)["causes"][0]
 
 
+def test_a_cluster_without_a_quorum_is_not_healthy_whatever_its_metadata_says(run: Any, cluster: FakeCluster) -> None:
+    cluster.quorum_leader = -1
+    code, out, _ = run("cluster", "health", "-f", "json")
+    assert code == 3
+    (cause,) = rows(out)["causes"]
+    assert "the quorum has no leader" in cause
+
+
 def test_waiting_for_health_ends_with_the_timeout(run: Any, cluster: FakeCluster) -> None:
     cluster.fenced = {2}
     code, _, err = run("cluster", "health", "--wait", "--timeout", "0.01")

@@ -1,0 +1,100 @@
+"""A small ext4 for each broker, in a file: it can fill up, and its power can be cut.
+
+Lost power is the shutdown of the file system without a flush (EXT4_IOC_SHUTDOWN), then kill -9, then another mount: what
+was not synced is gone. A machine that lost power has another boot id, which the broker's process is given by a mount of
+its own over the kernel's file.
+"""
+
+import fcntl
+import os
+import shutil
+import struct
+import subprocess
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+SIZE_MIB: Final = 192
+_SHUTDOWN: Final = 0x8004587D  # EXT4_IOC_SHUTDOWN, linux/fs/ext4/ext4.h
+_NO_FLUSH: Final = struct.pack("I", 2)  # EXT4_GOING_FLAGS_NOLOGFLUSH
+_BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
+_SPARE_BYTES: Final = 4096
+
+
+def why_not() -> str:
+    """Why disks cannot be made here; empty where they can."""
+    if os.geteuid() != 0:
+        return "disks of their own need root"
+    missing = [name for name in ("mkfs.ext4", "mount", "umount", "unshare") if shutil.which(name) is None]
+    return f"disks of their own need {' and '.join(missing)}" if missing else ""
+
+
+class LoopDisk:
+    """One mounted file system."""
+
+    def __init__(self, image: Path, mount_point: Path) -> None:
+        self._image = image
+        self._boot_id = image.with_suffix(".boot")
+        self._mount_point = mount_point
+        mount_point.mkdir(parents=True, exist_ok=True)
+        with image.open("wb") as file:
+            file.truncate(SIZE_MIB << 20)
+        _run("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0", str(image))
+        self._boot()
+        self.mount()
+
+    def launcher(self, others: Iterable[Path]) -> tuple[str, ...]:
+        """What runs a command on the machine of this disk, with no process in between.
+
+        The mounts of the others must not live on in its copy of the mount table: they could not lose power then.
+        """
+        gone = " ".join(f"umount '{other}';" for other in others)
+        script = f'{gone} mount --bind "$0" {_BOOT_ID} && exec "$@"'
+        return ("unshare", "--mount", "--propagation", "private", "sh", "-c", script, str(self._boot_id))
+
+    def mount(self) -> None:
+        _run("mount", "-o", "loop", str(self._image), str(self._mount_point))
+
+    def cut_power(self) -> None:
+        """Nothing reaches the disk any more, and what was not synced never will. Kill the broker, then `restore`."""
+        handle = os.open(self._mount_point, os.O_RDONLY)
+        try:
+            fcntl.ioctl(handle, _SHUTDOWN, _NO_FLUSH)
+        finally:
+            os.close(handle)
+
+    def restore_power(self) -> None:
+        _run("umount", str(self._mount_point))
+        self._boot()
+        self.mount()
+
+    def fill(self) -> None:
+        """Leave no room. What the broker has already reserved it may still write."""
+        with (self._mount_point / "ballast").open("wb") as file:
+            free_bytes = os.statvfs(self._mount_point).f_bavail * os.statvfs(self._mount_point).f_frsize
+            chunk = bytes(_SPARE_BYTES)
+            try:
+                os.posix_fallocate(file.fileno(), 0, max(free_bytes - 16 * _SPARE_BYTES, 1))
+                file.seek(0, os.SEEK_END)
+                while True:
+                    file.write(chunk)
+                    file.flush()
+            except OSError:
+                return
+
+    def free(self) -> None:
+        (self._mount_point / "ballast").unlink(missing_ok=True)
+
+    def destroy(self) -> None:
+        subprocess.run(["umount", "-l", str(self._mount_point)], capture_output=True, check=False)
+        self._image.unlink(missing_ok=True)
+
+    def _boot(self) -> None:
+        self._boot_id.write_text(f"{uuid.uuid4()}\n", encoding="ascii")
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise OSError(f"{' '.join(command)}: {done.stderr.strip()}")

@@ -1,0 +1,328 @@
+"""The faults: what is done to which broker, for how long, and how it is undone. Each ends with the cluster whole again.
+
+The names are those of the runner's `--faults`. A fault that needs what this machine lacks is not offered.
+"""
+
+import asyncio
+import errno
+import signal
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from .cluster import BROKERS, DISK_NEED, NETWORK_NEED, SHIM_NEED, FaultBroker, FaultCluster
+from .history import Partition
+from .network import NamespaceNetwork
+
+HOLD_S: Final = (0.5, 6.0)  # shorter and longer than a broker's session of 3 s
+STOP_S: Final = 45.0  # of a controlled shutdown: controlled.shutdown.timeout.ms is 30 s
+TORN_CHANCE: Final = 0.02
+SLOW_US: Final = 20_000
+CLOCK_JUMP_MS: Final = 3_600_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roles:
+    """Who is what, as the cluster says. -1: nobody."""
+
+    controller: int
+    leaders: dict[Partition, int]
+
+    def led_by(self, node_id: int) -> tuple[Partition, ...]:
+        return tuple(partition for partition, leader in self.leaders.items() if leader == node_id)
+
+
+class Injector:
+    """What faults work with: the cluster, the dice, who plays which role; and what was hit, for the history."""
+
+    def __init__(
+        self, cluster: FaultCluster, rng: Random, roles: Roles, until_whole: Callable[[], Awaitable[object]]
+    ) -> None:
+        self.cluster = cluster
+        self.until_whole = until_whole  # every ISR is full
+        self.rng = rng
+        self.roles = roles
+        self.targets: list[int] = []
+
+    @property
+    def network(self) -> NamespaceNetwork:
+        assert self.cluster.network is not None
+        return self.cluster.network
+
+    def affected(self) -> tuple[Partition, ...]:
+        return tuple(partition for target in self.targets for partition in self.roles.led_by(target))
+
+    def broker(self, node_id: int) -> FaultBroker:
+        self.targets.append(node_id)
+        return self.cluster.brokers[node_id]
+
+    def leader(self) -> FaultBroker:
+        """One that leads something; of several, any."""
+        leading = sorted({leader for leader in self.roles.leaders.values() if leader >= 0})
+        return self.broker(self.rng.choice(leading or range(BROKERS)))
+
+    def follower(self) -> FaultBroker:
+        """The one that leads least."""
+        return self.broker(min(range(BROKERS), key=lambda node_id: len(self.roles.led_by(node_id))))
+
+    def controller(self) -> FaultBroker:
+        return self.broker(self.roles.controller if self.roles.controller >= 0 else self.rng.randrange(BROKERS))
+
+    def anyone(self) -> FaultBroker:
+        return self.broker(self.rng.randrange(BROKERS))
+
+    def others(self, broker: FaultBroker) -> list[int]:
+        return [node_id for node_id in range(BROKERS) if node_id != broker.node_id]
+
+    async def hold(self, shortest_s: float = HOLD_S[0], longest_s: float = HOLD_S[1]) -> None:
+        """How long a fault lasts."""
+        await asyncio.sleep(self.rng.uniform(shortest_s, longest_s))
+
+
+Fault = Callable[[Injector], Awaitable[None]]
+
+
+# --- processes -------------------------------------------------------------------------------------------------------
+
+
+async def _kill(injector: Injector, broker: FaultBroker) -> None:
+    broker.kill()
+    await injector.hold(0.0, 5.0)
+    broker.start()
+
+
+async def kill_leader(injector: Injector) -> None:
+    await _kill(injector, injector.leader())
+
+
+async def kill_follower(injector: Injector) -> None:
+    await _kill(injector, injector.follower())
+
+
+async def kill_controller(injector: Injector) -> None:
+    await _kill(injector, injector.controller())
+
+
+async def kill_all(injector: Injector) -> None:
+    injector.targets.extend(range(BROKERS))
+    injector.cluster.kill_all()
+    injector.cluster.start()
+
+
+async def kill_two(injector: Injector) -> None:
+    """One after the other, so that the last one standing matters."""
+    first = injector.anyone()
+    second = injector.broker(injector.rng.choice(injector.others(first)))
+    first.kill()
+    await injector.hold(0.0, 4.0)
+    second.kill()
+    await injector.hold(0.0, 3.0)
+    for broker in injector.rng.sample([first, second], 2):
+        broker.start()
+        await injector.hold(0.0, 1.0)
+
+
+async def _bounce(broker: FaultBroker) -> None:
+    broker.signal(signal.SIGTERM)
+    await asyncio.to_thread(broker.wait, STOP_S)
+    broker.start()
+
+
+async def bounce(injector: Injector) -> None:
+    """A planned restart of a leader."""
+    await _bounce(injector.leader())
+
+
+async def bounce_controller(injector: Injector) -> None:
+    await _bounce(injector.controller())
+
+
+async def rolling(injector: Injector) -> None:
+    """A planned restart of all, each when the one before is back."""
+    for broker in list(injector.cluster.brokers):
+        injector.targets.append(broker.node_id)
+        await _bounce(broker)
+        await injector.until_whole()
+
+
+async def _pause(injector: Injector, broker: FaultBroker) -> None:
+    broker.freeze()
+    try:
+        await injector.hold()
+    finally:
+        broker.thaw()
+
+
+async def pause_leader(injector: Injector) -> None:
+    await _pause(injector, injector.leader())
+
+
+async def pause_follower(injector: Injector) -> None:
+    await _pause(injector, injector.follower())
+
+
+async def pause_controller(injector: Injector) -> None:
+    await _pause(injector, injector.controller())
+
+
+# --- the network -----------------------------------------------------------------------------------------------------
+
+
+async def _until_mended(injector: Injector, longest_s: float = 8.0) -> None:
+    try:
+        await injector.hold(1.0, longest_s)
+    finally:
+        injector.network.mend()
+
+
+async def isolate_leader(injector: Injector) -> None:
+    """From everybody, clients included."""
+    broker = injector.leader()
+    injector.network.part([broker.node_id], [*injector.others(broker), -1])
+    await _until_mended(injector)
+
+
+async def isolate_controller(injector: Injector) -> None:
+    broker = injector.controller()
+    injector.network.part([broker.node_id], [*injector.others(broker), -1])
+    await _until_mended(injector)
+
+
+async def isolate_inside(injector: Injector) -> None:
+    """A leader from the other brokers, while clients still reach it: it must not acknowledge."""
+    broker = injector.leader()
+    injector.network.part([broker.node_id], injector.others(broker))
+    await _until_mended(injector)
+
+
+async def one_way_deaf(injector: Injector) -> None:
+    """It hears no other broker; they hear it."""
+    broker = injector.leader()
+    for other in injector.others(broker):
+        injector.network.cut(other, broker.node_id)
+    await _until_mended(injector)
+
+
+async def one_way_mute(injector: Injector) -> None:
+    """No other broker hears it; it hears them."""
+    broker = injector.leader()
+    for other in injector.others(broker):
+        injector.network.cut(broker.node_id, other)
+    await _until_mended(injector)
+
+
+async def split(injector: Injector) -> None:
+    """Two brokers lose each other; both still have the third."""
+    first = injector.leader()
+    second = injector.rng.choice(injector.others(first))
+    injector.network.part([first.node_id], [second])
+    await _until_mended(injector)
+
+
+# --- disks -----------------------------------------------------------------------------------------------------------
+
+
+async def lost_power(injector: Injector) -> None:
+    """One broker's machine: within the promise of acks=all with min.insync.replicas=2."""
+    broker = injector.anyone()
+    assert broker.disk is not None
+    broker.disk.cut_power()
+    broker.kill()
+    await asyncio.to_thread(broker.disk.restore_power)
+    await injector.hold(0.0, 4.0)
+    broker.start()
+
+
+async def disk_full(injector: Injector) -> None:
+    """No room on a leader's disk, and room again; the broker must come back by itself or with a restart."""
+    broker = injector.leader()
+    assert broker.disk is not None
+    await asyncio.to_thread(broker.disk.fill)
+    try:
+        await injector.hold(2.0, 6.0)
+    finally:
+        broker.disk.free()
+    await _restarted_if_ended(broker)
+
+
+async def _orders(injector: Injector, **orders: float) -> FaultBroker:
+    broker = injector.leader()
+    assert broker.shim is not None
+    broker.shim.order(**orders)
+    try:
+        await injector.hold(1.0, 8.0)
+    finally:
+        broker.shim.order()
+    return broker
+
+
+async def write_errors(injector: Injector) -> None:
+    """EIO. The broker may stop; what its memory says is not what its disk says, so it starts again from the disk."""
+    broker = await _orders(injector, write_errno=errno.EIO)
+    broker.kill()
+    broker.start()
+
+
+async def sync_errors(injector: Injector) -> None:
+    broker = await _orders(injector, sync_errno=errno.EIO)
+    broker.kill()
+    broker.start()
+
+
+async def log_write_errors(injector: Injector) -> None:
+    """EIO for the partitions alone: the broker lives on, and must not go on serving what it cannot write."""
+    broker = await _orders(injector, write_errno=errno.EIO, logs_only=1)
+    broker.kill()
+    broker.start()
+
+
+async def log_sync_errors(injector: Injector) -> None:
+    broker = await _orders(injector, sync_errno=errno.EIO, logs_only=1)
+    broker.kill()
+    broker.start()
+
+
+async def torn_write(injector: Injector) -> None:
+    """Dies in the middle of a write."""
+    broker = await _orders(injector, torn_kill=TORN_CHANCE)
+    broker.kill()
+    broker.start()
+
+
+async def slow_disk(injector: Injector) -> None:
+    await _orders(injector, delay_us=SLOW_US)
+
+
+async def clock_jump(injector: Injector) -> None:
+    """The wall clock of one broker jumps an hour, and back again."""
+    await _orders(injector, clock_ms=injector.rng.choice([-CLOCK_JUMP_MS, CLOCK_JUMP_MS]))
+
+
+async def _restarted_if_ended(broker: FaultBroker) -> None:
+    if not broker.is_running:
+        broker.start()
+
+
+FAULTS: Final[dict[str, tuple[Fault, str | None]]] = {
+    fault.__name__: (fault, need)
+    for need, faults in {
+        None: (
+            kill_leader,
+            kill_follower,
+            kill_controller,
+            kill_two,
+            kill_all,
+            bounce,
+            bounce_controller,
+            rolling,
+            pause_leader,
+            pause_follower,
+            pause_controller,
+        ),
+        NETWORK_NEED: (isolate_leader, isolate_controller, isolate_inside, one_way_deaf, one_way_mute, split),
+        DISK_NEED: (lost_power, disk_full),
+        SHIM_NEED: (write_errors, sync_errors, log_write_errors, log_sync_errors, torn_write, slow_disk, clock_jump),
+    }.items()
+    for fault in faults
+}

@@ -1,0 +1,376 @@
+"""The clients of a campaign, which write down all that they see: producers, consumers, a group, and an admin."""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Coroutine, Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import Any, Final
+
+from barnabas.log.topic_partition import TopicPartition
+from barnabas.net.client.admin import Admin
+from barnabas.net.client.consumer import Consumer
+from barnabas.net.client.errors import BarnabasError
+from barnabas.net.client.handles import Handle
+from barnabas.net.client.producer import Producer
+from barnabas.net.client.records import ConsumerRecord
+
+from .history import Commit, CommittedRead, EndOffset, History, Outcome, Partition, Poll, Send, Stuck
+
+TOPIC: Final = "campaign"
+PARTITIONS: Final = 6
+GROUP: Final = "readers"
+PACE_S: Final = 0.02  # one record for each partition and producer
+COMMIT_EVERY_S: Final = 0.4
+ENDS_EVERY_S: Final = 0.2
+TOPICS_EVERY_S: Final = 1.0
+LIFE_S: Final = (8.0, 25.0)  # of a member of the group, before another takes its place
+POLL_MS: Final = 200
+DRAIN_S: Final = 60.0
+MAX_SILENCE_S: Final = 60.0  # a client that hears nothing for longer than this, though the cluster is well, hangs
+# The errors by which a producer says for certain that nothing was written come before anything is sent.
+NEVER_SENT: Final = ("BufferExhaustedError", "RecordTooLargeError", "UnknownTopicOrPartitionError")
+
+
+class Workload:
+    """Runs between `start` and `finish`. Every client is a task; one that dies of a bug is seen at once by `failure`."""
+
+    def __init__(self, bootstrap: str, history: History, rng: Random) -> None:
+        self.bootstrap = bootstrap
+        self.history = history
+        self.topics_made = 0
+        self.slowest_topic_call_s = 0.0
+        self.topic_errors: dict[str, int] = defaultdict(int)
+        self.commit_errors: dict[str, int] = defaultdict(int)
+        self.poll_errors: dict[str, int] = defaultdict(int)
+        self.acked_s: dict[Partition, float] = {}
+        self.acked: dict[Partition, int] = defaultdict(int)
+        self._rng = rng
+        self._producing: list[asyncio.Task[None]] = []
+        self._watching: list[asyncio.Task[None]] = []
+        self._members: list[asyncio.Task[None]] = []
+        self._no_more_records = asyncio.Event()
+        self._no_more_churn = asyncio.Event()
+        self._over = asyncio.Event()
+        self._committed: dict[Partition, int] = defaultdict(lambda: -1)
+        self._counter = 0
+
+    def start(self) -> None:
+        self._producing = [
+            self._task(self._produce("all-0", acks=-1)),
+            self._task(self._produce("all-1", acks=-1)),
+            self._task(self._produce("one-0", acks=1)),
+        ]
+        self._watching = [
+            self._task(self._watch_ends()),
+            self._task(self._make_topics()),
+            self._task(self._consume("reader-0", lives=False)),
+            self._task(self._consume("reader-1", lives=True)),
+        ]
+        self._members = [self._task(self._members_of_slot(slot)) for slot in range(3)]
+
+    def failure(self) -> BaseException | None:
+        """The bug, ours or the SDK's, by which a client died."""
+        for task in (*self._producing, *self._watching, *self._members):
+            if task.done() and not task.cancelled() and task.exception() is not None:
+                return task.exception()
+        return None
+
+    async def stop_producing(self) -> None:
+        """No record after this; every one that was sent has an outcome, or the producer hangs."""
+        self._no_more_records.set()
+        await self._in_time(self._producing, "producers flush")
+
+    async def drain(self, ends: dict[Partition, int]) -> None:
+        """The group has committed everything, and everybody stops."""
+        self._no_more_churn.set()
+        deadline_s = time.monotonic() + DRAIN_S
+        while (behind := self._behind(ends)) and time.monotonic() < deadline_s and self.failure() is None:
+            await _first(self._over, 0.1)
+        if behind:
+            self._stuck(f"the group did not read on for {DRAIN_S:g} s: committed, end = {behind}")
+        self._over.set()
+        await self._in_time([*self._watching, *self._members], "consumers stop")
+
+    def _behind(self, ends: dict[Partition, int]) -> dict[Partition, tuple[int, int]]:
+        return {
+            partition: (self._committed[partition], end)
+            for partition, end in ends.items()
+            if end and self._committed[partition] < end
+        }
+
+    async def cancel(self) -> None:
+        tasks = [*self._producing, *self._watching, *self._members]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _in_time(self, tasks: list[asyncio.Task[None]], what: str) -> None:
+        _, pending = await asyncio.wait(tasks, timeout=MAX_SILENCE_S)
+        for task in pending:
+            self._stuck(f"{what}: {task.get_name()} has not ended after {MAX_SILENCE_S:g} s")
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+
+    def _task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return asyncio.create_task(work, name=str(work))
+
+    def _stuck(self, what: str) -> None:
+        self.history.add(Stuck(what=what, at_s=time.monotonic()))
+
+    # --- producers ---------------------------------------------------------------------------------------------------
+
+    async def _produce(self, name: str, *, acks: int) -> None:
+        queues: list[asyncio.Queue[tuple[str, int, float, Handle] | None]] = [
+            asyncio.Queue() for _ in range(PARTITIONS)
+        ]
+        collectors = [
+            asyncio.create_task(self._collect(name, acks, number, queue)) for number, queue in enumerate(queues)
+        ]
+        async with Producer(
+            self.bootstrap, acks="all" if acks == -1 else acks, client_id=name, on_error=lambda *_: None
+        ) as producer:
+            sequence = 0
+            while not self._no_more_records.is_set():
+                for number, queue in enumerate(queues):
+                    value = f"{name}:{number}:{sequence}"
+                    began_s = time.monotonic()
+                    handle = await producer.send(TOPIC, value.encode(), partition=number)
+                    queue.put_nowait((value, sequence, began_s, handle))
+                sequence += 1
+                await _first(self._no_more_records, PACE_S)
+            await producer.flush()
+            for queue in queues:
+                queue.put_nowait(None)
+            await asyncio.gather(*collectors)
+
+    async def _collect(
+        self, name: str, acks: int, number: int, queue: "asyncio.Queue[tuple[str, int, float, Handle] | None]"
+    ) -> None:
+        partition = (TOPIC, number)
+        while (item := await queue.get()) is not None:
+            value, sequence, began_s, handle = item
+            outcome: Outcome = "ok"
+            offset, error = -1, ""
+            try:
+                offset = (await handle).offset
+            except BarnabasError as problem:
+                error = f"{type(problem).__name__}: {problem.message}"
+                outcome = "fail" if type(problem).__name__ in NEVER_SENT else "info"
+            ended_s = time.monotonic()
+            if outcome == "ok" and acks == -1:
+                self.acked_s[partition] = ended_s
+                self.acked[partition] += 1
+            self.history.add(
+                Send(
+                    process=name,
+                    partition=partition,
+                    value=value,
+                    sequence=sequence,
+                    acks=acks,
+                    began_s=began_s,
+                    ended_s=ended_s,
+                    outcome=outcome,
+                    offset=offset,
+                    error=error,
+                )
+            )
+
+    # --- consumers ---------------------------------------------------------------------------------------------------
+
+    async def _consume(self, slot: str, *, lives: bool) -> None:
+        """Reads all partitions from the start; with `lives`, a new one takes its place after a while."""
+        number = 0
+        while not self._over.is_set():
+            ends_s = time.monotonic() + self._rng.uniform(*LIFE_S) if lives else float("inf")
+            name = f"{slot}.{number}"
+            number += 1
+            with self._counting(self.poll_errors):
+                await self._read_as(name, ends_s)
+
+    async def _read_as(self, name: str, ends_s: float) -> None:
+        async with Consumer(bootstrap=self.bootstrap, auto_offset_reset="earliest", client_id=name) as consumer:
+            consumer.assign([(TOPIC, partition) for partition in range(PARTITIONS)])
+            while not self._over.is_set() and time.monotonic() < ends_s:
+                await self._poll(consumer, name, "", defaultdict(int))
+
+    @contextmanager
+    def _counting(self, errors: dict[str, int]) -> Iterator[None]:
+        """What the SDK may raise while the cluster is ill, such as that nobody answers."""
+        try:
+            yield
+        except BarnabasError as error:
+            errors[type(error).__name__] += 1
+
+    async def _poll(self, consumer: Consumer, name: str, group: str, sessions: dict[TopicPartition, int]) -> None:
+        found: dict[TopicPartition, list[ConsumerRecord]] = {}
+        with self._counting(self.poll_errors):
+            found = await consumer.poll(timeout_ms=POLL_MS)
+        at_s = time.monotonic()
+        for place, records in found.items():
+            self.history.add(
+                Poll(
+                    process=name,
+                    group=group,
+                    session=sessions[place],
+                    partition=(place.topic, place.partition),
+                    at_s=at_s,
+                    records=tuple((record.offset, (record.value or b"").decode()) for record in records),
+                )
+            )
+
+    # --- the group ---------------------------------------------------------------------------------------------------
+
+    async def _members_of_slot(self, slot: int) -> None:
+        number = 0
+        while not self._over.is_set():
+            life_s = self._rng.uniform(*LIFE_S) if slot else float("inf")  # slot 0 stays, and must be served for ever
+            with self._counting(self.poll_errors):
+                await self._member(f"member-{slot}.{number}", life_s)
+            number += 1
+
+    async def _member(self, name: str, life_s: float) -> None:
+        """Commits by hand, and looks at what was committed before each commit: a loss would be written over."""
+        sessions: dict[TopicPartition, int] = defaultdict(int)
+
+        def assigned(partitions: list[TopicPartition]) -> None:
+            for partition in partitions:
+                sessions[partition] += 1
+
+        ends_s = time.monotonic() + life_s
+        async with Consumer(
+            TOPIC,
+            bootstrap=self.bootstrap,
+            group=GROUP,
+            auto_commit=False,
+            auto_offset_reset="earliest",
+            session_timeout_ms=6_000,
+            on_assigned=assigned,
+            client_id=name,
+        ) as consumer:
+            committed_s = time.monotonic()
+            while not self._over.is_set():
+                await self._poll(consumer, name, GROUP, sessions)
+                if time.monotonic() - committed_s > COMMIT_EVERY_S:
+                    await self._commit(consumer, name)
+                    committed_s = time.monotonic()
+                if time.monotonic() > ends_s and not self._no_more_churn.is_set():
+                    return
+
+    async def _commit(self, consumer: Consumer, name: str) -> None:
+        began_s = time.monotonic()
+        try:
+            found = await consumer.committed()
+        except BarnabasError as error:
+            self.commit_errors[f"read {type(error).__name__}"] += 1
+            return
+        ended_s = time.monotonic()
+        offsets: dict[TopicPartition, int] = {}
+        for place in consumer.assignment:
+            partition = (place.topic, place.partition)
+            committed = found.get(place, -1)
+            self._committed[partition] = max(self._committed[partition], committed)
+            self.history.add(
+                CommittedRead(
+                    process=name,
+                    group=GROUP,
+                    partition=partition,
+                    offset=committed,
+                    began_s=began_s,
+                    ended_s=ended_s,
+                )
+            )
+            position = await _position(consumer, place)
+            if position > committed:
+                offsets[place] = position
+        if offsets:
+            await self._commit_offsets(consumer, name, offsets)
+
+    async def _commit_offsets(self, consumer: Consumer, name: str, offsets: dict[TopicPartition, int]) -> None:
+        began_s = time.monotonic()
+        outcome: Outcome = "ok"
+        try:
+            await consumer.commit(offsets)
+        except BarnabasError as error:
+            self.commit_errors[type(error).__name__] += 1
+            outcome = "info"
+        ended_s = time.monotonic()
+        for place, offset in offsets.items():
+            self.history.add(
+                Commit(
+                    process=name,
+                    group=GROUP,
+                    partition=(place.topic, place.partition),
+                    offset=offset,
+                    began_s=began_s,
+                    ended_s=ended_s,
+                    outcome=outcome,
+                )
+            )
+
+    # --- the admin ---------------------------------------------------------------------------------------------------
+
+    async def _watch_ends(self) -> None:
+        async with self._admin("ends") as admin:
+            while not self._over.is_set():
+                began_s = time.monotonic()
+                try:
+                    ends = await admin.list_offsets(TOPIC)
+                except BarnabasError:
+                    ends = {}
+                ended_s = time.monotonic()
+                for place, item in ends.items():
+                    self.history.add(
+                        EndOffset(
+                            process="ends",
+                            partition=(place.topic, place.partition),
+                            offset=item.offset,
+                            began_s=began_s,
+                            ended_s=ended_s,
+                        )
+                    )
+                await _first(self._over, ENDS_EVERY_S)
+
+    async def _make_topics(self) -> None:
+        """Topics come and go while everything else happens."""
+        async with self._admin("topics") as admin:
+            while not self._over.is_set():
+                self._counter += 1
+                name = f"passing-{self._counter}"
+                if await self._try(admin.create_topic(name, partitions=2)):
+                    self.topics_made += 1
+                    await self._try(admin.delete_topic(name))
+                await _first(self._over, TOPICS_EVERY_S)
+
+    async def _try(self, call: Awaitable[object]) -> bool:
+        began_s = time.monotonic()
+        try:
+            with self._counting(self.topic_errors):
+                await call
+                return True
+            return False
+        finally:
+            self.slowest_topic_call_s = max(self.slowest_topic_call_s, time.monotonic() - began_s)
+
+    def _admin(self, name: str) -> Admin:
+        return Admin(self.bootstrap, client_id=name)
+
+
+async def _position(consumer: Consumer, place: TopicPartition) -> int:
+    """Where the next record is; -1 where that is not known yet, or the partition has just gone to another member."""
+    try:
+        async with asyncio.timeout(0.2):
+            offset: int = await consumer.position(place)
+            return offset
+    except (BarnabasError, TimeoutError):
+        return -1
+
+
+async def _first(event: asyncio.Event, pause_s: float) -> None:
+    """The pace of a client: until the event, at most this long."""
+    try:
+        async with asyncio.timeout(pause_s):
+            await event.wait()
+    except TimeoutError:
+        pass

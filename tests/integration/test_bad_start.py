@@ -1,0 +1,189 @@
+"""A broker or a command that is started wrongly: one line that names cause and cure, and the right exit code."""
+
+import asyncio
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+from integration.cluster import Cluster, Node, active_brokers, clean_environment, until, write_properties
+from integration.load import send
+
+START_TIMEOUT_S = 60
+Maker = Callable[..., Cluster]
+
+
+def barnabas(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "barnabas", *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=START_TIMEOUT_S,
+        env=clean_environment(),
+        check=False,
+    )
+
+
+def fails_to_start(config: Path, *words: str) -> str:
+    """Start a broker that cannot start; returns the one line of its complaint."""
+    done = barnabas("broker", "start", "--config", config, *words)
+    assert done.returncode == 1, done.stderr
+    complaints = [line for line in done.stderr.splitlines() if line.startswith("barnabas: ")]
+    assert len(complaints) == 1, done.stderr
+    assert "Traceback" not in done.stderr and "CRITICAL" not in done.stderr, done.stderr
+    return complaints[0]
+
+
+def config_with(folder: Path, **changes: str) -> Path:
+    """A configuration on free ports, with changes."""
+    folder.mkdir(exist_ok=True)
+    values = {"node.id": "0", "listeners": "127.0.0.1:0", "admin.listener": "none", "log.dirs": str(folder / "data")}
+    values["controller.quorum.voters"] = f"0@127.0.0.1:{free_port()}"
+    write_properties(folder / "test.properties", {**values, **{k.replace("_", "."): v for k, v in changes.items()}})
+    return folder / "test.properties"
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        return int(held.getsockname()[1])
+
+
+# --- flags and configuration ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["topic", "create", "x", "--partitons", "3"], "--partitons"),
+        (["topic", "create", "x", "-p", "many"], "-p"),
+        (["topics", "list"], "topics"),
+        (["topic", "consume", "x", "-o", "yesterday"], "start, end, an offset or @timestamp"),
+        (["cluster", "health", "--bootstrap", "host:port"], "HOST:PORT"),
+        (["broker", "start", "--override", "no-equals"], "key=value"),
+    ],
+)
+def test_wrong_flags_are_a_fault_of_usage(words: list[str], told: str) -> None:
+    done = barnabas(*words)
+    assert done.returncode == 2, done.stderr
+    assert told in done.stderr and "Traceback" not in done.stderr
+    assert not done.stdout
+
+
+def test_an_unknown_key_names_the_nearest(tmp_path: Path) -> None:
+    told = fails_to_start(config_with(tmp_path, log_retention_minuts="5"))
+    assert "log.retention.minuts" in told and "log.retention.minutes" in told
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "allowed"),
+    [
+        ("num.partitions", "three", "whole number"),
+        ("num.partitions", "0", "1"),
+        ("compression.type", "rar", "zstd"),
+        ("auto.create.topics.enable", "maybe", "true"),
+        ("controller.quorum.voters", "localhost", "id@host:port"),
+    ],
+)
+def test_a_wrong_value_names_key_value_and_what_is_allowed(tmp_path: Path, key: str, value: str, allowed: str) -> None:
+    told = fails_to_start(config_with(tmp_path), "--override", f"{key}={value}")
+    assert f"{key}={value}" in told and allowed in told
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    assert str(tmp_path / "nowhere") in fails_to_start(tmp_path / "nowhere")
+
+
+# --- ports ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("which", ["client", "quorum", "admin"])
+def test_a_port_in_use_is_named_with_its_key(tmp_path: Path, which: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        changes, key = {
+            "client": ({"listeners": f"127.0.0.1:{port}"}, "listeners"),
+            "quorum": ({"controller.quorum.voters": f"0@127.0.0.1:{port}"}, "controller.quorum.voters"),
+            "admin": ({"admin.listener": f"127.0.0.1:{port}"}, "admin.listener"),
+        }[which]
+        told = fails_to_start(config_with(tmp_path, **changes))
+    assert str(port) in told and key in told and "in use" in told
+
+
+# --- data folders -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_folder_of_a_running_broker_is_locked(new_cluster: Maker, tmp_path: Path) -> None:
+    cluster = await new_cluster(1).ready()
+    data = str(cluster.nodes[0].data)
+    told = await asyncio.to_thread(fails_to_start, config_with(tmp_path / "second", log_dirs=data))
+    assert data in told and "locked" in told and "log.dirs" in told
+    # A moment's peace is no proof; that it still takes a record is.
+    assert await send(cluster.bootstrap, "orders", [b"still here"]) == [0]
+
+
+async def test_a_folder_of_another_node_is_refused(new_cluster: Maker, tmp_path: Path) -> None:
+    cluster = await new_cluster(1).ready()
+    cluster.kill(0)
+    data = str(cluster.nodes[0].data)
+    told = await asyncio.to_thread(
+        fails_to_start,
+        config_with(
+            tmp_path / "second", log_dirs=data, node_id="1", controller_quorum_voters=f"1@127.0.0.1:{free_port()}"
+        ),
+    )
+    assert data in told and "belongs to node 0" in told and "node.id" in told
+    cluster.start(0)
+    await cluster.ready()
+
+
+async def test_a_folder_of_another_cluster_is_refused(new_cluster: Maker) -> None:
+    """Both ways: an observer with a foreign folder, and a voter whose peers are of another cluster."""
+    ours, theirs = new_cluster(2, name="ours", voters=1), new_cluster(2, name="theirs", voters=1)
+    await ours.ready()
+    await theirs.ready()
+    assert await send(theirs.bootstrap, "orders", [b"theirs"]) == [0]
+    stray = ours.nodes[1]
+    ours.kill(1)
+    theirs.kill(1)
+    stray_log = stray.log_size()
+    config = stray.config.read_text(encoding="utf-8")
+    stray.config.write_text(config.replace(str(stray.data), str(theirs.nodes[1].data)), encoding="utf-8")
+    stray.launch()
+    code = await asyncio.to_thread(stray.process.wait, START_TIMEOUT_S)
+    lines = stray.log_since(stray_log)
+    assert code != 0
+    told = [line for line in lines if "cluster" in line and "log.dirs" in line]
+    assert len(told) == 1, "\n".join(lines)
+    theirs.start(1)
+    await theirs.ready()
+    assert await send(theirs.bootstrap, "orders", [b"more"]) == [1]
+
+
+async def test_a_voter_with_a_folder_of_another_cluster_takes_no_part(new_cluster: Maker) -> None:
+    """It must not vote: its journal has other entries under the same indexes and terms."""
+    ours, theirs = new_cluster(3, name="ours"), new_cluster(3, name="theirs")
+    await ours.ready()
+    await theirs.ready()
+    ours.kill(2)
+    theirs.kill(2)
+    stray = ours.nodes[2]
+    peers = ours.nodes[:2]
+    before = [node.log_size() for node in peers]
+    stray_log = stray.log_size()
+    config = stray.config.read_text(encoding="utf-8")
+    stray.config.write_text(config.replace(str(stray.data), str(theirs.nodes[2].data)), encoding="utf-8")
+    stray.launch()
+
+    def refusals(node: Node, since: int) -> list[str]:
+        return [line for line in node.log_since(since) if "belongs to cluster" in line]
+
+    for node, size in [(stray, stray_log), *zip(peers, before, strict=True)]:
+        told = await until(partial(refusals, node, size), f"broker {node.node_id} says what is wrong")
+        assert all("controller.quorum.voters" in line and "data folder" in line for line in told)
+        assert len(told) == len(set(told)) <= 2, "once for each peer"
+    assert await active_brokers(ours) == {0, 1}
+    assert "registered" not in "\n".join(stray.log_since(stray_log))
+    assert await send(ours.bootstrap, "orders", [b"ours"]) == [0]

@@ -1,0 +1,141 @@
+"""One broker of three runs out of disk: nothing is acknowledged falsely, reads and the others go on, and it comes back.
+
+The disk is a small tmpfs, so these tests need root (as CI has).
+"""
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from integration.cluster import Cluster, full_isr, partitions_of, until
+from integration.load import Load, read_all, send
+from integration.wire import produce
+from simulation.log_building import batch_of
+
+from barnabas.log.errors import ErrorCode
+from barnabas.log.topic_partition import TopicPartition
+
+Maker = Callable[..., Cluster]
+MIN_ISR_2 = {"min.insync.replicas": "2"}
+POOR = 2  # the broker whose disk is small
+CHUNK = b"x" * 100_000  # larger than what a page at a file's end still takes
+
+
+class SmallDisk:
+    def __init__(self, path: Path, mib: int) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mib}m", "tmpfs", path], check=True, capture_output=True)
+        self.path = path
+
+    @property
+    def _filler(self) -> Path:
+        return self.path / "somebody-else's-file"
+
+    def fill(self) -> None:
+        with self._filler.open("wb", buffering=0) as file:
+            size = 1 << 20
+            while size:
+                try:
+                    while file.write(bytes(size)) == size:
+                        pass
+                except OSError:
+                    pass
+                size //= 2
+
+    def free(self) -> None:
+        self._filler.unlink()
+
+
+@pytest.fixture
+def mounts(tmp_path: Path) -> Iterator[Callable[[Path, int], SmallDisk]]:
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small disk needs root")
+    made: list[SmallDisk] = []
+
+    def mount(path: Path, mib: int) -> SmallDisk:
+        try:
+            disk = SmallDisk(path, mib)
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"this machine cannot mount a tmpfs: {error.stderr.decode(errors='replace').strip()}")
+        made.append(disk)
+        return disk
+
+    yield mount
+    for disk in reversed(made):
+        subprocess.run(["umount", "-l", disk.path], check=False, capture_output=True)
+
+
+async def test_a_full_data_disk_refuses_writes_and_nothing_else(
+    mounts: Callable[[Path, int], SmallDisk], new_cluster: Maker, tmp_path: Path
+) -> None:
+    """The quorum's journal lies on another disk, so the broker stays: as leader it refuses, as follower it falls out."""
+    data = tmp_path / "cluster" / str(POOR) / "data"
+    disk = mounts(data, 16)
+    mounts(data / "__cluster_metadata", 64)
+    cluster = await new_cluster(3, replica_lag_time_max_ms="1500").ready()
+    poor = cluster.nodes[POOR]
+    process = poor.process
+    async with cluster.admin() as admin:
+        await admin.create_topic("led", assignment=[[POOR, 0, 1]], configs=MIN_ISR_2)
+        await admin.create_topic("followed", assignment=[[0, 1, POOR]], configs=MIN_ISR_2)
+        await send(cluster.bootstrap, "led", [b"%d" % number for number in range(10)])
+        await send(cluster.bootstrap, "followed", [b"%d" % number for number in range(10)])
+        disk.fill()
+        size = poor.log_size()
+        for _ in range(5):
+            told = await produce((poor.host, poor.port), "led", batch_of(CHUNK))
+            assert told.error == ErrorCode.KAFKA_STORAGE_ERROR
+            assert "the disk is full" in told.message and "free space" in told.message
+        assert await read_all(cluster.bootstrap, "led") == {
+            TopicPartition("led", 0): {number: b"%d" % number for number in range(10)}
+        }
+        # It cannot follow, so it leaves the ISR, and acks=all is acknowledged by the other two.
+        assert await send(cluster.bootstrap, "followed", [CHUNK] * 20, batch_size=150_000) == list(range(10, 30))
+        assert set((await partitions_of(admin, "followed"))[0].isr) == {0, 1}
+        complaints = [line for line in poor.log_since(size) if "No space left" in line]
+        assert 1 <= len(complaints) <= 6, "\n".join(complaints)  # once for each partition and kind, not for each try
+        disk.free()
+        await full_isr(admin, ["led", "followed"])
+        assert await send(cluster.bootstrap, "led", [b"again"]) == [10]
+    stored = await read_all(cluster.bootstrap, "led")
+    assert stored[TopicPartition("led", 0)][10] == b"again"
+    assert poor.process is process and poor.is_running, "it came back by itself"
+
+
+async def test_a_disk_that_fills_up_under_load_loses_nothing(
+    mounts: Callable[[Path, int], SmallDisk], new_cluster: Maker, tmp_path: Path
+) -> None:
+    """Here the quorum's journal lies on the full disk too. It must never be guessed at, so the broker may stop."""
+    disk = mounts(tmp_path / "cluster" / str(POOR) / "data", 16)
+    cluster = await new_cluster(3, replica_lag_time_max_ms="1500").ready()
+    poor = cluster.nodes[POOR]
+    async with cluster.admin() as admin:
+        await admin.create_topic("led", assignment=[[POOR, 0, 1]], configs=MIN_ISR_2)
+        await admin.create_topic("followed", assignment=[[0, 1, POOR]], configs=MIN_ISR_2)
+        async with (
+            Load(cluster.bootstrap, "led", partitions=1) as led,
+            Load(cluster.bootstrap, "followed", partitions=1) as followed,
+        ):
+            await until(lambda: led.count > 300 and followed.count > 300, "the load runs")
+            disk.fill()
+            size = poor.log_size()
+            before = followed.count
+
+            async def noticed() -> bool:
+                parts = [*await partitions_of(admin, "followed"), *await partitions_of(admin, "led")]
+                return all(POOR not in item.isr or item.leader == POOR for item in parts)
+
+            await until(noticed, "the poor broker is no in-sync follower")
+            await until(lambda: followed.count > before + 300, "the others serve")
+            disk.free()
+            if not poor.is_running:
+                assert any("No space left" in line for line in poor.log_since(size))
+                cluster.start(POOR)
+            count = led.count
+            await full_isr(admin, ["led", "followed"])
+            await until(lambda: led.count > count + 300, "writes to the partition that it led go on")
+        assert not followed.failed and not led.failed
+    led.check(await read_all(cluster.bootstrap, "led"))
+    followed.check(await read_all(cluster.bootstrap, "followed"))

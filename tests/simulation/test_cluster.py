@@ -1,0 +1,75 @@
+"""Whole clusters under seeded faults: every invariant after every event, progress and equal replicas at the end.
+
+A failure prints its seed; `scripts/simulate --seed N --trace` replays it. BARNABAS_SIMULATION_SECONDS (100) is how long
+new seeds are run; the first of them is today's, so that every day (and every machine) looks somewhere else.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .cluster_bugs import PLANTED
+from .history import Result, Scenario, run_history
+
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS = float(os.environ.get("BARNABAS_SIMULATION_SECONDS", "100"))
+FIRST_SEED = int(os.environ.get("BARNABAS_SIMULATION_FIRST_SEED", str(int(time.time()) * 100)))
+MOST_SEEDS_FOR_A_BUG = 40
+
+# Seeds that failed once, and why. Product: 4, 15, 28, 37 a change in a fetcher's back-off broke the publication of
+# metadata; 32, 39 a broker killed before it had told of a power loss forgot it; 10, 13, 60 a slot was hosted upon
+# metadata of a former process; 23 went differently in every process. Harness: 0, 5, 76, 150.
+REGRESSIONS = (0, 4, 5, 10, 13, 15, 23, 28, 32, 37, 39, 60, 76, 150)
+
+
+def passed(result: Result) -> Result:
+    replay = f"scripts/simulate --seed {result.seed} --trace"
+    assert not result.failure, f"seed {result.seed} failed, replay with: {replay}\n{result.failure}"
+    return result
+
+
+@pytest.mark.parametrize("seed", REGRESSIONS)
+def test_seeds_that_failed_once(seed: int) -> None:
+    passed(run_history(seed))
+
+
+@pytest.mark.timeout(SECONDS + 120)
+def test_fresh_seeds(report_line: Callable[[str], None]) -> None:
+    began, seed, events, virtual_s, acked = time.monotonic(), FIRST_SEED, 0, 0.0, 0
+    while time.monotonic() - began < SECONDS:
+        result = passed(run_history(seed))
+        seed, events, virtual_s = seed + 1, events + result.events, virtual_s + result.virtual_s
+        acked += result.counts["acked"]
+    wall_s = time.monotonic() - began
+    report_line(
+        f"whole-cluster simulation: seeds {FIRST_SEED}-{seed - 1} ({seed - FIRST_SEED}), {events} events, {acked} acks, "
+        f"{virtual_s:.0f} virtual s in {wall_s:.0f} s"
+    )
+    assert acked > seed - FIRST_SEED  # the faults must leave something to lose
+
+
+def test_the_same_seed_gives_the_same_trace_in_every_process() -> None:
+    """Set iteration, hash order, ids, real clocks: none of them may have a say."""
+    seeds = (5, 23)
+    told = []
+    for hash_seed in ("1", "2"):
+        code = f"from simulation.history import run_history; print([run_history(s).trace_hash for s in {seeds}])"
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT / "tests")}
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+        told.append(done.stdout.strip())
+    assert told[0] == told[1] == str([run_history(seed).trace_hash for seed in seeds])
+
+
+@pytest.mark.parametrize("name", sorted(PLANTED))
+def test_a_planted_bug_is_found(name: str) -> None:
+    bug = PLANTED[name]
+    with bug.plant():
+        for seed in range(MOST_SEEDS_FOR_A_BUG):
+            if run_history(seed, Scenario(kinds=bug.kinds, faults_s=bug.faults_s)).failure:
+                return
+    pytest.fail(f"{name} survived {MOST_SEEDS_FOR_A_BUG} seeds")

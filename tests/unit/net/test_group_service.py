@@ -1,0 +1,256 @@
+"""The shell round the group coordinators: hosting, loading, appending, and answers that wait for commits."""
+
+import asyncio
+import random
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from barnabas.consumer_groups.coordinator import GroupCoordinator
+from barnabas.consumer_groups.messages import OffsetToCommit
+from barnabas.kraft.group_slots import SlotState, slot_of
+from barnabas.kraft.image import (
+    BrokerImage,
+    Endpoint,
+    MetadataChanges,
+    MetadataImage,
+    PartitionImage,
+    SlotImage,
+    TopicImage,
+)
+from barnabas.kraft.metadata_node import MetadataPublication
+from barnabas.kraft.quorum import Leadership
+from barnabas.kraft.records import Record
+from barnabas.kraft.requests import AppendGroupRecords, ControllerRequest, RenewSlot
+from barnabas.log.errors import (
+    CoordinatorNotAvailableError,
+    GroupIdNotFoundError,
+    NetworkError,
+    NotCoordinatorError,
+)
+from barnabas.net.clock import SystemClock
+from barnabas.net.group_service import MAX_BYTES_PER_APPEND, GroupService, _parts
+from barnabas.net.metadata_service import MetadataService
+
+NODE = 1
+GROUP = "g"
+SLOT = slot_of(GROUP)
+BROKER = BrokerImage(
+    node_id=NODE,
+    broker_epoch=7,
+    incarnation="i",
+    endpoints=(Endpoint(listener="PLAINTEXT", host="h", port=1),),
+    fenced=False,
+)
+
+PARTITION = PartitionImage(replicas=(NODE,), isr=(NODE,), leader=NODE)
+
+
+class World:
+    """A group service of one broker; the committed state of the slot and the controller are the test's."""
+
+    def __init__(self) -> None:
+        self.committed = SlotState(slot=SLOT)
+        self.loads = 0
+        self.appends: list[AppendGroupRecords] = []
+        self.renewals: list[RenewSlot] = []
+        self.may_commit = asyncio.Event()
+        self.may_commit.set()
+        self.may_load = asyncio.Event()
+        self.may_load.set()
+        self.append_error: Exception | None = None
+        self.fatal: list[str] = []
+        self.slots = [SlotImage()] * 50
+        self.topics: dict[str, TopicImage] = {}
+        self.brokers = {NODE: BROKER}
+        self.metadata = MetadataService(cast(Any, self))
+        self.groups = GroupService(
+            node_id=NODE,
+            metadata=self.metadata,
+            controller=cast(Any, self),
+            clock=SystemClock(),
+            make_coordinator=self.coordinator,
+            fatal=self.fatal.append,
+        )
+
+    def coordinator(self, slot: int, coordinator_epoch: int, records: list[Record]) -> GroupCoordinator:
+        return GroupCoordinator(
+            slot=slot,
+            coordinator_epoch=coordinator_epoch,
+            records=records,
+            rng=random.Random(1),
+            topics=self.groups.topics,
+            now_ms=self.groups.now_ms(),
+        )
+
+    async def slot_snapshot(self, slot: int) -> tuple[int, list[Record]]:
+        self.loads += 1
+        records = list(self.committed.records()) if slot == SLOT else []
+        await self.may_load.wait()
+        return 0, cast(list[Record], records)
+
+    async def call(self, request: ControllerRequest, **_options: Any) -> object:
+        if isinstance(request, RenewSlot):
+            self.renewals.append(request)
+            return None
+        assert isinstance(request, AppendGroupRecords)
+        self.appends.append(request)
+        await self.may_commit.wait()
+        if self.append_error is not None:
+            raise self.append_error
+        for record in request.records():
+            self.committed.replay(record)
+        return None
+
+    def show(self, *, owner: int = NODE, epoch: int = 1, topics: tuple[str, ...] = ()) -> None:
+        self.slots[SLOT] = SlotImage(coordinator=owner, coordinator_epoch=epoch)
+        self.committed.moved(epoch)
+        for name in topics:
+            number = len(self.topics)
+            self.topics[name] = TopicImage(name=name, topic_id=f"{number:032x}", partitions=(PARTITION,))
+        self.metadata._published(
+            MetadataPublication(
+                image=MetadataImage(brokers=self.brokers, slots=tuple(self.slots), topics=dict(self.topics)),
+                changes=MetadataChanges(slots=frozenset({SLOT}), topics=frozenset(topics)),
+                group_records=(),
+                leader=Leadership(leader_id=0, term=1, is_self=False),
+                is_active_controller=False,
+            )
+        )
+
+    async def hosted(self) -> None:
+        self.groups.registered(BROKER.broker_epoch)
+        self.show(topics=("t",))
+        await self.loaded()
+
+    async def loaded(self) -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert self.groups.machines()
+
+    async def commit(self, offset: int) -> object:
+        to_commit = OffsetToCommit(topic="t", partition=0, offset=offset, leader_epoch=-1, metadata="")
+        return await self.groups.handle(
+            GROUP,
+            lambda machine: machine.commit_offsets(
+                group_id=GROUP, member_id="", member_epoch=-1, offsets=(to_commit,), now_ms=self.groups.now_ms()
+            ),
+        )
+
+    async def fetched(self) -> int:
+        found = await self.groups.handle(
+            GROUP, lambda machine: machine.fetch_offsets(group_id=GROUP, partitions=(("t", 0),))
+        )
+        return cast(Any, found)[0].offset  # type: ignore[no-any-return]
+
+
+async def test_a_slot_of_a_former_incarnation_is_not_hosted() -> None:
+    """After a start the metadata catches up: what is loaded before the own registration shows may be long outdated."""
+    world = World()
+    world.brokers = {NODE: replace(BROKER, broker_epoch=3)}
+    world.show()
+    world.groups.registered(BROKER.broker_epoch)
+    world.show(epoch=2)
+    await asyncio.sleep(0.01)
+    assert world.loads == 0
+    with pytest.raises(NotCoordinatorError):
+        await world.commit(1)
+    world.brokers = {NODE: BROKER}
+    world.show(epoch=3)
+    await world.loaded()
+    assert await world.commit(1)
+    world.brokers = {NODE: replace(BROKER, broker_epoch=9)}  # somebody else has registered as this broker
+    world.show(epoch=3)
+    with pytest.raises(NotCoordinatorError):
+        await world.commit(2)
+    await world.groups.close()
+
+
+async def test_nothing_is_answered_before_what_it_stands_on_is_committed() -> None:
+    world = World()
+    await world.hosted()
+    world.may_commit.clear()
+    first = asyncio.create_task(world.commit(5))
+    await asyncio.sleep(0.01)
+    read = asyncio.create_task(world.fetched())
+    unknown = "h" + "x" * 40
+    while slot_of(unknown) != SLOT:
+        unknown += "x"
+    refusal = asyncio.create_task(
+        world.groups.handle(
+            unknown, lambda machine: machine.delete_group(group_id=unknown, now_ms=world.groups.now_ms())
+        )
+    )
+    await asyncio.sleep(0.01)
+    assert not first.done() and not read.done() and not refusal.done()
+    world.may_commit.set()
+    await first
+    assert await read == 5
+    with pytest.raises(GroupIdNotFoundError):
+        await refusal
+    assert len(world.appends) == 1
+    await world.groups.close()
+
+
+async def test_an_append_of_unknown_outcome_drops_the_machine_until_a_newer_epoch() -> None:
+    world = World()
+    await world.hosted()
+    await world.commit(1)
+    world.append_error = NetworkError("cut off")
+    with pytest.raises(CoordinatorNotAvailableError):
+        await world.commit(2)
+    with pytest.raises(CoordinatorNotAvailableError):
+        await world.fetched()
+    await asyncio.sleep(0)
+    assert [item.coordinator_epoch for item in world.renewals] == [1]
+    world.append_error = None
+    world.show(epoch=2)
+    await world.loaded()
+    assert await world.fetched() == 1
+    await world.groups.close()
+
+
+async def test_work_that_ends_before_it_began_is_no_bug() -> None:
+    world = World()
+    world.groups.registered(BROKER.broker_epoch)
+    world.show()
+    await world.groups.close()
+    assert world.fatal == [] and world.loads == 0
+
+
+async def test_a_topic_that_changes_while_a_slot_loads_is_looked_at_again() -> None:
+    world = World()
+    world.groups.registered(BROKER.broker_epoch)
+    world.may_load.clear()
+    world.show()
+    await asyncio.sleep(0)
+    world.show(topics=("t",))
+    world.may_load.set()
+    await world.loaded()
+    assert world.loads == 2
+    await world.groups.close()
+
+
+async def test_a_slot_whose_work_ends_by_a_bug_stops_the_broker() -> None:
+    world = World()
+    await world.hosted()
+    world.append_error = ZeroDivisionError()
+    waiting = asyncio.create_task(world.commit(1))
+    await asyncio.sleep(0.01)
+    assert len(world.fatal) == 1
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    await world.groups.close()
+
+
+def test_appends_are_cut_by_bytes_too() -> None:
+    state = SlotState(slot=SLOT)
+    for number in range(3_000):
+        state.offsets.setdefault("g" * 200, {})[("t" * 249, number)] = (2**40, 2**20, "m" * 100, 2**41)
+    records = cast(list[Record], list(state.records()))
+    parts = _parts(records)
+    assert [record for part in parts for record in part] == records
+    sizes = [len(AppendGroupRecords.of(NODE, SLOT, 2**40, part).batch) for part in parts]
+    assert len(parts) > 1 and max(sizes) <= MAX_BYTES_PER_APPEND < 1024 * 1024
+    assert _parts([]) == []

@@ -1,0 +1,218 @@
+"""The logs' upkeep: configuration from the metadata, retention and checkpoints on time, and no end by one trouble."""
+
+import asyncio
+
+import pytest
+from simulation.disk import SimulatedDisk
+from simulation.log_building import append
+from unit.net.shell_world import Shell, image_of, simulated
+
+from barnabas.log.log_manager import LogManager
+from barnabas.log.partition_log import PartitionLog
+from barnabas.log.topic_partition import TopicPartition
+from barnabas.net.config import load
+from barnabas.net.log_service import LogService
+
+TP, OTHER = TopicPartition("t", 0), TopicPartition("u", 0)
+CHECKPOINT = "/data/replication-offset-checkpoint"
+HOUR_MS = 3_600_000
+SETTINGS = {
+    "node.id": "0",
+    "log.dirs": "/data",
+    "log.retention.check.interval.ms": "10000",
+    "replica.high.watermark.checkpoint.interval.ms": "4000",
+    "log.retention.ms": str(HOUR_MS),
+    "log.segment.delete.delay.ms": "1000",
+}
+
+
+class World:
+    def __init__(self, shell: Shell, disk: SimulatedDisk, settings: dict[str, str]) -> None:
+        self.shell = shell
+        self.disk = disk
+        self.config = load(None, SETTINGS | settings, {})
+        self.logs = LogManager(disk, ["/data"], node_id=0)
+        self.logs.load(now_ms=shell.clock.wall_ms())
+        self.fatal: list[str] = []
+        self.is_current = True
+        self.service = LogService(
+            logs=self.logs,
+            metadata=shell.metadata,
+            config=self.config,
+            clock=shell.clock,
+            fatal=self.fatal.append,
+            is_current=lambda: self.is_current,
+        )
+        shell.metadata.subscribe(self.service.published)
+
+    @classmethod
+    async def start(cls, disk: SimulatedDisk | None = None, **settings: str) -> "World":
+        return cls(await Shell.start(), disk or SimulatedDisk(), settings)
+
+    def run(self) -> None:
+        self.running = asyncio.create_task(self.service.run())
+
+    def topic_configs(self, *, offset: int = 11, **configs: dict[str, str]) -> None:
+        self.shell.source.publish(image_of(topic_configs=configs, offset=offset))
+
+    def old_log(self, topic_partition: TopicPartition = TP) -> PartitionLog:
+        """Three segments; all records are committed, and were made two hours ago."""
+        log = self.service.create_log(topic_partition, f"id-{topic_partition.topic}")
+        for number in range(3):
+            append(log, b"x", timestamp_ms=self.shell.clock.wall_ms() - 2 * HOUR_MS)
+            if number < 2:
+                log.roll(now_ms=self.shell.clock.wall_ms())
+        log.set_high_watermark(3)
+        return log
+
+
+# --- configuration and the cluster ------------------------------------------------------------------------------------
+
+
+@simulated
+async def test_a_log_has_its_topics_configuration_over_the_brokers() -> None:
+    world = await World.start(**{"log.segment.bytes": "2048"})
+    world.topic_configs(t={"retention.ms": "5"})
+    log, other = world.service.create_log(TP, "id-t"), world.service.create_log(OTHER, "id-u")
+    assert (log.config.retention_ms, log.config.segment_bytes) == (5, 2048)
+    assert (other.config.retention_ms, other.config.segment_bytes) == (HOUR_MS, 2048)
+    assert world.service.get(TP) is log
+
+
+@simulated
+async def test_a_change_reaches_the_logs_of_its_topic_and_its_removal_too() -> None:
+    world = await World.start()
+    log, other = world.service.create_log(TP, "id-t"), world.service.create_log(OTHER, "id-u")
+    world.topic_configs(t={"min.insync.replicas": "2"}, offset=11)
+    assert (log.config.min_insync_replicas, other.config.min_insync_replicas) == (2, 1)
+    world.topic_configs(offset=12)
+    assert log.config.min_insync_replicas == 1
+
+
+@simulated
+async def test_a_log_that_was_there_before_gets_its_topics_configuration_when_it_is_assigned() -> None:
+    disk = SimulatedDisk()
+    first = await World.start(disk)
+    first.service.create_log(TP, "id-t")
+    first.logs.close()
+    world = await World.start(disk)
+    world.shell.metadata.image = image_of(topic_configs={"t": {"retention.ms": "7"}})
+    assert world.service.create_log(TP, "id-t").config.retention_ms == 7
+
+
+@simulated
+async def test_a_value_that_we_do_not_know_leaves_the_defaults() -> None:
+    world = await World.start()
+    world.topic_configs(t={"retention.ms": "5", "invented.in.version.9": "x"})
+    assert world.service.create_log(TP, "id-t").config.retention_ms == HOUR_MS
+
+
+@simulated
+async def test_a_deleted_log_is_gone_and_its_files_follow() -> None:
+    world = await World.start()
+    world.service.create_log(TP, "id-t")
+    world.service.delete(TP)
+    assert world.service.get(TP) is None
+    world.run()
+    await asyncio.sleep(0.9)
+    assert any(name.endswith("-delete") for name in world.disk.list_dir("/data"))
+    await asyncio.sleep(2)
+    assert not any(name.endswith("-delete") for name in world.disk.list_dir("/data"))
+
+
+@simulated
+async def test_the_cluster_is_joined_once_and_another_one_is_fatal() -> None:
+    world = await World.start()
+    world.shell.source.publish(image_of(cluster_id=""))
+    assert world.logs.cluster_id is None and world.fatal == []
+    world.shell.source.publish(image_of(cluster_id="one"))
+    assert world.logs.cluster_id == "one"
+    world.shell.source.publish(image_of(cluster_id="two"))
+    assert world.logs.cluster_id == "one"
+    assert len(world.fatal) == 1 and "belongs to cluster one" in world.fatal[0]
+
+
+@simulated
+async def test_a_folder_that_cannot_note_its_cluster_is_fatal() -> None:
+    world = await World.start()
+    world.disk.fail_next("write", "*meta.properties")
+    world.shell.source.publish(image_of(cluster_id="one"))
+    assert len(world.fatal) == 1 and "cannot write" in world.fatal[0]
+
+
+# --- upkeep -----------------------------------------------------------------------------------------------------------
+
+
+@simulated
+async def test_old_segments_go_at_the_retention_interval_and_their_files_after_the_delay() -> None:
+    world = await World.start()
+    log = world.old_log()
+    world.run()
+    await asyncio.sleep(9.9)
+    assert log.log_start_offset == 0
+    await asyncio.sleep(1.2)
+    assert log.log_start_offset == 3
+    first_segment = "/data/t-0/00000000000000000000.log"
+    assert not world.disk.exists(first_segment)
+    await asyncio.sleep(3)
+    assert not [name for name in world.disk.list_dir("/data/t-0") if name.endswith(".deleted")]
+
+
+@simulated
+async def test_checkpoints_are_written_at_their_interval() -> None:
+    world = await World.start()
+    world.old_log()
+    world.run()
+    await asyncio.sleep(3.9)
+    assert not world.disk.exists(CHECKPOINT)
+    await asyncio.sleep(1.2)
+    assert b"t 0 3" in world.disk.read_bytes(CHECKPOINT)
+
+
+@simulated
+async def test_a_topic_that_wants_it_is_flushed_in_time() -> None:
+    world = await World.start()
+    world.topic_configs(t={"flush.ms": "500"})
+    log, lazy = world.service.create_log(TP, "id-t"), world.service.create_log(OTHER, "id-u")
+    for item in (log, lazy):
+        append(item, b"x", timestamp_ms=world.shell.clock.wall_ms())
+    world.run()
+    await asyncio.sleep(2.1)
+    assert (log.recovery_point, lazy.recovery_point) == (1, 0)
+
+
+@pytest.mark.parametrize("action", ["write", "remove"])
+@simulated
+async def test_a_disk_that_refuses_once_is_met_again_at_the_next_round(action: str) -> None:
+    world = await World.start()
+    log = world.old_log()
+    world.run()
+    world.disk.fail_next(action)
+    await asyncio.sleep(25)
+    assert not world.running.done() and world.fatal == []
+    assert log.log_start_offset == 3 and world.disk.exists(CHECKPOINT)
+    assert not [name for name in world.disk.list_dir("/data/t-0") if name.endswith(".deleted")]
+
+
+@simulated
+async def test_files_that_cannot_be_removed_hold_up_no_checkpoint() -> None:
+    world = await World.start(**{"replica.high.watermark.checkpoint.interval.ms": "20000"})
+    world.old_log()
+    world.run()
+    for _ in range(1_000):
+        world.disk.fail_next("remove", "*.deleted")
+    await asyncio.sleep(22)
+    assert world.disk.exists(CHECKPOINT)
+
+
+@simulated
+async def test_nothing_goes_before_the_metadata_is_current() -> None:
+    world = await World.start()
+    log = world.old_log()
+    world.is_current = False
+    world.run()
+    await asyncio.sleep(30)
+    assert log.log_start_offset == 0
+    world.is_current = True
+    await asyncio.sleep(1.1)
+    assert log.log_start_offset == 3

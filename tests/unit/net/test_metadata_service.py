@@ -1,0 +1,80 @@
+"""Whoever waits for an offset is woken by it, and subscribers hear of everything in order."""
+
+import asyncio
+
+import pytest
+from unit.net.shell_world import Shell, broker, image_of, now_ms, simulated, turns
+
+from barnabas.log.errors import RequestTimedOutError
+
+
+@simulated
+async def test_a_publication_is_visible_before_its_subscribers_hear_of_it_in_their_order() -> None:
+    shell = await Shell.start()
+    heard: list[tuple[str, int, int | None]] = []
+    for name in ("first", "second"):
+        shell.metadata.subscribe(
+            lambda publication, name=name: heard.append(
+                (name, shell.metadata.image.offset, shell.metadata.leadership.leader_id)
+            )
+        )
+    shell.source.publish(image_of(offset=11), leader=2, term=4)
+    assert heard == [("first", 11, 2), ("second", 11, 2)]
+    assert not shell.metadata.is_active_controller and shell.metadata.leadership.term == 4
+    shell.source.publish(image_of(offset=12), leader=0)
+    assert shell.metadata.is_active_controller
+
+
+@simulated
+async def test_waiters_wake_at_their_offset_after_the_subscribers() -> None:
+    shell = await Shell.start()
+    order: list[str] = []
+    shell.metadata.subscribe(lambda publication: order.append(f"published {publication.image.offset}"))
+
+    async def wait(offset: int) -> None:
+        await shell.metadata.wait_for_offset(offset, timeout_ms=1_000)
+        order.append(f"reached {offset}")
+
+    waiting = asyncio.gather(wait(13), wait(12), wait(0))
+    await turns()
+    shell.source.publish(image_of(offset=12))
+    await turns()
+    shell.source.publish(image_of(offset=15))
+    await waiting
+    assert order == ["reached 0", "published 12", "reached 12", "published 15", "reached 13"]
+
+
+@simulated
+async def test_a_wait_ends_with_its_time_and_leaves_nothing_behind() -> None:
+    shell = await Shell.start()
+    with pytest.raises(RequestTimedOutError, match="committed at metadata offset 20"):
+        await shell.metadata.wait_for_offset(20, timeout_ms=700)
+    assert now_ms() == 700
+    given_up = asyncio.create_task(shell.metadata.wait_for_offset(20, timeout_ms=700))
+    await turns()
+    given_up.cancel()
+    await turns()
+    # Long polls of a quiet cluster end so all day long, without any publication that could sweep them out.
+    assert not shell.metadata._waiters
+
+
+@simulated
+async def test_closing_ends_all_waits_and_the_source() -> None:
+    shell = await Shell.start()
+    waiting = asyncio.create_task(shell.metadata.wait_for_offset(20, timeout_ms=60_000))
+    await turns()
+    await shell.metadata.close()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert shell.source.is_closed and now_ms() == 0
+
+
+@simulated
+async def test_a_subscriber_that_comes_late_hears_of_the_next_publication_only() -> None:
+    shell = await Shell.start()
+    heard: list[int] = []
+    shell.source.publish(image_of(broker(1), offset=5))
+    shell.metadata.subscribe(lambda publication: heard.append(publication.image.offset))
+    assert heard == []
+    shell.source.publish(image_of(broker(1), offset=6))
+    assert heard == [6]

@@ -1,0 +1,58 @@
+"""What a produce request without acknowledgement does when it is refused."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from barnabas.log.errors import NotLeaderOrFollowerError
+from barnabas.log.topic_partition import TopicPartition
+from barnabas.net.handlers.produce import ProduceHandler
+from barnabas.net.handlers.services import Services
+from barnabas.net.protocol.requests import ProducePartition, ProduceRequest
+
+
+class Replication:
+    """Leads nothing but partition 0. It is its own manager."""
+
+    def __init__(self) -> None:
+        self.manager = self
+        self.appended: list[TopicPartition] = []
+
+    def partition(self, topic_partition: TopicPartition) -> TopicPartition:
+        if topic_partition.partition != 0:
+            raise NotLeaderOrFollowerError("the leader is broker 2")
+        return topic_partition
+
+    def append(self, partition: TopicPartition, records: Any, *, acks: int) -> tuple[Any, int]:
+        self.appended.append(partition)
+        return cast(Any, type("Info", (), {"first_offset": 0})), 1
+
+    def leader_hint(self, topic_partition: TopicPartition) -> tuple[int, int]:
+        return 2, 5
+
+
+class Context:
+    def __init__(self) -> None:
+        self.ended: list[str] = []
+
+    def no_reply(self) -> None:
+        self.ended.append("no reply")
+
+    def hang_up(self) -> None:
+        self.ended.append("hung up")
+
+
+@pytest.mark.parametrize(("partitions", "ended"), [((0,), "no reply"), ((1, 0), "hung up")])
+def test_a_producer_that_wants_no_answer_hears_of_an_error_by_its_connection(
+    partitions: tuple[int, ...], ended: str
+) -> None:
+    replication, context = Replication(), Context()
+    handler = ProduceHandler(
+        cast(Services, SimpleNamespace(replication=replication, clock=SimpleNamespace(now_ms=lambda: 0)))
+    )
+    items = tuple(ProducePartition(topic="t", partition=number, records=b"x") for number in partitions)
+    answers: list[object] = []
+    handler(ProduceRequest(acks=0, timeout_ms=1, partitions=items), cast(Any, context), answers.append)
+    assert context.ended == [ended] and answers == []
+    assert replication.appended == [TopicPartition("t", 0)]

@@ -19,6 +19,7 @@ from .errors import (
     UnsupportedCompressionError,
 )
 from .producer_state import AppendedBatch
+from .quick_init import quick_init
 from .record_batch import (
     COMPRESSION_MASK,
     CONTROL_MASK,
@@ -43,6 +44,7 @@ _CRC = struct.Struct(">I")
 _unpack_header = HEADER.unpack_from
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendInfo:
     """What became of the batches of one append."""

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from crc32c import crc32c
 
 from .errors import CorruptRecordError
+from .quick_init import quick_init
 
 Buffer = bytes | bytearray | memoryview
 
@@ -53,6 +54,7 @@ LENGTH_POSITION = 8
 LEADER_EPOCH_POSITION = 12
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchHeader:
     """The header of one batch, read and structurally checked. `position` is where the batch began in its buffer."""

@@ -14,6 +14,7 @@ from .append_check import PlacedBatch
 from .errors import CorruptRecordError
 from .files import AppendFile, Files
 from .offset_index import MAX_RELATIVE_OFFSET, OffsetIndex
+from .quick_init import quick_init
 from .record_batch import (
     HEADER_SIZE,
     LENGTH,
@@ -36,6 +37,7 @@ _PLACE = struct.Struct(">qi11xi")  # base offset, length, (epoch, magic, CRC, at
 _UNKNOWN = -1
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSlice:
     """Whole batches in a file. The file stays open as long as somebody holds the slice, even when it was removed."""
@@ -51,6 +53,7 @@ class FileSlice:
         return self.file.fileno()
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRead:
     """Whole batches of one segment. The first one holds the offset that was asked for, or is the next one behind it."""

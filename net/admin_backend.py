@@ -4,8 +4,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
-from barnabas.kraft.image import MetadataImage
-from barnabas.log.errors import BarnabasError, NotLeaderOrFollowerError, UnknownTopicOrPartitionError
+from barnabas.kraft.image import NO_LEADER, MetadataImage
+from barnabas.kraft.records import BROKER_RESOURCE
+from barnabas.log.errors import (
+    BarnabasError,
+    LeaderNotAvailableError,
+    NotLeaderOrFollowerError,
+    UnknownTopicOrPartitionError,
+)
 from barnabas.log.topic_partition import TopicPartition
 
 from .admin.backend import Sample
@@ -16,6 +22,7 @@ from .protocol.requests import (
     ConsumerGroupHeartbeatRequest,
     DeleteGroupRequest,
     DeleteRecordsRequest,
+    DescribeConfigsRequest,
     DescribeGroupRequest,
     FetchRequest,
     ListGroupsRequest,
@@ -113,6 +120,8 @@ class BrokerBackend:
             return await self._ask_leader([(item.topic, item.partition) for item in request.partitions], request)
         if isinstance(request, DeleteRecordsRequest):
             return await self._ask_leader([(request.topic, request.partition)], request)
+        if isinstance(request, DescribeConfigsRequest) and request.resource_type == BROKER_RESOURCE:
+            return await self._ask(int(request.resource) if request.resource.isdecimal() else self.node_id, request)
         return await self.handle_here(request)
 
     async def _ask(self, node_id: int, request: Request) -> Response:
@@ -132,6 +141,8 @@ class BrokerBackend:
         found = self.image().partition(TopicPartition(topic, partition))
         if found is None:
             raise UnknownTopicOrPartitionError(f"there is no partition {partition} of topic {topic!r}")
+        if found.leader == NO_LEADER:
+            raise LeaderNotAvailableError(f"partition {partition} of topic {topic!r} has no leader at the moment")
         return found.leader
 
     async def _list_offsets(self, request: ListOffsetsRequest) -> Response:

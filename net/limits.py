@@ -39,5 +39,6 @@ class ClientLimits:
 
     max_frame_bytes: int = MAX_FRAME_BYTES
     max_requests_in_flight: int = 1_000  # Per connection.
+    silence_ms: int = 1_000  # Without a byte while answers are due, before the peer is asked for a sign of life.
     reconnect_backoff_ms: int = 50  # Kafka's reconnect.backoff.ms, doubled per failure ...
     reconnect_backoff_max_ms: int = 1_000  # ... up to Kafka's reconnect.backoff.max.ms.

@@ -6,6 +6,7 @@ This module imports only what it needs to start processes; the time until a clus
 """
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -27,6 +28,8 @@ POLL_INTERVAL_S: Final = 0.02
 # -P: a file of the user's folder must never stand in for a module of Python's.
 LAUNCHER: Final = (sys.executable, "-P", "-m", "barnabas", "broker", "start", "--config")
 _LOOPBACK: Final = "127.0.0.1"
+_FIRST_FREE_PORT: Final = 10_240  # above those of well-known services
+_USUAL_EPHEMERAL_PORT: Final = 32_768  # Linux's; where /proc does not tell
 LOG_LEVEL_VARIABLE: Final = "BARNABAS_LOG_LEVEL"
 _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 
@@ -226,11 +229,30 @@ def _ports(plan: Plan) -> list[NodePorts]:
 
 
 def _free_ports(broker_count: int) -> list[NodePorts]:
-    """All are held at the same time before any is let go, so that no two are equal."""
+    """Ports below those that the kernel gives to outgoing connections: one of these could take a broker's port while the
+    broker is down. All are held at the same time before any is let go, so that no two are equal."""
+    candidates = list(range(_FIRST_FREE_PORT, _first_ephemeral_port()))
+    random.shuffle(candidates)
+    numbers: list[int] = []
     with ExitStack() as held:
-        sockets = [held.enter_context(socket.create_server((_LOOPBACK, 0))) for _ in range(3 * broker_count)]
-        numbers = iter([item.getsockname()[1] for item in sockets])
-    return [NodePorts(client=a, quorum=b, admin=c) for a, b, c in zip(numbers, numbers, numbers, strict=True)]
+        while len(numbers) < 3 * broker_count:
+            if not candidates:
+                raise ClusterError("no free ports are left on this machine; choose them with --port PORT")
+            port = candidates.pop()
+            try:
+                held.enter_context(socket.create_server((_LOOPBACK, port)))
+            except OSError:
+                continue
+            numbers.append(port)
+    found = iter(numbers)
+    return [NodePorts(client=a, quorum=b, admin=c) for a, b, c in zip(found, found, found, strict=True)]
+
+
+def _first_ephemeral_port() -> int:
+    try:
+        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
+    except (OSError, ValueError, IndexError):
+        return _USUAL_EPHEMERAL_PORT
 
 
 def _refuse_taken(port: int) -> None:

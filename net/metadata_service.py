@@ -69,12 +69,21 @@ class MetadataService:
     def _published(self, publication: MetadataPublication) -> None:
         if publication.leader.leader_id != self.leadership.leader_id:
             logger.info("quorum leader=%s term=%d", publication.leader.leader_id, publication.leader.term)
+        if publication.is_active_controller:
+            self._log_fencing(publication)
         self.image = publication.image
         self.leadership = publication.leader
         self.is_active_controller = publication.is_active_controller
         for subscriber in self._subscribers:
             subscriber(publication)
         self._wake()
+
+    def _log_fencing(self, publication: MetadataPublication) -> None:
+        """One line where the decision was made; a broker that is back before it asks would never know of it."""
+        for node_id in publication.changes.brokers:
+            before, now = self.image.brokers.get(node_id), publication.image.brokers.get(node_id)
+            if before is not None and now is not None and before.fenced != now.fenced:
+                logger.info("broker=%d %s", node_id, "fenced" if now.fenced else "unfenced")
 
     def _wake(self) -> None:
         for waiter, offset in self._waiters.items():

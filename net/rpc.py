@@ -2,6 +2,10 @@
 
 `RpcConnection` is one connection: requests go out in the order of `send`, answers come in any order and are matched by
 correlation id. No task and no timer is made per request. `RpcPool` keeps one connection per address.
+
+A peer that is frozen, or behind a cut wire, resets nothing: its connection stays open and silent, and after the wire is
+mended TCP may wait as long again as it was cut. So a connection on which answers are due and nothing is heard asks the
+peer for a sign of life, which any server gives at once whatever else it waits for; without one it is given up.
 """
 
 import asyncio
@@ -26,10 +30,12 @@ from .outbox import Outbox
 from .protocol.codec import Chunk
 from .protocol.framing import FrameReader
 from .protocol.msgpack import PREAMBLE, VERSION, ClientHello, MsgpackCodec, ServerHello, read_hello, write_hello
-from .protocol.requests import Request
+from .protocol.requests import MetadataRequest, Request
 from .protocol.responses import ErrorResponse, Response
 
 SOFTWARE = "barnabas-python"
+SILENCES_OF_THE_DEAD = 2  # After the first question; one lost look of a busy machine is no death.
+_SIGN_OF_LIFE = MetadataRequest(topics=())  # Cheap, harmless, and answered by every broker; an error is an answer too.
 _MIN_HEAP_TO_REBUILD = 1024  # Deadlines of answered requests are thrown away when they outnumber the others.
 
 
@@ -52,6 +58,9 @@ class RpcConnection(asyncio.BufferedProtocol):
         self._deadlines: list[tuple[float, int]] = []  # A heap of (deadline, correlation id); may hold answered ones.
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
+        self._watch: asyncio.TimerHandle | None = None  # Runs while answers are due.
+        self._has_heard = False  # Anything, since the watch last looked.
+        self._silences = 0  # Looks in a row without a byte.
         self._room: asyncio.Event | None = None  # Made by the first caller who has to wait for room.
         self._is_corked = False
 
@@ -121,6 +130,9 @@ class RpcConnection(asyncio.BufferedProtocol):
             heapq.heappush(deadlines, (deadline, correlation_id))
         if self._timer is None or deadline < self._timer_at:
             self._arm()
+        if self._watch is None:
+            self._silences = 0
+            self._watch_on()
         return future
 
     def send_oneway(self, request: Request) -> None:
@@ -167,6 +179,7 @@ class RpcConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         reader = self._reader
         reader.received(nbytes)
+        self._has_heard = True
         try:
             while (frame := reader.next_frame()) is not None:
                 if self._greeting_succeeded:
@@ -277,6 +290,9 @@ class RpcConnection(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
         for future, _, _ in pending.values():
             if not future.done():
                 future.set_exception(type(error)(error.message))  # Each its own: they gather tracebacks.
@@ -316,6 +332,33 @@ class RpcConnection(asyncio.BufferedProtocol):
         if self._room is not None:
             self._room.set()
         self._arm()
+
+    # --- signs of life -----------------------------------------------------------------------------------------------
+
+    def _watch_on(self) -> None:
+        self._has_heard = False
+        self._watch = self._loop.call_later(self._limits.silence_ms / 1000, self._look)
+
+    def _look(self) -> None:
+        """One `silence_ms` without a byte: ask. Two more: the peer is gone, whatever the socket says."""
+        self._watch = None
+        if not self._pending:
+            return  # The next request begins anew.
+        self._silences = 0 if self._has_heard else self._silences + 1
+        if self._silences > SILENCES_OF_THE_DEAD:
+            silent_ms = self._silences * self._limits.silence_ms
+            self._fail(NetworkError(f"{self._where} gave no sign of life for {silent_ms} ms"))
+            return
+        if self._silences:
+            self._ask_for_life()
+        self._watch_on()
+
+    def _ask_for_life(self) -> None:
+        """Nobody waits for the answer: to be heard is enough."""
+        try:
+            self._write(_SIGN_OF_LIFE)
+        except NetworkError:
+            pass  # The transport is closing, and will say so.
 
 
 def _nothing() -> None:

@@ -25,7 +25,7 @@ stage() {
 stage "ruff check" ruff check .
 stage "ruff format" ruff format --check .
 stage "mypy" mypy
-stage "mypy tests" mypy tests/tidy tests/unit/net/admin tests/unit/net/cli $([ -n "$(ls tests/simulation/*.py 2>/dev/null)" ] && echo tests/simulation)
+stage "mypy tests" mypy tests/faults tests/integration tests/simulation tests/tidy tests/unit/net/admin tests/unit/net/cli
 stage "import contracts" env PYTHONPATH=build/namespace lint-imports --no-cache
 
 echo "tests"

@@ -9,6 +9,7 @@ word.
 from dataclasses import dataclass, field
 
 from ..errors import ErrorCode
+from ..quick_init import quick_init
 from ..record_batch import Buffer
 from ..topic_partition import TopicPartition
 
@@ -34,6 +35,7 @@ class PartitionAssignment:
     broker_epochs: dict[int, int] = field(default_factory=dict)
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HighWatermarkAdvanced:
     """Wake the acks=all producers and the consumers of the partition."""
@@ -42,6 +44,7 @@ class HighWatermarkAdvanced:
     high_watermark: int
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEndAdvanced:
     """Wake the followers that are parked on the partition."""
@@ -126,6 +129,7 @@ class StartOver:
     offset: int
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendFetched:
     """`high_watermark` is the leader's; ours is that, but not behind our own log end."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from ..errors import ErrorCode
+from ..quick_init import quick_init
 from ..record_batch import Buffer
 from .effects import NO_LEADER, AppendFetched, LogEffect, StartOver, Truncate
 
@@ -27,6 +28,7 @@ class FetchPosition(NamedTuple):
     sequence: int
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchAnswer:
     """The part of a fetch response that speaks of one partition."""

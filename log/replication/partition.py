@@ -20,6 +20,7 @@ from ..errors import (
     StorageError,
     UnknownLeaderEpochError,
 )
+from ..quick_init import quick_init
 from ..record_batch import Buffer
 from ..topic_partition import TopicPartition
 from .effects import (
@@ -45,6 +46,7 @@ from .ports import AppendInfo, RecordSlice, ReplicatedLog, slice_size
 
 ACKS_ALL: Final = -1
 ANY_EPOCH: Final = -1
+ANY_SIZE_BYTES: Final = 1 << 62
 READ_COMMITTED: Final = 1  # as on the wire; 0 is READ_UNCOMMITTED
 LATEST_TIMESTAMP: Final = -1
 EARLIEST_TIMESTAMP: Final = -2
@@ -52,6 +54,7 @@ MAX_TIMESTAMP: Final = -3  # KIP-734
 BEFORE_HIGH_WATERMARK: Final = -1  # DeleteRecords
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRead:
     """What a fetch gets of one partition. OFFSET_OUT_OF_RANGE is an `error` here and not raised, because its answer
@@ -457,11 +460,15 @@ class Partition:
             return self.log.end_offset_for_epoch(leader_epoch)
 
     def readable_bytes(self, offset: int, *, end_offset: int, max_bytes: int) -> int:
-        """How many bytes a fetch could get now, up to about `max_bytes`; no record is read for that."""
+        """How many bytes a fetch could get now, up to `max_bytes`; no record is read for that.
+
+        A read with that limit would end with the last whole batch below it: it would hardly ever have that many bytes.
+        """
         if not self.log.log_start_offset <= offset < end_offset:
             return 0
         with self._storage:
-            return slice_size(self.log.read(offset, max_bytes=max_bytes, up_to_offset=end_offset).slice)
+            available = self.log.read(offset, max_bytes=ANY_SIZE_BYTES, up_to_offset=end_offset).slice
+        return min(slice_size(available), max_bytes)
 
     def _check_role(self, allow_follower: bool) -> None:
         if self._leading is not None or (allow_follower and self._following is not None):

@@ -29,6 +29,7 @@ DEFAULT_BOOTSTRAP = "localhost:9092"
 REQUEST_TIMEOUT_MS = 30_000  # Kafka's request.timeout.ms.
 API_TIMEOUT_MS = 60_000  # Kafka's default.api.timeout.ms: a whole call with its retries.
 CONNECT_TIMEOUT_MS = 5_000  # A dead address must not use up the time in which the next one would have answered.
+SLOW_CONNECT_S = 0.5  # Longer than any handshake that works, on one machine or across an ocean.
 METADATA_MAX_AGE_MS = 300_000  # Kafka's metadata.max.age.ms: partitions that were added are noticed by then.
 RETRY_BACKOFF_MS = 50
 RETRY_BACKOFF_MAX_MS = 1_000  # Kafka's retry.backoff.max.ms.
@@ -123,7 +124,18 @@ class Client:
         broker = self.metadata.brokers.get(node_id)
         if broker is None:
             raise BrokerNotAvailableError(f"broker {node_id} is not in the metadata: it is down or still starting")
-        return await (self._bulk if bulk else self._control).get(broker.host, broker.port)
+        pool = self._bulk if bulk else self._control
+        return pool.peek(broker.host, broker.port) or await self._open(pool, broker)
+
+    async def _open(self, pool: Pool, broker: Broker) -> Connection:
+        """A broker that is slow to answer may lead nothing any more by the time that it is given up: look meanwhile."""
+        opening = asyncio.ensure_future(pool.get(broker.host, broker.port))
+        try:
+            while not (await asyncio.wait([opening], timeout=SLOW_CONNECT_S))[0]:
+                self.request_refresh()
+            return opening.result()
+        finally:
+            opening.cancel()
 
     async def call(self, node_id: int, request: Request, *, timeout_ms: int | None = None) -> Any:
         """Ask one broker, once."""
@@ -131,18 +143,37 @@ class Client:
         return await connection.call(request, timeout_ms=timeout_ms or self.request_timeout_ms)
 
     async def call_any(self, request: Request) -> Any:
-        """Ask brokers in random order until one answers. Raises NoBrokersAvailableError when none does."""
+        """Ask brokers in random order until one answers. Raises NoBrokersAvailableError when none does.
+
+        Who cannot be connected to soon is left for last: behind a cut wire that takes seconds to fail.
+        """
         self._check_open()
-        reasons = []
-        for host, port in self._addresses():
-            try:
-                connection = await self._control.get(host, port)
-                return await connection.call(request, timeout_ms=self.request_timeout_ms)
-            except BarnabasError as error:
-                if not error.retriable:
-                    raise
-                reasons.append(f"{host}:{port}: {error.message}")
+        reasons: list[str] = []
+        addresses = self._addresses()
+        for patience_s in (SLOW_CONNECT_S, None):
+            slow: list[Address] = []
+            for host, port in addresses:
+                try:
+                    async with asyncio.timeout(patience_s):
+                        connection = await self._control.get(host, port)
+                except TimeoutError:
+                    slow.append((host, port))
+                    continue
+                except BarnabasError as error:
+                    self._note(error, host, port, reasons)
+                    continue
+                try:
+                    return await connection.call(request, timeout_ms=self.request_timeout_ms)
+                except BarnabasError as error:
+                    self._note(error, host, port, reasons)
+            addresses = slow
         raise NoBrokersAvailableError("no broker answers: " + "; ".join(reasons))
+
+    def _note(self, error: BarnabasError, host: str, port: int, reasons: list[str]) -> None:
+        """Another broker may know better, unless the request itself is to blame."""
+        if not error.retriable:
+            raise error
+        reasons.append(f"{host}:{port}: {error.message}")
 
     def _addresses(self) -> list[Address]:
         """Brokers known, those with an open connection first, then the bootstrap list."""

@@ -26,6 +26,7 @@ class ConfigHandlers:
         if request.resource_type == TOPIC_RESOURCE:
             return DescribeConfigsResponse(entries=self._topic_entries(request.resource))
         if request.resource_type == BROKER_RESOURCE:
+            self._check_is_me(request.resource)
             return DescribeConfigsResponse(entries=self._broker_entries())
         raise InvalidRequestError(
             f"resource type {request.resource_type} has no configuration; "
@@ -53,6 +54,12 @@ class ConfigHandlers:
                 )
             )
         return tuple(entries)
+
+    def _check_is_me(self, resource: str) -> None:
+        """What a broker's own file says, only that broker knows; "" means whichever is asked."""
+        node_id = self._services.node_id
+        if resource not in ("", str(node_id)):
+            raise InvalidRequestError(f"this is broker {node_id}; ask broker {resource!r} for its own configuration")
 
     def _broker_entries(self) -> tuple[ConfigEntry, ...]:
         config = self._services.config

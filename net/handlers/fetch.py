@@ -17,9 +17,7 @@ from barnabas.net.purgatory import DelayedFetch, Operation, ReadUpTo
 
 from .services import Services
 
-MAX_FETCH_BYTES = (
-    50 << 20
-)  # of one answer, whatever the client asks for (Kafka's fetch.max.bytes of a broker is 55 MiB)
+MAX_FETCH_BYTES = 64 << 20  # of one answer, whatever fetch.max.bytes says: clients take no frame above 100 MiB
 MAX_FETCH_WAIT_MS = 60_000
 
 
@@ -27,6 +25,7 @@ class FetchHandler:
     def __init__(self, services: Services) -> None:
         self._replication = services.replication
         self._clock = services.clock
+        self._max_bytes = min(services.config.fetch_max_bytes, MAX_FETCH_BYTES)
 
     def __call__(self, request: FetchRequest, context: RequestContext, reply: Reply) -> None:
         responses, size_bytes, is_final = self._read(request, is_first_read=True)
@@ -63,7 +62,7 @@ class FetchHandler:
 
     def _read(self, request: FetchRequest, *, is_first_read: bool) -> tuple[list[FetchPartitionResponse], int, bool]:
         """Read every partition. The last value tells that there is something to answer at once (an error, divergence)."""
-        remaining = min(request.max_bytes, MAX_FETCH_BYTES)
+        remaining = min(request.max_bytes, self._max_bytes)
         responses: list[FetchPartitionResponse] = []
         total = 0
         is_final = False

@@ -245,10 +245,13 @@ class _Flat:
         self.types = types
         self.write: Callable[[object], tuple[Any, ...]] = attrgetter(*self.names)
         assert len(types) == len(self.names), cls
+        taken = ", ".join(self.names)
+        given = ", ".join(f"{name}={name}" for name in self.names)
+        self._make: Callable[..., Any] = eval(f"lambda {taken}: cls({given})", {"cls": cls})
 
     def read(self, plain: Any) -> Any:
         if type(plain) is list and tuple(map(type, plain)) == self.types:
-            return self.cls(**dict(zip(self.names, plain, strict=True)))
+            return self._make(*plain)
         return from_plain(self.cls, plain)
 
 

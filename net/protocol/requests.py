@@ -7,6 +7,7 @@ again under the same name (replication), the topic id travels too. `RESPONSE_OF`
 from dataclasses import dataclass
 from typing import ClassVar
 
+from barnabas.log.quick_init import quick_init
 from barnabas.log.record_batch import Buffer
 
 from .api_keys import ApiKey
@@ -19,6 +20,7 @@ READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducePartition:
     topic: str
@@ -26,6 +28,7 @@ class ProducePartition:
     records: Buffer  # one or more whole batches; writable, because the leader patches them in place
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceRequest:
     api_key: ClassVar[ApiKey] = ApiKey.PRODUCE
@@ -35,6 +38,7 @@ class ProduceRequest:
     transactional_id: str | None = None
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchPartition:
     topic: str
@@ -47,6 +51,7 @@ class FetchPartition:
     topic_id: str = ""  # followers only
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRequest:
     api_key: ClassVar[ApiKey] = ApiKey.FETCH

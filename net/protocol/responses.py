@@ -6,6 +6,7 @@ A request that fails as a whole is answered by `ErrorResponse`, whatever its API
 from dataclasses import dataclass
 from typing import Protocol
 
+from barnabas.log.quick_init import quick_init
 from barnabas.log.record_batch import Buffer
 
 from . import requests
@@ -31,6 +32,7 @@ class ErrorResponse:
     message: str
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducePartitionResponse:
     topic: str
@@ -49,6 +51,7 @@ class ProduceResponse:
     partitions: tuple[ProducePartitionResponse, ...]
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchPartitionResponse:
     topic: str

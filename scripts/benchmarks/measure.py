@@ -97,11 +97,11 @@ def wait_until_quiet(pids: Sequence[int], limit_s: float = QUIET_WAIT_S) -> None
             return
 
 
-def take_sample(case: Case, row: Row) -> None:
+def take_sample(case: Case, row: Row, retries: int = VOID_RETRIES) -> None:
     """Add one sample, if possible one that nobody disturbed."""
     if row.problem:
         return
-    for attempt in range(VOID_RETRIES + 1):
+    for attempt in range(retries + 1):
         pids = case.pids()
         wait_until_quiet(pids)
         meter = Meter(pids)
@@ -114,7 +114,7 @@ def take_sample(case: Case, row: Row) -> None:
             row.problem = f"failed: {str(error).strip().splitlines()[-1][:150]}"
             return
         others = meter.others_percent()
-        if others <= VOID_PERCENT or attempt == VOID_RETRIES:
+        if others <= VOID_PERCENT or attempt == retries:
             break
     row.void += others > VOID_PERCENT
     row.samples.append(metrics)

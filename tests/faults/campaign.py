@@ -12,7 +12,8 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from barnabas import BarnabasError, Consumer
+from barnabas.net.client.consumer import Consumer
+from barnabas.net.client.errors import BarnabasError
 
 from .checker import Expected, Report, check, percentile
 from .cluster import FaultCluster
@@ -45,6 +46,7 @@ class Outcome:
     unusual: list[str] = field(default_factory=list)  # tracebacks and errors of the brokers' logs
     client_errors: dict[str, dict[str, int]] = field(default_factory=dict)
     topics_made: int = 0
+    slowest_topic_call_s: float = 0.0
 
 
 class Campaign:
@@ -257,9 +259,9 @@ class Campaign:
                 for place, records in (await consumer.poll(timeout_ms=500)).items():
                     values = found[place.topic, place.partition]
                     values.update((record.offset, (record.value or b"").decode()) for record in records)
-        for place, values in found.items():
+        for partition, values in found.items():
             self.history.add(
-                FinalRead(name=name, partition=place, at_s=time.monotonic(), records=tuple(sorted(values.items())))
+                FinalRead(name=name, partition=partition, at_s=time.monotonic(), records=tuple(sorted(values.items())))
             )
 
     async def _compare_disks(self) -> None:
@@ -296,6 +298,7 @@ class Campaign:
                 "polls": dict(self._workload.poll_errors),
             },
             topics_made=self._workload.topics_made,
+            slowest_topic_call_s=self._workload.slowest_topic_call_s,
         )
 
 
@@ -311,7 +314,8 @@ def table(outcome: Outcome) -> str:
     lines += [
         "",
         f"seconds {outcome.seconds:.0f}, faults {sum(counts.values())}, acknowledged {report.acknowledged} (acks=all) and "
-        f"{report.acknowledged_by_leader} (acks=1), polled {report.polled}, topics made {outcome.topics_made}",
+        f"{report.acknowledged_by_leader} (acks=1), polled {report.polled}, topics made {outcome.topics_made} "
+        f"(slowest call {outcome.slowest_topic_call_s:.1f} s)",
         f"lost {report.lost} (acks=all), {report.lost_acks_1} (acks=1); duplicates {report.duplicates}; "
         f"unknown {report.unknown}, refused {report.refused}",
         "memory MiB " + ", ".join(f"{node}: {a:.0f} to {b:.0f}" for node, (a, b) in outcome.rss_mib.items()),

@@ -9,6 +9,7 @@
  *   torn_kill=0.01  with this chance a write stores only its beginning, and the process dies on the spot
  *   short=0.2       with this chance a write stores only its beginning, and says so
  *   delay_us=20000  every write and sync takes this much longer
+ *   logs_only=1     of the files, only those of the campaign's partitions: the journal of the quorum is spared
  *   clock_ms=-9000  the wall clock is off by this much; the monotonic one is not
  */
 #define _GNU_SOURCE
@@ -27,8 +28,8 @@
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
-enum { WRITE_ERRNO, SYNC_ERRNO, TORN_KILL, SHORT, DELAY_US, CLOCK_MS, ORDERS };
-static const char *names[ORDERS] = {"write_errno", "sync_errno", "torn_kill", "short", "delay_us", "clock_ms"};
+enum { WRITE_ERRNO, SYNC_ERRNO, TORN_KILL, SHORT, DELAY_US, CLOCK_MS, LOGS_ONLY, ORDERS };
+static const char *names[ORDERS] = {"write_errno", "sync_errno", "torn_kill", "short", "delay_us", "clock_ms", "logs_only"};
 static volatile double orders[ORDERS];
 static const char *orders_path, *data_path;
 static long long looked_ns, changed_ns = -1;
@@ -94,6 +95,7 @@ static int is_ours(int handle) {
     ssize_t size = readlink(link, path, sizeof path - 1);
     if (size <= 0 || !data_path) return 0;
     path[size] = 0;
+    if (orders[LOGS_ONLY] && !strstr(path, "/campaign-")) return 0;
     return !strncmp(path, data_path, strlen(data_path));
 }
 

@@ -251,7 +251,7 @@ async def _orders(injector: Injector, **orders: float) -> FaultBroker:
     assert broker.shim is not None
     broker.shim.order(**orders)
     try:
-        await injector.hold(1.0, 4.0)
+        await injector.hold(1.0, 8.0)
     finally:
         broker.shim.order()
     return broker
@@ -266,6 +266,19 @@ async def write_errors(injector: Injector) -> None:
 
 async def sync_errors(injector: Injector) -> None:
     broker = await _orders(injector, sync_errno=errno.EIO)
+    broker.kill()
+    broker.start()
+
+
+async def log_write_errors(injector: Injector) -> None:
+    """EIO for the partitions alone: the broker lives on, and must not go on serving what it cannot write."""
+    broker = await _orders(injector, write_errno=errno.EIO, logs_only=1)
+    broker.kill()
+    broker.start()
+
+
+async def log_sync_errors(injector: Injector) -> None:
+    broker = await _orders(injector, sync_errno=errno.EIO, logs_only=1)
     broker.kill()
     broker.start()
 
@@ -309,7 +322,7 @@ FAULTS: Final[dict[str, tuple[Fault, str | None]]] = {
         ),
         NETWORK_NEED: (isolate_leader, isolate_controller, isolate_inside, one_way_deaf, one_way_mute, split),
         DISK_NEED: (lost_power, disk_full),
-        SHIM_NEED: (write_errors, sync_errors, torn_write, slow_disk, clock_jump),
+        SHIM_NEED: (write_errors, sync_errors, log_write_errors, log_sync_errors, torn_write, slow_disk, clock_jump),
     }.items()
     for fault in faults
 }

@@ -8,7 +8,7 @@ from faults import disks, network, shim
 from faults.campaign import Outcome, run, table
 from faults.injections import FAULTS
 
-SECONDS = float(os.environ.get("BARNABAS_FAULT_SECONDS", "40"))
+SECONDS = float(os.environ.get("BARNABAS_FAULT_SECONDS", "30"))
 SEED = int(os.environ.get("BARNABAS_FAULT_SEED", "1"))
 PROCESSES = ("kill_leader", "kill_controller", "kill_all", "bounce", "pause_leader")
 MACHINES = ("isolate_leader", "isolate_inside", "one_way_mute", "lost_power", "torn_write", "clock_jump")

@@ -8,7 +8,13 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any, Final
 
-from barnabas import Admin, BarnabasError, Consumer, ConsumerRecord, Handle, Producer, TopicPartition
+from barnabas.log.topic_partition import TopicPartition
+from barnabas.net.client.admin import Admin
+from barnabas.net.client.consumer import Consumer
+from barnabas.net.client.errors import BarnabasError
+from barnabas.net.client.handles import Handle
+from barnabas.net.client.producer import Producer
+from barnabas.net.client.records import ConsumerRecord
 
 from .history import Commit, CommittedRead, EndOffset, History, Outcome, Partition, Poll, Send, Stuck
 
@@ -34,6 +40,7 @@ class Workload:
         self.bootstrap = bootstrap
         self.history = history
         self.topics_made = 0
+        self.slowest_topic_call_s = 0.0
         self.topic_errors: dict[str, int] = defaultdict(int)
         self.commit_errors: dict[str, int] = defaultdict(int)
         self.poll_errors: dict[str, int] = defaultdict(int)
@@ -337,10 +344,14 @@ class Workload:
                 await _first(self._over, TOPICS_EVERY_S)
 
     async def _try(self, call: Awaitable[object]) -> bool:
-        with self._counting(self.topic_errors):
-            await call
-            return True
-        return False
+        began_s = time.monotonic()
+        try:
+            with self._counting(self.topic_errors):
+                await call
+                return True
+            return False
+        finally:
+            self.slowest_topic_call_s = max(self.slowest_topic_call_s, time.monotonic() - began_s)
 
     def _admin(self, name: str) -> Admin:
         return Admin(self.bootstrap, client_id=name)

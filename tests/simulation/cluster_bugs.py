@@ -70,10 +70,10 @@ def _commits_before_the_quorum() -> Iterator[None]:
     """The coordinator answers an OffsetCommit as soon as it has decided; its records follow."""
     genuine = GroupService._decided
 
-    async def decided(self: Any, slot: Any, result: Any) -> object:
-        task = asyncio.get_running_loop().create_task(genuine(self, slot, result))
+    async def decided(self: Any, slot: Any, records: Any, response: object) -> object:
+        task = asyncio.get_running_loop().create_task(genuine(self, slot, records, response))
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return result.response
+        return response
 
     with patch.object(GroupService, "_decided", decided):
         yield

@@ -19,7 +19,7 @@ PURE: Final = (
     r"net/purgatory\.py",
     r"spark_connector/(options|offsets)\.py",
 )
-VOCABULARY: Final = {"topic_partition", "record_batch", "errors", "config", "value_codec", "murmur2"}
+VOCABULARY: Final = {"topic_partition", "record_batch", "errors", "config", "value_codec", "murmur2", "quick_init"}
 # Of the client, besides: it builds and reads records. They import nothing but the vocabulary themselves.
 CLIENT_VOCABULARY: Final = VOCABULARY | {"record_codec", "compression"}
 

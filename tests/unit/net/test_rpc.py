@@ -122,6 +122,55 @@ def test_a_lost_connection_fails_all_requests_at_once() -> None:
     run_in_simulation(body)
 
 
+def test_a_peer_that_parks_a_request_gives_signs_of_life_and_is_waited_for() -> None:
+    async def body(world: World) -> None:
+        replies = Replies(parks=True)
+        server = await serve(world, replies)
+        connection = await open_connection(world, server)
+        future = connection.send(produce_request(), timeout_ms=60_000)
+        await asyncio.sleep(20)
+        assert not future.done() and connection.in_flight == 1
+        replies.parked[0](produce_response(9))
+        assert await future == produce_response(9)
+        await asyncio.sleep(20)  # nothing is due, so nothing is asked
+        assert connection.is_open and connection._watch is None
+        await connection.close()
+        await server.close()
+
+    run_in_simulation(body)
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_a_peer_without_a_sign_of_life_is_given_up_within_seconds(is_busy: bool) -> None:
+    """As when it is frozen, or behind a cut wire: nothing is reset, and requests may have half a minute to wait."""
+
+    async def body(world: World) -> None:
+        loop = asyncio.get_running_loop()
+        greeted = asyncio.Event()
+
+        class Silent(asyncio.Protocol):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                assert isinstance(transport, asyncio.WriteTransport)
+                transport.write(write_hello(ServerHello()))
+                greeted.set()
+
+        listener = await world.server.listen(Silent, world.host, 0)
+        host, port = listener.address
+        connection = await RpcConnection.open(world.client, host, port, client_id="c")
+        await greeted.wait()
+        started = loop.time()
+        future = connection.send(produce_request(), timeout_ms=30_000)
+        for _ in range(20 if is_busy else 0):
+            await asyncio.sleep(0.1)
+            connection.send(produce_request(), timeout_ms=30_000).add_done_callback(lambda done: done.exception())
+        with pytest.raises(NetworkError, match="sign of life"):
+            await future
+        assert 2.9 < loop.time() - started < 3.2
+        await connection.closed
+
+    run_in_simulation(body)
+
+
 def test_the_number_of_requests_in_flight_is_bounded() -> None:
     async def body(world: World) -> None:
         replies = Replies(parks=True)

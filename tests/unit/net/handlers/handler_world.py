@@ -1,0 +1,228 @@
+"""Handlers over real logs on a simulated disk, real replicas, and metadata and a controller that the test scripts."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import Any, cast
+
+from simulation.disk import SimulatedDisk
+from simulation.log_building import batch_of
+from unit.net.shell_world import Client, Shell, broker, image_of
+
+from barnabas.consumer_groups.coordinator import GroupCoordinator
+from barnabas.kraft.image import BrokerImage, MetadataImage, SlotImage, TopicImage
+from barnabas.kraft.records import Record
+from barnabas.log.log_manager import LogManager
+from barnabas.log.partition_log import PartitionLog
+from barnabas.log.record_batch import iter_headers
+from barnabas.log.record_codec import ProducerFields, decode_batch
+from barnabas.log.replication.effects import ProposeIsr
+from barnabas.log.replication.partition import Partition
+from barnabas.log.replication.replica_manager import ReplicaManager
+from barnabas.log.topic_partition import TopicPartition
+from barnabas.net.config import load
+from barnabas.net.group_service import GroupService
+from barnabas.net.handlers.services import Services
+from barnabas.net.log_service import LogService
+from barnabas.net.protocol.requests import FetchPartition, FetchRequest, ProducePartition, ProduceRequest, Request
+from barnabas.net.protocol.responses import FetchPartitionResponse, FetchResponse, Response
+from barnabas.net.replication_service import ReplicationService
+
+EPOCH = 100  # of this broker's registration; node n has 100 + n
+
+
+class HandlerWorld:
+    def __init__(self, shell: Shell, settings: dict[str, str]) -> None:
+        self.shell = shell
+        self.source = shell.source
+        self.config = load(None, {"node.id": "0", "log.dirs": "/data"} | settings, {})
+        self.disk = SimulatedDisk()
+        self.logs = LogManager(self.disk, ["/data"], node_id=0)
+        self.proposed: list[ProposeIsr] = []
+        log_service = LogService(
+            logs=self.logs,
+            metadata=shell.metadata,
+            config=self.config,
+            clock=shell.clock,
+            fatal=self._fatal,
+            is_current=lambda: True,
+        )
+        self.replication = ReplicationService(
+            node_id=0,
+            manager=ReplicaManager(0, log_service),
+            clock=shell.clock,
+            propose=self.proposed.extend,
+            start_fetching=lambda effect: None,
+            stop_fetching=lambda effect: None,
+            storage_failed=lambda effect: None,
+            took_up=lambda image: None,
+        )
+        self.groups = GroupService(
+            node_id=0,
+            metadata=shell.metadata,
+            controller=shell.controller,
+            clock=shell.clock,
+            make_coordinator=self._coordinator,
+            fatal=self._fatal,
+        )
+        shell.metadata.subscribe(log_service.published)
+        shell.metadata.subscribe(self.replication.published)
+        self.services = Services(
+            node_id=0,
+            config=self.config,
+            clock=shell.clock,
+            metadata=shell.metadata,
+            controller=shell.controller,
+            replication=self.replication,
+            groups=self.groups,
+            rng=Random(5),
+        )
+
+    @classmethod
+    async def start(
+        cls, *topics: TopicImage, brokers: tuple[BrokerImage, ...] = (), slots: tuple[int, ...] = (), **settings: str
+    ) -> "HandlerWorld":
+        """Broker 0, registered, in a cluster with broker 1 and these topics; `slots` are its own."""
+        named = {key.replace("_", "."): value for key, value in settings.items()}
+        world = cls(await Shell.start(), named)
+        world.replication.registered(EPOCH)
+        world.groups.registered(EPOCH)
+        world.show(*topics, brokers=brokers, slots=slots)
+        return world
+
+    def show(
+        self,
+        *topics: TopicImage,
+        brokers: tuple[BrokerImage, ...] = (),
+        slots: tuple[int, ...] = (),
+        offset: int = 10,
+        topic_configs: dict[str, dict[str, str]] | None = None,
+    ) -> MetadataImage:
+        image = image_of(
+            *(brokers or (broker(0), broker(1))),
+            topics=topics,
+            slots={number: SlotImage(coordinator=0, coordinator_epoch=1) for number in slots},
+            offset=offset,
+            topic_configs=topic_configs,
+        )
+        self.source.publish(image)
+        return image
+
+    def _fatal(self, reason: str) -> None:
+        raise AssertionError(reason)
+
+    def _coordinator(self, slot: int, coordinator_epoch: int, records: list[Record]) -> GroupCoordinator:
+        return GroupCoordinator(
+            slot=slot,
+            coordinator_epoch=coordinator_epoch,
+            records=records,
+            rng=Random(6),
+            topics=self.groups.topics,
+            now_ms=self.groups.now_ms(),
+        )
+
+    # --- partitions ---------------------------------------------------------------------------------------------------
+
+    def partition(self, name: str = "t", number: int = 0) -> Partition:
+        return self.replication.manager.partition(TopicPartition(name, number))
+
+    def log(self, name: str = "t", number: int = 0) -> PartitionLog:
+        found = self.logs.get(TopicPartition(name, number))
+        assert found is not None
+        return found
+
+    def batch(self, *values: bytes, producer: ProducerFields | None = None, at_ms: int = 0) -> bytearray:
+        timestamp_ms = self.shell.clock.wall_ms() + at_ms
+        return batch_of(*values, timestamp_ms=timestamp_ms, producer=producer)
+
+    def append(self, *values: bytes, name: str = "t", number: int = 0, at_ms: int = 0) -> int:
+        """As a client with acks=1; returns the first offset."""
+        info, _ = self.replication.append(self.partition(name, number), self.batch(*values, at_ms=at_ms), acks=1)
+        return info.first_offset
+
+    def follower_has(self, offset: int, *, name: str = "t", number: int = 0, node_id: int = 1) -> None:
+        partition = self.partition(name, number)
+        _, effects = partition.read_for_follower(
+            node_id,
+            broker_epoch=100 + node_id,
+            offset=offset,
+            max_bytes=1,
+            current_leader_epoch=partition.leader_epoch,
+            last_fetched_epoch=-1,
+            now_ms=self.shell.clock.now_ms(),
+        )
+        self.replication.perform(effects)
+
+
+async def ask(handler: Callable[[Any, Any], Coroutine[Any, Any, Response]], request: Request, **client: str) -> Any:
+    """Call a handler that is a coroutine."""
+    return await handler(request, Client(**client))
+
+
+def answer_of(handler: Callable[[Any, Any, Any], None], request: Request) -> Any:
+    """Call a handler that answers at once."""
+    client = Client()
+    handler(request, client, client.reply)
+    return client.answer()
+
+
+def produce(
+    *records: bytes | bytearray | tuple[str, int, bytearray], acks: int = 1, timeout_ms: int = 1_000
+) -> ProduceRequest:
+    """Batches alone go to partition 0 of t."""
+    items = [item if isinstance(item, tuple) else ("t", 0, item) for item in records]
+    return ProduceRequest(
+        acks=acks,
+        timeout_ms=timeout_ms,
+        partitions=tuple(ProducePartition(topic=name, partition=number, records=item) for name, number, item in items),
+    )
+
+
+def fetch(
+    *positions: FetchPartition,
+    offset: int = 0,
+    max_wait_ms: int = 0,
+    min_bytes: int = 1,
+    max_bytes: int = 1 << 20,
+    **options: Any,
+) -> FetchRequest:
+    return FetchRequest(
+        max_wait_ms=max_wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        partitions=positions or (position(offset=offset),),
+        **options,
+    )
+
+
+def position(
+    name: str = "t", number: int = 0, *, offset: int = 0, max_bytes: int = 1 << 20, **more: Any
+) -> FetchPartition:
+    return FetchPartition(topic=name, partition=number, fetch_offset=offset, max_bytes=max_bytes, **more)
+
+
+def data(response: FetchPartitionResponse) -> bytes:
+    records = cast(Any, response.records)
+    return bytes(records) if isinstance(records, bytes | bytearray | memoryview) else records.read()  # type: ignore[no-any-return]
+
+
+def values(response: FetchPartitionResponse) -> list[bytes]:
+    """The values of all records in the answer."""
+    read, found, start = data(response), [], 0
+    for header in iter_headers(read, verify_crc=True):
+        found += [cast(bytes, record.value) for record in decode_batch(read[start : start + header.size_bytes])]
+        start += header.size_bytes
+    return found
+
+
+def only(response: Response) -> FetchPartitionResponse:
+    assert isinstance(response, FetchResponse)
+    (partition,) = response.partitions
+    return partition
+
+
+async def soon(client: Client) -> Response:
+    """The reply, once all is done that needs no time."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+    return client.answer()

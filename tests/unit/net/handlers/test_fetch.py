@@ -1,0 +1,325 @@
+"""Fetch: what a consumer and a follower see, how long they wait, and how much they get."""
+
+import asyncio
+
+from unit.net.handlers.handler_world import HandlerWorld, data, fetch, only, position, produce, soon, values
+from unit.net.shell_world import Client, broker, now_ms, partition, simulated, topic
+
+from barnabas.kraft.image import TopicImage
+from barnabas.log.errors import ErrorCode
+from barnabas.net.handlers.fetch import FetchHandler
+from barnabas.net.handlers.produce import ProduceHandler
+from barnabas.net.protocol.requests import FetchPartition, FetchRequest
+from barnabas.net.protocol.responses import FetchResponse
+
+ALONE = topic("t", *[partition(0, replicas=(0,)) for _ in range(3)])
+REPLICATED = topic("t", partition(0), partition(0))
+LED_ELSEWHERE = topic("t", partition(1, epoch=7))
+
+
+class World(HandlerWorld):
+    def send(self, request: FetchRequest) -> Client:
+        client = Client()
+        FetchHandler(self.services)(request, client, client.reply)  # type: ignore[arg-type]
+        return client
+
+    def read(self, *positions: FetchPartition, **options: int) -> FetchResponse:
+        """A fetch that does not wait."""
+        response = self.send(fetch(*positions, **options)).answer()
+        assert isinstance(response, FetchResponse)
+        return response
+
+    def follow(self, offset: int = 0, *, max_wait_ms: int = 0, broker_epoch: int = 101, **item: object) -> Client:
+        """A fetch of broker 1."""
+        item = {"current_leader_epoch": 1, "topic_id": "id-t"} | item
+        return self.send(
+            fetch(position(offset=offset, **item), replica_id=1, broker_epoch=broker_epoch, max_wait_ms=max_wait_ms)
+        )
+
+
+async def world_of(*topics: TopicImage, **settings: str) -> World:
+    world = await World.start(*topics, **settings)
+    assert isinstance(world, World)
+    return world
+
+
+# --- what is seen -----------------------------------------------------------------------------------------------------
+
+
+@simulated
+async def test_a_consumer_sees_up_to_the_high_watermark() -> None:
+    world = await world_of(REPLICATED)
+    for value in (b"a", b"b", b"c"):
+        world.append(value)
+    assert values(only(world.read())) == []
+    world.follower_has(2)
+    read = only(world.read())
+    assert values(read) == [b"a", b"b"]
+    assert (read.high_watermark, read.last_stable_offset, read.log_start_offset, read.error) == (2, 2, 0, 0)
+    assert values(only(world.read(offset=1))) == [b"b"]
+
+
+@simulated
+async def test_a_follower_sees_the_whole_log_and_its_offset_acknowledges() -> None:
+    world = await world_of(REPLICATED)
+    world.append(b"a")
+    world.append(b"b")
+    assert values(only(world.follow(0).answer())) == [b"a", b"b"]
+    assert world.log().high_watermark == 0
+    read = only(world.follow(2).answer())
+    assert values(read) == [] and world.log().high_watermark == 2
+
+
+@simulated
+async def test_a_strangers_fetch_moves_nothing() -> None:
+    world = await world_of(REPLICATED)
+    world.append(b"a")
+    former = only(world.follow(1, broker_epoch=55).answer())
+    assert former.error == ErrorCode.STALE_BROKER_EPOCH
+    other = only(world.send(fetch(position(offset=1, current_leader_epoch=1), replica_id=9, broker_epoch=1)).answer())
+    assert other.error == ErrorCode.NOT_LEADER_OR_FOLLOWER and world.log().high_watermark == 0
+
+
+@simulated
+async def test_a_follower_that_means_another_topic_of_the_same_name_is_told_so() -> None:
+    world = await world_of(REPLICATED)
+    world.append(b"a")
+    assert only(world.follow(1, topic_id="id-old").answer()).error == ErrorCode.INCONSISTENT_TOPIC_ID
+    assert world.log().high_watermark == 0
+
+
+@simulated
+async def test_a_follower_whose_log_took_another_course_is_told_where() -> None:
+    world = await world_of(REPLICATED)
+    world.append(b"a")
+    world.show(topic("t", partition(1, epoch=2), partition(0)), offset=11)
+    world.show(topic("t", partition(0, epoch=5), partition(0)), offset=12)
+    world.append(b"b")
+    client = world.follow(3, current_leader_epoch=5, last_fetched_epoch=3, max_wait_ms=5_000)
+    read = only(client.answer())  # at once, although there is nothing to read
+    assert (read.diverging_epoch, read.diverging_end_offset, data(read)) == (1, 1, b"")
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+@simulated
+async def test_an_error_of_any_partition_is_answered_at_once_beside_the_others() -> None:
+    world = await world_of(ALONE, topic("u", partition(1, epoch=7)))
+    world.append(b"a", number=1)
+    request = fetch(
+        position(number=0), position(number=1), position("u"), position("nope"), max_wait_ms=10_000, min_bytes=1 << 20
+    )
+    response = world.send(request).answer()
+    assert isinstance(response, FetchResponse)
+    empty, full, elsewhere, unknown = response.partitions
+    assert (empty.error, full.error) == (0, 0) and values(full) == [b"a"]
+    assert elsewhere.error == ErrorCode.NOT_LEADER_OR_FOLLOWER and elsewhere.message
+    assert (elsewhere.leader_id, elsewhere.leader_epoch) == (1, 7)
+    assert unknown.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and unknown.leader_id == -1
+
+
+@simulated
+async def test_an_offset_out_of_range_comes_with_the_range() -> None:
+    world = await world_of(ALONE)
+    for _ in range(3):
+        world.append(b"a")
+    world.partition().delete_records(2, now_ms=0)
+    for offset in (0, 1, 4, -5):
+        read = only(world.send(fetch(position(offset=offset), max_wait_ms=5_000)).answer())
+        assert read.error == ErrorCode.OFFSET_OUT_OF_RANGE, offset
+        assert (read.log_start_offset, read.high_watermark) == (2, 3) and data(read) == b""
+    assert only(world.read(offset=3)).error == 0
+
+
+@simulated
+async def test_another_leader_epoch_is_refused_on_either_side() -> None:
+    world = await world_of(topic("t", partition(0, epoch=5, replicas=(0,))))
+    for epoch, error in (
+        (4, ErrorCode.FENCED_LEADER_EPOCH),
+        (6, ErrorCode.UNKNOWN_LEADER_EPOCH),
+        (5, ErrorCode.NONE),
+        (-1, ErrorCode.NONE),
+    ):
+        assert only(world.read(position(current_leader_epoch=epoch))).error == error
+
+
+@simulated
+async def test_a_disk_that_refuses_to_be_read_is_the_error_of_its_partition() -> None:
+    world = await world_of(ALONE)
+    world.append(b"a")
+    world.append(b"b", number=1)
+    world.logs.close()
+    world.disk.fail_next("read", "/data/t-0/*.log")
+    response = world.read(position(number=0), position(number=1))
+    assert [item.error for item in response.partitions] in ([0, 0], [ErrorCode.KAFKA_STORAGE_ERROR, 0])
+
+
+# --- how much ---------------------------------------------------------------------------------------------------------
+
+
+@simulated
+async def test_the_first_batch_comes_whole_however_small_the_limits_are() -> None:
+    world = await world_of(ALONE)
+    for number in (1, 2):
+        world.append(b"x" * 1_000, number=number)
+        world.append(b"y", number=number)
+    response = world.read(position(), position(number=1, max_bytes=10), position(number=2), max_bytes=10)
+    assert [values(item) for item in response.partitions] == [[], [b"x" * 1_000], []]
+
+
+@simulated
+async def test_the_limit_of_the_request_is_spent_in_the_order_of_its_partitions() -> None:
+    world = await world_of(ALONE)
+    for number in range(3):
+        for _ in range(4):
+            world.append(b"x" * 1_000, number=number)
+    sizes = [len(data(item)) for item in world.read(*map(numbered, range(3)), max_bytes=6_000).partitions]
+    assert sum(sizes) <= 6_000 and sizes[0] > 4_000 and 1_000 < sizes[1] < 2_200 and sizes[2] == 0
+    limited = world.read(position(number=0, max_bytes=2_500), position(number=1, max_bytes=2_500))
+    assert [len(values(item)) for item in limited.partitions] == [2, 2]
+
+
+def numbered(number: int) -> FetchPartition:
+    return position(number=number)
+
+
+@simulated
+async def test_no_answer_is_larger_than_the_brokers_own_limit() -> None:
+    world = await world_of(ALONE, fetch_max_bytes="2048")
+    for _ in range(5):
+        world.append(b"x" * 1_000)
+    assert len(values(only(world.read()))) == 1
+
+
+# --- how long ---------------------------------------------------------------------------------------------------------
+
+
+@simulated
+async def test_a_consumer_waits_for_a_commit() -> None:
+    world = await world_of(REPLICATED)
+    client = world.send(fetch(max_wait_ms=5_000))
+    world.append(b"a")
+    await asyncio.sleep(0.1)
+    assert client.replies == []
+    world.follower_has(1)
+    assert values(only(await soon(client))) == [b"a"]
+
+
+@simulated
+async def test_a_follower_waits_for_an_append_and_gets_the_next_one() -> None:
+    world = await world_of(REPLICATED)
+    client = world.follow(0, max_wait_ms=5_000)
+    assert client.replies == []
+    producer = Client()
+    ProduceHandler(world.services)(produce(world.batch(b"a"), acks=-1), producer, producer.reply)  # type: ignore[arg-type]
+    read = only(await soon(client))
+    assert values(read) == [b"a"] and producer.replies == []
+    world.follow(1, max_wait_ms=5_000)
+    await soon(producer)
+
+
+@simulated
+async def test_a_parked_follower_is_not_taken_to_have_caught_up_again_when_it_is_answered() -> None:
+    """Its word is as old as its arrival: a batch that was appended since has not been asked for."""
+    world = await world_of(REPLICATED)
+    world.append(b"a")
+    client = world.follow(1, max_wait_ms=5_000)
+    world.append(b"b")
+    await soon(client)
+    assert world.log().high_watermark == 1
+
+
+@simulated
+async def test_min_bytes_is_gathered_over_all_partitions() -> None:
+    world = await world_of(ALONE)
+    client = world.send(fetch(position(number=0), position(number=1), max_wait_ms=5_000, min_bytes=2_500))
+    world.append(b"x" * 1_000)
+    world.append(b"x" * 1_000, number=1)
+    await asyncio.sleep(0.1)
+    assert client.replies == []
+    world.append(b"x" * 1_000)
+    response = await soon(client)
+    assert isinstance(response, FetchResponse)
+    assert [len(values(item)) for item in response.partitions] == [2, 1]
+
+
+@simulated
+async def test_time_brings_an_answer_with_what_there_is() -> None:
+    world = await world_of(ALONE)
+    client = world.send(fetch(max_wait_ms=800, min_bytes=1 << 20))
+    world.append(b"a")
+    await asyncio.sleep(0.79)
+    world.replication.expire()
+    assert client.replies == []
+    await asyncio.sleep(0.02)
+    world.replication.expire()
+    assert values(only(client.answer())) == [b"a"] and len(world.replication.purgatory) == 0
+
+
+@simulated
+async def test_who_asks_for_no_wait_or_for_no_partition_is_answered_at_once() -> None:
+    world = await world_of(ALONE)
+    assert values(only(world.read())) == []
+    empty = FetchRequest(max_wait_ms=5_000, min_bytes=1, max_bytes=100, partitions=())
+    assert world.send(empty).answer() == FetchResponse(partitions=())
+    assert values(only(world.send(fetch(max_wait_ms=5_000, min_bytes=0)).answer())) == []
+    assert now_ms() == 0
+
+
+@simulated
+async def test_more_than_one_answer_can_hold_is_not_waited_for() -> None:
+    """With min_bytes above max_bytes the answer is full when it is as large as it may be."""
+    world = await world_of(ALONE)
+    for _ in range(4):
+        world.append(b"x" * 1_000)
+    client = world.send(fetch(max_wait_ms=5_000, min_bytes=3_500, max_bytes=1_500))
+    assert len(values(only(await soon(client)))) == 1
+
+
+@simulated
+async def test_as_many_bytes_as_were_asked_for_wake_whatever_the_size_of_batches() -> None:
+    world = await world_of(ALONE)
+    client = world.send(fetch(max_wait_ms=5_000, min_bytes=2_500))
+    for count in (1, 2):
+        world.append(b"x" * 1_000)
+        await asyncio.sleep(0.1)
+        assert client.replies == [], count
+    world.append(b"x" * 1_000)  # 3,210 bytes, and no whole number of batches makes 2,500
+    assert len(values(only(await soon(client)))) == 3
+
+
+@simulated
+async def test_a_change_of_leader_wakes_who_waits() -> None:
+    world = await world_of(REPLICATED)
+    client = world.send(fetch(max_wait_ms=5_000))
+    world.show(topic("t", partition(1, epoch=2), partition(0)), offset=11)
+    read = only(await soon(client))
+    assert read.error == ErrorCode.NOT_LEADER_OR_FOLLOWER and (read.leader_id, read.leader_epoch) == (1, 2)
+
+
+@simulated
+async def test_a_deleted_topic_wakes_who_waits() -> None:
+    world = await world_of(REPLICATED)
+    client = world.send(fetch(max_wait_ms=5_000))
+    world.show(offset=11)
+    assert only(await soon(client)).error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@simulated
+async def test_a_client_that_goes_is_forgotten() -> None:
+    world = await world_of(ALONE)
+    client = world.send(fetch(max_wait_ms=5_000))
+    client.disconnect()
+    assert len(world.replication.purgatory) == 0
+    world.append(b"a")
+    await asyncio.sleep(0.1)
+    assert client.replies == []
+
+
+@simulated
+async def test_a_follower_of_a_fenced_broker_may_still_fetch() -> None:
+    world = await World.start(REPLICATED, brokers=(broker(0), broker(1, fenced=True)))
+    assert isinstance(world, World)
+    world.append(b"a")
+    assert values(only(world.follow(0).answer())) == [b"a"]

@@ -1,0 +1,172 @@
+"""Metadata: who leads what, topics that come into being by being asked for, and the wait for news."""
+
+import asyncio
+
+import pytest
+from unit.net.handlers.handler_world import HandlerWorld, ask
+from unit.net.shell_world import broker, now_ms, partition, simulated, topic, turns
+
+from barnabas.kraft.image import NO_LEADER
+from barnabas.kraft.requests import ControllerRequest, CreateTopic, TopicCreated
+from barnabas.log.errors import ErrorCode, InvalidReplicationFactorError, TopicAlreadyExistsError
+from barnabas.log.topic_partition import CONSUMER_OFFSETS_TOPIC
+from barnabas.net.handlers.metadata import MetadataHandler
+from barnabas.net.protocol.requests import MetadataRequest
+from barnabas.net.protocol.responses import MetadataResponse
+
+T, U = topic("t", partition(0), partition(1, epoch=4)), topic("u", partition(1))
+
+
+async def metadata(
+    world: HandlerWorld, *topics: str, listener: str = "PLAINTEXT", **options: object
+) -> MetadataResponse:
+    request = MetadataRequest(topics=topics or None, **options)  # type: ignore[arg-type]
+    response = await ask(MetadataHandler(world.services), request, listener=listener)
+    assert isinstance(response, MetadataResponse)
+    return response
+
+
+def creates(world: HandlerWorld, name_of_topic: str = "new") -> None:
+    """The controller creates what it is asked for; the metadata shows it a little later."""
+
+    def decide(request: ControllerRequest) -> TopicCreated:
+        assert isinstance(request, CreateTopic)
+        loop = asyncio.get_running_loop()
+        loop.call_later(0.2, lambda: world.show(T, topic(name_of_topic, partition(0)), offset=20))
+        return TopicCreated(
+            name=request.name, topic_id=f"id-{request.name}", partition_count=1, replication_factor=1, offset=20
+        )
+
+    world.source.decide = decide
+
+
+@simulated
+async def test_all_topics_with_leaders_epochs_and_replicas() -> None:
+    world = await HandlerWorld.start(T, U)
+    response = await metadata(world)
+    assert [item.name for item in response.topics] == ["t", "u", CONSUMER_OFFSETS_TOPIC]
+    t = response.topics[0]
+    assert (t.error, t.topic_id, t.internal) == (0, "id-t", False)
+    assert [(item.leader, item.leader_epoch, item.replicas, item.isr) for item in t.partitions] == [
+        (0, 1, (0, 1), (0, 1)),
+        (1, 4, (0, 1), (0, 1)),
+    ]
+    assert (response.cluster_id, response.controller_id, response.offset) == ("cluster", 0, 10)
+    assert [item.name for item in (await metadata(world, "u")).topics] == ["u"]
+
+
+@simulated
+async def test_addresses_are_those_of_the_listener_that_asks() -> None:
+    world = await HandlerWorld.start(T)
+    inside, outside = await metadata(world), await metadata(world, listener="CLIENTS")
+    assert [(item.host, item.port) for item in inside.brokers] == [("host-0", 9092), ("host-1", 9092)]
+    assert [(item.host, item.port) for item in outside.brokers] == [("public-0", 19092), ("public-1", 19092)]
+
+
+@simulated
+async def test_a_fenced_broker_has_no_address_and_its_replicas_are_offline() -> None:
+    world = await HandlerWorld.start(T, topic("v", partition(NO_LEADER)), brokers=(broker(0), broker(1, fenced=True)))
+    response = await metadata(world)
+    assert [item.node_id for item in response.brokers] == [0]
+    assert response.topics[0].partitions[0].offline == (1,)
+    leaderless = response.topics[1].partitions[0]
+    assert (leaderless.error, leaderless.leader) == (ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER)
+
+
+@simulated
+async def test_the_slots_are_shown_as_kafkas_topic_for_offsets() -> None:
+    world = await HandlerWorld.start(slots=(3,))
+    (offsets,) = (await metadata(world, CONSUMER_OFFSETS_TOPIC)).topics
+    assert offsets.internal and offsets.error == 0 and len(offsets.partitions) == 50
+    assert (offsets.partitions[3].leader, offsets.partitions[3].leader_epoch, offsets.partitions[3].error) == (0, 1, 0)
+    assert offsets.partitions[4].error == ErrorCode.LEADER_NOT_AVAILABLE
+
+
+@simulated
+async def test_unknown_and_impossible_names_are_told_apart() -> None:
+    world = await HandlerWorld.start(T)
+    unknown, bad, known = (await metadata(world, "nope", "../etc", "t")).topics
+    assert unknown.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and "barnabas topic create nope" in unknown.message
+    assert bad.error == ErrorCode.INVALID_TOPIC_EXCEPTION and "illegal character" in bad.message
+    assert known.error == 0 and world.source.requests == []
+
+
+@simulated
+async def test_an_unknown_topic_is_created_and_shown_when_that_is_allowed() -> None:
+    world = await HandlerWorld.start(T)
+    creates(world)
+    response = await metadata(world, "t", "new", allow_auto_topic_creation=True)
+    assert [(item.name, item.error) for item in response.topics] == [("t", 0), ("new", 0)]
+    (request,) = world.source.asked(CreateTopic)
+    assert (request.name, request.partition_count, request.replication_factor) == ("new", -1, -1)
+    assert response.offset == 20 and 195 <= now_ms() <= 205
+
+
+@pytest.mark.parametrize(("enabled", "asked"), [("false", True), ("true", False)])
+@simulated
+async def test_nothing_is_created_unless_both_sides_want_it(enabled: str, asked: bool) -> None:
+    world = await HandlerWorld.start(T, auto_create_topics_enable=enabled)
+    (new,) = (await metadata(world, "new", allow_auto_topic_creation=asked)).topics
+    assert new.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and world.source.requests == []
+
+
+@simulated
+async def test_neither_all_topics_nor_internal_nor_bad_names_create_anything() -> None:
+    world = await HandlerWorld.start(T)
+    await metadata(world, allow_auto_topic_creation=True)
+    response = await metadata(
+        world, CONSUMER_OFFSETS_TOPIC, "__transaction_state", "a b", allow_auto_topic_creation=True
+    )
+    assert [item.error for item in response.topics] == [
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+    ]
+    assert world.source.requests == []
+
+
+@simulated
+async def test_a_creation_that_fails_is_told_with_its_reason() -> None:
+    world = await HandlerWorld.start(T)
+    world.source.script(InvalidReplicationFactorError("3 replicas need 3 brokers"))
+    t, new = (await metadata(world, "t", "new", allow_auto_topic_creation=True)).topics
+    assert (t.error, new.error) == (0, ErrorCode.INVALID_REPLICATION_FACTOR)
+    assert new.message == "3 replicas need 3 brokers"
+
+
+@simulated
+async def test_somebody_else_may_have_been_faster() -> None:
+    world = await HandlerWorld.start(T)
+    world.source.script(TopicAlreadyExistsError("new"))
+    (new,) = (await metadata(world, "new", allow_auto_topic_creation=True)).topics
+    assert new.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION  # retriable: the next request sees it
+
+
+@simulated
+async def test_a_long_poll_is_answered_by_news() -> None:
+    world = await HandlerWorld.start(T)
+    poll = asyncio.create_task(metadata(world, known_offset=10, max_wait_ms=5_000))
+    await asyncio.sleep(1)
+    assert not poll.done()
+    world.show(T, U, offset=11)
+    response = await poll
+    assert response.offset == 11 and [item.name for item in response.topics][:2] == ["t", "u"]
+
+
+@simulated
+async def test_who_knows_less_or_cannot_wait_is_answered_at_once() -> None:
+    world = await HandlerWorld.start(T)
+    assert (await metadata(world, known_offset=9, max_wait_ms=5_000)).offset == 10
+    assert (await metadata(world, known_offset=10)).offset == 10
+    assert now_ms() == 0
+
+
+@simulated
+async def test_a_long_poll_without_news_ends_with_what_is_known() -> None:
+    world = await HandlerWorld.start(T)
+    response = await metadata(world, known_offset=10, max_wait_ms=5_000)
+    assert response.offset == 10 and 5_000 <= now_ms() <= 5_002
+    poll = asyncio.create_task(metadata(world, known_offset=10, max_wait_ms=10**9))
+    await turns()
+    await asyncio.sleep(31)
+    assert poll.done()  # nobody holds a request for longer than 30 s

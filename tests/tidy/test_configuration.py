@@ -31,12 +31,20 @@ def attributes_read(tree: ast.AST) -> set[str]:
     return {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
 
 
+def own_attributes_read(method: ast.FunctionDef) -> set[str]:
+    return {
+        node.attr
+        for node in ast.walk(method)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
+    }
+
+
 def read_outside(config_file: str, readers: Iterable[SourceFile]) -> set[str]:
     """The attributes that are read outside `config_file`, and what its own methods read on behalf of those."""
     readers = tuple(readers)
     (config,) = (file for file in of_the_broker() if file.name == config_file)
     methods = {
-        method.name: attributes_read(method)
+        method.name: own_attributes_read(method)
         for node in config.tree.body
         if isinstance(node, ast.ClassDef)
         for method in node.body

@@ -132,7 +132,7 @@ def test_keys_of_kafka_that_mean_nothing_here_are_taken_and_reported() -> None:
 
 def test_a_key_without_effect_is_reported_wherever_it_comes_from(tmp_path: Path) -> None:
     path = tmp_path / "server.properties"
-    path.write_text("log.cleaner.enable=true\nlog.cleanup.policy=Delete\ncompression.type=producer\n")
+    path.write_text("log.cleaner.enable=true\nlog.cleanup.policy=delete\ncompression.type=producer\n")
     config = load(str(path), {"group.max.size": "5"}, {"BARNABAS_MAX_CONNECTIONS_PER_IP": "3"})
     assert config.ignored == ("log.cleaner.enable", "max.connections.per.ip", "group.max.size")
     assert "compaction is not built yet" in IGNORED_KEYS["log.cleaner.enable"]

@@ -23,6 +23,18 @@ class RaftTiming:
     heartbeat_s: float = 0.2
     leader_fallback_s: float = 0.9  # below election_min_s: an isolated leader gives up before another one is elected
 
+    @classmethod
+    def of_election_timeout(cls, timeout_ms: int) -> "RaftTiming":
+        """The defaults, stretched or shrunk to another shortest election timeout: their proportions are the invariants."""
+        default = cls()
+        factor = timeout_ms / 1000 / default.election_min_s
+        return cls(
+            election_min_s=default.election_min_s * factor,
+            election_max_s=default.election_max_s * factor,
+            heartbeat_s=default.heartbeat_s * factor,
+            leader_fallback_s=default.leader_fallback_s * factor,
+        )
+
     def __post_init__(self) -> None:
         assert 3 * self.heartbeat_s < self.election_min_s < self.election_max_s
         assert self.heartbeat_s < self.leader_fallback_s < self.election_min_s

@@ -77,9 +77,13 @@ class RaftElections(RaftInternals):
     # Campaigning
 
     def campaign_if_due(self, now: float) -> None:
-        if self.is_leader or self.formation.blank or now <= self.election_deadline:
+        if self.is_leader or self.formation.blank:
             return
-        if self.transfer_in_progress or not self.other_ids:
+        if not self.other_ids:  # the only voter has nobody to wait for
+            self._campaign()
+        elif now <= self.election_deadline:
+            return
+        elif self.transfer_in_progress:
             self._campaign()
         else:
             self._start_prevote()

@@ -48,6 +48,7 @@ class LogManager:
         self._folder_of: dict[TopicPartition, LogFolder] = {}
         self._open_segments = OpenSegments()
         self._due_folders: list[tuple[int, str]] = []
+        self._deleted: set[TopicPartition] = set()  # since the last checkpoint: its files may still name them
         self._is_loaded = False
         self._is_closed = False
         self.offline: dict[TopicPartition, str] = {}
@@ -174,6 +175,8 @@ class LogManager:
         )
         for offsets in (folder.recovery_points, folder.log_start_offsets, folder.high_watermarks):
             offsets.pop(topic_partition, None)  # of a partition of the same name that was deleted
+        if topic_partition in self._deleted:
+            self.checkpoint()  # a crash must not give the new log the old one's recovery point
         return self._open(folder, topic_partition, config or self._defaults, now_ms, topic_id)
 
     def _log_count(self, folder: LogFolder) -> int:
@@ -192,6 +195,7 @@ class LogManager:
         self._due_folders.append((now_ms + log.config.file_delete_delay_ms, target))
         for offsets in (folder.recovery_points, folder.log_start_offsets, folder.high_watermarks):
             offsets.pop(topic_partition, None)
+        self._deleted.add(topic_partition)
         _log.info("event=deleted partition=%s folder=%s", topic_partition, target)
 
     @staticmethod
@@ -239,6 +243,16 @@ class LogManager:
         """Write the offsets that a start needs: recovery points, log start offsets, high watermarks."""
         for folder in self.folders:
             self._checkpoint(folder)
+        self._deleted.clear()
+
+    def checkpoint_high_watermarks(self) -> None:
+        """Write the high watermarks alone, which change all the time."""
+        for folder in self.folders:
+            self._checkpoint_high_watermarks(folder)
+
+    def _checkpoint_high_watermarks(self, folder: LogFolder) -> None:
+        folder.high_watermarks.update({log.topic_partition: log.high_watermark for log in self._logs_in(folder)})
+        folder.write_offsets(checkpoint.HIGH_WATERMARKS, folder.high_watermarks)
 
     def _checkpoint(self, folder: LogFolder) -> None:
         logs = list(self._logs_in(folder))
@@ -250,8 +264,7 @@ class LogManager:
         folder.write_offsets(checkpoint.RECOVERY_POINTS, folder.recovery_points)
         folder.log_start_offsets.update({log.topic_partition: log.log_start_offset for log in logs})
         folder.write_offsets(checkpoint.LOG_START_OFFSETS, folder.log_start_offsets)
-        folder.high_watermarks.update({log.topic_partition: log.high_watermark for log in logs})
-        folder.write_offsets(checkpoint.HIGH_WATERMARKS, folder.high_watermarks)
+        self._checkpoint_high_watermarks(folder)
 
     def _lower_recovery_point(self, folder: LogFolder, topic_partition: TopicPartition, end_offset: int) -> None:
         """Before a truncation: after a crash everything behind the new end must be scanned, whatever is written

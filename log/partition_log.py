@@ -407,7 +407,7 @@ class PartitionLog:
     # --- flushing ---
 
     def is_flush_due(self, now_ms: int) -> bool:
-        """Whether flush.messages or flush.ms asks for a flush now; with flush.messages=1 before an acknowledgement."""
+        """Whether flush.messages or flush.ms asks for a flush now. Upkeep asks; no acknowledgement waits for it yet."""
         unflushed = self.log_end_offset - self.recovery_point
         return unflushed > 0 and (
             unflushed >= self._config.flush_messages or now_ms - self._last_flush_ms >= self._config.flush_ms

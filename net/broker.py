@@ -29,14 +29,13 @@ from .broker_lifecycle import BrokerLifecycle
 from .broker_to_controller import ControllerChannel
 from .clock import Clock
 from .config import BrokerConfig
-from .core_settings import group_settings
+from .core_settings import fetch_settings, group_settings, server_limits
 from .dispatcher import Dispatcher
 from .group_service import GroupService
 from .handlers.registry import build_handlers
 from .handlers.services import Services
 from .isr_proposer import IsrProposer
 from .leader_connection import LeaderConnection
-from .limits import ServerLimits
 from .liveness import LivenessWatch, client_id_of
 from .log_service import LogService
 from .metadata_service import MetadataService, MetadataSource
@@ -51,7 +50,7 @@ from .turn import Turn
 logger = logging.getLogger("barnabas.broker")
 
 HAND_OVER_POLL_MS = 100
-QUORUM_GONE_MS = 2_000  # without a leader for two elections: the other voters have stopped too, and nobody will answer
+QUORUM_GONE_ELECTIONS = 2  # without a leader for so many: the other voters have stopped too, and nobody will answer
 EXPIRY_INTERVAL_MS = 50  # how late a parked request may be answered after its time is over
 
 
@@ -188,7 +187,8 @@ class Broker:
             self.ports.network, client_id=f"replica-{self.node_id}", random=self.ports.rng
         )  # apart from requests to the controller, which must not queue behind megabytes of records
         return ReplicaFetcherManager(
-            settings=self,
+            identity=self,
+            settings=fetch_settings(self.config),
             connect=lambda leader: LeaderConnection(leader, self.fetch_pool, self.controller.address_of),
             rng=self.ports.rng,
             on_effects=self.replication.perform,
@@ -200,14 +200,8 @@ class Broker:
         return self.lifecycle.broker_epoch
 
     async def _listen(self) -> None:
-        config = self.config
-        limits = ServerLimits(
-            max_connections=config.max_connections,
-            max_frame_bytes=config.socket_request_max_bytes,
-            max_requests_in_flight=config.queued_max_requests,
-            idle_timeout_ms=config.connections_max_idle_ms,
-        )
-        for listener in config.client_listeners():
+        limits = server_limits(self.config)
+        for listener in self.config.client_listeners():
             server = Server(
                 self.ports.network,
                 self.dispatcher,
@@ -331,6 +325,7 @@ class Broker:
     async def _handed_over(self) -> bool:
         """Wait until the controller has moved our leaderships away; not for a quorum that has stopped before us."""
         deadline_ms = self.ports.clock.now_ms() + self.config.controlled_shutdown_timeout_ms
+        quorum_gone_ms = QUORUM_GONE_ELECTIONS * self.config.controller_quorum_election_timeout_ms
         leaderless_since_ms: int | None = None
         while not self.lifecycle.may_shut_down.is_set():
             now_ms = self.ports.clock.now_ms()
@@ -338,7 +333,7 @@ class Broker:
                 leaderless_since_ms = None
             elif leaderless_since_ms is None:
                 leaderless_since_ms = now_ms
-            elif now_ms - leaderless_since_ms >= QUORUM_GONE_MS:
+            elif now_ms - leaderless_since_ms >= quorum_gone_ms:
                 return False
             if now_ms >= deadline_ms:
                 return False

@@ -173,18 +173,6 @@ def large_number(low: int) -> Kind[int]:
     return whole_number(low, MAX_INT64, "LONG")
 
 
-def fraction() -> Kind[float]:
-    """A number from 0 to 1."""
-
-    def read(text: str) -> float:
-        value = float(text)
-        if not 0 <= value <= 1:
-            raise ValueError(f"{value} is out of range")
-        return value
-
-    return Kind(name="DOUBLE", allowed="a number from 0 to 1", read=read)
-
-
 def one_of(*choices: str) -> Kind[str]:
     """One of the words, in any case."""
 

@@ -2,10 +2,13 @@
 
 from barnabas.consumer_groups.settings import GroupSettings
 from barnabas.kraft.controller_settings import ControllerSettings
+from barnabas.kraft.raft_config import RaftTiming
 from barnabas.log.config import definition_of
 from barnabas.log.errors import InvalidConfigError
 
-from .config import BrokerConfig
+from .config import BrokerConfig, check_available
+from .limits import ServerLimits
+from .replica_fetcher import FetchSettings
 
 
 def group_settings(config: BrokerConfig) -> GroupSettings:
@@ -30,9 +33,35 @@ def controller_settings(config: BrokerConfig) -> ControllerSettings:
     )
 
 
+def raft_timing(config: BrokerConfig) -> RaftTiming:
+    return RaftTiming.of_election_timeout(config.controller_quorum_election_timeout_ms)
+
+
+def fetch_settings(config: BrokerConfig) -> FetchSettings:
+    return FetchSettings(
+        max_wait_ms=config.replica_fetch_wait_max_ms,
+        min_bytes=config.replica_fetch_min_bytes,
+        max_bytes=config.replica_fetch_response_max_bytes,
+        max_partition_bytes=config.replica_fetch_max_bytes,
+        call_timeout_ms=config.replica_socket_timeout_ms,
+        max_backoff_ms=config.replica_fetch_backoff_ms,
+    )
+
+
+def server_limits(config: BrokerConfig) -> ServerLimits:
+    return ServerLimits(
+        max_connections=config.max_connections,
+        max_frame_bytes=config.socket_request_max_bytes,
+        max_requests_in_flight=config.queued_max_requests,
+        max_buffered_bytes=config.queued_max_request_bytes,
+        idle_timeout_ms=config.connections_max_idle_ms,
+    )
+
+
 def check_topic_config(key: str, value: str) -> None:
     """What the controller asks before it takes a topic's configuration. Raises InvalidConfigError."""
     definition_of(key).parse(value)
+    check_available(key, value, topic_key=key)
 
 
 def check_broker_config(key: str, value: str) -> None:

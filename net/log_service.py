@@ -109,11 +109,13 @@ class LogService:
         """Look after the logs until cancelled. One trouble is logged and met again at the next round."""
         loop = asyncio.get_running_loop()
         config = self._config
-        checkpoint_ms = config.replica_high_watermark_checkpoint_interval_ms
+        high_watermarks_ms = config.replica_high_watermark_checkpoint_interval_ms
+        checkpoint_ms = config.log_flush_offset_checkpoint_interval_ms  # of all, the high watermarks too
+        next_high_watermarks_ms = self._clock.now_ms() + high_watermarks_ms
         next_checkpoint_ms = self._clock.now_ms() + checkpoint_ms
         next_retention_ms = self._clock.now_ms() + config.log_retention_check_interval_ms
         while True:
-            await asyncio.sleep(min(UPKEEP_INTERVAL_MS, checkpoint_ms) / 1000)
+            await asyncio.sleep(min(UPKEEP_INTERVAL_MS, high_watermarks_ms, checkpoint_ms) / 1000)
             now_ms = self._clock.now_ms()
             wall_ms = self._clock.wall_ms()
             try:
@@ -125,6 +127,9 @@ class LogService:
                 if now_ms >= next_checkpoint_ms:
                     next_checkpoint_ms = now_ms + checkpoint_ms
                     self._logs.checkpoint()
+                if now_ms >= next_high_watermarks_ms:
+                    next_high_watermarks_ms = now_ms + high_watermarks_ms
+                    self._logs.checkpoint_high_watermarks()
                 # Last, because a file that cannot be removed is met again in every round.
                 await _to_its_end(loop.run_in_executor(None, self._logs.remove_due, wall_ms))
             except StorageError as error:

@@ -16,7 +16,7 @@ from barnabas.kraft.raft_network import LoopNetwork, RaftNetwork
 from barnabas.kraft.raft_quorum import RaftQuorum
 
 from .broker import Broker
-from .core_settings import check_broker_config, check_topic_config, controller_settings
+from .core_settings import check_broker_config, check_topic_config, controller_settings, raft_timing
 from .metadata_observer import MetadataObserver
 from .metadata_service import MetadataSource, Subscriber
 from .quorum_directory import QuorumDirectory
@@ -36,7 +36,7 @@ class QuorumPorts:
     host: Callable[[], QuorumHost] = ThreadHost
     network: Callable[[], RaftNetwork] = LoopNetwork
     executor: Callable[[], Executor] = _disk_threads
-    timing: RaftTiming | None = None
+    timing: RaftTiming | None = None  # instead of what the configuration says
     snapshot_policy: SnapshotPolicy | None = None
 
 
@@ -99,6 +99,6 @@ def _build_quorum(
         fatal=broker.ports.fatal,
         cluster_id=broker.logs.cluster_id or "",
         broker_endpoint=encode_address(inter_broker.host, inter_broker.port),
-        timing=ports.timing,
+        timing=ports.timing or raft_timing(broker.config),
         snapshot_policy=ports.snapshot_policy,
     )

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import struct
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from random import Random
 from typing import Final, Protocol
 
@@ -22,12 +23,7 @@ from barnabas.log.topic_partition import TopicPartition
 from .protocol.requests import FetchPartition, FetchRequest, Request
 from .protocol.responses import ErrorResponse, FetchPartitionResponse, FetchResponse, Response
 
-MAX_WAIT_MS: Final = 500  # replica.fetch.wait.max.ms: followers learn of a new high watermark at least this often
-MAX_BYTES: Final = 10 << 20  # replica.fetch.response.max.bytes: what one answer may make us buffer
-MAX_PARTITION_BYTES: Final = 1 << 20  # replica.fetch.max.bytes
-CALL_TIMEOUT_MS: Final = 10_000  # beyond the longest wait: a leader that does not answer at all is as good as gone
 MIN_BACKOFF_MS: Final = 50
-MAX_BACKOFF_MS: Final = 1_000  # replica.fetch.backoff.ms; a leader that comes back is found within a second
 PARTITION_BACKOFF_MS: Final = 200  # an error of one partition: mostly metadata that is still on its way to one of us
 
 _LENGTH_AND_EPOCH: Final = struct.Struct(">ii")
@@ -54,13 +50,28 @@ class FollowedPartition(Protocol):
     def fetched(self, position: FetchPosition, answer: FetchAnswer) -> list[Effect]: ...
 
 
-class FetcherSettings(Protocol):
+class FollowerIdentity(Protocol):
     """Who we are, as of now: the broker epoch changes with a new registration."""
 
     @property
     def node_id(self) -> int: ...
     @property
     def broker_epoch(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchSettings:
+    """How to fetch. Kafka's names are in the comments."""
+
+    max_wait_ms: int = 500  # replica.fetch.wait.max.ms: followers learn of a new high watermark at least this often
+    min_bytes: int = 1  # replica.fetch.min.bytes
+    max_bytes: int = 10 << 20  # replica.fetch.response.max.bytes: what one answer may make us buffer
+    max_partition_bytes: int = 1 << 20  # replica.fetch.max.bytes
+    call_timeout_ms: int = 10_000  # replica.socket.timeout.ms: a leader that does not answer at all is as good as gone
+    max_backoff_ms: int = 1_000  # replica.fetch.backoff.ms; a leader that comes back is found within a second
+
+    def __post_init__(self) -> None:
+        assert self.max_wait_ms < self.call_timeout_ms, "every fetch that finds nothing new would be given up"
 
 
 EffectSink = Callable[[list[Effect]], None]
@@ -70,10 +81,18 @@ class ReplicaFetcher:
     """Fetches from one leader for as long as `run` runs."""
 
     def __init__(
-        self, leader: int, connection: LeaderConnection, settings: FetcherSettings, rng: Random, on_effects: EffectSink
+        self,
+        leader: int,
+        connection: LeaderConnection,
+        *,
+        identity: FollowerIdentity,
+        settings: FetchSettings,
+        rng: Random,
+        on_effects: EffectSink,
     ) -> None:
         self.leader = leader
         self._connection = connection
+        self._identity = identity
         self._settings = settings
         self._rng = rng
         self._on_effects = on_effects
@@ -128,7 +147,7 @@ class ReplicaFetcher:
         try:
             try:
                 async with asyncio.timeout(None) as self._waiting:
-                    response = await self._connection.call(request, CALL_TIMEOUT_MS)
+                    response = await self._connection.call(request, self._settings.call_timeout_ms)
             finally:
                 self._waiting = None  # before any back-off: a change must not move a deadline that is over
         except TimeoutError as error:
@@ -148,7 +167,7 @@ class ReplicaFetcher:
         """Doubling, with jitter, so that the followers of a broker that returns do not all come at once."""
         if self._failures == 0:
             logger.warning("fetch_failed leader=%d reason=%s", self.leader, reason)
-        delay_ms = min(MAX_BACKOFF_MS, MIN_BACKOFF_MS << min(self._failures, 10))
+        delay_ms = min(self._settings.max_backoff_ms, MIN_BACKOFF_MS << min(self._failures, 10))
         self._failures += 1
         delay_s = delay_ms * self._rng.uniform(0.8, 1.2) / 1000
         loop = asyncio.get_running_loop()
@@ -180,16 +199,29 @@ class ReplicaFetcher:
             position = partition.next_fetch()
             if position is not None and position.leader == self.leader:
                 positions[topic_partition] = position
-                parts.append(_fetch_partition(topic_partition, partition.topic_id, position))
+                parts.append(self._fetch_partition(topic_partition, partition.topic_id, position))
         request = FetchRequest(
-            max_wait_ms=MAX_WAIT_MS,
-            min_bytes=1,
-            max_bytes=MAX_BYTES,
+            max_wait_ms=self._settings.max_wait_ms,
+            min_bytes=self._settings.min_bytes,
+            max_bytes=self._settings.max_bytes,
             partitions=tuple(parts),
-            replica_id=self._settings.node_id,
-            broker_epoch=self._settings.broker_epoch,
+            replica_id=self._identity.node_id,
+            broker_epoch=self._identity.broker_epoch,
         )
         return request, positions
+
+    def _fetch_partition(
+        self, topic_partition: TopicPartition, topic_id: str, position: FetchPosition
+    ) -> FetchPartition:
+        return FetchPartition(
+            topic=topic_partition.topic,
+            partition=topic_partition.partition,
+            fetch_offset=position.offset,
+            max_bytes=self._settings.max_partition_bytes,
+            current_leader_epoch=position.leader_epoch,
+            last_fetched_epoch=position.last_fetched_epoch,
+            topic_id=topic_id,
+        )
 
     def _end_delays(self) -> None:
         if self._delayed_until:
@@ -222,7 +254,7 @@ class ReplicaFetcher:
             effects = partition.fetched(position, answer)
         except StorageError as error:
             logger.error("replica_failed partition=%s reason=%s", topic_partition, error)
-            self._delay(topic_partition, MAX_BACKOFF_MS)
+            self._delay(topic_partition, self._settings.max_backoff_ms)
             return []
         except BarnabasError as error:
             logger.warning("replica_stalled partition=%s reason=%s", topic_partition, error)
@@ -239,18 +271,6 @@ class ReplicaFetcher:
     def _delay(self, topic_partition: TopicPartition, delay_ms: int) -> None:
         delay_s = delay_ms * self._rng.uniform(0.8, 1.2) / 1000
         self._delayed_until[topic_partition] = asyncio.get_running_loop().time() + delay_s
-
-
-def _fetch_partition(topic_partition: TopicPartition, topic_id: str, position: FetchPosition) -> FetchPartition:
-    return FetchPartition(
-        topic=topic_partition.topic,
-        partition=topic_partition.partition,
-        fetch_offset=position.offset,
-        max_bytes=MAX_PARTITION_BYTES,
-        current_leader_epoch=position.leader_epoch,
-        last_fetched_epoch=position.last_fetched_epoch,
-        topic_id=topic_id,
-    )
 
 
 def _answer(answered: FetchPartitionResponse, position: FetchPosition) -> FetchAnswer:
@@ -283,11 +303,14 @@ class ReplicaFetcherManager:
 
     def __init__(
         self,
-        settings: FetcherSettings,
+        *,
+        identity: FollowerIdentity,
+        settings: FetchSettings,
         connect: Callable[[int], LeaderConnection],
         rng: Random,
         on_effects: EffectSink,
     ) -> None:
+        self._identity = identity
         self._settings = settings
         self._connect = connect
         self._rng = rng
@@ -317,7 +340,14 @@ class ReplicaFetcherManager:
             self.stop(topic_partition)
         fetcher = self._fetchers.get(leader)
         if fetcher is None:
-            fetcher = ReplicaFetcher(leader, self._connect(leader), self._settings, self._rng, self._on_effects)
+            fetcher = ReplicaFetcher(
+                leader,
+                self._connect(leader),
+                identity=self._identity,
+                settings=self._settings,
+                rng=self._rng,
+                on_effects=self._on_effects,
+            )
             self._fetchers[leader] = fetcher
             self._tasks[leader] = asyncio.get_running_loop().create_task(
                 fetcher.run(), name=f"replica-fetcher-{leader}"

@@ -105,6 +105,18 @@ def test_rule_5_a_single_voter_too_waits_for_its_disk() -> None:
     finish(cluster)
 
 
+def test_the_only_voter_leads_again_at_once() -> None:
+    cluster = running(1)
+    for power in (False, True):
+        cluster.kill(0, power=power)
+        cluster.start(0)
+        began = cluster.loop.time()
+        assert cluster.wait_for_leader() == 0
+        assert cluster.loop.time() - began < TIMING.heartbeat_s
+    cluster.commit()
+    finish(cluster)
+
+
 def test_rule_7_a_voter_that_was_away_does_not_depose_the_leader() -> None:
     cluster = running()
     leader = cluster.wait_for_leader()

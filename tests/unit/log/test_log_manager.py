@@ -238,3 +238,16 @@ def test_a_stop_before_everything_was_loaded_is_not_clean():
     disk.kill()
     LogManager(disk, DIRS, node_id=0).close()
     assert not LogManager(disk, DIRS, node_id=0).was_stopped_cleanly
+
+
+def test_a_log_that_was_deleted_and_made_anew_does_not_believe_the_old_recovery_point():
+    disk = SimulatedDisk()
+    logs = manager(disk)
+    (a,) = create(logs, A)
+    for _ in range(5):
+        append(a, b"x")
+    a.flush()
+    logs.checkpoint()
+    logs.delete(A, now_ms=NOW_MS)
+    create(logs, A)
+    assert b"a 0 5\n" not in disk.read_bytes("/one/recovery-point-offset-checkpoint")

@@ -15,6 +15,7 @@ from barnabas.net.log_service import LogService
 
 TP, OTHER = TopicPartition("t", 0), TopicPartition("u", 0)
 CHECKPOINT = "/data/replication-offset-checkpoint"
+RECOVERY_POINTS = "/data/recovery-point-offset-checkpoint"
 HOUR_MS = 3_600_000
 SETTINGS = {
     "node.id": "0",
@@ -167,6 +168,19 @@ async def test_checkpoints_are_written_at_their_interval() -> None:
     assert not world.disk.exists(CHECKPOINT)
     await asyncio.sleep(1.2)
     assert b"t 0 3" in world.disk.read_bytes(CHECKPOINT)
+
+
+@simulated
+async def test_recovery_points_have_an_interval_of_their_own() -> None:
+    world = await World.start(**{"log.flush.offset.checkpoint.interval.ms": "7000"})
+    log = world.old_log()
+    log.flush()
+    world.run()
+    await asyncio.sleep(6.9)
+    assert world.disk.exists(CHECKPOINT)
+    assert not world.disk.exists(RECOVERY_POINTS)
+    await asyncio.sleep(1.2)
+    assert b"t 0 3" in world.disk.read_bytes(RECOVERY_POINTS)
 
 
 @simulated

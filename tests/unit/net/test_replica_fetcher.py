@@ -12,7 +12,7 @@ from barnabas.log.replication.partition import Partition
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.protocol.requests import FetchRequest, Request
 from barnabas.net.protocol.responses import ErrorResponse, FetchPartitionResponse, FetchResponse, Response
-from barnabas.net.replica_fetcher import ReplicaFetcher, ReplicaFetcherManager
+from barnabas.net.replica_fetcher import FetchSettings, ReplicaFetcher, ReplicaFetcherManager
 
 ME, LEADER = 2, 1
 
@@ -30,9 +30,11 @@ class Leader:
     def __init__(self) -> None:
         self.calls: asyncio.Queue[tuple[FetchRequest, asyncio.Future[Response]]] = asyncio.Queue()
         self.is_closed = False
+        self.timeout_ms = 0  # of the last call
 
     async def call(self, request: Request, timeout_ms: int) -> Response:
         assert isinstance(request, FetchRequest)
+        self.timeout_ms = timeout_ms
         future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         self.calls.put_nowait((request, future))
         return await future
@@ -76,11 +78,17 @@ def response(*partitions: FetchPartitionResponse) -> FetchResponse:
 class World:
     """A fetcher that runs for the length of a test."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: FetchSettings | None = None) -> None:
         self.leader = Leader()
         self.effects: list[Effect] = []
-        settings = SimpleNamespace(node_id=ME, broker_epoch=77)
-        self.fetcher = ReplicaFetcher(LEADER, self.leader, settings, NoDelay(1), self.effects.extend)
+        self.fetcher = ReplicaFetcher(
+            LEADER,
+            self.leader,
+            identity=SimpleNamespace(node_id=ME, broker_epoch=77),
+            settings=settings or FetchSettings(),
+            rng=NoDelay(1),
+            on_effects=self.effects.extend,
+        )
 
     async def __aenter__(self) -> "World":
         self.task = asyncio.ensure_future(self.fetcher.run())
@@ -110,6 +118,18 @@ async def test_the_next_fetch_follows_the_data_at_once_and_acknowledges_it():
         )
         assert partition.high_watermark == 1
         assert LogEndAdvanced(topic_partition=partition.topic_partition, log_end_offset=1) in world.effects
+
+
+async def test_the_settings_are_what_is_asked_for():
+    settings = FetchSettings(
+        max_wait_ms=70, min_bytes=9, max_bytes=5_000, max_partition_bytes=400, call_timeout_ms=90, max_backoff_ms=100
+    )
+    async with World(settings) as world:
+        world.fetcher.add(TopicPartition("t", 0), following())
+        request, _ = await world.leader.next_call()
+        assert (request.max_wait_ms, request.min_bytes, request.max_bytes) == (70, 9, 5_000)
+        assert [part.max_bytes for part in request.partitions] == [400]
+        assert world.leader.timeout_ms == 90
 
 
 async def test_a_new_partition_does_not_wait_for_a_parked_fetch():
@@ -213,7 +233,13 @@ async def test_the_manager_keeps_one_fetcher_for_each_leader():
     def connect(leader: int) -> Leader:
         return leaders.setdefault(leader, Leader())
 
-    manager = ReplicaFetcherManager(SimpleNamespace(node_id=ME, broker_epoch=1), connect, NoDelay(1), lambda _: None)
+    manager = ReplicaFetcherManager(
+        identity=SimpleNamespace(node_id=ME, broker_epoch=1),
+        settings=FetchSettings(),
+        connect=connect,
+        rng=NoDelay(1),
+        on_effects=lambda _: None,
+    )
     partitions = {TopicPartition("t", number): following(number) for number in range(3)}
     start = [StartFetching(topic_partition=tp, leader=LEADER, leader_epoch=5) for tp in partitions]
     manager.apply(start, partitions.get)

@@ -1,0 +1,70 @@
+"""What the pure cores and the shells are told of a broker's configuration, and what the controller refuses for a topic."""
+
+import pytest
+
+from barnabas.kraft.raft_config import RaftTiming
+from barnabas.log.config import DEFINITIONS
+from barnabas.log.errors import InvalidConfigError
+from barnabas.net.config import load
+from barnabas.net.core_settings import check_topic_config, fetch_settings, raft_timing, server_limits
+from barnabas.net.replica_fetcher import FetchSettings
+
+
+def test_the_defaults_of_the_configuration_are_those_of_the_cores() -> None:
+    config = load(None, {}, {})
+    assert raft_timing(config) == RaftTiming()
+    assert fetch_settings(config) == FetchSettings()
+
+
+@pytest.mark.parametrize("timeout_ms", [100, 333, 5_000, 60_000])
+def test_the_whole_timing_of_the_quorum_follows_its_election_timeout(timeout_ms: int) -> None:
+    timing = raft_timing(load(None, {"controller.quorum.election.timeout.ms": str(timeout_ms)}, {}))
+    factor = timeout_ms / 1000
+    assert timing.election_min_s == pytest.approx(factor)
+    assert timing.election_max_s == pytest.approx(2 * factor)
+    assert timing.heartbeat_s == pytest.approx(0.2 * factor)
+    assert timing.leader_fallback_s == pytest.approx(0.9 * factor)
+
+
+def test_a_follower_fetches_as_its_configuration_says() -> None:
+    overrides = {
+        "replica.fetch.wait.max.ms": "70",
+        "replica.fetch.min.bytes": "9",
+        "replica.fetch.response.max.bytes": "5000",
+        "replica.fetch.max.bytes": "400",
+        "replica.socket.timeout.ms": "90",
+        "replica.fetch.backoff.ms": "100",
+    }
+    assert fetch_settings(load(None, overrides, {})) == FetchSettings(
+        max_wait_ms=70, min_bytes=9, max_bytes=5_000, max_partition_bytes=400, call_timeout_ms=90, max_backoff_ms=100
+    )
+
+
+def test_a_connection_buffers_what_its_configuration_says() -> None:
+    assert server_limits(load(None, {"queued.max.request.bytes": "12345"}, {})).max_buffered_bytes == 12_345
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("cleanup.policy", "compact", "not available yet: compaction is not built yet; use delete"),
+        ("cleanup.policy", "delete, compact", "not available yet: compaction is not built yet; use delete"),
+        ("compression.type", "zstd", "use producer"),
+        ("compression.type", "uncompressed", "use producer"),
+        ("preallocate", "TRUE", "use false"),
+        ("cleanup.policy", "shred", "the value must be one or more of delete, compact"),
+    ],
+)
+def test_a_topic_is_refused_what_would_have_no_effect(key: str, value: str, told: str) -> None:
+    with pytest.raises(InvalidConfigError, match=told) as refused:
+        check_topic_config(key, value)
+    assert str(refused.value).startswith(f"{key}={value}")
+
+
+def test_a_topic_may_say_every_default_and_flush_in_the_background() -> None:
+    for definition in DEFINITIONS.values():
+        check_topic_config(definition.name, definition.default)
+    check_topic_config("preallocate", "False")
+    check_topic_config("flush.messages", "1")
+    for key in ("flush.messages", "flush.ms"):
+        assert "not before the acknowledgement yet" in DEFINITIONS[key].documentation

@@ -6,6 +6,7 @@ they share the broker's loop. Everything crosses by `QuorumHost.post` and `post_
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol, TypeVar, cast
 
@@ -115,6 +116,7 @@ class VoterMetadata:
         self._quorum: RaftQuorum | None = None
         self._quorum_loop: asyncio.AbstractEventLoop | None = None
         self._publish: Subscriber | None = None
+        self._unpublished: deque[MetadataPublication] = deque()  # as long as the quorum runs ahead of this loop
         self._is_closed = False
 
     async def start(self, publish: Subscriber) -> None:
@@ -156,8 +158,23 @@ class VoterMetadata:
     # --- in the broker's loop -----------------------------------------------------------------------------------------
 
     def _published(self, publication: MetadataPublication) -> None:
-        if not self._is_closed and self._publish is not None:
+        """Publications may come in a burst, and one that creates partitions costs tens of milliseconds of disk: between two
+        of them the loop turns, so that heartbeats and clients are served in between."""
+        self._unpublished.append(publication)
+        if len(self._unpublished) == 1:
+            self._loop.call_soon(self._publish_next)
+
+    def _publish_next(self) -> None:
+        if self._is_closed or self._publish is None:
+            self._unpublished.clear()
+            return
+        publication = self._unpublished[0]
+        try:
             self._publish(publication)
+        finally:
+            self._unpublished.popleft()
+            if self._unpublished:
+                self._loop.call_soon(self._publish_next)
 
     async def submit(self, request: ControllerRequest) -> object:
         return await self._cross(lambda node, now_ms, answer: node.submit(request, now_ms, answer))

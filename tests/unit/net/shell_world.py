@@ -230,6 +230,7 @@ class Client:
         self.is_connected = True
         self.replies: list[Response] = []
         self.wants_no_reply = False
+        self.is_hung_up = False
         self._on_disconnect: list[Callable[[], object]] = []
 
     def on_disconnect(self, callback: Callable[[], object]) -> None:
@@ -237,6 +238,9 @@ class Client:
 
     def no_reply(self) -> None:
         self.wants_no_reply = True
+
+    def hang_up(self) -> None:
+        self.is_hung_up = True
 
     def reply(self, response: Response) -> None:
         assert not self.wants_no_reply

@@ -70,10 +70,10 @@ def _commits_before_the_quorum() -> Iterator[None]:
     """The coordinator answers an OffsetCommit as soon as it has decided; its records follow."""
     genuine = GroupService._decided
 
-    async def decided(self: Any, slot: Any, result: Any) -> object:
-        task = asyncio.get_running_loop().create_task(genuine(self, slot, result))
+    async def decided(self: Any, slot: Any, records: Any, response: object) -> object:
+        task = asyncio.get_running_loop().create_task(genuine(self, slot, records, response))
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return result.response
+        return response
 
     with patch.object(GroupService, "_decided", decided):
         yield
@@ -92,13 +92,6 @@ def _forgotten_loss() -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def _slots_of_the_former_process() -> Iterator[None]:
-    """A broker hosts slots as soon as any metadata says so: what seeds 10, 13 and 60 found in the product."""
-    with patch.object(GroupService, "_is_registered_in", lambda self, image: True):
-        yield
-
-
 PLANTED = {
     "acks=all by the leader alone": PlantedBug(plant=_acks_by_the_leader_alone, kinds=("kill", "isolate")),
     "truncation to the high watermark": PlantedBug(
@@ -110,6 +103,5 @@ PLANTED = {
     "group answers before their commit": PlantedBug(
         plant=_commits_before_the_quorum, kinds=("kill", "kill_all", "isolate")
     ),
-    "slots of the former process": PlantedBug(plant=_slots_of_the_former_process, kinds=("kill", "kill_all")),
     "a power loss that is not noticed": PlantedBug(plant=_forgotten_loss, kinds=("power_loss", "kill")),
 }

@@ -266,7 +266,11 @@ class SimulatedDisk:
         self.check_fault("remove", path)
         folder, name = self._place(path)
         if name in folder.live:
-            folder.change(lambda entries: entries.pop(name, None) and None)
+
+            def remove(entries: dict[str, _Inode]) -> None:
+                entries.pop(name, None)
+
+            folder.change(remove)
 
     def remove_tree(self, path: str) -> None:
         for other in [other for other in self._folders if other == path or other.startswith(path + "/")]:

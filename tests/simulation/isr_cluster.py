@@ -9,6 +9,7 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any, cast
 
 from barnabas.log.errors import BarnabasError, ErrorCode, OffsetOutOfRangeError
 from barnabas.log.replication.effects import (
@@ -320,9 +321,9 @@ class IsrCluster:
         for operation in operations:
             if isinstance(operation, DelayedProduce):
                 if operation.errors[TP] == ErrorCode.NONE:
-                    self.send(broker.node_id, CLIENT, self._on_ack, *operation.token)
+                    self.send(broker.node_id, CLIENT, self._on_ack, *cast(tuple[Value, int], operation.token))
             else:
-                node_id, arguments = operation.token
+                node_id, arguments = cast(tuple[int, tuple[Any, ...]], operation.token)
                 self._answer_fetch(broker, node_id, *arguments, is_first_read=False)
 
     # --- replication -------------------------------------------------------------------------------------------------
@@ -373,7 +374,7 @@ class IsrCluster:
         else:
             answer = FetchAnswer(
                 error=read.error,
-                records=read.records,
+                records=cast(bytes, read.records),
                 high_watermark=read.high_watermark,
                 log_start_offset=read.log_start_offset,
                 diverging_epoch=read.diverging_epoch,
@@ -436,7 +437,7 @@ class IsrCluster:
         produce = DelayedProduce(token=(value, info.last_offset), client=CLIENT, timeout_ms=2_000)
         produce.wait_for(TP, required_offset=required_offset, leadership=broker.partition.leadership)
         if not broker.purgatory.park(produce, self.now_ms) and produce.errors[TP] == ErrorCode.NONE:
-            self.send(broker.node_id, CLIENT, self._on_ack, *produce.token)
+            self.send(broker.node_id, CLIENT, self._on_ack, value, info.last_offset)
         self._perform(broker, effects)
 
     def _on_ack(self, value: Value, offset: int) -> None:

@@ -7,6 +7,7 @@ import struct
 from dataclasses import dataclass
 
 from barnabas.log.errors import OffsetOutOfRangeError, StorageError
+from barnabas.log.record_batch import Buffer
 from barnabas.log.topic_partition import TopicPartition
 
 RECORD = struct.Struct(">qiiq")  # offset, leader epoch, producer, sequence
@@ -101,7 +102,7 @@ class MemoryLog:
             known = self.appended_hashes.setdefault((offset, epoch), self.hashes[-1])
             assert known == self.hashes[-1], f"log matching broken at offset {offset} epoch {epoch}"
 
-    def append_as_leader(self, buffer: bytes, *, leader_epoch: int, now_ms: int) -> MemoryAppendInfo:
+    def append_as_leader(self, buffer: Buffer, *, leader_epoch: int, now_ms: int) -> MemoryAppendInfo:
         self._disk()
         values = [(producer, sequence) for _, _, producer, sequence in RECORD.iter_unpack(buffer)]
         last_sequence, last_offset = self.producers.get(values[-1][0], (-1, -1))
@@ -114,7 +115,7 @@ class MemoryLog:
             self.flush()
         return MemoryAppendInfo(first_offset=first, last_offset=self.log_end_offset - 1)
 
-    def append_as_follower(self, buffer: bytes) -> MemoryAppendInfo | None:
+    def append_as_follower(self, buffer: Buffer) -> MemoryAppendInfo | None:
         self._disk()
         first = self.log_end_offset
         for offset, epoch, producer, sequence in RECORD.iter_unpack(bytes(buffer)):

@@ -16,7 +16,7 @@ SEEDS = int(os.environ.get("BARNABAS_ISR_SEEDS", "400"))  # some four seconds
 MOST_SEEDS_FOR_A_BUG = 500
 
 
-def test_invariants_hold_and_everything_makes_progress_after_the_last_fault():
+def test_invariants_hold_and_everything_makes_progress_after_the_last_fault() -> None:
     acknowledged = 0
     for seed in range(SEEDS):
         try:
@@ -27,12 +27,12 @@ def test_invariants_hold_and_everything_makes_progress_after_the_last_fault():
 
 
 @pytest.mark.parametrize("scenario", [Scenario(node_count=5, min_isr=3), Scenario(min_isr=1, flush_always=True)])
-def test_other_sizes(scenario: Scenario):
+def test_other_sizes(scenario: Scenario) -> None:
     for seed in range(SEEDS // 8):
         run_seed(seed, scenario)
 
 
-def test_the_same_seed_gives_the_same_trace():
+def test_the_same_seed_gives_the_same_trace() -> None:
     for seed in (3, 17):
         first, second = run_seed(seed), run_seed(seed)
         assert (first.trace, first.events, first.acked) == (second.trace, second.events, second.acked)
@@ -40,7 +40,7 @@ def test_the_same_seed_gives_the_same_trace():
 
 
 @pytest.mark.parametrize("name", sorted(PLANTED))
-def test_a_planted_bug_is_found(name: str):
+def test_a_planted_bug_is_found(name: str) -> None:
     for seed in range(MOST_SEEDS_FOR_A_BUG):
         try:
             run_seed(seed, PLANTED[name])

@@ -26,6 +26,7 @@ from barnabas.net.rpc import RpcPool
 from barnabas.net.server import Server
 
 TERM = 3
+NO_NEWS = object()  # a long poll that ends empty
 
 
 def entry(index: int, *records: Record) -> FeedEntry:
@@ -53,15 +54,17 @@ class Voter:
         told = self.decide(request)
         if isinstance(told, Exception):
             raise told
-        if told is not None:
+        if told is NO_NEWS:
+            asyncio.get_running_loop().call_later(request.max_wait_ms / 1000, reply, answer())
+        elif told is not None:
             reply(cast(MetadataFeedResponse, told))
 
     def has(self, *entries: FeedEntry) -> None:
-        """Feed what is behind the observer's offset; say nothing when that is nothing, as a long poll would."""
+        """Feed what is behind the observer's offset."""
 
         def decide(request: MetadataFeedRequest) -> object:
             news = [item for item in entries if item.index > request.after_offset]
-            return answer(*news) if news else None
+            return answer(*news) if news else NO_NEWS
 
         self.decide = decide
 
@@ -129,7 +132,8 @@ async def test_commands_are_followed_from_offset_to_offset() -> None:
     voter.has(entry(4, ClusterRecord(cluster_id="c")), entry(6))
     await asyncio.sleep(0.1)
     assert (world.offset, world.published[-1].image.cluster_id, world.published[-1].image.feature_level) == (6, "c", 6)
-    assert [request.after_offset for request in voter.requests] == [0, 6]
+    await asyncio.sleep(1)
+    assert [request.after_offset for request in voter.requests][:3] == [0, 6, 6]
     request = voter.requests[0]
     assert request.node_id == 5 and request.max_wait_ms > 0 and request.max_bytes > 0
     assert not world.published[-1].is_active_controller
@@ -177,10 +181,21 @@ async def test_another_voter_is_followed_when_the_first_fails(trouble: str) -> N
         world.network.kill(followed.address[0])
     elif trouble == "refuses":
         followed.decide = lambda request: InvalidRequestError("?")
-    elif trouble == "knows no leader":
+    elif trouble == "is silent":
+        followed.decide = lambda request: None
+    else:
         followed.decide = lambda request: answer(leader_id=-1)
-    await asyncio.sleep(11)
+    await asyncio.sleep(7 if trouble == "is silent" else 1.5)
     assert world.offset == 5 and world.fatal == []
+
+
+@simulated
+async def test_a_voter_that_answers_is_not_left() -> None:
+    world = await World.start(0, 1)
+    for voter in world.voters:
+        voter.has(entry(4))
+    await asyncio.sleep(20)
+    assert sorted(bool(voter.requests) for voter in world.voters) == [False, True] and world.directory.questions == 1
 
 
 @simulated

@@ -48,7 +48,9 @@ def test_a_producer_that_wants_no_answer_hears_of_an_error_by_its_connection(
     partitions: tuple[int, ...], ended: str
 ) -> None:
     replication, context = Replication(), Context()
-    handler = ProduceHandler(cast(Services, SimpleNamespace(replication=replication, clock=SimpleNamespace(now_ms=lambda: 0))))
+    handler = ProduceHandler(
+        cast(Services, SimpleNamespace(replication=replication, clock=SimpleNamespace(now_ms=lambda: 0)))
+    )
     items = tuple(ProducePartition(topic="t", partition=number, records=b"x") for number in partitions)
     answers: list[object] = []
     handler(ProduceRequest(acks=0, timeout_ms=1, partitions=items), cast(Any, context), answers.append)

@@ -7,9 +7,10 @@ from unit.net.shell_world import Client, broker, now_ms, partition, simulated, t
 
 from barnabas.kraft.image import TopicImage
 from barnabas.log.errors import ErrorCode
+from barnabas.log.record_codec import ProducerFields
 from barnabas.net.handlers.fetch import FetchHandler
 from barnabas.net.handlers.produce import ProduceHandler
-from barnabas.net.protocol.requests import FetchPartition, FetchRequest
+from barnabas.net.protocol.requests import READ_COMMITTED, FetchPartition, FetchRequest
 from barnabas.net.protocol.responses import FetchResponse
 
 ALONE = topic("t", *[partition(0, replicas=(0,)) for _ in range(3)])
@@ -57,6 +58,21 @@ async def test_a_consumer_sees_up_to_the_high_watermark() -> None:
     assert values(read) == [b"a", b"b"]
     assert (read.high_watermark, read.last_stable_offset, read.log_start_offset, read.error) == (2, 2, 0, 0)
     assert values(only(world.read(offset=1))) == [b"b"]
+
+
+@simulated
+async def test_a_consumer_of_committed_records_stops_before_an_open_transaction() -> None:
+    world = await world_of(ALONE)
+    world.append(b"a")
+    producer = ProducerFields(producer_id=5, producer_epoch=0, base_sequence=0, is_transactional=True)
+    world.replication.append(world.partition(), world.batch(b"b", producer=producer), acks=1)
+    assert values(only(world.read())) == [b"a", b"b"]
+    read = only(world.read(isolation_level=READ_COMMITTED))
+    assert values(read) == [b"a"] and (read.high_watermark, read.last_stable_offset) == (2, 1)
+    client = world.send(fetch(offset=1, max_wait_ms=5_000, isolation_level=READ_COMMITTED))
+    world.append(b"c")
+    await asyncio.sleep(0.1)
+    assert client.replies == []
 
 
 @simulated
@@ -117,6 +133,8 @@ async def test_an_error_of_any_partition_is_answered_at_once_beside_the_others()
     assert elsewhere.error == ErrorCode.NOT_LEADER_OR_FOLLOWER and elsewhere.message
     assert (elsewhere.leader_id, elsewhere.leader_epoch) == (1, 7)
     assert unknown.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and unknown.leader_id == -1
+    client = world.send(fetch(position("nope"), position(number=0), max_wait_ms=10_000, min_bytes=1 << 20))
+    assert len(client.replies) == 1
 
 
 @simulated
@@ -228,6 +246,28 @@ async def test_a_parked_follower_is_not_taken_to_have_caught_up_again_when_it_is
     world.append(b"b")
     await soon(client)
     assert world.log().high_watermark == 1
+
+
+@simulated
+async def test_a_silent_follower_leaves_the_isr_however_long_its_last_fetch_was_parked() -> None:
+    world = await world_of(topic("t", partition(0)))
+    world.append(b"a")
+    silent = fetch(
+        position(offset=1, current_leader_epoch=1),
+        replica_id=1,
+        broker_epoch=101,
+        max_wait_ms=25_000,
+        min_bytes=1 << 20,
+    )
+    client = world.send(silent)
+    world.append(b"b")
+    await asyncio.sleep(25.001)
+    world.replication.expire()
+    assert len(client.replies) == 1
+    world.append(b"c")
+    await asyncio.sleep(6)
+    world.replication.check_isr()  # 31 s after the follower's last word; 30 s are allowed
+    assert [[member.node_id for member in proposal.isr] for proposal in world.proposed] == [[0]]
 
 
 @simulated

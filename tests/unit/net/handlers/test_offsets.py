@@ -5,11 +5,13 @@ from unit.net.handlers.handler_world import HandlerWorld, answer_of
 from unit.net.shell_world import partition, simulated, topic
 
 from barnabas.log.errors import ErrorCode, NotLeaderOrFollowerError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from barnabas.log.record_codec import ProducerFields
 from barnabas.net.handlers.offsets import OffsetHandlers
 from barnabas.net.protocol.requests import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
+    READ_COMMITTED,
     DeleteRecordsRequest,
     EpochPartition,
     ListOffsetsPartition,
@@ -66,6 +68,16 @@ async def test_a_record_that_is_not_committed_is_not_found() -> None:
     assert listed(world, 0).error == ErrorCode.NONE and listed(world, 0).offset == -1
     world.follower_has(1)
     assert listed(world, 0).offset == 0
+
+
+@simulated
+async def test_the_end_before_an_open_transaction() -> None:
+    world = await HandlerWorld.start(ALONE)
+    world.append(b"a")
+    producer = ProducerFields(producer_id=5, producer_epoch=0, base_sequence=0, is_transactional=True)
+    world.replication.append(world.partition(), world.batch(b"b", producer=producer), acks=1)
+    assert listed(world, LATEST_TIMESTAMP).offset == 2
+    assert listed(world, LATEST_TIMESTAMP, isolation_level=READ_COMMITTED).offset == 1
 
 
 @simulated

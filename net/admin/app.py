@@ -20,6 +20,7 @@ from .errors import ApiError, bad_request
 log = logging.getLogger("barnabas.admin")
 
 MAX_BODY_BYTES: Final = 8 * 1024 * 1024  # a record in base64 and JSON, with room; brokers refuse larger batches anyway
+LONE_SURROGATE: Final = "\\ud"  # as JSON escapes it; together with its other half it is a character, and welcome
 SHUTDOWN_TIMEOUT_S: Final = 2.0  # calls in flight may end; a broker that stops waits no longer than this for them
 
 _BACKEND: Final = web.AppKey("backend", AdminBackend)
@@ -58,7 +59,10 @@ def build_app(backend: AdminBackend) -> web.Application:
     app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_errors_as_json])
     app[_BACKEND] = backend
     for route in ROUTES:
-        app.router.add_route(route.method, route.path, _adapter(route))
+        answer = _adapter(route)
+        app.router.add_route(route.method, route.path, answer)
+        if route.method == "GET":
+            app.router.add_route("HEAD", route.path, answer)  # RFC 9110, 9.1: load balancers ask so.
     return app
 
 
@@ -102,6 +106,8 @@ async def _body(request: web.Request, route: Route) -> Json:
         return {}
     try:
         text = await request.text()
+        if LONE_SURROGATE in text.lower():
+            json.dumps(json.loads(text), ensure_ascii=False).encode()  # Raises where there is half a character.
         return check_body(route.body, json.loads(text, parse_constant=_refuse_constant))
     except (ValueError, RecursionError, LookupError) as error:  # LookupError: an unknown charset
         raise bad_request(f"the body is not JSON: {error}") from None

@@ -25,6 +25,7 @@ class Intake(Protocol[T]):
     def queue_for(self, state: T, key: bytes | None, partition: int | None) -> PartitionQueue: ...
     def open_batch(self, queue: PartitionQueue, size_bytes: int = 0) -> Batch | None: ...
     def seal(self, state: T, queue: PartitionQueue) -> None: ...
+    def filled(self, state: T, queue: PartitionQueue, batch: Batch) -> None: ...
     async def ease(self) -> None: ...
     async def wait_for_room(self) -> None: ...
 
@@ -34,6 +35,7 @@ async def send_columns(
 ) -> BatchHandles:
     """Put the records into batches; returns their handles in the order of `values`."""
     _check_types(values, keys)
+    _check_sizes(values, keys, intake.max_record_bytes)  # All of them, before the first is on its way.
     if keys is None:
         return BatchHandles(await _fill(intake, state, None, values, None))
     by_queue: dict[PartitionQueue, list[int]] = {}
@@ -65,11 +67,7 @@ async def _fill(
 ) -> list[tuple[Batch, int, int]]:
     """Fill batch after batch, of one partition or (None) of the sticky ones; returns (batch, first index, count) of
     each."""
-    sizes = list(map(len, values))
-    if keys is not None:
-        sizes = [size + len(key or b"") for size, key in zip(sizes, keys, strict=True)]
-    if sizes and max(sizes) + RECORD_OVERHEAD > intake.max_record_bytes:
-        raise RecordTooLargeError(f"a record of {max(sizes)} bytes; at most {intake.max_record_bytes} are taken")
+    sizes = _sizes(values, keys)
     ends = list(accumulate(map(add, sizes, repeat(RECORD_OVERHEAD))))  # Bytes up to and with each record.
     runs: list[tuple[Batch, int, int]] = []
     start = filled = 0
@@ -83,6 +81,7 @@ async def _fill(
         if end > start:
             runs.append((batch, len(batch.values), end - start))
             _extend(batch, values[start:end], None if keys is None else keys[start:end], intake.wall_ms)
+            intake.filled(state, queue, batch)
             batch.room -= ends[end - 1] - filled
             filled = ends[end - 1]
             start = end
@@ -103,6 +102,19 @@ def _extend(batch: Batch, values: Sequence[bytes], keys: Sequence[bytes | None] 
         batch.keys += keys if keys is not None else repeat(None, count)
     if batch.headers is not None:
         batch.headers += repeat((), count)
+
+
+def _sizes(values: Sequence[bytes], keys: Sequence[bytes | None] | None) -> list[int]:
+    sizes = list(map(len, values))
+    if keys is None:
+        return sizes
+    return [size + len(key or b"") for size, key in zip(sizes, keys, strict=True)]
+
+
+def _check_sizes(values: Sequence[bytes], keys: Sequence[bytes | None] | None, max_bytes: int) -> None:
+    largest = max(_sizes(values, keys), default=0) + RECORD_OVERHEAD
+    if largest > max_bytes:
+        raise RecordTooLargeError(f"a record of {largest} bytes; at most {max_bytes} are taken")
 
 
 def _check_types(values: Sequence[bytes], keys: Sequence[bytes | None] | None) -> None:

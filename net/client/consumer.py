@@ -10,23 +10,24 @@ import logging
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from random import Random
 from typing import Self
-from uuid import UUID
 
 from barnabas.log.topic_partition import TopicPartition
 
 from ..clock import Clock
 from ..network import Network
 from .client import API_TIMEOUT_MS, DEFAULT_BOOTSTRAP, REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS, Client
-from .consumer_config import ConsumerConfig, isolation_level, reset_time
-from .errors import (
-    BarnabasError,
-    ClientClosedError,
-    InvalidRequestError,
-    NotAssignedError,
+from .consumer_config import (
+    CLOSE_COMMIT_TIMEOUT_MS,
+    FOREVER_MS,
+    MAX_POLL_RECORDS,
+    ConsumerConfig,
+    isolation_level,
+    reset_time,
 )
+from .errors import BarnabasError, ClientClosedError, CorruptRecordError, InvalidRequestError, NotAssignedError
 from .fetcher import FetchConfig, Fetcher
 from .group_membership import Change, Subscription
-from .group_session import GroupSession, commit_offsets, fetch_committed
+from .group_session import GroupSession, Offsets, commit_offsets, fetch_committed
 from .listener import Listener, tell
 from .offset_lookup import EARLIEST, LATEST, list_offsets
 from .partition_state import Cursor, PartitionState
@@ -34,9 +35,7 @@ from .positions import PositionFinder
 from .records import ConsumerRecord, OffsetAndTimestamp, RecordColumns
 
 logger = logging.getLogger("barnabas.consumer")
-
-MAX_POLL_RECORDS = 10_000  # Of one `poll`, unless told otherwise: enough to make the call itself free.
-_FOREVER_MS = 86_400_000  # How long `async for` waits at a time.
+RecordsByPartition = dict[TopicPartition, list[ConsumerRecord]]
 
 
 class Consumer:
@@ -179,13 +178,12 @@ class Consumer:
             return
         self._is_closed = True
         self._wake.set()
-        tasks = [task for task in (self._auto_commit,) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._auto_commit is not None:
+            self._auto_commit.cancel()
+            await asyncio.gather(self._auto_commit, return_exceptions=True)
         try:
             if self._config.auto_commit and self._config.group is not None:
-                await self._commit_quietly(self._done_offsets(is_clean=is_clean))
+                await self._commit_quietly(self._done_offsets(is_clean=is_clean), timeout_ms=CLOSE_COMMIT_TIMEOUT_MS)
             if self._session is not None:
                 await self._session.leave()
         finally:
@@ -236,10 +234,9 @@ class Consumer:
         self._positions.find_soon()
 
     def _join(self, subscription: Subscription) -> GroupSession:
-        member_id = str(UUID(int=self._client.rng.getrandbits(128), version=4))
         return GroupSession(
             self._client,
-            self._config.membership(member_id, self._client.client_id, subscription),
+            self._config.membership(self._client.rng, self._client.client_id, subscription),
             on_change=self._group_changed,
             on_error=self._set_error,
             idle_ms=self._idle_ms,
@@ -255,23 +252,25 @@ class Consumer:
 
     def _drop(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:
-            state = self._states.pop(partition, None)
-            if state is not None:
+            if (state := self._states.pop(partition, None)) is not None:
                 self._stop_cursor(state)
                 state.seek_to_time(LATEST)  # A new version: what is on its way is thrown away.
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
-    async def poll(
-        self, *, max_records: int = MAX_POLL_RECORDS, timeout_ms: float = 1_000
-    ) -> dict[TopicPartition, list[ConsumerRecord]]:
+    async def poll(self, *, max_records: int = MAX_POLL_RECORDS, timeout_ms: float = 1_000) -> RecordsByPartition:
         """Return what is there, at most `max_records`; waits up to `timeout_ms` for the first. May be empty."""
-        found: dict[TopicPartition, list[ConsumerRecord]] = {}
+        found: RecordsByPartition = {}
         deadline_ms = await self._poll_begins(timeout_ms)
         while not found and (state := await self._next_state(deadline_ms)) is not None:
             left = max_records
             while state is not None and left > 0:
-                records = state.take(left)
+                try:
+                    records = state.take(left)
+                except CorruptRecordError:
+                    if not found:
+                        raise
+                    break  # For the next call: what was taken already must not be lost to it.
                 if records:
                     found.setdefault(state.partition, []).extend(records)
                     left -= len(records)
@@ -297,7 +296,7 @@ class Consumer:
     async def _walk(self) -> AsyncIterator[ConsumerRecord]:
         """A plain generator over each decoded batch; awaits only between batches. Ends when the consumer is closed."""
         while not self._is_closed:
-            for record in await self.walk_batch(timeout_ms=_FOREVER_MS):
+            for record in await self.walk_batch(timeout_ms=FOREVER_MS):
                 yield record
 
     async def walk_batch(self, *, timeout_ms: float) -> Iterator[ConsumerRecord]:
@@ -340,9 +339,10 @@ class Consumer:
             state = self._ready_state()
             if state is not None:
                 return state
-            if now_ms >= deadline_ms:
-                return None
             self._fetcher.pump_soon()
+            if now_ms >= deadline_ms:
+                await asyncio.sleep(0)  # Who polls in a loop without a timeout must let the answers in.
+                return self._ready_state()
             self._wake.clear()
             # An application that waits here is alive, so it looks up well before it would be thought dead.
             wait_ms = min(deadline_ms - now_ms, self._config.max_poll_interval_ms // 3)
@@ -357,8 +357,7 @@ class Consumer:
         """The next partition with records; it goes to the end of the line, so that all are served in turn."""
         for partition, state in self._states.items():
             if state.has_records:
-                del self._states[partition]
-                self._states[partition] = state
+                self._states[partition] = self._states.pop(partition)
                 return state
         return None
 
@@ -411,6 +410,7 @@ class Consumer:
             if self._error is not None:
                 error, self._error = self._error, None
                 raise error
+            state = self._state(partition)  # The group may have taken it away, or somebody closed the consumer.
         return self._position(state)
 
     async def committed(self, *partitions: TopicPartition | tuple[str, int]) -> dict[TopicPartition, int]:
@@ -498,7 +498,7 @@ class Consumer:
         cursor = self._cursor
         return cursor.processed if cursor is not None and cursor.state is state else state.processed
 
-    async def _commit(self, offsets: dict[TopicPartition, tuple[int, int]]) -> None:
+    async def _commit(self, offsets: Offsets) -> None:
         if not offsets:
             return
         if self._session is not None:
@@ -509,11 +509,12 @@ class Consumer:
             if partition in self._states:
                 self._states[partition].committed = offset
 
-    async def _commit_quietly(self, offsets: dict[TopicPartition, tuple[int, int]]) -> None:
+    async def _commit_quietly(self, offsets: Offsets, *, timeout_ms: int = API_TIMEOUT_MS) -> None:
         try:
-            await self._commit(offsets)
-        except BarnabasError as error:
-            logger.warning("auto-commit failed group=%s reason=%s", self._config.group, error.message)
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._commit(offsets)
+        except (BarnabasError, TimeoutError) as error:
+            logger.warning("auto-commit failed group=%s reason=%s", self._config.group, error or "no answer in time")
 
     async def _commit_regularly(self) -> None:
         while True:

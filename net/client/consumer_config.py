@@ -1,6 +1,8 @@
 """The consumer's settings and their checks. Pure."""
 
 from dataclasses import dataclass
+from random import Random
+from uuid import UUID
 
 from .errors import InvalidConfigError
 from .group_membership import GroupMembership, Subscription
@@ -8,6 +10,10 @@ from .offset_lookup import EARLIEST, LATEST
 
 RESET_TIMES: dict[str, int | None] = {"latest": LATEST, "earliest": EARLIEST, "none": None}
 ISOLATION_LEVELS = {"read_uncommitted": 0, "read_committed": 1}
+
+MAX_POLL_RECORDS = 10_000  # Of one `poll`, unless told otherwise: enough to make the call itself free.
+FOREVER_MS = 86_400_000  # How long `async for` waits at a time.
+CLOSE_COMMIT_TIMEOUT_MS = 10_000  # A failover fits in; beyond it, closing must not hang on a cluster that is gone.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +37,12 @@ class ConsumerConfig:
             if getattr(self, name) <= 0:
                 raise InvalidConfigError(f"{name} must be positive")
 
-    def membership(self, member_id: str, client_id: str, subscription: Subscription) -> GroupMembership:
+    def membership(self, rng: Random, client_id: str, subscription: Subscription) -> GroupMembership:
         """A new member of the group, which has not joined yet."""
         assert self.group is not None
         return GroupMembership(
             self.group,
-            member_id,
+            str(UUID(int=rng.getrandbits(128), version=4)),
             subscription,
             instance_id=self.instance_id,
             rack=self.rack or None,

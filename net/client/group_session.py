@@ -65,9 +65,10 @@ class GroupSession:
         if request is None:
             return
         try:
-            await self._client.call_coordinator(self.membership.group_id, request, timeout_ms=LEAVE_TIMEOUT_MS)
-        except BarnabasError as error:
-            logger.info("leave not heard group=%s reason=%s", self.membership.group_id, error.message)
+            async with asyncio.timeout(LEAVE_TIMEOUT_MS / 1000):  # A single attempt could take longer than that.
+                await self._client.call_coordinator(self.membership.group_id, request, timeout_ms=LEAVE_TIMEOUT_MS)
+        except (BarnabasError, TimeoutError) as error:
+            logger.info("leave not heard group=%s reason=%s", self.membership.group_id, error or "no answer in time")
 
     # --- heartbeats --------------------------------------------------------------------------------------------------
 
@@ -81,13 +82,14 @@ class GroupSession:
                     continue
                 if await self._beat():
                     failures = 0
+                    # As the answer says: who waits for partitions of others is told to ask again soon.
+                    delay_ms = 0 if self.membership.must_tell else self.membership.heartbeat_interval_ms
                 else:
                     failures += 1
                     delay_ms = min(
                         self._client.backoff.delay_ms(failures, self._client.rng.random),
                         self.membership.heartbeat_interval_ms / MAX_BACKOFF_SHARE,
                     )
-                delay_ms = 0 if not failures and self.membership.must_tell else delay_ms
             try:
                 async with asyncio.timeout(delay_ms / 1000):
                     await self._wake.wait()

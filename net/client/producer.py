@@ -6,6 +6,7 @@ is done per batch. So the two fast paths below are written out, and everything u
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from operator import index
 from random import Random
 from typing import Self
 
@@ -36,6 +37,7 @@ SOFT_LIMIT_BATCHES = (
 )
 
 SEALS_PER_TURN = 4  # A `send` that never has to wait must not starve the loop: answers, heartbeats, other tasks.
+MAX_TIMESTAMP_MS = 2**63 - 1
 MIN_SWEEP_MS = 20  # How often batches are looked through for expired ones, at most.
 
 
@@ -161,6 +163,7 @@ class Producer:
         for batch in [batch for queue in self._queues() for batch in queue.batches()]:
             if not batch.is_done:
                 await finished(batch)
+        await self._sender.settle()
 
     async def close(self, timeout_ms: float | None = None) -> None:
         """Flush for at most `timeout_ms` (None: as long as delivery takes), fail what is left, and disconnect."""
@@ -347,17 +350,19 @@ class Producer:
         batch = queue.open or self.open_batch(queue, size_bytes)
         if batch is None:
             return None
-        stamp_ms = self.wall_ms if timestamp_ms is None else timestamp_ms
-        index = batch.append(value, key, header_list, stamp_ms, size_bytes)
-        if queue is state.queues[state.sticky]:
-            self._note_fast_path(state.name, batch)
-        return Handle((batch, index))
+        stamp_ms = self.wall_ms if timestamp_ms is None else _checked_stamp(timestamp_ms)
+        position = batch.append(value, key, header_list, stamp_ms, size_bytes)
+        self.filled(state, queue, batch)
+        return Handle((batch, position))
 
-    def _note_fast_path(self, topic: str, batch: Batch) -> None:
+    def filled(self, state: _Topic, queue: PartitionQueue, batch: Batch) -> None:
+        """Records came into the queue's open batch: the fast path takes only batches without keys and headers."""
+        if queue is not state.queues[state.sticky]:
+            return
         if batch.is_plain:
-            self._plain[topic] = batch
+            self._plain[state.name] = batch
         else:
-            self._plain.pop(topic, None)
+            self._plain.pop(state.name, None)
 
     def open_batch(self, queue: PartitionQueue, size_bytes: int = 0) -> Batch | None:
         """Open a batch in a queue that has none; None if the buffer has no room for it."""
@@ -450,6 +455,9 @@ class Producer:
     def _turn_over(self) -> None:
         """Adaptive linger: what goes to an idle broker goes now, the rest when its answers are back."""
         self._tick = None
+        self._send_to_idle()
+
+    def _send_to_idle(self) -> None:
         for queue in list(self._open):
             if self._sender.is_idle(queue.partition):
                 self.seal(self._topics[queue.partition.topic], queue)
@@ -524,6 +532,8 @@ class Producer:
         for state in self._topics.values():
             self._grow(state)
         self._sender.reroute(self._queues())
+        if not self._config.linger_ms:
+            self._send_to_idle()  # What lingered for a busy broker would wait for ever if an idle one leads now.
 
     def _check_usable(self) -> None:
         if self._is_closed:
@@ -554,8 +564,22 @@ def _checked_headers(headers: Headers | None) -> Headers:
     for name, value in pairs:
         if not isinstance(name, str):
             raise TypeError(f"a header's name is str, not {type(name).__name__}")
+        name.encode()  # Raises UnicodeEncodeError here rather than when the whole batch is encoded.
         checked.append((name, _as_bytes(value, f"header {name!r}")))
     return tuple(checked)
+
+
+def _checked_stamp(timestamp_ms: int) -> int:
+    """What cannot be encoded must not get into a batch, where it would keep all others from being sent."""
+    try:
+        stamp_ms = index(timestamp_ms)
+    except TypeError:
+        raise TypeError(
+            f"timestamp_ms is whole milliseconds, not {type(timestamp_ms).__name__}: pass int(timestamp_ms)"
+        ) from None
+    if not 0 <= stamp_ms <= MAX_TIMESTAMP_MS:
+        raise InvalidRequestError(f"timestamp_ms is {stamp_ms}; it counts from 1970 and fits into 64 bits")
+    return stamp_ms
 
 
 def _size_of(value: bytes | None, key: bytes | None, headers: Headers) -> int:

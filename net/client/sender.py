@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from barnabas.log.compression import Compression
 from barnabas.log.topic_partition import TopicPartition
 
-from ..protocol.requests import ProducePartition, ProduceRequest
+from ..protocol.requests import MetadataRequest, ProducePartition, ProduceRequest
 from ..protocol.responses import ErrorResponse, ProducePartitionResponse, ProduceResponse, Response
 from .client import Client
 from .errors import BarnabasError, CorruptRecordError, DeliveryTimeoutError, ErrorCode, NetworkError, error_for
@@ -23,6 +23,7 @@ logger = logging.getLogger("barnabas.producer")
 
 ErrorCallback = Callable[[BarnabasError, TopicPartition, int], None]  # The error, the partition, how many records.
 _Sent = list[PartitionQueue]
+_PING = MetadataRequest(topics=(), allow_auto_topic_creation=False)  # The smallest request that is answered.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,7 @@ class _Lane:
 
     node_id: int
     in_flight: int = 0
+    unseen_bytes: int = 0  # Sent with acks=0 since the broker was last asked whether it had read everything.
     ready: dict[PartitionQueue, None] = field(default_factory=dict)
     opening: asyncio.Task[None] | None = None
 
@@ -145,6 +147,9 @@ class Sender:
             if config.acks == 0:
                 connection.send_oneway(request)
                 self._acknowledge_unseen(lane, queues)
+                lane.unseen_bytes += config.max_request_bytes - room
+                if lane.unseen_bytes >= config.max_request_bytes:
+                    self._ask_whether_read(lane, connection)
                 return
             future = connection.send(request, timeout_ms=config.request_timeout_ms)
         except BarnabasError as error:
@@ -247,6 +252,36 @@ class Sender:
             if queue.is_ready:
                 lane.ready[queue] = None
 
+    def _ask_whether_read(self, lane: _Lane, connection: Connection) -> None:
+        """The flow control of acks=0: requests of a connection are read in order, so any answer tells that all before
+        it was. A broker that is slower than we are would else find everything piled up here."""
+        lane.unseen_bytes = 0
+        future = connection.send(_PING, timeout_ms=self._config.request_timeout_ms)
+        lane.in_flight += 1
+
+        def answered(done: asyncio.Future[Response]) -> None:
+            lane.in_flight -= 1
+            if not done.cancelled():
+                done.exception()  # What was lost with the connection was not promised to anybody.
+            if not self._is_closed:
+                self._pump(lane)
+                if not lane.in_flight:
+                    self._on_idle(lane.node_id)
+
+        future.add_done_callback(answered)
+
+    async def settle(self) -> None:
+        """With acks=0, return when the brokers have read all that was sent: a close must not throw it away."""
+        if self._config.acks != 0:
+            return
+        for lane in self._lanes.values():
+            connection = self._client.peek(lane.node_id)
+            if connection is not None:
+                try:
+                    await connection.call(_PING, timeout_ms=self._config.request_timeout_ms)
+                except BarnabasError as error:
+                    logger.info("acks=0 records may be lost node_id=%d reason=%s", lane.node_id, error.message)
+
     # --- the end of a batch ------------------------------------------------------------------------------------------
 
     def _timeout_error(self, batch: Batch, reason: str) -> BarnabasError:
@@ -263,7 +298,8 @@ class Sender:
             if batch.error is None:
                 continue
             if self._on_error is not None:
-                self._on_error(batch.error, batch.partition, batch.record_count)
+                # Not from here: an error in the application's callback must not stop what is being done.
+                self._loop.call_soon(self._on_error, batch.error, batch.partition, batch.record_count)
             else:
                 logger.warning(
                     "records lost partition=%s count=%d reason=%s",

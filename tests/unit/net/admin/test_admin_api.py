@@ -362,6 +362,8 @@ async def test_produce_a_record(client: Client, broker: FakeBroker) -> None:
         {"headers": [{"name": "a", "value": 5}]},
         {"timestamp": "yesterday"},
         {"partition_id": "1"},
+        {"value": {"type": "STRING", "data": "\ud800"}},
+        {"headers": [{"name": "\udfff"}]},
     ],
 )
 async def test_a_malformed_record_is_a_bad_request(client: Client, broker: FakeBroker, body: Any) -> None:
@@ -380,6 +382,18 @@ async def test_health(client: Client, broker: FakeBroker) -> None:
     assert (await get(client, "/readyz"))["ready"] is True
     broker.ready = (False, "not yet unfenced")
     assert (await get(client, "/readyz", 503))["reason"] == "not yet unfenced"
+
+
+async def test_a_load_balancer_asks_with_head(client: Client, broker: FakeBroker) -> None:
+    answer = await client.head("/healthz")
+    assert (answer.status, await answer.read()) == (200, b"")
+    broker.ready = (False, "not yet unfenced")
+    assert (await client.head("/readyz")).status == 503
+
+
+async def test_a_character_of_two_halves_is_welcome(client: Client) -> None:
+    body = {"value": {"type": "STRING", "data": "\U0001f600"}}  # JSON writes it as \\ud83d\\ude00.
+    assert (await client.post(f"{CLUSTER}/topics/t/records", json=body)).status == 200
 
 
 async def test_metrics(client: Client) -> None:
@@ -414,7 +428,7 @@ async def test_the_openapi_document_names_exactly_what_is_served(client: Client,
 async def test_a_wrong_method_says_which_are_allowed(client: Client) -> None:
     answer = await client.put(f"{CLUSTER}/topics")
     assert answer.status == 405
-    assert answer.headers["Allow"] == "GET,POST"
+    assert answer.headers["Allow"] == "GET,HEAD,POST"
     assert (await answer.json())["error_code"] == 405
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from crc32c import crc32c
-from unit.net.client.fake_cluster import FakeCluster
+from unit.net.client.fake_cluster import HANG, FakeCluster
 from unit.net.client.virtual_time import run
 
 from barnabas.log.errors import CorruptRecordError, OffsetOutOfRangeError
@@ -279,6 +279,7 @@ class Coordinator:
         self.cluster = cluster
         self.assignment: tuple[int, ...] = (0, 1)
         self.epoch = 1
+        self.interval_ms = 1000
         self.heard: list[Any] = []
         cluster.answers[ApiKey.CONSUMER_GROUP_HEARTBEAT] = self.heartbeat
 
@@ -292,7 +293,7 @@ class Coordinator:
         return r.ConsumerGroupHeartbeatResponse(
             member_id=request.member_id,
             member_epoch=self.epoch if request.member_epoch >= 0 else request.member_epoch,
-            heartbeat_interval_ms=1000,
+            heartbeat_interval_ms=self.interval_ms,
             assignment=(OwnedPartitions(topic="t", partitions=self.assignment),) if is_news else None,
         )
 
@@ -429,5 +430,86 @@ def test_the_coordinator_moves() -> None:
             await reader.commit({T0: 7})
             await reader.commit_nowait({T1: 8})
         assert cluster.committed["g"] == {T0: 7, T1: 8}
+
+    run(main())
+
+
+def test_polling_without_a_timeout_lets_the_answers_in() -> None:
+    async def main() -> None:
+        async with consumer(filled(), "t") as reader:
+            for _ in range(100):
+                if await reader.poll(timeout_ms=0):
+                    return
+        pytest.fail("the loop was starved")
+
+    run(main())
+
+
+def test_a_damaged_batch_of_one_partition_takes_no_records_of_another() -> None:
+    async def main() -> None:
+        cluster = filled(20, partitions=2)
+        log = cluster.logs[T1]
+        first, end, data = log.batches[1]
+        log.batches[1] = first, end, data[:70] + bytes([data[70] ^ 1]) + data[71:]
+        async with consumer(cluster) as reader:
+            reader.assign([T0, T1])
+            seen: list[tuple[int, int]] = []
+            failures = 0
+            for _ in range(6):
+                try:
+                    found = await reader.poll()
+                except CorruptRecordError:
+                    failures += 1
+                else:
+                    seen += [(partition, item.offset) for (_, partition), items in found.items() for item in items]
+        assert failures
+        assert sorted(seen) == [(0, offset) for offset in range(20)] + [(1, offset) for offset in range(10)]
+
+    run(main())
+
+
+def test_closing_does_not_hang_on_a_coordinator_that_is_silent() -> None:
+    async def main() -> None:
+        cluster = filled(partitions=2)
+        Coordinator(cluster)
+        loop = asyncio.get_running_loop()
+        async with consumer(cluster, "t", group="g") as reader:
+            await read(reader, 10)
+            cluster.script(ApiKey.OFFSET_COMMIT, lambda *_: HANG, forever=True)
+            cluster.script(ApiKey.CONSUMER_GROUP_HEARTBEAT, lambda *_: HANG, forever=True)
+            begin = loop.time()
+        assert loop.time() - begin < 15
+
+    run(main())
+
+
+def test_a_position_that_is_looked_up_may_be_taken_away() -> None:
+    async def main() -> None:
+        cluster = filled()
+        async with consumer(cluster) as reader:
+            reader.assign([T0])
+            lookup = asyncio.ensure_future(reader.position(T0))
+            await asyncio.sleep(0)
+            reader.assign([])
+            with pytest.raises(NotAssignedError):
+                await asyncio.wait_for(lookup, 5)
+
+    run(main())
+
+
+def test_a_member_that_waits_asks_again_as_soon_as_it_was_told_to() -> None:
+    """The interval of an answer holds from this answer on, not from the next."""
+
+    async def main() -> None:
+        cluster = filled()
+        coordinator = Coordinator(cluster)
+        coordinator.assign()
+        coordinator.interval_ms = 200
+        async with consumer(cluster, "t", group="g") as reader:
+            assert await reader.poll(timeout_ms=100) == {}
+            coordinator.assign(0)
+            begin = asyncio.get_running_loop().time()
+            await read(reader, 10)
+            assert asyncio.get_running_loop().time() - begin < 0.5
 
     run(main())

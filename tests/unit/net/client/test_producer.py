@@ -7,7 +7,7 @@ import pytest
 from unit.net.client.fake_cluster import HANG, FakeCluster
 from unit.net.client.virtual_time import run
 
-from barnabas.log.errors import InvalidRecordError, NetworkError, NotEnoughReplicasError
+from barnabas.log.errors import ErrorCode, InvalidRecordError, InvalidRequestError, NetworkError, NotEnoughReplicasError
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.client.errors import (
     BufferExhaustedError,
@@ -338,5 +338,150 @@ def test_a_waiter_who_is_cancelled_cancels_nobody_else() -> None:
                 async with asyncio.timeout(0.001):
                     await handle
             assert (await handle).offset == 0
+
+    run(main())
+
+
+def test_keyed_columns_in_a_batch_of_plain_records_keep_the_columns_equal() -> None:
+    """The fast path of `send` must not go on filling a batch that has keys since."""
+
+    async def main() -> None:
+        cluster = FakeCluster(topics={"t": 1})
+        async with Producer(client=cluster.client(), linger_ms=10) as producer:
+            await producer.send("t", b"a")
+            await producer.send_many("t", [b"b", b"c"], [b"k", b"k"])
+            assert (await (await producer.send("t", b"d"))).offset == 3
+        assert cluster.logs[T0].values() == [b"a", b"b", b"c", b"d"]
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"timestamp_ms": 1.5},
+        {"timestamp_ms": "1"},
+        {"timestamp_ms": -7},
+        {"timestamp_ms": 2**63},
+        {"headers": [("\ud800", b"")]},
+    ],
+)
+def test_what_cannot_be_encoded_is_refused_at_once(wrong: dict[str, Any]) -> None:
+    """In a batch it would keep all the others from being sent."""
+
+    async def main() -> None:
+        cluster = FakeCluster(topics={"t": 1})
+        async with Producer(client=cluster.client()) as producer:
+            fine = await producer.send("t", b"a")
+            with pytest.raises((TypeError, ValueError, InvalidRequestError)):
+                await producer.send("t", b"b", **wrong)
+            assert (await fine).offset == 0
+
+    run(main())
+
+
+def test_records_that_linger_follow_their_leader_to_an_idle_broker() -> None:
+    async def main() -> None:
+        cluster = FakeCluster(brokers=2, topics={"t": 4})
+        gate = asyncio.Event()
+
+        async def slowly(node_id: int, request: ProduceRequest) -> r.ProduceResponse:
+            await gate.wait()
+            return cluster.produce(node_id, request)
+
+        client = cluster.client()
+        loop = asyncio.get_running_loop()
+        async with Producer(client=client) as producer:
+            await producer.prepare("t")
+            cluster.script(ApiKey.PRODUCE, lambda *arguments: slowly(*arguments))
+            first = await producer.send("t", b"a", partition=0)
+            await asyncio.sleep(0.1)
+            second = await producer.send("t", b"b", partition=2)  # Lingers: broker 0 is busy.
+            await asyncio.sleep(0.1)
+            cluster.move_leader(TopicPartition("t", 2), 1)
+            await client.refresh()
+            gate.set()
+            await first
+            begin = loop.time()
+            await second
+            assert loop.time() - begin < 1
+
+    run(main())
+
+
+def test_an_error_in_the_callback_of_errors_stops_nothing() -> None:
+    async def main() -> None:
+        cluster = FakeCluster(topics={"t": 2})
+
+        async def slowly(node_id: int, request: ProduceRequest) -> r.ProduceResponse:
+            await asyncio.sleep(1)
+            return cluster.produce(node_id, request)
+
+        cluster.script(ApiKey.PRODUCE, slowly, refusing(ErrorCode.MESSAGE_TOO_LARGE))
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: seen.append(context["exception"]))
+        seen: list[BaseException] = []
+
+        def broken(*_: object) -> None:
+            raise RuntimeError("from the application")
+
+        async with Producer(client=cluster.client(), on_error=broken, linger_ms=10, max_in_flight=1) as producer:
+            await producer.send("t", b"first", partition=0)
+            await asyncio.sleep(0.1)
+            handles = [await producer.send("t", b"a", partition=number) for number in (0, 1)]
+            for handle in handles:
+                with pytest.raises(RecordTooLargeError):
+                    await handle
+            assert (await (await producer.send("t", b"b", partition=1))).offset == 0
+        assert [type(error) for error in seen] == [RuntimeError, RuntimeError]
+
+    run(main())
+
+
+def test_columns_are_refused_before_the_first_record_is_on_its_way() -> None:
+    async def main() -> None:
+        cluster = FakeCluster(topics={"t": 2})
+        keys = [b"k0", b"k4"]
+        assert partition_of_key(keys[0], 2) != partition_of_key(keys[1], 2)
+        async with Producer(client=cluster.client(), max_request_bytes=1000) as producer:
+            with pytest.raises(RecordTooLargeError):
+                await producer.send_many("t", [b"a", b"x" * 2000], keys)
+        assert not any(log.values() for log in cluster.logs.values())
+
+    run(main())
+
+
+def test_acks_0_does_not_run_away_from_a_slow_broker() -> None:
+    """Nothing is answered, so the producer asks now and then, and keeps what it may not send yet in its buffer."""
+
+    async def main() -> None:
+        cluster = FakeCluster(topics={"t": 1})
+        async with Producer(
+            client=cluster.client(), acks=0, max_request_bytes=100_000, buffer_memory=1_000_000, max_block_ms=1_000
+        ) as producer:
+            await producer.prepare("t")
+            cluster.script(ApiKey.METADATA, lambda *_: HANG, forever=True)
+            with pytest.raises(BufferExhaustedError):
+                for _ in range(1000):
+                    await producer.send("t", b"x" * 10_000)
+            assert sum(len(request.partitions[0].records) for request in cluster.sent(ProduceRequest)) < 2_000_000
+            cluster.scripts.clear()
+
+    run(main())
+
+
+def test_acks_0_closes_only_when_the_broker_has_read_everything() -> None:
+    async def main() -> None:
+        cluster = FakeCluster(topics={"t": 1})
+        read_by_broker = asyncio.Event()
+
+        async def late(node_id: int, request: Any) -> Any:
+            await asyncio.sleep(1)
+            read_by_broker.set()
+            return cluster.metadata(node_id, request)
+
+        async with Producer(client=cluster.client(), acks=0) as producer:
+            await producer.send("t", b"a")
+            cluster.script(ApiKey.METADATA, lambda *arguments: late(*arguments))
+        assert read_by_broker.is_set()
 
     run(main())

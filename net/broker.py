@@ -276,7 +276,12 @@ class Broker:
         self.fetchers.stop(effect.topic_partition)
 
     def _storage_failed(self, effect: StorageFailed) -> None:
+        """A replica that fails while it serves holds up its partition: as leader it stays the leader, as follower every
+        acks=all waits for it. The controller cannot be told of single replicas, but knows at once when a process is gone.
+        """
         logger.error("partition=%s went offline: %s", effect.topic_partition, effect.message)
+        if effect.was_in_use:
+            self.ports.fatal(f"the log of {effect.topic_partition} has failed: {effect.message}")
 
     def _make_coordinator(self, slot: int, coordinator_epoch: int, records: list[Record]) -> GroupCoordinator:
         return GroupCoordinator(

@@ -111,10 +111,12 @@ class LeadershipLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageFailed:
-    """The partition's log takes no more part; the broker tells the controller so that another replica leads."""
+    """The partition's log takes no more part here. `was_in_use`: it failed while it served, so that others wait for this
+    replica until it is known to be gone; otherwise it never opened, or its files could not be removed."""
 
     topic_partition: TopicPartition
     message: str
+    was_in_use: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

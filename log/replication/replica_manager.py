@@ -196,7 +196,9 @@ class ReplicaManager:
             self._reported.add(topic_partition)
             partition = self._partitions.get(topic_partition)
             effects += [] if partition is None else partition.stop()
-            effects.append(StorageFailed(topic_partition=topic_partition, message=error.message))
+            effects.append(
+                StorageFailed(topic_partition=topic_partition, message=error.message, was_in_use=partition is not None)
+            )
         return effects
 
     def stop(self) -> list[Effect]:

@@ -22,7 +22,7 @@ from ..protocol.responses import (
 )
 from .admin_groups import GroupAdmin
 from .client import API_TIMEOUT_MS, DEFAULT_BOOTSTRAP, REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS, Client
-from .errors import LeaderNotAvailableError, error_for
+from .errors import LeaderNotAvailableError, UnknownTopicOrPartitionError, error_for
 from .offset_lookup import EARLIEST, LATEST, list_offsets
 from .records import OffsetAndTimestamp
 
@@ -103,7 +103,8 @@ class Admin(GroupAdmin):
         return created
 
     async def delete_topic(self, name: str) -> None:
-        await self._controller(q.DeleteTopicRequest(name=name, timeout_ms=self._timeout_ms))
+        request = q.DeleteTopicRequest(name=name, timeout_ms=self._timeout_ms)
+        await self._controller(request, done_already=(UnknownTopicOrPartitionError,))
 
     async def add_partitions(
         self, name: str, total_count: int, *, assignment: Iterable[Iterable[int]] = (), validate_only: bool = False

@@ -10,6 +10,7 @@ from barnabas.log.topic_partition import TopicPartition
 from ..protocol import requests as q
 from ..protocol.responses import CommittedOffset, DescribeGroupResponse, ListedGroup, ListGroupsResponse
 from .client import Client
+from .errors import BarnabasError, UnknownTopicOrPartitionError
 from .group_session import commit_offsets, fetch_committed
 from .offset_lookup import EARLIEST, LATEST, list_offsets
 
@@ -87,8 +88,12 @@ class GroupAdmin:
 
     # --- how: where a request goes -----------------------------------------------------------------------------------
 
-    async def _controller(self, request: q.Request) -> Any:
-        return await self._client.call_controller(request, timeout_ms=self._timeout_ms)
+    async def _controller(self, request: q.Request, *, done_already: tuple[type[BarnabasError], ...] = ()) -> Any:
+        """To clients at large an unknown topic may be one that is not known yet; the controller knows all there are."""
+        final = (UnknownTopicOrPartitionError,)
+        return await self._client.call_controller(
+            request, timeout_ms=self._timeout_ms, final=final, done_already=done_already
+        )
 
     async def _coordinator(self, group_id: str, request: q.Request) -> Any:
         return await self._client.call_coordinator(group_id, request, timeout_ms=self._timeout_ms)

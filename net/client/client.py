@@ -18,7 +18,14 @@ from ..rpc import RpcPool
 from ..tcp import TcpNetwork
 from .addresses import Address, parse_bootstrap
 from .backoff import Backoff
-from .errors import BarnabasError, BrokerNotAvailableError, ClientClosedError, NoBrokersAvailableError
+from .errors import (
+    BarnabasError,
+    BrokerNotAvailableError,
+    ClientClosedError,
+    NetworkError,
+    NoBrokersAvailableError,
+    RequestTimedOutError,
+)
 from .metadata import Broker, MetadataCache
 from .ports import Connection, Pool
 
@@ -184,15 +191,37 @@ class Client:
 
     # --- the controller and coordinators -----------------------------------------------------------------------------
 
-    async def call_controller(self, request: Request, *, timeout_ms: int = API_TIMEOUT_MS) -> Any:
-        """Ask the controller, wherever it moves, until `timeout_ms` is over."""
+    async def call_controller(
+        self,
+        request: Request,
+        *,
+        timeout_ms: int = API_TIMEOUT_MS,
+        final: tuple[type[BarnabasError], ...] = (),
+        done_already: tuple[type[BarnabasError], ...] = (),
+    ) -> Any:
+        """Ask the controller, wherever it moves, until `timeout_ms` is over.
+
+        `final` refusals are not tried again, whatever they say of themselves. One of `done_already` is no refusal (None is
+        returned) when an earlier copy of the request may have been carried out: the connection was lost behind it.
+        """
+        may_be_done = False
 
         async def attempt() -> Any:
-            if self.metadata.controller_id in self.metadata.brokers:
-                return await self.call(self.metadata.controller_id, request, timeout_ms=timeout_ms)
-            return await self.call_any(request)
+            nonlocal may_be_done
+            try:
+                if self.metadata.controller_id in self.metadata.brokers:
+                    return await self.call(self.metadata.controller_id, request, timeout_ms=timeout_ms)
+                return await self.call_any(request)
+            except final as error:
+                return None if may_be_done and isinstance(error, done_already) else error
+            except (NetworkError, RequestTimedOutError, NoBrokersAvailableError):
+                may_be_done = True
+                raise
 
-        return await self.retrying(attempt, timeout_ms=timeout_ms, before_retry=self.refresh)
+        outcome = await self.retrying(attempt, timeout_ms=timeout_ms, before_retry=self.refresh)
+        if isinstance(outcome, BarnabasError):
+            raise outcome
+        return outcome
 
     async def call_coordinator(self, group_id: str, request: Request, *, timeout_ms: int = API_TIMEOUT_MS) -> Any:
         """Ask the coordinator of a group, wherever it moves, until `timeout_ms` is over."""

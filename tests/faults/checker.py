@@ -382,7 +382,7 @@ def _vacuous(evidence: Evidence, report: Report, expected: Expected) -> Iterator
 def unavailability(evidence: Evidence) -> dict[str, list[float]]:
     """For each kind of fault, the longest time that each affected partition acknowledged nothing.
 
-    A fault's time reaches to the next fault or a little beyond its recovery. Affected are the partitions that the target
+    A fault's time reaches to the next fault. Affected are the partitions that the target
     led, or all of them where it led none.
     """
     times: dict[Partition, list[float]] = {
@@ -390,9 +390,8 @@ def unavailability(evidence: Evidence) -> dict[str, list[float]]:
     }
     found: dict[str, list[float]] = defaultdict(list)
     for number, fault in enumerate(evidence.faults):
-        until_s = max(fault.recovered_s, fault.healed_s)
-        if number + 1 < len(evidence.faults):
-            until_s = max(evidence.faults[number + 1].began_s, fault.began_s)
+        later = evidence.faults[number + 1 :]
+        until_s = later[0].began_s if later else float("inf")
         for partition in fault.affected or tuple(times):
             if partition in times:
                 found[fault.kind].append(_longest_gap_s(times[partition], fault.began_s, until_s))
@@ -403,10 +402,10 @@ def _longest_gap_s(times_s: list[float], began_s: float, until_s: float) -> floa
     longest_s, last_s = 0.0, began_s
     for time_s in times_s:
         if time_s > began_s:
-            longest_s = max(longest_s, time_s - last_s)
+            longest_s = max(longest_s, min(time_s, until_s) - last_s)
             last_s = time_s
         if time_s > until_s:
-            break
+            break  # the rest of this silence is the next fault's
     return longest_s
 
 

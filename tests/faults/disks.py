@@ -71,8 +71,11 @@ class LoopDisk:
 
     def fill(self) -> None:
         """Leave no room. What the broker has already reserved it may still write."""
+        free_bytes = os.statvfs(self._mount_point).f_bavail * os.statvfs(self._mount_point).f_frsize
+        if free_bytes < 16 * _SPARE_BYTES:
+            sizes = sorted((path.stat().st_blocks * 512, str(path)) for path in self._mount_point.rglob("*"))
+            raise OSError(f"{self._mount_point} has only {free_bytes} bytes free before it is filled: {sizes[-5:]}")
         with (self._mount_point / "ballast").open("wb") as file:
-            free_bytes = os.statvfs(self._mount_point).f_bavail * os.statvfs(self._mount_point).f_frsize
             chunk = bytes(_SPARE_BYTES)
             try:
                 os.posix_fallocate(file.fileno(), 0, max(free_bytes - 16 * _SPARE_BYTES, 1))

@@ -1,12 +1,19 @@
 """A short campaign on three real brokers: a mix of everything that this machine can do. The long ones: `scripts/faults`."""
 
+import asyncio
+import errno
 import os
 from pathlib import Path
 
 import pytest
 from faults import disks, network, shim
 from faults.campaign import Outcome, run, table
+from faults.cluster import BROKERS, SHIM_NEED, FaultCluster
 from faults.injections import FAULTS
+
+from barnabas.net.client.admin import Admin
+from barnabas.net.client.errors import BarnabasError
+from barnabas.net.client.producer import Producer
 
 SECONDS = float(os.environ.get("BARNABAS_FAULT_SECONDS", "30"))
 SEED = int(os.environ.get("BARNABAS_FAULT_SEED", "1"))
@@ -19,6 +26,41 @@ def judge(outcome: Outcome, folder: Path) -> None:
     if outcome.report.violations:
         outcome.history.write(folder / "history.jsonl")
         pytest.fail(f"{outcome.report.text()}\nhistory and logs: {folder}")
+
+
+def test_a_leader_whose_log_fails_leaves_at_once(tmp_path: Path) -> None:
+    """EIO for a partition, not for the quorum's journal. It once stayed the leader, and refused, until it was restarted."""
+    if lacking := shim.why_not():
+        pytest.skip(lacking)
+    asyncio.run(fail_the_log_of_a_leader(tmp_path))
+
+
+async def fail_the_log_of_a_leader(folder: Path) -> None:
+    with FaultCluster(folder / "cluster", needs=frozenset({SHIM_NEED})) as cluster:
+        cluster.start()
+        async with await connected(cluster) as admin, Producer(cluster.bootstrap) as producer:
+            await admin.create_topic("campaign", partitions=1, replication_factor=3)
+            assert (await (await producer.send("campaign", b"before"))).offset == 0
+            leader = cluster.brokers[(await admin.describe_topic("campaign")).partitions[0].leader]
+            assert leader.shim is not None
+            leader.shim.order(write_errno=errno.EIO, logs_only=1)
+            async with asyncio.timeout(10):
+                assert (await (await producer.send("campaign", b"after"))).offset == 1
+            assert await asyncio.to_thread(leader.wait, 10) not in (0, -9)
+            assert "Input/output error" in leader.log()
+
+
+async def connected(cluster: FaultCluster) -> Admin:
+    """An admin, once three brokers take part."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                async with cluster.admin() as admin:
+                    if sum(not broker.fenced for broker in (await admin.describe_cluster()).brokers) == BROKERS:
+                        return cluster.admin()
+            except BarnabasError:
+                pass
+            await asyncio.sleep(0.05)
 
 
 @pytest.mark.timeout(400)

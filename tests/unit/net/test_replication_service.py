@@ -344,7 +344,7 @@ async def test_a_log_that_fails_is_reported_once_and_ends_its_leadership() -> No
         world.append((1, 2))
     world.service.check_isr()
     world.service.check_isr()
-    assert world.failed == [StorageFailed(topic_partition=TP, message="EIO")]
+    assert world.failed == [StorageFailed(topic_partition=TP, message="EIO", was_in_use=True)]
     await turns()
     assert operation.errors == {TP: ErrorCode.KAFKA_STORAGE_ERROR}
     assert world.at(OTHER).is_leader

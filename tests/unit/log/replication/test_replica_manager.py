@@ -115,7 +115,7 @@ def test_a_log_that_fails_later_gives_up_its_role():
     with pytest.raises(StorageError):
         replicas.partition(broken).append_as_leader(batch((0, 1)), acks=1, now_ms=0)
     failures = [effect for effect in replicas.check_isr(0) if isinstance(effect, StorageFailed)]
-    assert failures == [StorageFailed(topic_partition=broken, message="EIO")]
+    assert failures == [StorageFailed(topic_partition=broken, message="EIO", was_in_use=True)]
     assert [partition.topic_partition for partition in replicas.led()] == [TopicPartition("t", 1)]
 
 

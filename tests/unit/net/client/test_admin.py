@@ -1,0 +1,47 @@
+"""The admin against a scripted cluster, on virtual time: what is tried again, and what is an answer."""
+
+import asyncio
+
+import pytest
+from unit.net.client.fake_cluster import FakeCluster
+from unit.net.client.virtual_time import run
+
+from barnabas.log.errors import ErrorCode, NetworkError
+from barnabas.net.client.admin import Admin
+from barnabas.net.client.errors import UnknownTopicOrPartitionError
+from barnabas.net.protocol import requests as q
+from barnabas.net.protocol import responses as r
+from barnabas.net.protocol.api_keys import ApiKey
+
+
+def unknown(node_id: int, request: q.DeleteTopicRequest) -> r.ErrorResponse:
+    return r.ErrorResponse(error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message=f"there is no topic {request.name!r}")
+
+
+def lost(node_id: int, request: q.DeleteTopicRequest) -> NetworkError:
+    return NetworkError("the connection was lost")
+
+
+def test_an_unknown_topic_is_an_answer_and_is_not_asked_for_a_minute() -> None:
+    async def body() -> None:
+        cluster = FakeCluster()
+        cluster.script(ApiKey.DELETE_TOPIC, unknown, forever=True)
+        async with Admin(client=cluster.client()) as admin:
+            with pytest.raises(UnknownTopicOrPartitionError, match="no topic 'nope'"):
+                await admin.delete_topic("nope")
+            assert asyncio.get_running_loop().time() < 1
+
+    run(body())
+
+
+def test_a_deletion_whose_first_copy_was_carried_out_is_done() -> None:
+    """As when the controller is killed between the commit and its answer."""
+
+    async def body() -> None:
+        cluster = FakeCluster()
+        cluster.script(ApiKey.DELETE_TOPIC, lost, unknown)
+        async with Admin(client=cluster.client()) as admin:
+            await admin.delete_topic("t")
+        assert len(cluster.sent(q.DeleteTopicRequest)) == 2
+
+    run(body())

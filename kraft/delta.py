@@ -112,9 +112,6 @@ class MetadataDelta:
             if changed is not None:
                 yield changed.image()
 
-    def topic_count(self) -> int:
-        return sum(1 for _ in self.topics())
-
     def partition(self, topic_partition: TopicPartition) -> PartitionImage | None:
         topic = self.topic(topic_partition.topic)
         if topic is None or not 0 <= topic_partition.partition < len(topic.partitions):

@@ -14,6 +14,7 @@ from typing import Any
 
 from barnabas.consumer_groups.coordinator import GroupCoordinator
 from barnabas.consumer_groups.messages import CoordinatorResult
+from barnabas.consumer_groups.subscriptions import TopicsView, topics_view
 from barnabas.kraft.group_slots import slot_of
 from barnabas.kraft.image import SLOT_COUNT, MetadataImage
 from barnabas.kraft.metadata_node import MetadataPublication
@@ -78,7 +79,7 @@ class GroupService:
         self._fatal = fatal
         self._slots: dict[int, _Slot] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}  # ordered, unlike a set
-        self._topics: dict[str, int] = {}
+        self._topics: TopicsView = {}
         self._topic_ids: dict[str, str] = {}
         self._topic_changes = 0
         # Machines get one time for deadlines and for commit timestamps: the wall clock's at start, which then never jumps.
@@ -282,7 +283,7 @@ class GroupService:
             if name in before and name in image.topics and before[name] != image.topics[name].topic_id
         )
         self._topic_ids = {topic.name: topic.topic_id for topic in image.topics.values()}
-        self._topics = {topic.name: len(topic.partitions) for topic in image.topics.values()}
+        self._topics = topics_view(image)
         for slot in list(self._slots.values()):
             if slot.machine is not None:
                 self._decide_alone(
@@ -290,7 +291,7 @@ class GroupService:
                 )
 
     @property
-    def topics(self) -> dict[str, int]:
+    def topics(self) -> TopicsView:
         """Topic -> number of partitions: what assignments are made from."""
         return self._topics
 

@@ -84,9 +84,6 @@ class Meter:
         wall = max(time.perf_counter() - self._began, 1e-6)
         return 100 * max(0.0, (_busy() - self._busy) - (self._used() - self._ours)) / wall
 
-    def cores_of_ours(self) -> float:
-        return (self._used() - self._ours) / max(time.perf_counter() - self._began, 1e-6)
-
 
 def wait_until_quiet(pids: Sequence[int], limit_s: float = QUIET_WAIT_S) -> None:
     deadline = time.monotonic() + limit_s

@@ -10,6 +10,8 @@ The shell round it (net) has these duties:
   from the committed state (the records were already replayed here, and there is no way back). Where the outcome of an
   append is *unknown*, its records may still come: build the new one only with a newer coordinator epoch from the
   controller, which makes the old records void;
+- answer a ticket (a parked join or sync) when the result that names it in `answers` is committed; when this object is
+  dropped, refuse all tickets that are left with a retriable error: their clients ask again;
 - drop it likewise when a handler raises anything but a BarnabasError. A BarnabasError is raised before any record is
   made; it is the answer, and waits for earlier results like any other;
 - call `tick` at `next_deadline_ms`, and `topics_changed` when an image brings other partitions. The first tick after
@@ -21,16 +23,18 @@ from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from typing import TypeVar
 
-from barnabas.kraft.group_slots import GroupState, PartitionKey, SlotState, slot_of
+from barnabas.kraft.group_slots import PartitionKey, SlotState, slot_of
 from barnabas.kraft.records import Record
-from barnabas.log.errors import NotCoordinatorError
+from barnabas.log.errors import GroupIdNotFoundError, NotCoordinatorError
 
+from .classic_membership import ClassicMembership
+from .classic_messages import JoinRequest, LeaveOutcome, LeavingMember, SyncRequest, Ticket
 from .decision import Decision
+from .describe import described, listed
 from .membership import Membership
 from .messages import (
     CommittedOffset,
     CoordinatorResult,
-    DescribedMember,
     GroupDescription,
     HeartbeatRequest,
     HeartbeatResponse,
@@ -41,7 +45,6 @@ from .messages import (
 from .offsets import Offsets
 from .rebalance_log import RebalanceCause, RebalanceLog
 from .settings import GroupSettings
-from .states import GroupPhase, MemberState, phase_of
 from .subscriptions import TopicsView
 from .targets import Targets
 
@@ -73,8 +76,13 @@ class GroupCoordinator:
         self._membership = Membership(
             state=self._state, settings=settings, targets=self._targets, rng=rng, now_ms=now_ms
         )
+        self._classic = ClassicMembership(state=self._state, settings=settings, log=self._log, rng=rng, now_ms=now_ms)
         self._offsets = Offsets(
-            state=self._state, settings=settings, targets=self._targets, membership=self._membership
+            state=self._state,
+            settings=settings,
+            targets=self._targets,
+            membership=self._membership,
+            classic=self._classic,
         )
         for group_id, group in self._state.groups.items():
             if group.members:
@@ -97,9 +105,41 @@ class GroupCoordinator:
     def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> CoordinatorResult[HeartbeatResponse]:
         """Join, stay, leave (KIP-848). Raises among others UnknownMemberIdError, FencedMemberEpochError."""
         self._check_slot(request.group_id)
+        self._check_not_classic(request.group_id)
         decision = self._decision(now_ms)
         response = self._membership.heartbeat(request, decision)
         return _result(decision, response)
+
+    def join_group(self, request: JoinRequest, ticket: Ticket, now_ms: int) -> CoordinatorResult[None]:
+        """The classic protocol. The ticket is answered by this result or by a later one, with a JoinAnswer or an error."""
+        self._check_slot(request.group_id)
+        decision = self._decision(now_ms)
+        self._classic.join(request, ticket, decision)
+        return _result(decision, None)
+
+    def sync_group(self, request: SyncRequest, ticket: Ticket, now_ms: int) -> CoordinatorResult[None]:
+        """Classic. The ticket is answered by this result or by a later one, with a SyncAnswer or an error."""
+        self._check_slot(request.group_id)
+        decision = self._decision(now_ms)
+        self._classic.sync(request, ticket, decision)
+        return _result(decision, None)
+
+    def heartbeat_classic(
+        self, *, group_id: str, generation: int, member_id: str, instance_id: str | None, now_ms: int
+    ) -> CoordinatorResult[None]:
+        """Raises RebalanceInProgressError (join again), IllegalGenerationError, UnknownMemberIdError."""
+        self._check_slot(group_id)
+        self._classic.heartbeat(group_id, generation, member_id, instance_id, now_ms)
+        return CoordinatorResult(records=(), response=None)
+
+    def leave_group(
+        self, *, group_id: str, leaving: tuple[LeavingMember, ...], now_ms: int
+    ) -> CoordinatorResult[tuple[LeaveOutcome, ...]]:
+        """Classic. Each member has its own outcome."""
+        self._check_slot(group_id)
+        decision = self._decision(now_ms)
+        outcomes = self._classic.leave(group_id, leaving, decision)
+        return _result(decision, outcomes)
 
     def topics_changed(
         self, topics: TopicsView, now_ms: int, *, recreated: AbstractSet[str] = frozenset()
@@ -113,12 +153,19 @@ class GroupCoordinator:
         """Let time pass: sessions and revocations run out, assignments that were put off are made."""
         decision = self._decision(now_ms)
         self._membership.expire(decision)
+        self._classic.expire(decision)
         self._targets.assign_due(decision)
         return _result(decision, None)
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do; None: nothing is waited for."""
-        timers = (self._membership.sessions, self._membership.revocations, self._targets.due)
+        timers = (
+            self._membership.sessions,
+            self._membership.revocations,
+            self._targets.due,
+            self._classic.sessions,
+            self._classic.steps,
+        )
         return min((at for timer in timers if (at := timer.next_deadline_ms()) is not None), default=None)
 
     # --- offsets ------------------------------------------------------------------------------------------------------
@@ -131,11 +178,13 @@ class GroupCoordinator:
         member_epoch: int,
         offsets: tuple[OffsetToCommit, ...],
         now_ms: int,
+        instance_id: str | None = None,
     ) -> CoordinatorResult[tuple[PartitionOutcome, ...]]:
-        """Raises UnknownMemberIdError, StaleMemberEpochError. Member "" with epoch -1: from outside of the group."""
+        """`member_epoch` is the generation where the group is classic. Raises UnknownMemberIdError, StaleMemberEpochError,
+        IllegalGenerationError, RebalanceInProgressError. Member "" with epoch -1: from outside of the group."""
         self._check_slot(group_id)
         decision = self._decision(now_ms)
-        outcomes = self._offsets.commit(group_id, member_id, member_epoch, offsets, decision)
+        outcomes = self._offsets.commit(group_id, member_id, member_epoch, offsets, decision, instance_id)
         return _result(decision, outcomes)
 
     def fetch_offsets(
@@ -165,34 +214,13 @@ class GroupCoordinator:
     # --- groups -------------------------------------------------------------------------------------------------------
 
     def list_groups(self) -> CoordinatorResult[tuple[ListedGroup, ...]]:
-        groups = tuple(
-            ListedGroup(
-                group_id=group_id,
-                phase=phase_of(group),
-                protocol=group.group.protocol,
-                member_count=len(group.members),
-            )
-            for group_id, group in sorted(self._state.groups.items())
-        )
-        return CoordinatorResult(records=(), response=groups)
+        return CoordinatorResult(records=(), response=listed(self._state, self._classic.groups))
 
     def describe_group(self, *, group_id: str) -> CoordinatorResult[GroupDescription]:
+        """A group that does not exist is described as DEAD."""
         self._check_slot(group_id)
-        group = self._state.groups.get(group_id)
-        if group is None:
-            description = GroupDescription(group_id=group_id, phase=GroupPhase.DEAD)
-        else:
-            description = GroupDescription(
-                group_id=group_id,
-                phase=phase_of(group),
-                group_epoch=group.group.group_epoch,
-                assignment_epoch=group.group.assignment_epoch,
-                protocol=group.group.protocol,
-                assignor=group.group.protocol_name,
-                members=tuple(_described(group, member_id) for member_id in sorted(group.members)),
-                rebalances=self._log.of(group_id),
-            )
-        return CoordinatorResult(records=(), response=description)
+        found = described(group_id, self._state.groups.get(group_id), self._classic.groups.get(group_id), self._log)
+        return CoordinatorResult(records=(), response=found)
 
     def delete_group(self, *, group_id: str, now_ms: int) -> CoordinatorResult[None]:
         """Raises NonEmptyGroupError, GroupIdNotFoundError."""
@@ -204,27 +232,18 @@ class GroupCoordinator:
     def _decision(self, now_ms: int) -> Decision:
         return Decision(state=self._state, now_ms=now_ms)
 
+    def _check_not_classic(self, group_id: str) -> None:
+        """An empty classic group may go on with this protocol; one with members may not."""
+        if self._classic.has_members(group_id):
+            raise GroupIdNotFoundError(
+                f"the members of group {group_id} use the classic protocol: stop them, or join with group.protocol=classic"
+            )
+        self._classic.forget(group_id)
+
     def _check_slot(self, group_id: str) -> None:
         if slot_of(group_id) != self._state.slot:
             raise NotCoordinatorError(f"group {group_id} belongs to slot {slot_of(group_id)}, this is {self.slot}")
 
 
 def _result(decision: Decision, response: R) -> CoordinatorResult[R]:
-    return CoordinatorResult(records=decision.finish(), response=response)
-
-
-def _described(group: GroupState, member_id: str) -> DescribedMember:
-    member, current, target = group.members[member_id], group.currents[member_id], group.targets.get(member_id)
-    return DescribedMember(
-        member_id=member_id,
-        instance_id=member.instance_id,
-        client_id=member.client_id,
-        client_host=member.client_host,
-        member_epoch=current.member_epoch,
-        state=MemberState(current.state),
-        subscribed_topics=member.subscribed_topics,
-        subscribed_pattern=member.subscribed_pattern,
-        assigned=current.assigned,
-        pending_revocation=current.pending_revocation,
-        target=() if target is None else target.partitions,
-    )
+    return CoordinatorResult(records=decision.finish(), response=response, answers=tuple(decision.answers))

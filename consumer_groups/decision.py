@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from barnabas.kraft.group_slots import SlotState, SlotStateRecord, partition_keys
 from barnabas.kraft.records import CurrentAssignmentRecord, OffsetCommitRecord, RemoveOffsetRecord
 
+from .classic_messages import Answer
 from .rebalance_log import RebalanceCause
 from .states import GROUP_TRANSITIONS, GroupPhase, phase_of
 
@@ -24,6 +25,7 @@ class Decision:
     state: SlotState
     now_ms: int
     records: list[SlotStateRecord] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)  # to parked requests
     changes: dict[str, list[Change]] = field(default_factory=dict)  # by group, until they are settled
     _phase_before: dict[str, GroupPhase] = field(default_factory=dict)
 

@@ -34,6 +34,8 @@ class Membership:
         self._targets = targets
         self._rng = rng
         for group in state.groups.values():
+            if group.is_classic:
+                continue
             for member in group.members.values():
                 self._start_timers(group, member, now_ms)
 

@@ -11,6 +11,7 @@ from barnabas.kraft.group_slots import SlotStateRecord
 from barnabas.kraft.records import TopicPartitions
 from barnabas.log.errors import ErrorCode
 
+from .classic_messages import Answer
 from .rebalance_log import Rebalance
 from .states import GroupPhase, MemberState
 
@@ -35,6 +36,7 @@ class CoordinatorResult(Generic[R]):
 
     records: tuple[SlotStateRecord, ...]
     response: R
+    answers: tuple[Answer, ...] = ()  # to requests that earlier decisions have parked; they too wait for the commit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +111,7 @@ class ListedGroup:
     group_id: str
     phase: GroupPhase
     protocol: str
+    protocol_type: str
     member_count: int
 
 
@@ -125,6 +128,8 @@ class DescribedMember:
     assigned: tuple[TopicPartitions, ...]
     pending_revocation: tuple[TopicPartitions, ...]
     target: tuple[TopicPartitions, ...]
+    classic_metadata: bytes = b""  # classic members: for the protocol that the group has chosen
+    classic_assignment: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +141,7 @@ class GroupDescription:
     group_epoch: int = 0
     assignment_epoch: int = 0
     protocol: str = ""
+    protocol_type: str = ""
     assignor: str = ""
     members: tuple[DescribedMember, ...] = ()
     rebalances: tuple[Rebalance, ...] = ()

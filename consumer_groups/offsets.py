@@ -11,20 +11,31 @@ from barnabas.log.errors import (
     UnknownMemberIdError,
 )
 
+from .classic_membership import ClassicMembership
 from .decision import Decision
 from .membership import Membership
 from .messages import CommittedOffset, OffsetToCommit, PartitionOutcome
+from .rebalance_log import RebalanceCause
 from .settings import GroupSettings
 from .subscriptions import wanted_among
 from .targets import Targets
 
 
 class Offsets:
-    def __init__(self, *, state: SlotState, settings: GroupSettings, targets: Targets, membership: Membership) -> None:
+    def __init__(
+        self,
+        *,
+        state: SlotState,
+        settings: GroupSettings,
+        targets: Targets,
+        membership: Membership,
+        classic: ClassicMembership,
+    ) -> None:
         self._state = state
         self._settings = settings
         self._targets = targets
         self._membership = membership
+        self._classic = classic
 
     def commit(
         self,
@@ -33,11 +44,15 @@ class Offsets:
         member_epoch: int,
         offsets: tuple[OffsetToCommit, ...],
         decision: Decision,
+        instance_id: str | None = None,
     ) -> tuple[PartitionOutcome, ...]:
         if not 0 < len(group_id) <= self._settings.max_id_length:
             raise InvalidRequestError(f"a group id has 1 to {self._settings.max_id_length} characters")
         group = self._state.groups.get(group_id)
-        self._check_committer(group, group_id, member_id, member_epoch)
+        if self._classic.has_members(group_id):
+            self._classic.check_committer(group_id, member_id, instance_id, member_epoch, decision.now_ms)
+        else:
+            self._check_committer(group, group_id, member_id, member_epoch)
         outcomes = tuple(self._judged(offset) for offset in offsets)
         accepted = [offset for offset, outcome in zip(offsets, outcomes, strict=True) if not outcome.error]
         if accepted and group is None:
@@ -67,7 +82,10 @@ class Offsets:
         before = tuple(self._committed(group_id, (offset.topic, offset.partition)) for offset in offsets)
         for offset in offsets:
             decision.add(self._commit_record(group_id, offset, decision.now_ms))
-        if offsets and group is not None and group.members:
+        if not offsets:
+            return before
+        self._classic.remove_all(group_id, RebalanceCause.OFFSETS_RESET, decision)
+        if group is not None and group.members:
             self._membership.fence_all(group, decision)
         return before
 
@@ -95,14 +113,16 @@ class Offsets:
 
     def delete_group(self, group_id: str, decision: Decision) -> None:
         group = self._existing(group_id)
-        if group is not None and group.members:
-            raise NonEmptyGroupError(f"group {group_id} has {len(group.members)} members: stop them first")
+        count = self._classic.member_count(group_id) or (0 if group is None else len(group.members))
+        if count:
+            raise NonEmptyGroupError(f"group {group_id} has {count} members: stop them first")
         for key in list(self._state.offsets.get(group_id, {})):
             decision.add(self._remove_record(group_id, key))
         decision.add(
             RemoveGroupRecord(slot=self._state.slot, coordinator_epoch=self._state.coordinator_epoch, group_id=group_id)
         )
         self._targets.forget(group_id)
+        self._classic.forget(group_id)
 
     def _existing(self, group_id: str) -> GroupState | None:
         """The group; None when only its offsets are left of it."""

@@ -20,6 +20,7 @@ class RebalanceCause(StrEnum):
     REBALANCE_TIMEOUT = "rebalance_timeout"
     STATIC_MEMBER_AWAY = "static_member_away"
     STATIC_MEMBER_RETURNED = "static_member_returned"
+    LEADER_REJOINED = "leader_rejoined"  # classic groups: it wants to assign anew, mostly because partitions were added
     SUBSCRIPTION_CHANGED = "subscription_changed"
     PARTITIONS_CHANGED = "partitions_changed"
     TOPIC_DELETED = "topic_deleted"

@@ -14,6 +14,13 @@ class GroupSettings:
     # A member that waits for partitions of others asks more often: it is what a rebalance lasts.
     waiting_heartbeat_interval_ms: int = 500
     rebalance_timeout_ms: int = 300_000  # the client's max.poll.interval.ms: it revokes between two polls
+    # Classic groups: the first members of an empty group wait so long for others, so that a group that starts together
+    # rebalances once (group.initial.rebalance.delay.ms; Kafka's 3 s make every test and every script wait).
+    initial_rebalance_delay_ms: int = 200
+    # A newcomer whose first join is parked is given up after it: it may be a client that is gone (Kafka's constant).
+    new_member_join_timeout_ms: int = 300_000
+    max_protocols: int = 32  # of one classic member: assignors that it knows
+    max_subscription_bytes: int = 64 * 1024  # of one classic member, all protocols together: kept on every voter
     max_group_size: int = 2_000  # group.consumer.max.size: a reset writes two records per member in one quorum append
     offset_metadata_max_bytes: int = 4_096  # offset.metadata.max.bytes: it is kept in memory on every voter
     max_subscribed_topics: int = 10_000  # of one member; the same reason

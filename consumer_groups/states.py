@@ -39,17 +39,23 @@ class GroupPhase(StrEnum):
     ASSIGNING = "assigning"  # the target assignment is older than the group epoch
     RECONCILING = "reconciling"  # members are on their way to the target assignment
     STABLE = "stable"  # every member owns what the target assignment says
+    PREPARING_REBALANCE = "preparing_rebalance"  # classic groups: members join
+    COMPLETING_REBALANCE = "completing_rebalance"  # classic groups: the leader has not sent the assignment yet
     DEAD = "dead"  # there is no such group
 
 
-_WITH_MEMBERS = frozenset({GroupPhase.ASSIGNING, GroupPhase.RECONCILING, GroupPhase.STABLE})
+_WITH_MEMBERS = frozenset(
+    {GroupPhase.ASSIGNING, GroupPhase.RECONCILING, GroupPhase.STABLE, GroupPhase.COMPLETING_REBALANCE}
+)
 
-# One decision may pass through several phases (join, assign, settle); the table says what may stand at its two ends.
+# Of what the quorum knows, so PREPARING_REBALANCE is not in it. One decision may pass through several phases (join, assign,
+# settle); the table says what may stand at its two ends.
 GROUP_TRANSITIONS: dict[GroupPhase, frozenset[GroupPhase]] = {
     GroupPhase.DEAD: _WITH_MEMBERS | {GroupPhase.DEAD, GroupPhase.EMPTY},
     GroupPhase.EMPTY: _WITH_MEMBERS | {GroupPhase.EMPTY, GroupPhase.DEAD},
     GroupPhase.ASSIGNING: _WITH_MEMBERS | {GroupPhase.EMPTY},
     GroupPhase.RECONCILING: _WITH_MEMBERS | {GroupPhase.EMPTY},
+    GroupPhase.COMPLETING_REBALANCE: _WITH_MEMBERS | {GroupPhase.EMPTY},
     GroupPhase.STABLE: _WITH_MEMBERS | {GroupPhase.EMPTY},
 }
 
@@ -59,7 +65,10 @@ def phase_of(state: GroupState | None) -> GroupPhase:
         return GroupPhase.DEAD
     if not state.members:
         return GroupPhase.EMPTY
-    if state.group.assignment_epoch < state.group.group_epoch:
+    is_assigned = state.group.assignment_epoch == state.group.group_epoch
+    if state.is_classic:
+        return GroupPhase.STABLE if is_assigned else GroupPhase.COMPLETING_REBALANCE
+    if not is_assigned:
         return GroupPhase.ASSIGNING
     if all(_has_arrived(state, member_id) for member_id in state.members):
         return GroupPhase.STABLE

@@ -29,7 +29,7 @@ class Targets:
         self._log = log
         self._assigned_at_ms: dict[str, int] = {}
         for group_id, group in state.groups.items():
-            if group.members:
+            if group.members and not group.is_classic:
                 self.due.set((group_id, ""), now_ms)
 
     def target_of(self, group: GroupState, member_id: str) -> PartitionSet:
@@ -72,7 +72,7 @@ class Targets:
         """Assign what was put off; after a move also what the last coordinator did not get round to."""
         for group_id, _ in self.due.take_expired(decision.now_ms):
             group = self._state.groups.get(group_id)
-            if group is None or not group.members:
+            if group is None or not group.members or group.is_classic:
                 continue
             if group.group.assignment_epoch < group.group.group_epoch:
                 self._assign(group, replace(group.group, coordinator_epoch=self._state.coordinator_epoch), decision)
@@ -89,6 +89,8 @@ class Targets:
         for name in sorted(deleted):
             self._drop_offsets(name, decision)
         for group_id, group in self._state.groups.items():
+            if group.is_classic:
+                continue  # its leader watches the topics and joins again
             touched = frozenset[str]().union(*(wanted_among(member, changed) for member in group.members.values()))
             if touched:
                 gone = touched & deleted

@@ -35,6 +35,7 @@ OffsetValue = tuple[int, int, str, int]  # offset, leader epoch (-1: not known),
 
 SlotStateRecord = AnyGroupRecord
 
+CLASSIC_PROTOCOL = "classic"
 _STRIPPED = 0  # the coordinator epoch of a record that is kept as state
 
 
@@ -62,6 +63,11 @@ class GroupState:
     # Derived from `currents`: who owns a partition, assigned or pending revocation. At most one member does (the
     # coordinator asserts it before it decides); a dict cannot even say otherwise.
     owners: dict[PartitionKey, str] = field(default_factory=dict, compare=False)
+
+    @property
+    def is_classic(self) -> bool:
+        """Its members assign among themselves; nothing here computes a target for them."""
+        return self.group.protocol == CLASSIC_PROTOCOL
 
     def copy(self) -> "GroupState":
         return GroupState(

@@ -34,6 +34,7 @@ class ErrorCode(IntEnum):
     NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
     INVALID_REQUIRED_ACKS = 21
     ILLEGAL_GENERATION = 22
+    INCONSISTENT_GROUP_PROTOCOL = 23
     UNKNOWN_MEMBER_ID = 25
     INVALID_SESSION_TIMEOUT = 26
     REBALANCE_IN_PROGRESS = 27
@@ -62,6 +63,7 @@ class ErrorCode(IntEnum):
     UNSUPPORTED_COMPRESSION_TYPE = 76
     STALE_BROKER_EPOCH = 77
     OFFSET_NOT_AVAILABLE = 78
+    MEMBER_ID_REQUIRED = 79
     PREFERRED_LEADER_NOT_AVAILABLE = 80
     GROUP_MAX_SIZE_REACHED = 81
     FENCED_INSTANCE_ID = 82
@@ -348,6 +350,18 @@ class UnsupportedAssignorError(BarnabasError):
 
 class GroupMaxSizeReachedError(BarnabasError):
     code = ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+class InconsistentGroupProtocolError(BarnabasError):
+    """The group's members and this one have no assignor in common, or are members by another protocol."""
+
+    code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+class MemberIdRequiredError(BarnabasError):
+    """Join again with the member id that the answer carries (KIP-394)."""
+
+    code = ErrorCode.MEMBER_ID_REQUIRED
 
 
 class EligibleLeadersNotAvailableError(BarnabasError):

@@ -1,17 +1,59 @@
-"""Thousands of seeds of `simulation.Simulation`. A failure names its seed; `Simulation(seed).run()` repeats it."""
+"""Thousands of seeds of `simulation.Simulation` and of `classic_simulation`. A failure names its seed; `Simulation(seed).run()`
+repeats it."""
 
 import pytest
 
+from barnabas.consumer_groups import classic_membership, coordinator
+from barnabas.consumer_groups.classic_group import ClassicGroup
+from barnabas.consumer_groups.classic_membership import ClassicMembership
+from barnabas.consumer_groups.decision import Decision
+from barnabas.consumer_groups.states import GroupPhase
+
+from .classic_simulation import ClassicSimulation
 from .simulation import Simulation
 
 BLOCKS = 10
 SEEDS_PER_BLOCK = 200
 
 
+@pytest.mark.parametrize("kind", [Simulation, ClassicSimulation])
 @pytest.mark.parametrize("block", range(BLOCKS))
-def test_every_seed_keeps_the_invariants_and_settles(block: int) -> None:
+def test_every_seed_keeps_the_invariants_and_settles(
+    block: int, kind: type[Simulation] | type[ClassicSimulation]
+) -> None:
     for seed in range(block * SEEDS_PER_BLOCK, (block + 1) * SEEDS_PER_BLOCK):
         try:
-            Simulation(seed).run()
+            kind(seed).run()
         except Exception as error:
             raise AssertionError(f"seed {seed}") from error
+
+
+class _ForgetsNewGenerations(ClassicMembership):
+    """Tells members of a generation before it is stored: the next coordinator gives its number to others."""
+
+    def _store_members(self, group: ClassicGroup, decision: Decision) -> None:
+        if group.group_id not in self._state.groups or group.phase is not GroupPhase.COMPLETING_REBALANCE:
+            super()._store_members(group, decision)
+
+
+def _takes_any_generation(group: ClassicGroup, generation: int) -> None:
+    """Who was left out of a rebalance still commits."""
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "planted"),
+    [
+        (coordinator, "ClassicMembership", _ForgetsNewGenerations),
+        (classic_membership, "_check_generation", _takes_any_generation),
+    ],
+)
+def test_planted_bugs_of_classic_groups_are_found(
+    module: object, name: str, planted: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, name, planted)
+    for seed in range(SEEDS_PER_BLOCK):
+        try:
+            ClassicSimulation(seed).run()
+        except Exception:
+            return
+    pytest.fail(f"{planted} was not found in {SEEDS_PER_BLOCK} seeds")

@@ -1,0 +1,140 @@
+"""One classic group as its coordinator sees it: members, generation, and how far the rebalance is.
+
+    EMPTY --join--> PREPARING_REBALANCE --everybody joined, or time is up--> COMPLETING_REBALANCE
+          <--------- nobody came                                  |
+    STABLE <------------- the leader has sent the assignment -----+
+    STABLE, COMPLETING_REBALANCE --a member comes, goes or changes--> PREPARING_REBALANCE
+
+What the quorum knows is the last completed step: the members of a generation when its joining ended, their assignments when
+the leader has sent them. Who has joined since is held here alone, as parked requests are: with the coordinator they are
+gone, and their clients join again.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from barnabas.kraft.group_slots import GroupState
+from barnabas.kraft.records import MemberRecord
+
+from .classic_messages import JoinAnswer, JoinedMember, SyncAnswer, Ticket
+from .states import GroupPhase
+
+NO_GENERATION = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class ClassicMember:
+    """`join` and `sync` are its parked requests; `is_new` until it has had an answer to its first join."""
+
+    record: MemberRecord  # what it is and what it wants
+    assignment: bytes = b""  # of the current generation
+    join: Ticket | None = None
+    sync: Ticket | None = None
+    is_new: bool = False
+    has_synced: bool = False  # in this generation
+
+    @property
+    def member_id(self) -> str:
+        return self.record.member_id
+
+    @property
+    def metadata(self) -> dict[str, bytes]:
+        """Protocol name -> subscription, the member's favourite first."""
+        return self.record.classic_metadata or {}
+
+
+@dataclass(slots=True, kw_only=True)
+class ClassicGroup:
+    group_id: str
+    phase: GroupPhase = GroupPhase.EMPTY
+    generation: int = NO_GENERATION
+    assigned_generation: int = NO_GENERATION  # the generation whose assignment was stored last
+    protocol_type: str = ""
+    protocol_name: str = ""
+    leader_id: str = ""
+    members: dict[str, ClassicMember] = field(default_factory=dict)
+    pending: set[str] = field(default_factory=set)  # ids that were given out and have not joined yet
+    # While the first members of an empty group come in, the join waits a little for more (KIP-134).
+    first_join_ends_ms: int | None = None
+    has_newcomers: bool = False
+
+    @staticmethod
+    def of(state: GroupState) -> "ClassicGroup":
+        """The group as the quorum knows it."""
+        record = state.group
+        group = ClassicGroup(
+            group_id=record.group_id,
+            generation=record.group_epoch,
+            assigned_generation=record.assignment_epoch,
+            protocol_type=record.protocol_type,
+            protocol_name=record.protocol_name,
+            leader_id=record.leader_id,
+        )
+        for member_id, member in state.members.items():
+            current = state.currents.get(member_id)
+            is_current = current is not None and current.member_epoch == record.group_epoch
+            assignment = current.classic_assignment if current is not None and is_current else None
+            group.members[member_id] = ClassicMember(record=member, assignment=assignment or b"", has_synced=is_current)
+        if group.members:
+            is_assigned = group.assigned_generation == group.generation
+            group.phase = GroupPhase.STABLE if is_assigned else GroupPhase.COMPLETING_REBALANCE
+        return group
+
+    @property
+    def has_all_joined(self) -> bool:
+        return not self.pending and all(member.join is not None for member in self.members.values())
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """The longest that a member asks for: it may be busy for so long before it can join."""
+        return max((member.record.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    def holder_of(self, instance_id: str | None) -> ClassicMember | None:
+        if instance_id is None:
+            return None
+        return next((m for m in self.members.values() if m.record.instance_id == instance_id), None)
+
+    def supports(self, protocol_type: str, protocols: tuple[tuple[str, bytes], ...], *, but: str = "") -> bool:
+        """Has this member (which may be `but` itself, joining anew) a protocol in common with all others?"""
+        others = [member for member_id, member in self.members.items() if member_id != but]
+        if not others:
+            return bool(protocol_type and protocols)
+        return protocol_type == self.protocol_type and bool(_common(others) & {name for name, _ in protocols})
+
+    def vote(self) -> str:
+        """The protocol that most members like best among those that all of them know; the first by name among equals."""
+        candidates = _common(list(self.members.values()))
+        votes = Counter(
+            next(name for name in member.metadata if name in candidates) for member in self.members.values()
+        )
+        return min(votes, key=lambda name: (-votes[name], name))
+
+    def join_answer(self, member_id: str, *, skip_assignment: bool = False) -> JoinAnswer:
+        """What a member of this generation is told; its leader, about all others too."""
+        is_leader = member_id == self.leader_id
+        members = tuple(
+            JoinedMember(
+                member_id=member.member_id,
+                instance_id=member.record.instance_id,
+                metadata=member.metadata.get(self.protocol_name, b""),
+            )
+            for member in self.members.values()
+        )
+        return JoinAnswer(
+            member_id=member_id,
+            generation=self.generation,
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name,
+            leader_id=self.leader_id,
+            members=members if is_leader else (),
+            skip_assignment=skip_assignment,
+        )
+
+    def sync_answer(self, member: ClassicMember) -> SyncAnswer:
+        return SyncAnswer(
+            protocol_type=self.protocol_type, protocol_name=self.protocol_name, assignment=member.assignment
+        )
+
+
+def _common(members: list[ClassicMember]) -> set[str]:
+    return set.intersection(*(set(member.metadata) for member in members))

@@ -27,7 +27,7 @@ from barnabas.log.errors import BarnabasError, ErrorCode
 
 GROUP = "simulated-classic"
 SLOT = slot_of(GROUP)
-FAULTY_STEPS = 150
+FAULTY_STEPS = 300
 ROUNDS_TO_SETTLE = 60
 MAX_CLIENTS = 5
 STEP_MS = 500
@@ -79,6 +79,7 @@ class ClassicSimulation:
         self.offset = 0
         self.events = 0
         self.loss = 0.03
+        self.late: list[tuple[str, int]] = []
         self.coordinator = self.new_coordinator()
 
     # --- the shell ----------------------------------------------------------------------------------------------------
@@ -235,18 +236,27 @@ class ClassicSimulation:
     def commit(self, client: Client) -> None:
         if client.assignment is None:
             return
+        identity = (client.member_id, client.generation)
+        if self.random.random() < 0.2:
+            self.late.append(identity)  # this one is on its way for long
+            return
+        error = self.commit_as(*identity)
+        if error is not None:
+            self.refused(client, error)
+
+    def commit_as(self, member_id: str, generation: int) -> BarnabasError | None:
         try:
             result = self.coordinator.commit_offsets(
-                group_id=GROUP, member_id=client.member_id, member_epoch=client.generation,
+                group_id=GROUP, member_id=member_id, member_epoch=generation,
                 offsets=(OffsetToCommit(topic="t", partition=0, offset=self.offset + 1),), now_ms=self.now_ms,
             )  # fmt: skip
         except BarnabasError as error:
-            self.refused(client, error)
-            return
+            return error
         described = self.coordinator.describe_group(group_id=GROUP).response
-        assert described.group_epoch == client.generation, "a commit of an older generation was taken"
+        assert described.group_epoch == generation, "a commit of an older generation was taken"
         self.offset += 1
         self.take(result)
+        return None
 
     def leave(self, client: Client) -> None:
         self.stop(client)
@@ -262,35 +272,37 @@ class ClassicSimulation:
 
     def step(self) -> None:
         roll = self.random.random()
-        if roll < 0.10:
+        if roll < 0.06:
             self.start_client()
-        elif roll < 0.35:
+        elif roll < 0.40:
             for _ in range(self.random.randint(1, 4)):
                 if self.queue:
                     self.commit_one()
         elif roll < 0.45:
             self.pass_ms(self.random.choice((50, 500, 2_000, 5_000)))
-        elif roll < 0.48:
+        elif roll < 0.46:
             self.fail_over() if self.random.random() < 0.5 else self.restart()
+        elif roll < 0.49 and self.late:
+            self.commit_as(*self.late.pop(0))
         elif self.clients:
             self.client_step(self.random.choice(self.clients))
 
     def client_step(self, client: Client) -> None:
         roll = self.random.random()
-        if roll < 0.50:
+        if roll < 0.45:
             self.ask(client) if client.assignment is None else self.beat(client)
-        elif roll < 0.70:
+        elif roll < 0.55:
             self.beat(client)
-        elif roll < 0.85:
+        elif roll < 0.87:
             self.commit(client)
         elif roll < 0.90:
             client.favourite = self.random.choice(("range", "sticky"))
             client.forget(member_id=False)
-        elif roll < 0.93:
+        elif roll < 0.92:
             client.ticket = None  # it gives up waiting, and will ask again
-        elif roll < 0.96:
+        elif roll < 0.94:
             self.leave(client)
-        elif roll < 0.98:
+        elif roll < 0.95:
             self.stop(client)
 
     def run(self) -> None:

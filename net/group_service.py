@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
+from barnabas.consumer_groups.classic_messages import Answer, Ticket
 from barnabas.consumer_groups.coordinator import GroupCoordinator
 from barnabas.consumer_groups.messages import CoordinatorResult
 from barnabas.consumer_groups.subscriptions import TopicsView, topics_view
@@ -34,6 +35,7 @@ MAX_RECORDS_PER_APPEND = 4_000  # bounds the time that one append takes; above a
 MAX_BYTES_PER_APPEND = 900 * 1024  # a command of the quorum has at most 1 MiB
 _COMMIT_BYTES = 80  # of a committed offset without its texts: at most seven numbers of nine bytes, and headers
 MAX_WAITING_PER_SLOT = 10_000  # answers that wait for a commit; beyond it callers are told to try again
+MAX_PARKED_PER_SLOT = 10_000  # joins and syncs that wait for other members
 
 
 @dataclass(slots=True)
@@ -43,6 +45,7 @@ class _Waiting:
     records: tuple[Record, ...]
     answer: "asyncio.Future[object]"
     response: object
+    answers: tuple[Answer, ...] = ()  # to requests that earlier decisions have parked
 
 
 @dataclass(slots=True)
@@ -53,6 +56,7 @@ class _Slot:
     coordinator_epoch: int
     machine: GroupCoordinator | None = None
     waiting: list[_Waiting] = field(default_factory=list)
+    parked: "dict[Ticket, asyncio.Future[object]]" = field(default_factory=dict)  # joins and syncs of classic groups
     appending: bool = False
     task: "asyncio.Task[None] | None" = None
     timer: asyncio.TimerHandle | None = None
@@ -82,6 +86,7 @@ class GroupService:
         self._topics: TopicsView = {}
         self._topic_ids: dict[str, str] = {}
         self._topic_changes = 0
+        self._last_ticket = 0
         # Machines get one time for deadlines and for commit timestamps: the wall clock's at start, which then never jumps.
         self._epoch_ms = clock.wall_ms() - clock.now_ms()
         self._broker_epoch: int | None = None  # of the registration that the metadata must show before we host a slot
@@ -109,6 +114,30 @@ class GroupService:
         Raises NotCoordinatorError where another broker hosts the group, CoordinatorNotAvailableError while it loads, and
         whatever BarnabasError the machine raises.
         """
+        return await self._handle(self._slot_for(group_id), decide)
+
+    async def handle_parked(
+        self, group_id: str, decide: Callable[[GroupCoordinator, Ticket], CoordinatorResult[None]]
+    ) -> object:
+        """The same for a request whose answer may wait for other members: this decision or a later one answers its ticket.
+
+        Also raises what the request is refused with later, as when its coordinator moves: its client asks again.
+        """
+        slot = self._slot_for(group_id)
+        if len(slot.parked) >= MAX_PARKED_PER_SLOT:
+            raise CoordinatorNotAvailableError("too many members wait to join; slow down and try again")
+        self._last_ticket += 1
+        ticket = self._last_ticket
+        answer = slot.parked[ticket] = asyncio.get_running_loop().create_future()
+        try:
+            await self._handle(slot, lambda machine: decide(machine, ticket))
+            return await answer
+        finally:
+            slot.parked.pop(ticket, None)
+            if not answer.cancel() and not answer.cancelled():
+                answer.exception()  # it may have been refused while its own decision failed
+
+    def _slot_for(self, group_id: str) -> _Slot:
         slot = self._slots.get(slot_of(group_id))
         if slot is None:
             raise NotCoordinatorError(
@@ -118,13 +147,16 @@ class GroupService:
             raise CoordinatorNotAvailableError(f"the coordinator of group {group_id!r} is loading; try again")
         if len(slot.waiting) >= MAX_WAITING_PER_SLOT:
             raise CoordinatorNotAvailableError("too many decisions wait for the quorum; slow down and try again")
+        return slot
+
+    async def _handle(self, slot: _Slot, decide: Callable[[GroupCoordinator], CoordinatorResult[Any]]) -> object:
         try:
             result = self._decide(slot, decide)
         except BarnabasError:
             if slot.machine is not None:
                 await self._decided(slot, (), None)  # a refusal too stands on what was decided before it
             raise
-        return await self._decided(slot, result.records, result.response)
+        return await self._decided(slot, result.records, result.response, result.answers)
 
     def _decide(
         self, slot: _Slot, decide: Callable[[GroupCoordinator], CoordinatorResult[Any]]
@@ -140,12 +172,15 @@ class GroupService:
             self._reload(slot, [], CoordinatorNotAvailableError("the coordinator failed and reloads; try again"))
             raise CoordinatorNotAvailableError("the coordinator failed and reloads; try again") from error
 
-    async def _decided(self, slot: _Slot, records: tuple[Record, ...], response: object) -> object:
+    async def _decided(
+        self, slot: _Slot, records: tuple[Record, ...], response: object, answers: tuple[Answer, ...] = ()
+    ) -> object:
         self._set_timer(slot)
         if not records and not slot.waiting and not slot.appending:
+            _deliver(slot, answers)
             return response
         answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        slot.waiting.append(_Waiting(records=records, answer=answer, response=response))
+        slot.waiting.append(_Waiting(records=records, answer=answer, response=response, answers=answers))
         self._append_soon(slot)
         return await answer
 
@@ -171,6 +206,7 @@ class GroupService:
                 _refuse(batch, NotCoordinatorError("the coordinator has moved; look it up again"))
                 raise
             for item in batch:
+                _deliver(slot, item.answers)
                 if not item.answer.done():
                     item.answer.set_result(item.response)
         slot.appending = False
@@ -187,6 +223,7 @@ class GroupService:
         waiting, slot.waiting = batch + slot.waiting, []
         slot.machine = None
         _refuse(waiting, error)
+        _refuse_parked(slot, error)
         if self._slots.get(slot.number) is slot:
             slot.task = self._spawn(self._renew(slot))
 
@@ -270,7 +307,9 @@ class GroupService:
         if slot.task is not None and slot.task is not asyncio.current_task():
             slot.task.cancel()
         waiting, slot.waiting = slot.waiting, []
-        _refuse(waiting, NotCoordinatorError("the coordinator has moved; look it up again"))
+        moved = NotCoordinatorError("the coordinator has moved; look it up again")
+        _refuse(waiting, moved)
+        _refuse_parked(slot, moved)
 
     # --- topics and time ----------------------------------------------------------------------------------------------
 
@@ -319,10 +358,11 @@ class GroupService:
             self._set_timer(slot)
             return
         self._set_timer(slot)
-        if result.records:
+        if result.records or result.answers:
             answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
             answer.add_done_callback(lambda done: done.cancelled() or done.exception())
-            slot.waiting.append(_Waiting(records=result.records, answer=answer, response=None))
+            waiting = _Waiting(records=result.records, answer=answer, response=None, answers=result.answers)
+            slot.waiting.append(waiting)
             self._append_soon(slot)
 
     # --- tasks --------------------------------------------------------------------------------------------------------
@@ -392,3 +432,21 @@ def _refuse(waiting: list[_Waiting], error: BarnabasError) -> None:
     for item in waiting:
         if not item.answer.done():
             item.answer.set_exception(error)
+
+
+def _deliver(slot: _Slot, answers: tuple[Answer, ...]) -> None:
+    """What these answers stand upon is committed."""
+    for item in answers:
+        parked = slot.parked.get(item.ticket)
+        if parked is None or parked.done():
+            continue  # who asked is gone
+        if isinstance(item.value, BarnabasError):
+            parked.set_exception(item.value)
+        else:
+            parked.set_result(item.value)
+
+
+def _refuse_parked(slot: _Slot, error: BarnabasError) -> None:
+    for parked in slot.parked.values():
+        if not parked.done():
+            parked.set_exception(error)

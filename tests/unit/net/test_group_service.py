@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from barnabas.consumer_groups.classic_messages import JoinAnswer, JoinRequest
 from barnabas.consumer_groups.coordinator import GroupCoordinator
 from barnabas.consumer_groups.messages import OffsetToCommit
 from barnabas.kraft.group_slots import SlotState, slot_of
@@ -55,6 +56,7 @@ class World:
         self.loads = 0
         self.appends: list[AppendGroupRecords] = []
         self.renewals: list[RenewSlot] = []
+        self.appended = asyncio.Event()
         self.may_commit = asyncio.Event()
         self.may_commit.set()
         self.may_load = asyncio.Event()
@@ -96,6 +98,7 @@ class World:
             return None
         assert isinstance(request, AppendGroupRecords)
         self.appends.append(request)
+        self.appended.set()
         await self.may_commit.wait()
         if self.append_error is not None:
             raise self.append_error
@@ -254,3 +257,80 @@ def test_appends_are_cut_by_bytes_too() -> None:
     sizes = [len(AppendGroupRecords.of(NODE, SLOT, 2**40, part).batch) for part in parts]
     assert len(parts) > 1 and max(sizes) <= MAX_BYTES_PER_APPEND < 1024 * 1024
     assert _parts([]) == []
+
+
+# --- classic groups: answers that wait for other members -----------------------------------------------------------------
+
+
+def joining(world: World, member_id: str = "", *, known_id: bool = False) -> "asyncio.Task[object]":
+    request = JoinRequest(
+        group_id=GROUP,
+        member_id=member_id,
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+        protocol_type="consumer",
+        protocols=(("range", b""),),
+        require_known_member_id=known_id,
+    )
+    return asyncio.ensure_future(
+        world.groups.handle_parked(
+            GROUP, lambda machine, ticket: machine.join_group(request, ticket, world.groups.now_ms())
+        )
+    )
+
+
+async def test_a_join_is_answered_by_a_later_decision_once_that_is_committed() -> None:
+    world = World()
+    await world.hosted()
+    world.may_commit.clear()
+    join = joining(world)
+    await world.appended.wait()  # the initial delay has passed, and the generation is on its way to the quorum
+    assert not join.done()
+    world.may_commit.set()
+    told = await join
+    assert isinstance(told, JoinAnswer)
+    assert told.generation == 1
+    assert world.committed.groups[GROUP].group.group_epoch == 1
+    await world.groups.close()
+
+
+async def test_a_member_id_is_told_at_once() -> None:
+    world = World()
+    await world.hosted()
+    told = await joining(world, known_id=True)
+    assert isinstance(told, JoinAnswer)
+    assert told.member_id
+    assert not world.appends
+    await world.groups.close()
+
+
+async def test_who_waits_for_others_is_refused_when_the_slot_moves() -> None:
+    world = World()
+    await world.hosted()
+    join = joining(world)
+    await asyncio.sleep(0)
+    world.show(owner=2, epoch=2)
+    with pytest.raises(NotCoordinatorError):
+        await join
+    await world.groups.close()
+
+
+async def test_who_waits_for_others_is_refused_when_an_append_fails() -> None:
+    world = World()
+    await world.hosted()
+    world.append_error = NetworkError("cut off")
+    join = joining(world)
+    with pytest.raises(CoordinatorNotAvailableError):
+        await join
+    await world.groups.close()
+
+
+async def test_a_client_that_goes_away_while_it_waits_leaves_no_ticket() -> None:
+    world = World()
+    await world.hosted()
+    join = joining(world)
+    await asyncio.sleep(0)
+    join.cancel()
+    await asyncio.gather(join, return_exceptions=True)
+    assert [len(slot.parked) for slot in world.groups._slots.values()] == [0]
+    await world.groups.close()

@@ -1,0 +1,1 @@
+"""Kafka's wire protocol: its message schemas as data, and a codec that is compiled from them."""

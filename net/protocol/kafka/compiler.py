@@ -1,0 +1,343 @@
+"""Compiles one message of one version into a decoder and an encoder: plain Python functions, one per struct, in which runs of
+fields of fixed size are one call of `struct`. Lazily: who speaks one version pays for that one. Pure.
+
+Decoded `records` are views into the frame; encoded ones are chunks of their own, never copied. Lengths are checked against
+what has arrived before anything is allocated, so a forged count costs nothing.
+"""
+
+import struct
+from collections.abc import Callable
+from dataclasses import field as dataclass_field
+from dataclasses import make_dataclass
+from functools import cache
+from typing import Any
+
+from barnabas.net.protocol.codec import Chunk, size_of
+
+from .primitives import Decode, read_tags, read_uvarint, tags, uvarint
+from .schema import FIXED_FORMATS, NO_VERSIONS, Field, Struct, messages
+
+Encode = Callable[[Any, list[Chunk]], None]
+_UUID_FORMAT = "16s"
+
+
+@cache
+def types_of(message: str) -> dict[str, type]:
+    """The classes of a message's structs by Kafka's names; the message's own is under its own name. All fields have
+    defaults; equality is by value."""
+    made: dict[str, type] = {}
+    _make_class(messages()[message].body, made)
+    return made
+
+
+def _make_class(body: Struct, made: dict[str, type]) -> type:
+    if body.name in made:
+        return made[body.name]
+    fields = []
+    for item in body.fields:
+        default = item.default
+        if item.struct is not None:
+            nested = _make_class(item.struct, made)
+            if default is ...:
+                default = nested()
+        kind = (
+            dataclass_field(default=default) if _is_plain(default) else dataclass_field(default_factory=_same(default))
+        )
+        fields.append((item.name, Any, kind))
+    made[body.name] = make_dataclass(body.name, fields, slots=True)
+    return made[body.name]
+
+
+def _is_plain(default: Any) -> bool:
+    return isinstance(default, int | float | str | bytes | tuple) or default is None
+
+
+def _same(value: Any) -> Callable[[], Any]:
+    return lambda: value  # of a struct in its default state, which nobody changes
+
+
+@cache
+def decoder(message: str, version: int) -> Decode:
+    """Return `decode(buffer, position) -> (object, position behind it)`.
+
+    The decoder raises ValueError, IndexError or struct.error for bytes that are no such message.
+    """
+    found: Decode = _Compiler(message, version).decoder(messages()[message].body)
+    return found
+
+
+@cache
+def encoder(message: str, version: int) -> Encode:
+    """Return `encode(object, chunks)`, which appends to `chunks`."""
+    found: Encode = _Compiler(message, version).encoder(messages()[message].body)
+    return found
+
+
+class _Compiler:
+    """Writes the functions of one message and version; `_names` is what they see as globals."""
+
+    def __init__(self, message: str, version: int) -> None:
+        self._version = version
+        self._schema = messages()[message]
+        self._types = types_of(message)
+        self._names: dict[str, Any] = {
+            "uvarint": uvarint, "read_uvarint": read_uvarint, "read_tags": read_tags, "tags": tags, "size_of": size_of,
+            "unpack_from": struct.unpack_from, "pack": struct.pack, "join": b"".join, "size_error": _size_error,
+        }  # fmt: skip
+        self._made: set[str] = set()
+
+    def decoder(self, body: Struct) -> Any:
+        self._decode_struct(body)
+        return self._names[f"decode_{body.name}"]
+
+    def encoder(self, body: Struct) -> Any:
+        self._encode_struct(body)
+        return self._names[f"encode_{body.name}"]
+
+    # --- small things -------------------------------------------------------------------------------------------------
+
+    def _is_flexible(self, item: Field | None = None) -> bool:
+        versions = self._schema.flexible if item is None or item.flexible is None else item.flexible
+        return self._version in versions
+
+    def _is_tagged(self, item: Field) -> bool:
+        return item.tag is not None and self._version in item.tagged
+
+    def _present(self, body: Struct) -> list[Field]:
+        """The fields that stand in the struct itself, in order."""
+        return [item for item in body.fields if self._version in item.versions and not self._is_tagged(item)]
+
+    def _tagged(self, body: Struct) -> list[Field]:
+        found = [item for item in body.fields if self._version in item.versions and self._is_tagged(item)]
+        return sorted(found, key=lambda item: item.tag or 0)
+
+    def _define(self, name: str, lines: list[str]) -> None:
+        exec(compile("\n".join(lines), f"<kafka {self._schema.name} v{self._version}>", "exec"), self._names)
+        assert name in self._names
+
+    def _constant(self, value: Any) -> str:
+        name = f"constant_{len(self._names)}"
+        self._names[name] = value
+        return name
+
+    def _default(self, item: Field) -> Any:
+        return self._types[item.struct.name]() if item.default is ... and item.struct is not None else item.default
+
+    def _fixed(self, item: Field) -> str | None:
+        """The format of a field of fixed size."""
+        if item.is_array:
+            return None
+        return _UUID_FORMAT if item.type == "uuid" else FIXED_FORMATS.get(item.type)
+
+    # --- decoding -----------------------------------------------------------------------------------------------------
+
+    def _decode_struct(self, body: Struct) -> str:
+        name = f"decode_{body.name}"
+        if name in self._made:
+            return name
+        self._made.add(name)
+        lines = [f"def {name}(b, p):"]
+        run: list[Field] = []
+        for item in self._present(body):
+            if self._fixed(item):
+                run.append(item)
+                continue
+            lines += self._decode_run(run)
+            run = []
+            lines += self._decode_field(item)
+        lines += self._decode_run(run)
+        tagged = self._tagged(body)
+        if self._is_flexible():
+            known = {item.tag: self._decode_tagged(body, item) for item in tagged}
+            lines += [" tag_count = b[p]", " p += 1", " found = None", " if tag_count:"]
+            lines.append(f"  found, p = read_tags(b, p - 1, {self._constant(known)})")
+        values = ", ".join(self._value_of(item, tagged) for item in body.fields)
+        lines.append(f" return {self._constant(self._types[body.name])}({values}), p")
+        self._define(name, lines)
+        return name
+
+    def _value_of(self, item: Field, tagged: list[Field]) -> str:
+        """What the constructor gets for a field, whether this version has it or not."""
+        default = self._constant(self._default(item))
+        if item in tagged:
+            return f"(found.get({item.tag}, {default}) if found else {default})"
+        return f"v_{item.name}" if self._version in item.versions else default
+
+    def _decode_run(self, run: list[Field]) -> list[str]:
+        if not run:
+            return []
+        layout = struct.Struct(">" + "".join(self._fixed(item) or "" for item in run))
+        names = "".join(f"v_{item.name}, " for item in run)
+        return [f" {names}= {self._constant(layout.unpack_from)}(b, p)", f" p += {layout.size}"]
+
+    def _decode_tagged(self, body: Struct, item: Field) -> Any:
+        name = f"decode_{body.name}_tag_{item.tag}"
+        lines = [f"def {name}(b, p):"]
+        lines += self._decode_run([item]) if self._fixed(item) else self._decode_field(item)
+        self._define(name, [*lines, f" return v_{item.name}, p"])
+        return self._names[name]
+
+    def _decode_field(self, item: Field) -> list[str]:
+        target = f"v_{item.name}"
+        if item.is_array:
+            return self._decode_array(item, target)
+        if item.struct is not None:
+            return self._decode_nested(item, target)
+        size_format = "h" if item.type == "string" else "i"
+        lines = self._read_count(item, size_format)
+        read = {"string": "str(b[p:p + n], 'utf-8')", "bytes": "bytes(b[p:p + n])", "records": "b[p:p + n]"}[item.type]
+        lines += [" if n < 0:", self._null_or_raise(item, target), " else:"]
+        lines += ["  if p + n > len(b): size_error(n)", f"  {target} = {read}", "  p += n"]
+        return lines
+
+    def _read_count(self, item: Field, size_format: str) -> list[str]:
+        """`n`: a length or a count, -1 for null."""
+        if self._is_flexible(item):
+            return [" n = b[p] - 1", " p += 1", " if n > 126:", "  n, p = read_uvarint(b, p - 1)", "  n -= 1"]
+        layout = struct.Struct(f">{size_format}")
+        return [f" n, = {self._constant(layout.unpack_from)}(b, p)", f" p += {layout.size}"]
+
+    def _null_or_raise(self, item: Field, target: str) -> str:
+        if self._version in item.nullable:
+            return f"  {target} = None"
+        return f"  raise ValueError('{item.name} is null')"
+
+    def _decode_nested(self, item: Field, target: str) -> list[str]:
+        assert item.struct is not None
+        decode = self._decode_struct(item.struct)
+        if self._version not in item.nullable:
+            return [f" {target}, p = {decode}(b, p)"]
+        lines = [" marker = b[p]", " p += 1", " if marker > 127:", f"  {target} = None"]
+        return [*lines, " else:", f"  {target}, p = {decode}(b, p)"]
+
+    def _decode_array(self, item: Field, target: str) -> list[str]:
+        lines = [*self._read_count(item, "i"), " if n < 0:", self._null_or_raise(item, target), " else:"]
+        lines.append("  if n > len(b) - p: size_error(n)")
+        fixed = FIXED_FORMATS.get(item.type)
+        if fixed:
+            size = struct.calcsize(f">{fixed}")
+            return [*lines, f"  {target} = unpack_from(f'>{{n}}{fixed}', b, p)", f"  p += n * {size}"]
+        lines += [f"  {target} = []", "  for _ in range(n):"]
+        if item.struct is not None:
+            return [*lines, f"   x, p = {self._decode_struct(item.struct)}(b, p)", f"   {target}.append(x)"]
+        return [*lines, f"   x, p = {self._decode_item(item)}(b, p)", f"   {target}.append(x)"]
+
+    def _decode_item(self, item: Field) -> str:
+        """A function for one item of an array of strings, bytes or uuids."""
+        name = f"decode_item_{item.type}_{self._is_flexible(item)}"
+        if name not in self._made:
+            self._made.add(name)
+            single = _single(item)
+            body = self._decode_run([single]) if self._fixed(single) else self._decode_field(single)
+            self._define(name, [f"def {name}(b, p):", *body, " return v_item, p"])
+        return name
+
+    # --- encoding -----------------------------------------------------------------------------------------------------
+
+    def _encode_struct(self, body: Struct) -> str:
+        name = f"encode_{body.name}"
+        if name in self._made:
+            return name
+        self._made.add(name)
+        lines = [f"def {name}(o, w):"]
+        run: list[Field] = []
+        for item in self._present(body):
+            if self._fixed(item):
+                run.append(item)
+                continue
+            lines += self._encode_run(run)
+            run = []
+            lines += self._encode_field(item, f"o.{item.name}")
+        lines += self._encode_run(run)
+        if self._is_flexible():
+            lines += self._encode_tags(body)
+        if len(lines) == 1:
+            lines.append(" pass")
+        self._define(name, lines)
+        return name
+
+    def _encode_run(self, run: list[Field]) -> list[str]:
+        if not run:
+            return []
+        layout = struct.Struct(">" + "".join(self._fixed(item) or "" for item in run))
+        values = ", ".join(f"o.{item.name}" for item in run)
+        return [f" w.append({self._constant(layout.pack)}({values}))"]
+
+    def _encode_tags(self, body: Struct) -> list[str]:
+        tagged = self._tagged(body)
+        if not tagged:
+            return [" w.append(b'\\0')"]
+        lines = [" t = []"]
+        for item in tagged:
+            default = self._constant(self._default(item))
+            name = f"encode_{body.name}_tag_{item.tag}"
+            encode = self._encode_run([item]) if self._fixed(item) else self._encode_field(item, f"o.{item.name}")
+            self._define(name, [f"def {name}(o, w):", *encode])
+            differs = f"o.{item.name}" if item.is_array and item.default == () else f"o.{item.name} != {default}"
+            lines += [f" if {differs}:", "  body = []", f"  {name}(o, body)"]
+            lines.append(f"  t.append(({item.tag}, join(body)))")
+        return [*lines, " w.append(tags(t) if t else b'\\0')"]
+
+    def _encode_field(self, item: Field, value: str) -> list[str]:
+        lines = [f" x = {value}", " if x is None:", *self._encode_null(item), " else:"]
+        if item.is_array:
+            return lines + self._encode_array(item)
+        if item.struct is not None:
+            if self._version not in item.nullable:
+                return [f" {self._encode_struct(item.struct)}({value}, w)"]
+            return [*lines, "  w.append(b'\\1')", f"  {self._encode_struct(item.struct)}(x, w)"]
+        if item.type == "string":
+            return [*lines, "  x = x.encode()", *self._encode_count(item, "h", "len(x)", "x")]
+        if item.type == "bytes":
+            return [*lines, *self._encode_count(item, "i", "len(x)", "x")]
+        return [*lines, *self._encode_count(item, "i", "size_of(x)", None), "  w.append(x)"]
+
+    def _encode_null(self, item: Field) -> list[str]:
+        if self._version not in item.nullable:
+            return [f"  raise ValueError('{item.name} must not be null')"]
+        if item.struct is not None and not item.is_array:
+            return ["  w.append(b'\\xff')"]
+        if self._is_flexible(item):
+            return ["  w.append(b'\\0')"]
+        return [
+            "  w.append(b'\\xff\\xff')"
+            if item.type == "string" and not item.is_array
+            else "  w.append(b'\\xff\\xff\\xff\\xff')"
+        ]
+
+    def _encode_count(self, item: Field, size_format: str, count: str, tail: str | None) -> list[str]:
+        head = f"uvarint({count} + 1)" if self._is_flexible(item) else f"pack('>{size_format}', {count})"
+        return [f"  w.append({head} + {tail})" if tail else f"  w.append({head})"]
+
+    def _encode_array(self, item: Field) -> list[str]:
+        fixed = FIXED_FORMATS.get(item.type)
+        if fixed:
+            return self._encode_count(item, "i", "len(x)", f"pack(f'>{{len(x)}}{fixed}', *x)")
+        lines = self._encode_count(item, "i", "len(x)", None)
+        if item.struct is not None:
+            return [*lines, "  for y in x:", f"   {self._encode_struct(item.struct)}(y, w)"]
+        return [*lines, "  for y in x:", f"   {self._encode_item(item)}(y, w)"]
+
+    def _encode_item(self, item: Field) -> str:
+        name = f"encode_item_{item.type}_{self._is_flexible(item)}"
+        if name not in self._made:
+            self._made.add(name)
+            single = _single(item)
+            if self._fixed(single):
+                body = [f" w.append({self._constant(struct.Struct('>16s').pack)}(o))"]
+            else:
+                body = self._encode_field(single, "o")
+            self._define(name, [f"def {name}(o, w):", *body])
+        return name
+
+
+def _single(item: Field) -> Field:
+    """One item of an array, as a field named "item" that is never null."""
+    return Field(
+        name="item", type=item.type, is_array=False, versions=item.versions, nullable=NO_VERSIONS, tag=None,
+        tagged=NO_VERSIONS, flexible=item.flexible, default=None, struct=None,
+    )  # fmt: skip
+
+
+def _size_error(size: int) -> None:
+    raise ValueError(f"a length of {size} reaches behind the message")

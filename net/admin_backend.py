@@ -18,6 +18,7 @@ from .admin.backend import Sample
 from .broker import Broker
 from .dispatcher import error_response
 from .metrics import samples
+from .protocol.kafka.apis import KafkaResponse
 from .protocol.requests import (
     ConsumerGroupHeartbeatRequest,
     DeleteGroupRequest,
@@ -95,7 +96,8 @@ class BrokerBackend:
     async def handle_here(self, request: Request) -> Response:
         answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
 
-        def reply(response: Response) -> None:
+        def reply(response: Response | KafkaResponse) -> None:
+            assert not isinstance(response, KafkaResponse), "the request was one of ours"
             if not answer.done():
                 answer.set_result(response)
 

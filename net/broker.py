@@ -40,6 +40,7 @@ from .liveness import LivenessWatch, client_id_of
 from .log_service import LogService
 from .metadata_service import MetadataService, MetadataSource
 from .network import Network
+from .protocol.kafka.codec import KafkaCodec
 from .protocol.msgpack import ServerHello
 from .replica_fetcher import ReplicaFetcherManager
 from .replication_service import ReplicationService
@@ -210,6 +211,7 @@ class Broker:
                 limits=limits,
                 client_gone=self.liveness.connection_lost,
                 turn=self.turn,
+                kafka_codec=KafkaCodec(),
             )
             self.addresses[listener.name] = await server.start(listener.host, listener.port)
             self.servers[listener.name] = server

@@ -19,6 +19,7 @@ from .limits import MAX_HELLO_BYTES
 from .outbox import Outbox
 from .protocol.codec import Chunk, Codec, DecodedRequest
 from .protocol.framing import FrameReader
+from .protocol.kafka.apis import KafkaResponse
 from .protocol.msgpack import PREAMBLE, VERSION, ClientHello, read_hello, write_hello
 from .protocol.responses import ErrorResponse, Response
 
@@ -90,7 +91,7 @@ class _Call:
             self._finish([])
             self._connection.drain()
 
-    def reply(self, response: Response) -> None:
+    def reply(self, response: Response | KafkaResponse) -> None:
         if self._is_done:
             logger.error("second reply to one request api=%d", self._decoded.api)
             return
@@ -212,7 +213,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def unwatch(self, call: _Call) -> None:
         self._watching.pop(call, None)
 
-    def encode(self, decoded: DecodedRequest, response: Response) -> list[Chunk]:
+    def encode(self, decoded: DecodedRequest, response: Response | KafkaResponse) -> list[Chunk]:
         if type(response) is ErrorResponse:
             self._server.metrics.errors += 1
         try:
@@ -288,6 +289,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._in_flight += 1
         if self._ordered is not None:
             self._ordered.append(call)
+            self.client_id = decoded.client_id
         payload = decoded.payload
         if isinstance(payload, BarnabasError):
             call.reply(error_response(payload))

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from barnabas.log.errors import BarnabasError, ErrorCode, UnsupportedVersionError
 
 from .protocol.api_keys import ApiKey
+from .protocol.kafka.apis import KafkaApi, KafkaRequest, KafkaResponse
 from .protocol.requests import Request
 from .protocol.responses import ErrorResponse, Response
 
@@ -42,17 +43,17 @@ class RequestContext(Protocol):
         """In place of `reply`: this request gets no answer, and the connection ends once the others have theirs."""
 
 
-Reply = Callable[[Response], None]
+Reply = Callable[[Response | KafkaResponse], None]
 Handler = Callable[[Any, RequestContext, Reply], None]
 
 
 class Dispatcher:
     """Hands requests to handlers. What a handler raises is answered; nothing that it does ends the connection."""
 
-    def __init__(self, handlers: Mapping[ApiKey, Handler]) -> None:
+    def __init__(self, handlers: Mapping[ApiKey | KafkaApi, Handler]) -> None:
         self._handlers: dict[int, Handler] = {int(api): handler for api, handler in handlers.items()}
 
-    def dispatch(self, request: Request, context: RequestContext, reply: Reply) -> None:
+    def dispatch(self, request: Request | KafkaRequest, context: RequestContext, reply: Reply) -> None:
         try:
             handler = self._handlers.get(request.api_key)
             if handler is None:
@@ -71,7 +72,7 @@ class Dispatcher:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def error_response(error: Exception, request: Request | None = None) -> ErrorResponse:
+def error_response(error: Exception, request: Request | KafkaRequest | None = None) -> ErrorResponse:
     """Return what the client is told. A bug of ours is logged here with its traceback, and not explained outside."""
     if isinstance(error, BarnabasError):
         return ErrorResponse(error=int(error.code), message=error.message)
@@ -84,7 +85,9 @@ def error_response(error: Exception, request: Request | None = None) -> ErrorRes
 
 
 def answering(
-    function: Callable[[Any, RequestContext], Coroutine[Any, Any, Response]], *, survives_disconnect: bool = False
+    function: Callable[[Any, RequestContext], Coroutine[Any, Any, Response | KafkaResponse]],
+    *,
+    survives_disconnect: bool = False,
 ) -> Handler:
     """Make a handler of `async def function(request, context) -> Response`.
 
@@ -95,7 +98,7 @@ def answering(
 
 class _Answering:
     def __init__(
-        self, function: Callable[[Any, RequestContext], Awaitable[Response]], survives_disconnect: bool
+        self, function: Callable[[Any, RequestContext], Awaitable[Response | KafkaResponse]], survives_disconnect: bool
     ) -> None:
         self._function = function
         self._survives_disconnect = survives_disconnect

@@ -4,12 +4,14 @@ from collections.abc import Callable
 
 from barnabas.net.dispatcher import Handler, answering
 from barnabas.net.protocol.api_keys import ApiKey
+from barnabas.net.protocol.kafka.apis import KafkaApi
 
 from .cluster import ClusterHandlers
 from .configs import ConfigHandlers
 from .controller import ControllerHandlers
 from .fetch import FetchHandler
 from .groups import GroupHandlers
+from .kafka_versions import api_versions
 from .metadata import MetadataHandler
 from .offsets import OffsetHandlers
 from .produce import ProduceHandler
@@ -17,7 +19,7 @@ from .services import Services
 from .topics import TopicHandlers
 
 
-def build_handlers(services: Services, *, shut_down: Callable[[], None]) -> dict[ApiKey, Handler]:
+def build_handlers(services: Services, *, shut_down: Callable[[], None]) -> dict[ApiKey | KafkaApi, Handler]:
     topics = TopicHandlers(services)
     cluster = ClusterHandlers(services, shut_down=shut_down)
     controller = ControllerHandlers(services)
@@ -52,4 +54,5 @@ def build_handlers(services: Services, *, shut_down: Callable[[], None]) -> dict
         ApiKey.DESCRIBE_GROUPS: answering(groups.describe_group),
         ApiKey.DELETE_GROUP: answering(groups.delete_group, survives_disconnect=True),
         ApiKey.RESET_OFFSETS: answering(groups.reset_offsets, survives_disconnect=True),
+        KafkaApi.API_VERSIONS: api_versions,
     }

@@ -10,6 +10,7 @@ from barnabas.log.errors import BarnabasError
 from barnabas.log.record_batch import Buffer
 
 from .api_keys import ApiKey
+from .kafka.apis import KafkaRequest, KafkaResponse
 from .requests import Request
 from .responses import FileRegion, Response
 
@@ -28,7 +29,8 @@ class DecodedRequest:
     correlation_id: int
     api: int
     version: int
-    payload: Request | BarnabasError
+    payload: Request | KafkaRequest | BarnabasError
+    client_id: str = ""  # where the protocol says it with each request
 
 
 class Codec(Protocol):
@@ -44,7 +46,7 @@ class Codec(Protocol):
         Record batches in the result are views into `frame`.
         """
 
-    def encode_response(self, request: DecodedRequest, response: Response) -> list[Chunk]:
+    def encode_response(self, request: DecodedRequest, response: Response | KafkaResponse) -> list[Chunk]:
         """Return one whole frame as chunks to be sent one behind the other."""
 
 

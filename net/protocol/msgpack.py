@@ -28,6 +28,7 @@ from ..limits import MAX_ARRAY_LENGTH, MAX_ENVELOPE_BYTES
 from .api_keys import ApiKey
 from .codec import REQUEST_OF, Chunk, DecodedRequest, api_name, size_of
 from .framing import SIZE
+from .kafka.apis import KafkaResponse
 from .requests import FetchPartition, FetchRequest, ProducePartition, ProduceRequest, Request
 from .responses import (
     RESPONSE_OF,
@@ -166,7 +167,7 @@ class MsgpackCodec:
         except BarnabasError as error:
             return DecodedRequest(correlation_id, api, version, error)
 
-    def encode_response(self, request: DecodedRequest, response: Response) -> list[Chunk]:
+    def encode_response(self, request: DecodedRequest, response: Response | KafkaResponse) -> list[Chunk]:
         cls = type(response)
         api = ERROR_API if cls is ErrorResponse else request.api
         encode = _ENCODERS.get(cls)

@@ -1,0 +1,253 @@
+"""Produce, Fetch, ListOffsets and OffsetForLeaderEpoch, between Kafka's messages and the values that our handlers know. Pure.
+
+Kafka groups by topic what we keep as a list of partitions. Answers keep the order of the request.
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import Any, Protocol, TypeVar
+
+from barnabas.log.errors import CorruptRecordError, ErrorCode, error_for
+
+from ..requests import (
+    EpochPartition,
+    FetchPartition,
+    FetchRequest,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    OffsetForLeaderEpochRequest,
+    ProducePartition,
+    ProduceRequest,
+)
+from ..responses import (
+    EpochEndOffset,
+    FetchPartitionResponse,
+    FetchResponse,
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochResponse,
+    ProducePartitionResponse,
+    ProduceResponse,
+)
+from .compiler import types_of
+
+
+class _OfTopic(Protocol):
+    @property
+    def topic(self) -> str: ...
+
+
+P = TypeVar("P", bound=_OfTopic)
+
+
+def _by_topic(partitions: Iterable[P]) -> Iterator[tuple[str, Iterator[P]]]:
+    """Neighbours of one topic together: that is how they came."""
+    return groupby(partitions, key=lambda item: item.topic)
+
+
+# --- Produce ----------------------------------------------------------------------------------------------------------
+
+
+def produce_request(body: Any, version: int) -> ProduceRequest:
+    """Raises CorruptRecordError where a partition has no records."""
+    partitions = []
+    for topic in body.topic_data:
+        for item in topic.partition_data:
+            if item.records is None:
+                raise CorruptRecordError(f"no records for {topic.name}-{item.index}")
+            partitions.append(ProducePartition(topic=topic.name, partition=item.index, records=item.records))
+    return ProduceRequest(
+        acks=body.acks,
+        timeout_ms=body.timeout_ms,
+        partitions=tuple(partitions),
+        transactional_id=body.transactional_id,
+    )
+
+
+def produce_response(response: ProduceResponse, version: int) -> Any:
+    types = types_of("ProduceResponse")
+    make_partition, make_topic = types["PartitionProduceResponse"], types["TopicProduceResponse"]
+    topics = [
+        make_topic(
+            name=name,
+            partition_responses=[
+                make_partition(
+                    index=item.partition,
+                    error_code=item.error,
+                    base_offset=item.base_offset,
+                    log_append_time_ms=item.log_append_time_ms,
+                    log_start_offset=item.log_start_offset,
+                    error_message=item.message or None,
+                )
+                for item in items
+            ],
+        )
+        for name, items in _by_topic(response.partitions)
+    ]
+    return types["ProduceResponse"](responses=topics)
+
+
+def produce_failed(request: ProduceRequest, error: int, message: str) -> ProduceResponse:
+    return ProduceResponse(
+        partitions=tuple(
+            ProducePartitionResponse(topic=item.topic, partition=item.partition, error=error, message=message)
+            for item in request.partitions
+        )
+    )
+
+
+# --- Fetch ------------------------------------------------------------------------------------------------------------
+
+
+def fetch_request(body: Any, version: int) -> FetchRequest:
+    """Raises FETCH_SESSION_ID_NOT_FOUND: no session is ever opened here (KIP-227 lets a broker do so), so nobody has one."""
+    if body.session_id != 0:
+        raise error_for(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"there is no fetch session {body.session_id}")
+    partitions = tuple(
+        FetchPartition(
+            topic=topic.topic,
+            partition=item.partition,
+            fetch_offset=item.fetch_offset,
+            max_bytes=item.partition_max_bytes,
+            current_leader_epoch=item.current_leader_epoch,
+            last_fetched_epoch=item.last_fetched_epoch,
+        )
+        for topic in body.topics
+        for item in topic.partitions
+    )
+    return FetchRequest(
+        max_wait_ms=body.max_wait_ms,
+        min_bytes=body.min_bytes,
+        max_bytes=body.max_bytes,
+        partitions=partitions,
+        isolation_level=body.isolation_level,
+        rack=body.rack_id,
+    )
+
+
+def fetch_response(response: FetchResponse, version: int) -> Any:
+    types = types_of("FetchResponse")
+    make_topic = types["FetchableTopicResponse"]
+    topics = [
+        make_topic(topic=name, partitions=[_fetched(item, types) for item in items])
+        for name, items in _by_topic(response.partitions)
+    ]
+    return types["FetchResponse"](responses=topics)
+
+
+def _fetched(item: FetchPartitionResponse, types: dict[str, type]) -> Any:
+    made = types["PartitionData"](
+        partition_index=item.partition,
+        error_code=item.error,
+        high_watermark=item.high_watermark,
+        last_stable_offset=item.last_stable_offset,
+        log_start_offset=item.log_start_offset,
+        aborted_transactions=[],
+        preferred_read_replica=item.preferred_read_replica,
+        records=item.records,
+    )
+    if item.diverging_epoch >= 0:
+        made.diverging_epoch = types["EpochEndOffset"](epoch=item.diverging_epoch, end_offset=item.diverging_end_offset)
+    if item.leader_id >= 0:
+        made.current_leader = types["LeaderIdAndEpoch"](leader_id=item.leader_id, leader_epoch=item.leader_epoch)
+    return made
+
+
+def fetch_failed(request: FetchRequest, error: int, message: str) -> FetchResponse:
+    return FetchResponse(
+        partitions=tuple(
+            FetchPartitionResponse(topic=item.topic, partition=item.partition, error=error, message=message)
+            for item in request.partitions
+        )
+    )
+
+
+# --- offsets ----------------------------------------------------------------------------------------------------------
+
+
+def list_offsets_request(body: Any, version: int) -> ListOffsetsRequest:
+    partitions = tuple(
+        ListOffsetsPartition(
+            topic=topic.name,
+            partition=item.partition_index,
+            timestamp_ms=item.timestamp,
+            current_leader_epoch=item.current_leader_epoch,
+        )
+        for topic in body.topics
+        for item in topic.partitions
+    )
+    return ListOffsetsRequest(partitions=partitions, isolation_level=body.isolation_level)
+
+
+def list_offsets_response(response: ListOffsetsResponse, version: int) -> Any:
+    types = types_of("ListOffsetsResponse")
+    make_partition, make_topic = types["ListOffsetsPartitionResponse"], types["ListOffsetsTopicResponse"]
+    topics = [
+        make_topic(
+            name=name,
+            partitions=[
+                make_partition(
+                    partition_index=item.partition,
+                    error_code=item.error,
+                    timestamp=item.timestamp_ms,
+                    offset=item.offset,
+                    leader_epoch=item.leader_epoch,
+                )
+                for item in items
+            ],
+        )
+        for name, items in _by_topic(response.partitions)
+    ]
+    return types["ListOffsetsResponse"](topics=topics)
+
+
+def list_offsets_failed(request: ListOffsetsRequest, error: int, message: str) -> ListOffsetsResponse:
+    return ListOffsetsResponse(
+        partitions=tuple(
+            ListOffsetsPartitionResponse(topic=item.topic, partition=item.partition, error=error, message=message)
+            for item in request.partitions
+        )
+    )
+
+
+def epochs_request(body: Any, version: int) -> OffsetForLeaderEpochRequest:
+    partitions = tuple(
+        EpochPartition(
+            topic=topic.topic,
+            partition=item.partition,
+            leader_epoch=item.leader_epoch,
+            current_leader_epoch=item.current_leader_epoch,
+        )
+        for topic in body.topics
+        for item in topic.partitions
+    )
+    return OffsetForLeaderEpochRequest(partitions=partitions)
+
+
+def epochs_response(response: OffsetForLeaderEpochResponse, version: int) -> Any:
+    types = types_of("OffsetForLeaderEpochResponse")
+    make_partition, make_topic = types["EpochEndOffset"], types["OffsetForLeaderTopicResult"]
+    topics = [
+        make_topic(
+            topic=name,
+            partitions=[
+                make_partition(
+                    error_code=item.error,
+                    partition=item.partition,
+                    leader_epoch=item.leader_epoch,
+                    end_offset=item.end_offset,
+                )
+                for item in items
+            ],
+        )
+        for name, items in _by_topic(response.partitions)
+    ]
+    return types["OffsetForLeaderEpochResponse"](topics=topics)
+
+
+def epochs_failed(request: OffsetForLeaderEpochRequest, error: int, message: str) -> OffsetForLeaderEpochResponse:
+    return OffsetForLeaderEpochResponse(
+        partitions=tuple(
+            EpochEndOffset(topic=item.topic, partition=item.partition, error=error) for item in request.partitions
+        )
+    )

@@ -1,0 +1,61 @@
+"""Metadata, between Kafka's message and our request. Pure."""
+
+from typing import Any
+
+from ..requests import MetadataRequest
+from ..responses import MetadataResponse, TopicMetadata
+from .compiler import types_of
+
+_ALL_IS_EMPTY_BELOW = 1  # Version 0 has no null: an empty list asks for all topics.
+_CREATES_ALWAYS_BELOW = 4  # Older versions cannot say that they want no topic created.
+_NOT_ASKED = -(2**31)  # Authorised operations that nobody asked for.
+
+
+def metadata_request(body: Any, version: int) -> MetadataRequest:
+    topics = None if body.topics is None else tuple(topic.name for topic in body.topics)
+    if version < _ALL_IS_EMPTY_BELOW and not topics:
+        topics = None
+    return MetadataRequest(
+        topics=topics,
+        allow_auto_topic_creation=version < _CREATES_ALWAYS_BELOW or body.allow_auto_topic_creation,
+    )
+
+
+def metadata_response(response: MetadataResponse, version: int) -> Any:
+    types = types_of("MetadataResponse")
+    broker = types["MetadataResponseBroker"]
+    return types["MetadataResponse"](
+        brokers=[broker(node_id=one.node_id, host=one.host, port=one.port, rack=one.rack) for one in response.brokers],
+        cluster_id=response.cluster_id,
+        controller_id=response.controller_id,
+        topics=[_topic(topic, types) for topic in response.topics],
+        cluster_authorized_operations=_NOT_ASKED,
+    )
+
+
+def _topic(topic: TopicMetadata, types: dict[str, type]) -> Any:
+    make_partition = types["MetadataResponsePartition"]
+    return types["MetadataResponseTopic"](
+        error_code=topic.error,
+        name=topic.name,
+        topic_id=bytes.fromhex(topic.topic_id) if topic.topic_id else bytes(16),
+        is_internal=topic.internal,
+        topic_authorized_operations=_NOT_ASKED,
+        partitions=[
+            make_partition(
+                error_code=item.error,
+                partition_index=number,
+                leader_id=item.leader,
+                leader_epoch=item.leader_epoch,
+                replica_nodes=item.replicas,
+                isr_nodes=item.isr,
+                offline_replicas=item.offline,
+            )
+            for number, item in enumerate(topic.partitions)
+        ],
+    )
+
+
+def metadata_failed(request: MetadataRequest, error: int, message: str) -> MetadataResponse:
+    topics = tuple(TopicMetadata(error=error, name=name, message=message) for name in request.topics or ())
+    return MetadataResponse(cluster_id="", controller_id=-1, offset=-1, brokers=(), topics=topics)

@@ -4,14 +4,9 @@ Versions: 0 to 3. Behaviour: answered before anything else, also to clients that
 """
 
 from barnabas.net.dispatcher import Reply, RequestContext
-from barnabas.net.protocol.kafka.apis import SERVED, KafkaRequest, KafkaResponse
-from barnabas.net.protocol.kafka.compiler import types_of
+from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
+from barnabas.net.protocol.kafka.versions_api import versions_response
 
 
 def api_versions(request: KafkaRequest, context: RequestContext, reply: Reply) -> None:
-    types = types_of("ApiVersionsResponse")
-    keys = [
-        types["ApiVersion"](api_key=key, min_version=served.versions.first, max_version=served.versions.last)
-        for key, served in sorted(SERVED.items())
-    ]
-    reply(KafkaResponse(body=types["ApiVersionsResponse"](api_keys=keys)))
+    reply(KafkaResponse(body=versions_response()))

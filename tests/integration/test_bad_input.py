@@ -240,17 +240,38 @@ async def test_strangers_are_turned_away(victim: Victim, sent: bytes) -> None:
     assert victim.source in line and "refused" in line
 
 
-async def test_kafka_clients_are_told_that_their_protocol_is_not_served(victim: Victim) -> None:
-    """ApiVersions is answered in Kafka's own words, so that a client says something sensible; the log says it too."""
+async def test_a_kafka_client_of_the_future_is_told_which_versions_there_are(victim: Victim) -> None:
+    """ApiVersions answers a version that it does not know in the form of version 0 (KIP-35)."""
     client_id = b"kafka-client"
-    body = struct.pack(">hhih", 18, 3, 77, len(client_id)) + client_id + b"\0\x02a\x02b\0"
+    body = struct.pack(">hhih", 18, 31, 77, len(client_id)) + client_id + b"\0\x02a\x02b\0"
     with connected(victim.client, victim.source) as sock:
         sock.sendall(SIZE.pack(len(body)) + body)
-        told = await asyncio.to_thread(until_closed, sock)
-    size, correlation_id, error = struct.unpack_from(">iih", told)
+        told = await asyncio.to_thread(sock.recv, 4096)
+    size, correlation_id, error, count = struct.unpack_from(">iihi", told)
     assert (size, correlation_id, error) == (len(told) - 4, 77, ErrorCode.UNSUPPORTED_VERSION)
+    ranges = {struct.unpack_from(">hhh", told, 14 + 6 * index) for index in range(count)}
+    assert any(key == 18 and first == 0 for key, first, _ in ranges)
+
+
+@pytest.mark.parametrize(
+    "request_of_kafka",
+    [
+        struct.pack(">hhih", 0, 2, 1, -1) + bytes(40),
+        struct.pack(">hhih", 99, 0, 1, -1) + bytes(40),
+        struct.pack(">hhih", 0, 9, 1, -1) + b"\0" + b"\xff" * 64,
+        struct.pack(">hhih", 3, 1, 1, -1) + struct.pack(">i", 2**31 - 1),
+        struct.pack(">hhih", 1, 4, 1, 30_000) + bytes(40),
+    ],
+    ids=["too old", "unknown", "varints without end", "array of 2^31-1", "client id behind the end"],
+)
+async def test_kafka_requests_that_make_no_sense_end_their_connection_only(
+    victim: Victim, request_of_kafka: bytes
+) -> None:
+    with connected(victim.client, victim.source) as sock, contextlib.suppress(ConnectionError):
+        sock.sendall(SIZE.pack(len(request_of_kafka)) + request_of_kafka)
+        assert not await asyncio.to_thread(until_closed, sock)
     (line,) = victim.complaints()
-    assert "Kafka's protocol is not served here" in line
+    assert victim.source in line and "refused" in line
 
 
 @pytest.mark.parametrize(

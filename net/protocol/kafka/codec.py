@@ -16,6 +16,7 @@ from ..responses import ErrorResponse, Response
 from . import data_apis, metadata_api
 from .apis import API_VERSIONS_KEY, SERVED, KafkaApi, KafkaRequest, KafkaResponse, Served, is_flexible
 from .compiler import decoder, encoder, types_of
+from .versions_api import versions_response
 
 _HEAD = struct.Struct(">hhi")  # api key, api version, correlation id
 _REPLY_HEAD = struct.Struct(">ii")  # size, correlation id
@@ -130,6 +131,8 @@ def _body(served: Served, request: DecodedRequest, response: Response | KafkaRes
 
 def _plain_error(served: Served, error: int) -> Any:
     """Of a message that has a place for it."""
+    if served is SERVED[API_VERSIONS_KEY]:
+        return versions_response(error)
     made = types_of(f"{served.name}Response")[f"{served.name}Response"]()
     if hasattr(made, "error_code"):
         made.error_code = error

@@ -37,6 +37,7 @@ from barnabas.net.dispatcher import RequestContext, answering
 from barnabas.net.limits import IDLE_BUFFER_BYTES, ServerLimits
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.codec import Chunk, DecodedRequest
+from barnabas.net.protocol.kafka.apis import KafkaResponse
 from barnabas.net.protocol.msgpack import PREAMBLE, ClientHello, MsgpackCodec, ServerHello, read_hello, write_hello
 from barnabas.net.protocol.requests import DescribeClusterRequest, FetchRequest, ListGroupsRequest, ProduceRequest
 from barnabas.net.protocol.responses import EmptyResponse, ErrorResponse, ListGroupsResponse, ProduceResponse, Response
@@ -395,7 +396,7 @@ def test_an_impossible_frame_ends_the_connection_at_once(run: Run, size: int) ->
     run(body)
 
 
-def test_kafka_clients_are_refused_clearly(run: Run) -> None:
+def test_a_server_without_kafka_s_codec_refuses_its_clients_clearly(run: Run) -> None:
     async def body(world: World) -> None:
         server = await serve(world, {})
         client = await raw_client(world, server.address, greet=False)
@@ -422,7 +423,7 @@ class OrderedCodec:
     def decode_request(self, frame: memoryview) -> DecodedRequest:
         return DecodedRequest(int.from_bytes(frame[4:8], "big"), 0, 0, produce_request(bytes(frame)))
 
-    def encode_response(self, request: DecodedRequest, response: Response) -> list[Chunk]:
+    def encode_response(self, request: DecodedRequest, response: Response | KafkaResponse) -> list[Chunk]:
         assert isinstance(response, ProduceResponse)
         return [(4).to_bytes(4, "big") + request.correlation_id.to_bytes(4, "big")]
 

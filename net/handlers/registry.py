@@ -11,6 +11,9 @@ from .configs import ConfigHandlers
 from .controller import ControllerHandlers
 from .fetch import FetchHandler
 from .groups import GroupHandlers
+from .kafka_group_admin import KafkaGroupAdminHandlers
+from .kafka_groups import KafkaGroupHandlers
+from .kafka_offsets import KafkaOffsetHandlers
 from .kafka_versions import api_versions
 from .metadata import MetadataHandler
 from .offsets import OffsetHandlers
@@ -26,6 +29,9 @@ def build_handlers(services: Services, *, shut_down: Callable[[], None]) -> dict
     configs = ConfigHandlers(services)
     groups = GroupHandlers(services)
     offsets = OffsetHandlers(services)
+    kafka_groups = KafkaGroupHandlers(services)
+    kafka_offsets = KafkaOffsetHandlers(services)
+    kafka_group_admin = KafkaGroupAdminHandlers(services)
     return {
         ApiKey.PRODUCE: ProduceHandler(services),
         ApiKey.FETCH: FetchHandler(services),
@@ -55,4 +61,17 @@ def build_handlers(services: Services, *, shut_down: Callable[[], None]) -> dict
         ApiKey.DELETE_GROUP: answering(groups.delete_group, survives_disconnect=True),
         ApiKey.RESET_OFFSETS: answering(groups.reset_offsets, survives_disconnect=True),
         KafkaApi.API_VERSIONS: api_versions,
+        KafkaApi.FIND_COORDINATOR: answering(kafka_groups.find_coordinator),
+        KafkaApi.JOIN_GROUP: answering(kafka_groups.join),
+        KafkaApi.SYNC_GROUP: answering(kafka_groups.sync),
+        KafkaApi.HEARTBEAT: answering(kafka_groups.heartbeat),
+        KafkaApi.LEAVE_GROUP: answering(kafka_groups.leave, survives_disconnect=True),
+        KafkaApi.CONSUMER_GROUP_HEARTBEAT: answering(kafka_groups.consumer_heartbeat),
+        KafkaApi.OFFSET_COMMIT: answering(kafka_offsets.commit, survives_disconnect=True),
+        KafkaApi.OFFSET_FETCH: answering(kafka_offsets.fetch),
+        KafkaApi.OFFSET_DELETE: answering(kafka_offsets.delete, survives_disconnect=True),
+        KafkaApi.LIST_GROUPS: answering(kafka_group_admin.list),
+        KafkaApi.DESCRIBE_GROUPS: answering(kafka_group_admin.describe),
+        KafkaApi.DELETE_GROUPS: answering(kafka_group_admin.delete, survives_disconnect=True),
+        KafkaApi.CONSUMER_GROUP_DESCRIBE: answering(kafka_group_admin.describe_consumer_groups),
     }

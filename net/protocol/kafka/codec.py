@@ -109,7 +109,7 @@ class KafkaCodec:
 def _payload(key: int, version: int, body: Any) -> Any:
     translation = _TRANSLATED.get(key)
     if translation is None:
-        return KafkaRequest(api_key=KafkaApi(2000 + key), version=version, body=body)
+        return KafkaRequest(api_key=KafkaApi.of(key), version=version, body=body)
     try:
         return translation.request(body, version)
     except BarnabasError as error:

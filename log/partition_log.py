@@ -5,6 +5,7 @@ Every time is an argument. What a failed write would have brought is nowhere: ne
 """
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 from .append_check import (
     AppendInfo,
@@ -25,6 +26,7 @@ from .record_codec import first_record_at_or_after, is_abort_marker
 from .recovery import new_segment, recover_log
 from .retention import SegmentAge, expired_segments
 from .saved_epochs import SavedEpochs
+from .sealed_segments import SealedSegments
 from .segment import LogRead, LogSegment, segment_holding
 from .topic_partition import TopicPartition
 from .transaction_index import AbortedTransaction
@@ -77,6 +79,7 @@ class PartitionLog:
         recovered = recover_log(files, directory, config=config, epochs=self._epochs, recovery_point=recovery_point,
                                 log_start_offset=log_start_offset, was_stopped_cleanly=was_stopped_cleanly)  # fmt: skip
         self._segments = recovered.segments
+        self._sealed = SealedSegments(self._segments)
         self._active = self._segments[-1]
         self._active_since_ms = now_ms
         self._last_append_ms = now_ms
@@ -106,7 +109,7 @@ class PartitionLog:
 
     @property
     def size_bytes(self) -> int:
-        return sum(segment.size_bytes for segment in self._segments)
+        return self._sealed.size_bytes + self._active.size_bytes
 
     @property
     def segment_count(self) -> int:
@@ -238,6 +241,7 @@ class PartitionLog:
         segment = new_segment(self._files, self.directory, base_offset, self._config)
         segment.start_empty()
         self._segments.append(segment)
+        self._sealed.changed()
         self._active = segment
         self._active_since_ms = now_ms
         self._folder_changed = True
@@ -361,10 +365,10 @@ class PartitionLog:
 
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
         """The (offset, timestamp) of the first record that is at least as young as `timestamp_ms`."""
-        for segment in self._segments:
-            if segment.next_offset <= self.log_start_offset:
-                continue
-            self._open_segments.used(segment)
+        first = max(self._sealed.first_as_young(timestamp_ms), segment_holding(self._segments, self.log_start_offset))
+        for segment in islice(self._segments, first, None):
+            if segment is not self._active:
+                self._open_segments.used(segment)
             if segment.largest_timestamp[0] < timestamp_ms:
                 continue
             for _, batch in segment.find_timestamp(timestamp_ms, from_offset=self.log_start_offset):
@@ -375,7 +379,7 @@ class PartitionLog:
 
     def max_timestamp(self) -> tuple[int, int] | None:
         """The (offset, timestamp) of the first record with the largest timestamp."""
-        largest_ms = max(segment.largest_timestamp[0] for segment in self._segments)
+        largest_ms = max(self._sealed.largest_timestamp_ms, self._active.largest_timestamp[0])
         return None if largest_ms == NO_TIMESTAMP else self.offset_for_timestamp(largest_ms)
 
     # --- leader epochs ---
@@ -436,7 +440,8 @@ class PartitionLog:
                 self._last_flush_ms = now_ms
 
     def _flush_files(self) -> None:
-        for segment in tuple(self._segments):
+        segments = list(self._segments)  # the other thread may change the list meanwhile
+        for segment in segments[max(segment_holding(segments, self.recovery_point), 0) :]:
             if segment.next_offset > self.recovery_point:
                 segment.flush()
         if self._folder_changed:
@@ -463,6 +468,7 @@ class PartitionLog:
         while self._segments[-1].base_offset >= offset:
             self._discard(self._segments.pop())
         self._active = self._segments[-1]
+        self._sealed.changed()
         self._reopen_active()
         self.log_end_offset = self._active.truncate_to(offset)
         self._files.sync_dir(self.directory)
@@ -526,13 +532,14 @@ class PartitionLog:
 
     def delete_old_segments(self, now_ms: int) -> list[int]:
         """Take the segments out of the log that retention lets go; return their base offsets."""
-        ages = [self._age_of(segment) for segment in self._segments]
+        ages = map(self._age_of, self._segments)  # of which it looks at those that go, and one more
         count = expired_segments(ages, config=self._config, log_start_offset=self.log_start_offset,
-                                 high_watermark=self.high_watermark, now_ms=now_ms)  # fmt: skip
+                                 high_watermark=self.high_watermark, now_ms=now_ms, log_bytes=self.size_bytes)  # fmt: skip
         if count == len(self._segments):
             self.roll(now_ms)
         gone = self._segments[:count]
         del self._segments[:count]
+        self._sealed.changed()
         for segment in gone:
             self._retire(segment, now_ms + self._config.file_delete_delay_ms)
         self._raise_start(self._segments[0].base_offset)

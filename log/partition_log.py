@@ -5,7 +5,6 @@ Every time is an argument. What a failed write would have brought is nowhere: ne
 """
 
 from collections.abc import Callable, Iterator
-from itertools import islice
 
 from .append_check import (
     AppendInfo,
@@ -19,10 +18,11 @@ from .config import LogConfig
 from .errors import CorruptRecordError, FencedLeaderEpochError, InvalidRecordError, OffsetOutOfRangeError, StorageError
 from .files import Files
 from .open_segments import OpenSegments
+from .partition_folder import PartitionFolder
 from .producer_snapshots import ProducerSnapshots
 from .producer_state import AppendedBatch, ProducerState
 from .record_batch import NO_PRODUCER_ID, NO_TIMESTAMP, BatchHeader, Buffer, iter_headers, patch, read_header
-from .record_codec import first_record_at_or_after, is_abort_marker
+from .record_codec import is_abort_marker
 from .recovery import new_segment, recover_log
 from .retention import SegmentAge, expired_segments
 from .saved_epochs import SavedEpochs
@@ -52,6 +52,7 @@ class PartitionLog:
         log_start_offset: int = 0,
         recovery_point: int = 0,
         was_stopped_cleanly: bool = False,
+        folder_is_durable: bool = False,
         open_segments: OpenSegments | None = None,
         before_truncation: Callable[[int], None] | None = None,
     ) -> None:
@@ -65,13 +66,13 @@ class PartitionLog:
         self._before_truncation = before_truncation
         self._open_segments = open_segments or OpenSegments()
         self._due_files: list[tuple[int, str]] = []
-        self._folder_changed = True
         self._flush_failed = False
         self._truncations = 0  # so that a flush in another thread sees that it was overtaken
         self._snapshots = ProducerSnapshots(files, directory)
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.directory = directory
+        self.folder = PartitionFolder(files, directory, is_durable=folder_is_durable)
         self._saved_epochs = SavedEpochs(files, directory)
         self._epochs = self._saved_epochs.cache
         if not self._saved_epochs.is_sound:
@@ -195,6 +196,8 @@ class PartitionLog:
         """Append the batches, to one segment if they fit there."""
         if self._flush_failed:
             raise StorageError(f"{self.topic_partition} takes no more writes since a flush failed; restart the broker")
+        if not self.folder.is_durable:
+            self.folder.make_durable()
         first, last = batches[0], batches[-1]
         self._roll_if_due(first, now_ms)
         limit = self._config.segment_bytes
@@ -244,7 +247,7 @@ class PartitionLog:
         self._sealed.changed()
         self._active = segment
         self._active_since_ms = now_ms
-        self._folder_changed = True
+        self.folder.changed()
 
     def _check_continues(self, headers: list[BatchHeader]) -> None:
         first = headers[0]
@@ -365,17 +368,7 @@ class PartitionLog:
 
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
         """The (offset, timestamp) of the first record that is at least as young as `timestamp_ms`."""
-        first = max(self._sealed.first_as_young(timestamp_ms), segment_holding(self._segments, self.log_start_offset))
-        for segment in islice(self._segments, first, None):
-            if segment is not self._active:
-                self._open_segments.used(segment)
-            if segment.largest_timestamp[0] < timestamp_ms:
-                continue
-            for _, batch in segment.find_timestamp(timestamp_ms, from_offset=self.log_start_offset):
-                found = first_record_at_or_after(batch, timestamp_ms, from_offset=self.log_start_offset)
-                if found is not None:
-                    return found
-        return None
+        return self._sealed.find_timestamp(timestamp_ms, from_offset=self.log_start_offset, opened=self._open_segments)
 
     def max_timestamp(self) -> tuple[int, int] | None:
         """The (offset, timestamp) of the first record with the largest timestamp."""
@@ -440,13 +433,10 @@ class PartitionLog:
                 self._last_flush_ms = now_ms
 
     def _flush_files(self) -> None:
-        segments = list(self._segments)  # the other thread may change the list meanwhile
-        for segment in segments[max(segment_holding(segments, self.recovery_point), 0) :]:
+        for segment in tuple(self._segments):
             if segment.next_offset > self.recovery_point:
                 segment.flush()
-        if self._folder_changed:
-            self._folder_changed = False
-            self._files.sync_dir(self.directory)
+        self.folder.sync()
 
     def save_indexes(self) -> None:
         """Write the active segment's index entries, so that a recovery need not begin at its start."""
@@ -581,6 +571,7 @@ class PartitionLog:
     def close(self) -> None:
         """Flush and write all that a clean start needs. Raises StorageError; then the stop was not a clean one."""
         self._snapshots.take(self._producers, self.log_end_offset)
+        self.folder.make_durable()
         self.flush()
         self._active.seal()
         self._active.flush_indexes()

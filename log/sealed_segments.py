@@ -5,10 +5,12 @@ and for ten thousand.
 """
 
 from bisect import bisect_left
-from itertools import accumulate
+from itertools import accumulate, islice
 
+from .open_segments import OpenSegments
 from .record_batch import NO_TIMESTAMP
-from .segment import LogSegment
+from .record_codec import first_record_at_or_after
+from .segment import LogSegment, segment_holding
 
 
 class SealedSegments:
@@ -17,7 +19,9 @@ class SealedSegments:
     def __init__(self, segments: list[LogSegment]) -> None:
         self._segments = segments
         self._size_bytes: int | None = None
-        self._largest_up_to: list[int] | None = None  # the largest timestamp of this segment and all before it: it rises
+        self._largest_up_to: list[int] | None = (
+            None  # the largest timestamp of this segment and all before it: it rises
+        )
 
     def changed(self) -> None:
         self._size_bytes = self._largest_up_to = None
@@ -36,6 +40,20 @@ class SealedSegments:
     def first_as_young(self, timestamp_ms: int) -> int:
         """The number of the first segment with a record that is at least so young; the active one when no sealed one is."""
         return bisect_left(self._largest(), timestamp_ms)
+
+    def find_timestamp(self, timestamp_ms: int, *, from_offset: int, opened: OpenSegments) -> tuple[int, int] | None:
+        """The (offset, timestamp) of the first record of the log, from an offset on, that is at least so young."""
+        first = max(self.first_as_young(timestamp_ms), segment_holding(self._segments, from_offset))
+        for segment in islice(self._segments, first, None):
+            if not segment.is_active:
+                opened.used(segment)
+            if segment.largest_timestamp[0] < timestamp_ms:
+                continue
+            for _, batch in segment.find_timestamp(timestamp_ms, from_offset=from_offset):
+                found = first_record_at_or_after(batch, timestamp_ms, from_offset=from_offset)
+                if found is not None:
+                    return found
+        return None
 
     def _largest(self) -> list[int]:
         if self._largest_up_to is None:

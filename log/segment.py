@@ -91,7 +91,9 @@ class LogSegment:
         self._index_interval_bytes = index_interval_bytes
         self._bytes_since_index = 0
         self._indexes_loaded = False
-        self._timestamps_known = False  # once known they stay so, also while the indexes of a sealed segment are not mapped
+        self._timestamps_known = (
+            False  # once known they stay so, also while the indexes of a sealed segment are not mapped
+        )
         self._tail = BatchPlace(
             0, base_offset, _UNKNOWN, 0
         )  # the batch that was appended last; its last offset if known

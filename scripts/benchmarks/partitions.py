@@ -106,7 +106,9 @@ class _Wide:
                   f"kB/s, written {(written_now - written) / self._idle_s / 1e3:.1f} kB/s, read in all "
                   f"{read_now / 1e6:.1f} MB", flush=True)  # fmt: skip
         if self._rss_before:
-            each = [(rss - before) / self._partitions for (rss, _), before in zip(figures, self._rss_before, strict=True)]
+            each = [
+                (rss - before) / self._partitions for (rss, _), before in zip(figures, self._rss_before, strict=True)
+            ]
             print(f"  {label}: {max(each):.2f} kB of memory a partition", flush=True)
         else:
             self._rss_before = [rss for rss, _ in figures]
@@ -127,5 +129,3 @@ def _io(pid: int) -> tuple[int, int]:
     """Bytes that went through read and write calls since the start."""
     lines = dict(line.split(": ") for line in Path(f"/proc/{pid}/io").read_text(encoding="ascii").splitlines())
     return int(lines["rchar"]), int(lines["wchar"])
-
-

@@ -35,6 +35,7 @@ LOG_SUFFIX = ".log"
 DELETED_SUFFIX = ".deleted"
 _SCAN_WINDOW_BYTES = 4096  # The stretch between two index entries of small batches, by default.
 _RECOVERY_CHUNK_BYTES = 1024 * 1024
+_LOOK_UP_CHUNK_BYTES = 16 * 1024  # a batch or two: the index has led near to it
 _PLACE = struct.Struct(">qi11xi")  # base offset, length, (epoch, magic, CRC, attributes), last offset delta
 _UNKNOWN = -1
 
@@ -232,7 +233,7 @@ class LogSegment:
         place = self.batch_at(max(self._trusted_offset_for(timestamp_ms), from_offset))
         if place is None:
             return
-        for header, batch in self.batches(place.position, verify_crc=False):
+        for header, batch in self.batches(place.position, verify_crc=False, chunk_bytes=_LOOK_UP_CHUNK_BYTES):
             if header.max_timestamp_ms >= timestamp_ms and header.last_offset >= from_offset:
                 yield header, batch
 
@@ -282,12 +283,14 @@ class LogSegment:
             yield BatchPlace(position, base_offset, base_offset + offset_delta, size_bytes)
             position += size_bytes
 
-    def batches(self, position: int, *, verify_crc: bool) -> Iterator[tuple[BatchHeader, memoryview]]:
+    def batches(
+        self, position: int, *, verify_crc: bool, chunk_bytes: int = _RECOVERY_CHUNK_BYTES
+    ) -> Iterator[tuple[BatchHeader, memoryview]]:
         """Walk the whole batches from `position` on, and end before a cut or bad one. Header positions mean nothing
         here."""
         end = self.size_bytes
         while position + HEADER_SIZE <= end:
-            chunk = memoryview(self.file.read_at(position, min(_RECOVERY_CHUNK_BYTES, end - position)))
+            chunk = memoryview(self.file.read_at(position, min(chunk_bytes, end - position)))
             size_bytes = LENGTH.unpack_from(chunk, LENGTH_POSITION)[0] + LOG_OVERHEAD
             if not HEADER_SIZE <= size_bytes <= end - position:
                 return

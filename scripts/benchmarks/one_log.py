@@ -22,9 +22,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusters import Cluster
+from clusters import START_TIMEOUT_S, Cluster
 
-from barnabas import Admin
+from barnabas import Admin, BarnabasError
 from barnabas.log.config import LogConfig
 from barnabas.log.files import RealFiles
 from barnabas.log.partition_log import PartitionLog
@@ -168,7 +168,10 @@ async def compare(label: str, built: dict[str, BuiltLog], rounds: int, work: Wor
                     taken[name].append(time.perf_counter() - began)
     medians = {name: statistics.median(values) * 1e6 for name, values in taken.items()}
     ratio = medians["large"] / medians["small"]
-    print(f"{label:<34} small {medians['small']:8.1f} us   large {medians['large']:8.1f} us   ratio {ratio:.2f}", flush=True)
+    print(
+        f"{label:<34} small {medians['small']:8.1f} us   large {medians['large']:8.1f} us   ratio {ratio:.2f}",
+        flush=True,
+    )
     return {label: ratio}
 
 
@@ -252,10 +255,17 @@ def _show_start(cluster: Cluster, built: dict[str, BuiltLog], how: str) -> None:
 
 
 async def _until_led(bootstrap: str, topics: list[str]) -> None:
-    async with Admin(bootstrap, timeout_ms=60_000) as admin:
-        for topic in topics:
-            while not await admin.list_offsets(topic):
-                await asyncio.sleep(0.01)
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while True:
+        try:
+            async with Admin(bootstrap) as admin:
+                for topic in topics:
+                    await admin.list_offsets(topic)
+            return
+        except BarnabasError:
+            if time.monotonic() > deadline:
+                raise
+        await asyncio.sleep(0.01)
 
 
 async def _on_the_wire(address: str, built: dict[str, BuiltLog], rounds: int) -> dict[str, float]:

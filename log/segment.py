@@ -216,16 +216,27 @@ class LogSegment:
         `up_to_offset`."""
         end = self.size_bytes
         if up_to_offset < self.next_offset:
-            last = self.batch_at(up_to_offset)
-            assert last is not None
-            end = last.position if last.base_offset >= up_to_offset else last.position + last.size_bytes
+            last = self.batch_at(up_to_offset)  # None: it lies in a gap behind the last batch (compaction)
+            if last is not None:
+                end = last.position if last.base_offset >= up_to_offset else last.position + last.size_bytes
         if end <= limit:
             return end
-        _, start = self._offset_index.offset_before(limit) if self._indexes_loaded else (0, first.position)
-        for place in self._places(max(start, first.position)):
+        for place in self._places(self._indexed_before(limit, first.position)):
             if place.position + place.size_bytes > limit:
                 return place.position
         return end
+
+    def _indexed_before(self, limit: int, position: int) -> int:
+        """Where the last batch begins that the index knows between the two; `position` when it knows none."""
+        if not self._indexes_loaded:
+            return position
+        indexed, start = self._offset_index.offset_before(limit)
+        if start <= position:
+            return position
+        if not self._is_batch(start, last_offset=indexed):
+            self.rebuild_indexes()  # the index lies
+            start = self._offset_index.offset_before(limit)[1]
+        return max(start, position)
 
     def find_timestamp(self, timestamp_ms: int, *, from_offset: int) -> Iterator[tuple[BatchHeader, memoryview]]:
         """The batches from `from_offset` on that may hold a record as young as `timestamp_ms`, in order."""
@@ -298,6 +309,13 @@ class LogSegment:
                 chunk = memoryview(self.file.read_at(position, size_bytes))
             walked = 0
             for header in _sound_headers(chunk, verify_crc=verify_crc):
+                if (
+                    not 0
+                    <= header.base_offset - self.base_offset
+                    <= header.last_offset - self.base_offset
+                    <= MAX_RELATIVE_OFFSET
+                ):
+                    return
                 yield header, chunk[header.position : header.position + header.size_bytes]
                 walked = header.position + header.size_bytes
             if not walked:
@@ -411,8 +429,12 @@ class LogSegment:
         return self.next_offset
 
     def note_batches(self, position: int) -> None:
-        """Take the batches from `position` on into the indexes."""
+        """Take the batches from `position` on into the indexes, up to one whose offsets cannot be."""
+        expected, end_offset = self.base_offset, None if self.is_active else self.next_offset
         for header, _ in self.batches(position, verify_crc=False):
+            if header.base_offset < expected or (end_offset is not None and header.last_offset >= end_offset):
+                break
+            expected = header.next_offset
             self.note_batch(
                 position, header.size_bytes, header.base_offset, header.last_offset, header.max_timestamp_ms
             )

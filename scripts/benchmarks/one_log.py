@@ -1,9 +1,9 @@
 """`scripts/benchmark o1`: does a log of 100 GB cost more than one of 100 MB? Append, fetch at an old offset, look-up by time.
 
-The large log is a real one: its segments have the usual size, real indexes with an entry for every 4 KB, and real batches
-wherever a read of this run goes; the rest of each file is a hole. The small log is made in the same way, with the same batches, so
-that both are equally warm. Each figure is the median of many operations, taken in turns of the two logs so that
-a busy machine slows both.
+The large log is a real one: its segments have the usual size, real indexes with an entry for every batch of 16 KB, and real
+batches wherever a read of this run goes; the rest of each file is a hole. The small log is made in the same way, with as
+many places that are read, so that both are equally warm. Each figure is the median of many operations, taken in turns of
+the two logs so that a busy machine slows both.
 
 In the process: `PartitionLog` as the broker opens it. On the wire: a real broker, which finds both logs in its data folder.
 """

@@ -15,12 +15,11 @@ from .files import Files
 from .log_folder import LogFolder
 from .open_segments import OpenSegments
 from .partition_folder import make_partition_folder, read_topic_id
-from .partition_log import PartitionLog
+from .partition_log import IDLE_MS, PartitionLog
 from .topic_partition import MAX_TOPIC_NAME_LENGTH, TopicPartition, check_topic_name
 
 _log = logging.getLogger("barnabas.log")
 DELETE_SUFFIX = "-delete"
-IDLE_MS = 600_000  # a partition without appends for so long needs no open file; it opens again in microseconds
 _MAX_FILE_NAME_LENGTH = 255
 
 

@@ -31,6 +31,7 @@ from .segment import LogRead, LogSegment, segment_holding
 from .topic_partition import TopicPartition
 from .transaction_index import AbortedTransaction
 
+IDLE_MS = 600_000  # a partition without appends for so long needs no open file; it opens again in microseconds
 _SNAPSHOT_REPLAY_SEGMENTS = 2  # without any producer snapshot, as in Kafka, only the newest segments are replayed
 
 
@@ -235,7 +236,7 @@ class PartitionLog:
         """Begin a new segment at the log end; an empty active segment stays."""
         if self._active.size_bytes == 0:
             return
-        self._snapshots.take(self._producers, self.log_end_offset)
+        self._take_snapshot()
         self._active.seal()
         self._open_segments.used(self._active)
         self._add_segment(self.log_end_offset, now_ms)
@@ -326,6 +327,7 @@ class PartitionLog:
             state, offset = found
         else:
             state, offset = ProducerState(), self._segments[-_SNAPSHOT_REPLAY_SEGMENTS:][0].base_offset
+        self._snapshot_offset = offset if found is not None else 0
         if offset < self.log_end_offset:
             for header, _ in self._batches_from(max(offset, self._segments[0].base_offset)):
                 state.update(header, first_offset=header.base_offset)
@@ -407,7 +409,10 @@ class PartitionLog:
         """Whether flush.messages or flush.ms asks for a flush now. Upkeep asks; no acknowledgement waits for it yet."""
         unflushed = self.log_end_offset - self.recovery_point
         return unflushed > 0 and (
-            unflushed >= self._config.flush_messages or now_ms - self._last_flush_ms >= self._config.flush_ms
+            unflushed >= self._config.flush_messages
+            or now_ms - self._last_flush_ms >= self._config.flush_ms
+            or now_ms - self._last_append_ms
+            >= IDLE_MS  # the kernel has written it long since; the file can be closed then
         )
 
     def flush(self, up_to_offset: int | None = None, *, now_ms: int | None = None) -> None:
@@ -439,8 +444,14 @@ class PartitionLog:
         self.folder.sync()
 
     def save_indexes(self) -> None:
-        """Write the active segment's index entries, so that a recovery need not begin at its start."""
+        """Write the active segment's index entries and the producers, so that a recovery need not begin at its start."""
         self._active.save_indexes()
+        if self.recovery_point > self._snapshot_offset:
+            self._take_snapshot()
+
+    def _take_snapshot(self) -> None:
+        self._snapshots.take(self._producers, self.log_end_offset)
+        self._snapshot_offset = self.log_end_offset
 
     # --- truncating and deleting ---
 
@@ -570,7 +581,7 @@ class PartitionLog:
 
     def close(self) -> None:
         """Flush and write all that a clean start needs. Raises StorageError; then the stop was not a clean one."""
-        self._snapshots.take(self._producers, self.log_end_offset)
+        self._take_snapshot()
         self.folder.make_durable()
         self.flush()
         self._active.seal()
@@ -583,8 +594,3 @@ class PartitionLog:
         for segment in self._segments:
             self._open_segments.forget(segment)
             segment.release()
-
-    def delete(self) -> None:
-        """Remove the folder and all that is in it."""
-        self.release()
-        self._files.remove_tree(self.directory)

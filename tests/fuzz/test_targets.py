@@ -6,6 +6,9 @@ from fuzz import runner
 CASES = 150  # of each target: some seconds in all
 FOUND_BEFORE = {  # seeds that failed once
     "partition-files": (1423, 1617, 1952, 2430, 2678, 4069, 9737),
+    "producer-snapshots": (1001035, 1002479, 1022089),
+    "quorum-journal": (1009748, 1019930),
+    "endpoints-json": (1011692, 1013780),
     "snapshot-transfers": (19, 20, 21, 22, 24, 26, 27),
 }
 

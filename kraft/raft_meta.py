@@ -78,5 +78,9 @@ def _decode(data: bytes) -> RaftMeta | None:
     body = data[_HEADER.size :]
     if magic != _MAGIC or length != len(body) or zlib.crc32(body) != crc:
         return None
-    sequence, raft_term, voted_for, commit_index, blank = msgpack.unpackb(body)
+    try:
+        # A torn slot may be a head and zeros, whose length and checksum are those of an empty body.
+        sequence, raft_term, voted_for, commit_index, blank = msgpack.unpackb(body)
+    except (ValueError, TypeError):
+        return None
     return RaftMeta(sequence=sequence, raft_term=raft_term, voted_for=voted_for, commit_index=commit_index, blank=blank)

@@ -30,10 +30,12 @@ _HEADER = struct.Struct("<4sHI")
 _FRAME = struct.Struct("<I")
 _COMPRESSION_LEVEL = 1  # level 9 took 15 s for a state that level 1 packs in 1 s, and the file is half as big again
 _NO_OP = b"\x01"
+_MAX_NUMBER = 1 << 63
 
 TRANSFER_CHUNK_BYTES = 256 * 1024  # well below a frame, so that heartbeats get between two chunks
 TRANSFER_WINDOW_BYTES = 4 * 1024 * 1024  # unsent bytes to one peer before we wait: bounds memory, not throughput
 MAX_SNAPSHOT_BYTES = 1 << 30  # a transfer is assembled in memory; a million offsets are 8 MB
+MAX_UNPACKED_FRAME_BYTES = 16 * 1024 * 1024  # of a chunk (256 KiB), or of the header with the last command
 RETRY_AFTER_FAILURE_S = 30.0  # a full disk is not helped by packing the state again on every tick
 
 
@@ -79,8 +81,24 @@ def unpack_snapshot(data: bytes) -> Snapshot:
         raise DamagedSnapshot(f"format version {version} is not known here (known: {_FORMAT_VERSION})")
     if zlib.crc32(memoryview(data)[_HEADER.size :]) != crc:
         raise DamagedSnapshot("its checksum is wrong")
-    last, prev_index, prev_term = msgpack.unpackb(next(_frames(data)))
-    return Snapshot(last=(last[0], last[1], last[2]), prev=(_NO_OP, prev_index, prev_term), data=data)
+    frames = _frames(data)
+    last, prev = _read_header(next(frames, b""))
+    for _ in frames:  # a checksum says who wrote it, not that it can be read
+        pass
+    return Snapshot(last=last, prev=prev, data=data)
+
+
+def _read_header(frame: bytes) -> tuple[Entry, Entry]:
+    try:
+        (command, index, term), prev_index, prev_term = msgpack.unpackb(frame)
+    except (ValueError, TypeError) as error:
+        raise DamagedSnapshot(f"its header cannot be read: {error}") from error
+    numbers = (index, term, prev_index, prev_term)
+    if not isinstance(command, bytes) or not all(
+        type(number) is int and 0 <= number < _MAX_NUMBER for number in numbers
+    ):
+        raise DamagedSnapshot("its header has fields of the wrong type")
+    return (command, index, term), (_NO_OP, prev_index, prev_term)
 
 
 def _append_frame(body: bytearray, chunk: bytes) -> None:
@@ -90,11 +108,21 @@ def _append_frame(body: bytearray, chunk: bytes) -> None:
 
 
 def _frames(data: bytes) -> Iterator[bytes]:
+    """Unpack frame by frame. Raises DamagedSnapshot; a frame that unpacks to more than any of ours has is refused."""
     position = _HEADER.size
     while position < len(data):
+        if position + _FRAME.size > len(data):
+            raise DamagedSnapshot("a frame is cut")
         (length,) = _FRAME.unpack_from(data, position)
         position += _FRAME.size
-        yield zlib.decompress(memoryview(data)[position : position + length])
+        unpacker = zlib.decompressobj()
+        try:
+            frame = unpacker.decompress(memoryview(data)[position : position + length], MAX_UNPACKED_FRAME_BYTES)
+        except zlib.error as error:
+            raise DamagedSnapshot(f"a frame cannot be unpacked: {error}") from error
+        if not unpacker.eof:
+            raise DamagedSnapshot(f"a frame is cut, or unpacks to more than {MAX_UNPACKED_FRAME_BYTES} bytes")
+        yield frame
         position += length
 
 

@@ -35,6 +35,7 @@ from .record_batch import (
     Buffer,
     read_header,
 )
+from .record_codec import MAX_RECORDS_PER_BATCH
 
 _HIGHEST_CODEC = 4
 _UNUSUAL_MASK = CONTROL_MASK | TIMESTAMP_TYPE_MASK | 0x04  # 0x04: a codec of 4 and above, of which only 4 is one
@@ -96,7 +97,7 @@ def check_client_batches(
             )
         if crc32c(view[position + CRC_COVERS_FROM : position + size_bytes]) != crc:
             raise CorruptRecordError("a record batch fails its CRC: it was damaged on the way; send it again")
-        if count != offset_delta + 1 or count < 1:
+        if count != offset_delta + 1 or not 0 < count <= MAX_RECORDS_PER_BATCH:
             raise InvalidRecordError(f"a record batch says {count} records and last offset delta {offset_delta}")
         if attributes & _UNUSUAL_MASK:
             _check_attributes(attributes, from_coordinator)

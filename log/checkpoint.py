@@ -57,7 +57,11 @@ def read_epochs(files: Files, path: str) -> list[EpochStart]:
 
 
 def write_properties(files: Files, path: str, properties: Mapping[str, str], *, separator: str = "=") -> None:
-    files.write_atomically(path, "".join(f"{key}{separator}{value}\n" for key, value in properties.items()).encode())
+    files.write_atomically(path, properties_text(properties, separator=separator).encode())
+
+
+def properties_text(properties: Mapping[str, str], *, separator: str = "=") -> str:
+    return "".join(f"{key}{separator}{value}\n" for key, value in properties.items())
 
 
 def read_properties(files: Files, path: str, *, separator: str = "=") -> dict[str, str]:

@@ -102,8 +102,9 @@ class Files(Protocol):
 
     def modified_ms(self, path: str) -> int: ...
 
-    def make_dirs(self, path: str) -> None:
-        """Make the folder and its parents, durably. It is no fault if it exists."""
+    def make_dirs(self, path: str, *, durable: bool = True) -> None:
+        """Make the folder and its parents. It is no fault if it exists. Without `durable` the last of them may be gone after
+        a power loss, until `sync_dir` of its parent."""
 
     def remove(self, path: str) -> None:
         """Remove a file; it is no fault if it does not exist."""
@@ -283,7 +284,7 @@ class RealFiles:
         with _refused("look at", path):
             return os.stat(path).st_mtime_ns // 1_000_000
 
-    def make_dirs(self, path: str) -> None:
+    def make_dirs(self, path: str, *, durable: bool = True) -> None:
         if os.path.isdir(path):
             return
         parent = os.path.dirname(path)
@@ -291,7 +292,8 @@ class RealFiles:
             self.make_dirs(parent)
         with _refused("make the folder", path):
             os.makedirs(path, exist_ok=True)
-        self.sync_dir(parent)
+        if durable:
+            self.sync_dir(parent)
 
     def remove(self, path: str) -> None:
         with _refused("remove", path):

@@ -14,13 +14,12 @@ from .errors import CorruptRecordError, InconsistentClusterIdError, StorageError
 from .files import Files
 from .log_folder import LogFolder
 from .open_segments import OpenSegments
-from .partition_log import PartitionLog
+from .partition_folder import make_partition_folder, read_topic_id
+from .partition_log import IDLE_MS, PartitionLog
 from .topic_partition import MAX_TOPIC_NAME_LENGTH, TopicPartition, check_topic_name
 
 _log = logging.getLogger("barnabas.log")
-PARTITION_METADATA = "partition.metadata"
 DELETE_SUFFIX = "-delete"
-IDLE_MS = 600_000  # a partition without appends for so long needs no open file; it opens again in microseconds
 _MAX_FILE_NAME_LENGTH = 255
 
 
@@ -127,7 +126,12 @@ class LogManager:
             _log.error("event=duplicate_partition folder=%s", directory)
             return
         try:
-            log = self._open(folder, topic_partition, config, now_ms)
+            topic_id = read_topic_id(self._files, directory)
+            if topic_id is None:
+                _log.warning("event=unfinished_partition_removed folder=%s", directory)
+                self._files.remove_tree(directory)
+                return
+            log = self._open(folder, topic_partition, config, now_ms, topic_id)
         except (StorageError, CorruptRecordError) as error:
             self.offline[topic_partition] = error.message
             folder.recovery_points.pop(topic_partition, None)  # no stop is clean for a log that nobody could recover
@@ -136,20 +140,20 @@ class LogManager:
         log.set_high_watermark(folder.high_watermarks.get(topic_partition, 0))
 
     def _open(
-        self, folder: LogFolder, topic_partition: TopicPartition, config: LogConfig, now_ms: int, topic_id: str = ""
+        self, folder: LogFolder, topic_partition: TopicPartition, config: LogConfig, now_ms: int, topic_id: str
     ) -> PartitionLog:
         directory = f"{folder.path}/{topic_partition}"
-        metadata = checkpoint.read_properties(self._files, f"{directory}/{PARTITION_METADATA}", separator=": ")
         log = PartitionLog(
             self._files,
             directory,
             topic_partition=topic_partition,
-            topic_id=metadata.get("topic_id", topic_id),
+            topic_id=topic_id,
             config=config,
             now_ms=now_ms,
             log_start_offset=folder.log_start_offsets.get(topic_partition, 0),
             recovery_point=folder.recovery_points.get(topic_partition, 0),
             was_stopped_cleanly=folder.was_stopped_cleanly and topic_partition in folder.recovery_points,
+            folder_is_durable=topic_partition in folder.recovery_points,
             open_segments=self._open_segments,
             before_truncation=lambda end_offset: self._lower_recovery_point(folder, topic_partition, end_offset),
         )
@@ -169,15 +173,22 @@ class LogManager:
         check_topic_name(topic_partition.topic)
         folder = min(self.folders, key=self._log_count)
         directory = f"{folder.path}/{topic_partition}"
-        self._files.make_dirs(directory)
-        checkpoint.write_properties(
-            self._files, f"{directory}/{PARTITION_METADATA}", {"version": "0", "topic_id": topic_id}, separator=": "
-        )
+        topic_id = self._make_folder(directory, topic_id)
         for offsets in (folder.recovery_points, folder.log_start_offsets, folder.high_watermarks):
             offsets.pop(topic_partition, None)  # of a partition of the same name that was deleted
         if topic_partition in self._deleted:
             self.checkpoint()  # a crash must not give the new log the old one's recovery point
         return self._open(folder, topic_partition, config or self._defaults, now_ms, topic_id)
+
+    def _make_folder(self, directory: str, topic_id: str) -> str:
+        """Return the topic id of the folder: an older one's, where it was not loaded. Raises StorageError."""
+        if self._files.exists(directory):
+            found = read_topic_id(self._files, directory)
+            if found is not None:
+                return found
+            self._files.remove_tree(directory)
+        make_partition_folder(self._files, directory, topic_id)
+        return topic_id
 
     def _log_count(self, folder: LogFolder) -> int:
         return sum(found is folder for found in self._folder_of.values())
@@ -230,6 +241,14 @@ class LogManager:
             self._files.remove_tree(entry[1])
             self._due_folders.remove(entry)
 
+    def make_folders_durable(self) -> None:
+        """Those of logs that were made since the last call. May run in another thread: each costs some flushes."""
+        for log in [log for log in list(self._logs.values()) if not log.folder.is_durable]:
+            try:
+                log.folder.make_durable()
+            except StorageError as error:  # the next append meets it again
+                _log.error("event=folder_not_durable partition=%s cause=%s", log.topic_partition, error)
+
     def flush_due(self, now_ms: int) -> None:
         """Flush the logs whose flush.messages or flush.ms says so. May run in another thread."""
         for log in list(self._logs.values()):
@@ -259,7 +278,7 @@ class LogManager:
         for log in logs:
             if not log.failed:
                 log.save_indexes()
-        recovery_points = {log.topic_partition: log.recovery_point for log in logs}
+        recovery_points = {log.topic_partition: log.recovery_point for log in logs if log.folder.is_durable}
         folder.recovery_points.update(recovery_points)
         folder.write_offsets(checkpoint.RECOVERY_POINTS, folder.recovery_points)
         folder.log_start_offsets.update({log.topic_partition: log.log_start_offset for log in logs})

@@ -11,6 +11,7 @@ from .sparse_index import SparseIndex
 
 ENTRY = struct.Struct(">II")
 MAX_RELATIVE_OFFSET = 2**31 - 1  # Kafka reads the field as a signed integer.
+NO_ENTRY = -1
 
 
 class OffsetIndex(SparseIndex):
@@ -27,8 +28,16 @@ class OffsetIndex(SparseIndex):
 
     def position_for(self, offset: int) -> int:
         """The position of a batch at or before the one that holds `offset`; 0 when no entry is so early."""
+        return self.place_for(offset)[1]
+
+    def place_for(self, offset: int) -> tuple[int, int]:
+        """The (last offset, position) of a batch at or before the one that holds `offset`; (NO_ENTRY, 0) when no entry is
+        so early."""
         count = self._floor(offset - self._base_offset, column=0)
-        return self.entry_at(count - 1)[1] if count else 0
+        if not count:
+            return NO_ENTRY, 0
+        relative, position = self.entry_at(count - 1)
+        return self._base_offset + relative, position
 
     def offset_before(self, position: int) -> tuple[int, int]:
         """The (last offset, position) of the last indexed batch that begins at or before `position`; or (base offset,

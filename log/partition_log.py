@@ -18,17 +18,20 @@ from .config import LogConfig
 from .errors import CorruptRecordError, FencedLeaderEpochError, InvalidRecordError, OffsetOutOfRangeError, StorageError
 from .files import Files
 from .open_segments import OpenSegments
+from .partition_folder import PartitionFolder
 from .producer_snapshots import ProducerSnapshots
 from .producer_state import AppendedBatch, ProducerState
 from .record_batch import NO_PRODUCER_ID, NO_TIMESTAMP, BatchHeader, Buffer, iter_headers, patch, read_header
-from .record_codec import first_record_at_or_after, is_abort_marker
+from .record_codec import is_abort_marker
 from .recovery import new_segment, recover_log
 from .retention import SegmentAge, expired_segments
 from .saved_epochs import SavedEpochs
+from .sealed_segments import SealedSegments
 from .segment import LogRead, LogSegment, segment_holding
 from .topic_partition import TopicPartition
 from .transaction_index import AbortedTransaction
 
+IDLE_MS = 600_000  # a partition without appends for so long needs no open file; it opens again in microseconds
 _SNAPSHOT_REPLAY_SEGMENTS = 2  # without any producer snapshot, as in Kafka, only the newest segments are replayed
 
 
@@ -50,6 +53,7 @@ class PartitionLog:
         log_start_offset: int = 0,
         recovery_point: int = 0,
         was_stopped_cleanly: bool = False,
+        folder_is_durable: bool = False,
         open_segments: OpenSegments | None = None,
         before_truncation: Callable[[int], None] | None = None,
     ) -> None:
@@ -63,13 +67,13 @@ class PartitionLog:
         self._before_truncation = before_truncation
         self._open_segments = open_segments or OpenSegments()
         self._due_files: list[tuple[int, str]] = []
-        self._folder_changed = True
         self._flush_failed = False
         self._truncations = 0  # so that a flush in another thread sees that it was overtaken
         self._snapshots = ProducerSnapshots(files, directory)
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.directory = directory
+        self.folder = PartitionFolder(files, directory, is_durable=folder_is_durable)
         self._saved_epochs = SavedEpochs(files, directory)
         self._epochs = self._saved_epochs.cache
         if not self._saved_epochs.is_sound:
@@ -77,6 +81,7 @@ class PartitionLog:
         recovered = recover_log(files, directory, config=config, epochs=self._epochs, recovery_point=recovery_point,
                                 log_start_offset=log_start_offset, was_stopped_cleanly=was_stopped_cleanly)  # fmt: skip
         self._segments = recovered.segments
+        self._sealed = SealedSegments(self._segments)
         self._active = self._segments[-1]
         self._active_since_ms = now_ms
         self._last_append_ms = now_ms
@@ -106,7 +111,7 @@ class PartitionLog:
 
     @property
     def size_bytes(self) -> int:
-        return sum(segment.size_bytes for segment in self._segments)
+        return self._sealed.size_bytes + self._active.size_bytes
 
     @property
     def segment_count(self) -> int:
@@ -192,6 +197,8 @@ class PartitionLog:
         """Append the batches, to one segment if they fit there."""
         if self._flush_failed:
             raise StorageError(f"{self.topic_partition} takes no more writes since a flush failed; restart the broker")
+        if not self.folder.is_durable:
+            self.folder.make_durable()
         first, last = batches[0], batches[-1]
         self._roll_if_due(first, now_ms)
         limit = self._config.segment_bytes
@@ -229,7 +236,7 @@ class PartitionLog:
         """Begin a new segment at the log end; an empty active segment stays."""
         if self._active.size_bytes == 0:
             return
-        self._snapshots.take(self._producers, self.log_end_offset)
+        self._take_snapshot()
         self._active.seal()
         self._open_segments.used(self._active)
         self._add_segment(self.log_end_offset, now_ms)
@@ -238,9 +245,10 @@ class PartitionLog:
         segment = new_segment(self._files, self.directory, base_offset, self._config)
         segment.start_empty()
         self._segments.append(segment)
+        self._sealed.changed()
         self._active = segment
         self._active_since_ms = now_ms
-        self._folder_changed = True
+        self.folder.changed()
 
     def _check_continues(self, headers: list[BatchHeader]) -> None:
         first = headers[0]
@@ -319,6 +327,7 @@ class PartitionLog:
             state, offset = found
         else:
             state, offset = ProducerState(), self._segments[-_SNAPSHOT_REPLAY_SEGMENTS:][0].base_offset
+        self._snapshot_offset = offset if found is not None else 0
         if offset < self.log_end_offset:
             for header, _ in self._batches_from(max(offset, self._segments[0].base_offset)):
                 state.update(header, first_offset=header.base_offset)
@@ -361,21 +370,11 @@ class PartitionLog:
 
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
         """The (offset, timestamp) of the first record that is at least as young as `timestamp_ms`."""
-        for segment in self._segments:
-            if segment.next_offset <= self.log_start_offset:
-                continue
-            self._open_segments.used(segment)
-            if segment.largest_timestamp[0] < timestamp_ms:
-                continue
-            for _, batch in segment.find_timestamp(timestamp_ms, from_offset=self.log_start_offset):
-                found = first_record_at_or_after(batch, timestamp_ms, from_offset=self.log_start_offset)
-                if found is not None:
-                    return found
-        return None
+        return self._sealed.find_timestamp(timestamp_ms, from_offset=self.log_start_offset, opened=self._open_segments)
 
     def max_timestamp(self) -> tuple[int, int] | None:
         """The (offset, timestamp) of the first record with the largest timestamp."""
-        largest_ms = max(segment.largest_timestamp[0] for segment in self._segments)
+        largest_ms = max(self._sealed.largest_timestamp_ms, self._active.largest_timestamp[0])
         return None if largest_ms == NO_TIMESTAMP else self.offset_for_timestamp(largest_ms)
 
     # --- leader epochs ---
@@ -410,7 +409,10 @@ class PartitionLog:
         """Whether flush.messages or flush.ms asks for a flush now. Upkeep asks; no acknowledgement waits for it yet."""
         unflushed = self.log_end_offset - self.recovery_point
         return unflushed > 0 and (
-            unflushed >= self._config.flush_messages or now_ms - self._last_flush_ms >= self._config.flush_ms
+            unflushed >= self._config.flush_messages
+            or now_ms - self._last_flush_ms >= self._config.flush_ms
+            or now_ms - self._last_append_ms
+            >= IDLE_MS  # the kernel has written it long since; the file can be closed then
         )
 
     def flush(self, up_to_offset: int | None = None, *, now_ms: int | None = None) -> None:
@@ -439,13 +441,17 @@ class PartitionLog:
         for segment in tuple(self._segments):
             if segment.next_offset > self.recovery_point:
                 segment.flush()
-        if self._folder_changed:
-            self._folder_changed = False
-            self._files.sync_dir(self.directory)
+        self.folder.sync()
 
     def save_indexes(self) -> None:
-        """Write the active segment's index entries, so that a recovery need not begin at its start."""
+        """Write the active segment's index entries and the producers, so that a recovery need not begin at its start."""
         self._active.save_indexes()
+        if self.recovery_point > self._snapshot_offset:
+            self._take_snapshot()
+
+    def _take_snapshot(self) -> None:
+        self._snapshots.take(self._producers, self.log_end_offset)
+        self._snapshot_offset = self.log_end_offset
 
     # --- truncating and deleting ---
 
@@ -463,6 +469,7 @@ class PartitionLog:
         while self._segments[-1].base_offset >= offset:
             self._discard(self._segments.pop())
         self._active = self._segments[-1]
+        self._sealed.changed()
         self._reopen_active()
         self.log_end_offset = self._active.truncate_to(offset)
         self._files.sync_dir(self.directory)
@@ -526,13 +533,14 @@ class PartitionLog:
 
     def delete_old_segments(self, now_ms: int) -> list[int]:
         """Take the segments out of the log that retention lets go; return their base offsets."""
-        ages = [self._age_of(segment) for segment in self._segments]
+        ages = map(self._age_of, self._segments)  # of which it looks at those that go, and one more
         count = expired_segments(ages, config=self._config, log_start_offset=self.log_start_offset,
-                                 high_watermark=self.high_watermark, now_ms=now_ms)  # fmt: skip
+                                 high_watermark=self.high_watermark, now_ms=now_ms, log_bytes=self.size_bytes)  # fmt: skip
         if count == len(self._segments):
             self.roll(now_ms)
         gone = self._segments[:count]
         del self._segments[:count]
+        self._sealed.changed()
         for segment in gone:
             self._retire(segment, now_ms + self._config.file_delete_delay_ms)
         self._raise_start(self._segments[0].base_offset)
@@ -573,7 +581,8 @@ class PartitionLog:
 
     def close(self) -> None:
         """Flush and write all that a clean start needs. Raises StorageError; then the stop was not a clean one."""
-        self._snapshots.take(self._producers, self.log_end_offset)
+        self._take_snapshot()
+        self.folder.make_durable()
         self.flush()
         self._active.seal()
         self._active.flush_indexes()
@@ -585,8 +594,3 @@ class PartitionLog:
         for segment in self._segments:
             self._open_segments.forget(segment)
             segment.release()
-
-    def delete(self) -> None:
-        """Remove the folder and all that is in it."""
-        self.release()
-        self._files.remove_tree(self.directory)

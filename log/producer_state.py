@@ -174,6 +174,16 @@ class ProducerState:
         version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
         if version != _SNAPSHOT_VERSION or crc32c(data[_SNAPSHOT_HEAD.size :]) != crc:
             raise CorruptRecordError(f"a producer snapshot of version {version} is damaged or foreign")
+        try:
+            state, position = cls._read_producers(data, count)
+        except struct.error as error:
+            raise CorruptRecordError(f"a producer snapshot has fewer than {count} producers") from error
+        if position != len(data):  # the count is not covered by the CRC: a producer that is forgotten repeats itself
+            raise CorruptRecordError(f"a producer snapshot has more than {count} producers")
+        return state
+
+    @classmethod
+    def _read_producers(cls, data: bytes, count: int) -> "tuple[ProducerState, int]":
         state = cls()
         position = _SNAPSHOT_HEAD.size
         for _ in range(count):
@@ -186,4 +196,4 @@ class ProducerState:
                 entry.batches.append(AppendedBatch(first_sequence=first_sequence, last_offset=last_offset,
                                                    offset_delta=offset_delta, timestamp_ms=timestamp_ms))  # fmt: skip
             state._producers[producer_id] = entry
-        return state
+        return state, position

@@ -101,6 +101,15 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 
     Raises CorruptRecordError when it is cut, is not of magic 2, or has counts that cannot be (CRC is not checked here).
     """
+    header = peek_header(buffer, position)
+    available = len(buffer) - position
+    if header.size_bytes > available:
+        raise CorruptRecordError(f"a record batch claims {header.size_bytes} bytes where {available} are there")
+    return header
+
+
+def peek_header(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """As `read_header`, where the rest of the batch need not be in the buffer."""
     available = len(buffer) - position
     if available < HEADER_SIZE:
         raise CorruptRecordError(f"a record batch is cut: {available} bytes where the header alone has {HEADER_SIZE}")
@@ -111,8 +120,8 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
             f"a record batch has magic {magic}; only magic {MAGIC} (Kafka 0.11 and later) is taken"
         )
     size_bytes = length + LOG_OVERHEAD
-    if size_bytes < HEADER_SIZE or size_bytes > available:
-        raise CorruptRecordError(f"a record batch claims {size_bytes} bytes where {available} are there")
+    if size_bytes < HEADER_SIZE:
+        raise CorruptRecordError(f"a record batch claims {size_bytes} bytes where its header alone has {HEADER_SIZE}")
     if last_offset_delta < 0 or record_count < 0:
         raise CorruptRecordError(
             f"a record batch claims {record_count} records and last offset delta {last_offset_delta}"

@@ -1,7 +1,7 @@
 """Which old segments go: by age, by size, and by the log start offset. Pure: it sees what segments say of
 themselves."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .config import LogConfig
@@ -18,10 +18,19 @@ class SegmentAge:
 
 
 def expired_segments(
-    segments: Sequence[SegmentAge], *, config: LogConfig, log_start_offset: int, high_watermark: int, now_ms: int
+    segments: Iterable[SegmentAge],
+    *,
+    config: LogConfig,
+    log_start_offset: int,
+    high_watermark: int,
+    now_ms: int,
+    log_bytes: int,
 ) -> int:
-    """How many segments go, counted from the oldest. What lies at or above the high watermark always stays."""
-    excess_bytes = _excess_bytes(segments, config)
+    """How many segments go, counted from the oldest; it looks no further than the first that stays.
+
+    What lies at or above the high watermark always stays. `log_bytes` is the size of all segments.
+    """
+    excess_bytes = _excess_bytes(log_bytes, config)
     count = 0
     for segment in segments:
         if segment.next_offset > high_watermark or segment.size_bytes == 0:
@@ -40,8 +49,8 @@ def expired_segments(
     return count
 
 
-def _excess_bytes(segments: Sequence[SegmentAge], config: LogConfig) -> int:
+def _excess_bytes(log_bytes: int, config: LogConfig) -> int:
     """A segment goes when the log is still as large as it may be without it (as in Kafka)."""
     if config.retention_bytes < 0 or not config.is_deleted_by_retention:
         return 0
-    return sum(segment.size_bytes for segment in segments) - config.retention_bytes
+    return log_bytes - config.retention_bytes

@@ -1,7 +1,8 @@
 """One segment of a log: a file of record batches, its two indexes and its transaction index.
 
 The active segment grows, with its indexes in memory; a sealed one opens its file and maps its indexes when it is read,
-and `release` lets go of them. What an index lacks is found in the log, so a lost or damaged index is made anew.
+and `release` lets go of them. What an index lacks is found in the log, so a lost or damaged index is made anew: an entry
+is believed when the batch that it points to is the one that it names.
 """
 
 import struct
@@ -13,7 +14,7 @@ from typing import NamedTuple
 from .append_check import PlacedBatch
 from .errors import CorruptRecordError
 from .files import AppendFile, Files
-from .offset_index import MAX_RELATIVE_OFFSET, OffsetIndex
+from .offset_index import MAX_RELATIVE_OFFSET, NO_ENTRY, OffsetIndex
 from .quick_init import quick_init
 from .record_batch import (
     HEADER_SIZE,
@@ -24,6 +25,7 @@ from .record_batch import (
     BatchHeader,
     Buffer,
     check_crc,
+    peek_header,
     read_header,
 )
 from .time_index import TimeIndex
@@ -33,6 +35,7 @@ LOG_SUFFIX = ".log"
 DELETED_SUFFIX = ".deleted"
 _SCAN_WINDOW_BYTES = 4096  # The stretch between two index entries of small batches, by default.
 _RECOVERY_CHUNK_BYTES = 1024 * 1024
+_LOOK_UP_CHUNK_BYTES = 16 * 1024  # a batch or two: the index has led near to it
 _PLACE = struct.Struct(">qi11xi")  # base offset, length, (epoch, magic, CRC, attributes), last offset delta
 _UNKNOWN = -1
 
@@ -89,6 +92,9 @@ class LogSegment:
         self._index_interval_bytes = index_interval_bytes
         self._bytes_since_index = 0
         self._indexes_loaded = False
+        self._timestamps_known = (
+            False  # once known they stay so, also while the indexes of a sealed segment are not mapped
+        )
         self._tail = BatchPlace(
             0, base_offset, _UNKNOWN, 0
         )  # the batch that was appended last; its last offset if known
@@ -125,7 +131,12 @@ class LogSegment:
     @property
     def largest_timestamp(self) -> tuple[int, int]:
         """The largest timestamp and the last offset of its batch; (NO_TIMESTAMP, base offset) when there is none."""
-        self._load_indexes()
+        if not self._timestamps_known:
+            was_released = self._file is None and not self._indexes_loaded
+            self._load_indexes()
+            self._timestamps_known = True
+            if was_released:
+                self.release()
         return self._max_timestamp_ms, self._offset_of_max_timestamp
 
     @property
@@ -134,8 +145,8 @@ class LogSegment:
         if self._first_timestamp_ms is None:
             if self.size_bytes < HEADER_SIZE:
                 return NO_TIMESTAMP
-            first = next(self.batches(0, verify_crc=False), None)
-            self._first_timestamp_ms = first[0].max_timestamp_ms if first is not None else NO_TIMESTAMP
+            first = self._header_at(0)
+            self._first_timestamp_ms = first.max_timestamp_ms if first is not None else NO_TIMESTAMP
         return self._first_timestamp_ms
 
     # --- appending ---
@@ -179,12 +190,11 @@ class LogSegment:
         if offset >= self.next_offset:
             return None
         self._load_indexes()
-        start = self._offset_index.position_for(offset)
+        indexed, start = self._offset_index.place_for(offset)
+        if indexed != NO_ENTRY and not self._is_batch(start, last_offset=indexed):
+            self.rebuild_indexes()  # the index lies
+            start = self._offset_index.position_for(offset)
         for place in self._places(start):
-            if place.base_offset > offset and place.position == start > 0:
-                # The index points behind the offset, so it lies.
-                self.rebuild_indexes()
-                return self.batch_at(offset)
             if place.last_offset >= offset:
                 return place
         return None
@@ -206,27 +216,63 @@ class LogSegment:
         `up_to_offset`."""
         end = self.size_bytes
         if up_to_offset < self.next_offset:
-            last = self.batch_at(up_to_offset)
-            assert last is not None
-            end = last.position if last.base_offset >= up_to_offset else last.position + last.size_bytes
+            last = self.batch_at(up_to_offset)  # None: it lies in a gap behind the last batch (compaction)
+            if last is not None:
+                end = last.position if last.base_offset >= up_to_offset else last.position + last.size_bytes
         if end <= limit:
             return end
-        _, start = self._offset_index.offset_before(limit) if self._indexes_loaded else (0, first.position)
-        for place in self._places(max(start, first.position)):
+        for place in self._places(self._indexed_before(limit, first.position)):
             if place.position + place.size_bytes > limit:
                 return place.position
         return end
 
+    def _indexed_before(self, limit: int, position: int) -> int:
+        """Where the last batch begins that the index knows between the two; `position` when it knows none."""
+        if not self._indexes_loaded:
+            return position
+        indexed, start = self._offset_index.offset_before(limit)
+        if start <= position:
+            return position
+        if not self._is_batch(start, last_offset=indexed):
+            self.rebuild_indexes()  # the index lies
+            start = self._offset_index.offset_before(limit)[1]
+        return max(start, position)
+
     def find_timestamp(self, timestamp_ms: int, *, from_offset: int) -> Iterator[tuple[BatchHeader, memoryview]]:
         """The batches from `from_offset` on that may hold a record as young as `timestamp_ms`, in order."""
         self._load_indexes()
-        start = max(self._time_index.offset_for(timestamp_ms), from_offset)
-        place = self.batch_at(start)
+        place = self.batch_at(max(self._trusted_offset_for(timestamp_ms), from_offset))
         if place is None:
             return
-        for header, batch in self.batches(place.position, verify_crc=False):
+        for header, batch in self.batches(place.position, verify_crc=False, chunk_bytes=_LOOK_UP_CHUNK_BYTES):
             if header.max_timestamp_ms >= timestamp_ms and header.last_offset >= from_offset:
                 yield header, batch
+
+    def _trusted_offset_for(self, timestamp_ms: int) -> int:
+        """As TimeIndex.offset_for, with the entry compared with the batch that it names."""
+        indexed_ms, offset = self._time_index.entry_before(timestamp_ms)
+        if indexed_ms != NO_TIMESTAMP:
+            place = self.batch_at(offset)
+            header = self._header_at(place.position) if place is not None else None
+            if header is None or header.max_timestamp_ms != indexed_ms:
+                self.rebuild_indexes()
+                return self._time_index.offset_for(timestamp_ms)
+        return offset
+
+    def _is_batch(self, position: int, *, last_offset: int) -> bool:
+        """Whether there is a batch at this position, which ends with this offset."""
+        header = self._header_at(position)
+        return header is not None and header.last_offset == last_offset
+
+    def _header_at(self, position: int) -> BatchHeader | None:
+        """The header of the batch at a position; None when there is no such thing."""
+        if position + HEADER_SIZE > self.size_bytes:
+            return None
+        try:
+            header = peek_header(self.file.read_at(position, HEADER_SIZE))
+        except CorruptRecordError:
+            return None
+        return header if position + header.size_bytes <= self.size_bytes else None
 
     def _places(self, position: int) -> Iterator[BatchPlace]:
         """Walk the batches from `position` on, looking at their places only."""
@@ -248,12 +294,14 @@ class LogSegment:
             yield BatchPlace(position, base_offset, base_offset + offset_delta, size_bytes)
             position += size_bytes
 
-    def batches(self, position: int, *, verify_crc: bool) -> Iterator[tuple[BatchHeader, memoryview]]:
+    def batches(
+        self, position: int, *, verify_crc: bool, chunk_bytes: int = _RECOVERY_CHUNK_BYTES
+    ) -> Iterator[tuple[BatchHeader, memoryview]]:
         """Walk the whole batches from `position` on, and end before a cut or bad one. Header positions mean nothing
         here."""
         end = self.size_bytes
         while position + HEADER_SIZE <= end:
-            chunk = memoryview(self.file.read_at(position, min(_RECOVERY_CHUNK_BYTES, end - position)))
+            chunk = memoryview(self.file.read_at(position, min(chunk_bytes, end - position)))
             size_bytes = LENGTH.unpack_from(chunk, LENGTH_POSITION)[0] + LOG_OVERHEAD
             if not HEADER_SIZE <= size_bytes <= end - position:
                 return
@@ -261,6 +309,13 @@ class LogSegment:
                 chunk = memoryview(self.file.read_at(position, size_bytes))
             walked = 0
             for header in _sound_headers(chunk, verify_crc=verify_crc):
+                if (
+                    not 0
+                    <= header.base_offset - self.base_offset
+                    <= header.last_offset - self.base_offset
+                    <= MAX_RELATIVE_OFFSET
+                ):
+                    return
                 yield header, chunk[header.position : header.position + header.size_bytes]
                 walked = header.position + header.size_bytes
             if not walked:
@@ -275,7 +330,7 @@ class LogSegment:
         Index entries are believed up to the offset `trusted_up_to` (all of them when it is None).
         """
         self.is_active = True
-        self._indexes_loaded = True
+        self._indexes_loaded = self._timestamps_known = True
         sound = self._offset_index.load(writable=True) & self._time_index.load(writable=True)
         if trusted_up_to is not None:
             self._offset_index.truncate_to(trusted_up_to)
@@ -290,10 +345,7 @@ class LogSegment:
         last = self._offset_index.last_entry
         if last is None:
             return True
-        if not self._offset_index.fits(self.size_bytes):
-            return False
-        found = next(self.batches(last[1], verify_crc=False), None)
-        return found is not None and found[0].last_offset == self.base_offset + last[0]
+        return self._is_batch(last[1], last_offset=self.base_offset + last[0])
 
     def _lacks_timestamps(self) -> bool:
         """An empty time index is sound only if records have no timestamps (or if there is nothing to index yet)."""
@@ -307,6 +359,7 @@ class LogSegment:
         self.size_bytes = 0
         self.open_active()
         _ = self.file  # made now, since a log is known by its segment files
+        self._file = None  # and opened by the first append: a log that stays empty costs no descriptor
 
     def _forget_indexes(self) -> int:
         self._offset_index.clear()
@@ -319,7 +372,7 @@ class LogSegment:
         self.note_batches(self._forget_indexes())
         # A sealed segment ends where the next one begins, which may be behind its last batch (compaction).
         self.next_offset = max(next_offset, self.next_offset)
-        self._indexes_loaded = True
+        self._indexes_loaded = self._timestamps_known = True
         if not self.is_active:
             self._time_index.append(self._max_timestamp_ms, self._offset_of_max_timestamp)
             self.save_indexes()
@@ -376,8 +429,12 @@ class LogSegment:
         return self.next_offset
 
     def note_batches(self, position: int) -> None:
-        """Take the batches from `position` on into the indexes."""
+        """Take the batches from `position` on into the indexes, up to one whose offsets cannot be."""
+        expected, end_offset = self.base_offset, None if self.is_active else self.next_offset
         for header, _ in self.batches(position, verify_crc=False):
+            if header.base_offset < expected or (end_offset is not None and header.last_offset >= end_offset):
+                break
+            expected = header.next_offset
             self.note_batch(
                 position, header.size_bytes, header.base_offset, header.last_offset, header.max_timestamp_ms
             )

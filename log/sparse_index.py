@@ -2,11 +2,13 @@
 
 The index of the active segment is kept in memory and goes to its file by `save`; older ones are mapped and read only.
 An index is a hint that can be made anew from the log, so it is never flushed with each append, and a crash may leave it
-behind or torn: `load` takes what is sound, and says whether all of it was.
+behind or torn. `load` looks at its ends only, so that opening costs the same for any size; the segment compares an entry
+with the batch that it points to before it believes it.
 """
 
 import struct
 from bisect import bisect_right
+from itertools import pairwise
 
 from .files import Files
 from .record_batch import Buffer
@@ -42,14 +44,14 @@ class SparseIndex:
         return self.entry_at(len(self) - 1) if self._entries else None
 
     def load(self, *, writable: bool) -> bool:
-        """Read or map the file; False when it is missing or not sound, and then the index is empty."""
+        """Read or map the file; False when it is missing or plainly not sound, and then the index is empty."""
         self._entries = bytearray()
         if not self._files.exists(self.path):
             return False
         self._entries = (
             bytearray(self._files.read_bytes(self.path)) if writable else self._files.map_readonly(self.path)
         )
-        if len(self._entries) % self._entry.size == 0 and self._rises():
+        if len(self._entries) % self._entry.size == 0 and self._ends_rise():
             self._saved_bytes = len(self._entries)
             return True
         self.clear()
@@ -102,11 +104,8 @@ class SparseIndex:
         found: int = bisect_right(range(len(self)), target, key=lambda number: unpack(entries, number * size)[column])
         return found
 
-    def _rises(self) -> bool:
-        """A file that was preallocated or torn by a crash has zeros at its end, so it does not rise."""
-        before = (-(2**63), -1)
-        for first, second in self._entry.iter_unpack(self._entries):
-            if first <= before[0] or second <= before[1]:
-                return False
-            before = (first, second)
-        return True
+    def _ends_rise(self) -> bool:
+        """A file that was preallocated or torn by a crash has zeros at its end, so it does not rise there."""
+        numbers = sorted({0, len(self) - 2, len(self) - 1} - {-1, -2}) if len(self) else []
+        entries = [self.entry_at(number) for number in numbers]
+        return all(before[0] < entry[0] and before[1] < entry[1] for before, entry in pairwise(entries))

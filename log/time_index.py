@@ -30,8 +30,15 @@ class TimeIndex(SparseIndex):
 
     def offset_for(self, timestamp_ms: int) -> int:
         """No record before the returned offset is as young as `timestamp_ms`, or younger."""
+        return self.entry_before(timestamp_ms)[1]
+
+    def entry_before(self, timestamp_ms: int) -> tuple[int, int]:
+        """The last (timestamp, offset) that is older than `timestamp_ms`; (NO_TIMESTAMP, base offset) when none is."""
         count = self._floor(timestamp_ms - 1, column=0)
-        return self._base_offset + (self.entry_at(count - 1)[1] if count else 0)
+        if not count:
+            return NO_TIMESTAMP, self._base_offset
+        found_ms, relative = self.entry_at(count - 1)
+        return found_ms, self._base_offset + relative
 
     def truncate_to(self, end_offset: int) -> None:
         """Forget entries of offsets at `end_offset` or beyond."""

@@ -37,9 +37,16 @@ def raft_timing(config: BrokerConfig) -> RaftTiming:
     return RaftTiming.of_election_timeout(config.controller_quorum_election_timeout_ms)
 
 
+MAX_IDLE_WAIT_MS = 2_000
+
+
 def fetch_settings(config: BrokerConfig) -> FetchSettings:
     return FetchSettings(
         max_wait_ms=config.replica_fetch_wait_max_ms,
+        # A follower that is to be in the ISR must be heard of some times within the lag that it may have.
+        max_idle_wait_ms=min(
+            MAX_IDLE_WAIT_MS, config.replica_lag_time_max_ms // 4, config.replica_socket_timeout_ms // 2
+        ),
         min_bytes=config.replica_fetch_min_bytes,
         max_bytes=config.replica_fetch_response_max_bytes,
         max_partition_bytes=config.replica_fetch_max_bytes,

@@ -36,9 +36,21 @@ def write_endpoints(data_folder: str, endpoints: Endpoints) -> None:
 def read_endpoints(data_folder: str) -> Endpoints | None:
     """None where there is none, or none that can be read: the broker has not come so far yet."""
     try:
-        return Endpoints(**json.loads(Path(data_folder, FILE_NAME).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        found = Endpoints(**json.loads(Path(data_folder, FILE_NAME).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, RecursionError):
         return None
+    return found if _is_sound(found) else None
+
+
+def _is_sound(found: Endpoints) -> bool:
+    addresses = (found.quorum, found.admin)
+    return (
+        type(found.node_id) is int
+        and type(found.pid) is int
+        and isinstance(found.listeners, dict)
+        and all(isinstance(address, str) for address in found.listeners.values())
+        and all(address is None or isinstance(address, str) for address in addresses)
+    )
 
 
 def remove_endpoints(data_folder: str) -> None:

@@ -119,6 +119,7 @@ class LogService:
             now_ms = self._clock.now_ms()
             wall_ms = self._clock.wall_ms()
             try:
+                await _to_its_end(loop.run_in_executor(None, self._logs.make_folders_durable))
                 await _to_its_end(loop.run_in_executor(None, self._logs.flush_due, wall_ms))
                 # Before the topics' own settings are known, the broker's would delete what a topic wants to keep.
                 if now_ms >= next_retention_ms and self._is_current():

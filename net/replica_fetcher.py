@@ -68,6 +68,7 @@ class FetchSettings:
     max_bytes: int = 10 << 20  # replica.fetch.response.max.bytes: what one answer may make us buffer
     max_partition_bytes: int = 1 << 20  # replica.fetch.max.bytes
     call_timeout_ms: int = 10_000  # replica.socket.timeout.ms: a leader that does not answer at all is as good as gone
+    max_idle_wait_ms: int = 2_000  # of a follower that has everything, the high watermark too
     max_backoff_ms: int = 1_000  # replica.fetch.backoff.ms; a leader that comes back is found within a second
 
     def __post_init__(self) -> None:
@@ -99,6 +100,7 @@ class ReplicaFetcher:
         self._partitions: dict[TopicPartition, FollowedPartition] = {}  # in the order in which they are asked for
         self._delayed_until: dict[TopicPartition, float] = {}  # loop time; a subset of _partitions
         self._failures = 0  # calls that failed in a row
+        self._quiet_answers = 0  # in a row that told nothing new
         self._is_changed = asyncio.Event()
         self._waiting: asyncio.Timeout | None = None  # the scope of a wait that a change may end
 
@@ -201,7 +203,7 @@ class ReplicaFetcher:
                 positions[topic_partition] = position
                 parts.append(self._fetch_partition(topic_partition, partition.topic_id, position))
         request = FetchRequest(
-            max_wait_ms=self._settings.max_wait_ms,
+            max_wait_ms=self._wait_ms(),
             min_bytes=self._settings.min_bytes,
             max_bytes=self._settings.max_bytes,
             partitions=tuple(parts),
@@ -209,6 +211,14 @@ class ReplicaFetcher:
             broker_epoch=self._identity.broker_epoch,
         )
         return request, positions
+
+    def _wait_ms(self) -> int:
+        """Thousands of idle partitions are asked for in each request, so it pays to ask seldom while nothing happens. New
+        records, and new partitions, end a wait of any length."""
+        settings = self._settings
+        return min(
+            settings.max_wait_ms << min(self._quiet_answers, 4), max(settings.max_wait_ms, settings.max_idle_wait_ms)
+        )
 
     def _fetch_partition(
         self, topic_partition: TopicPartition, topic_id: str, position: FetchPosition
@@ -232,6 +242,7 @@ class ReplicaFetcher:
 
     def _handle(self, response: FetchResponse, positions: dict[TopicPartition, FetchPosition]) -> None:
         effects: list[Effect] = []
+        self._quiet_answers = self._quiet_answers + 1 if _is_quiet(response, positions) else 0
         for answered in response.partitions:
             topic_partition = TopicPartition(answered.topic, answered.partition)
             partition = self._partitions.get(topic_partition)
@@ -271,6 +282,23 @@ class ReplicaFetcher:
     def _delay(self, topic_partition: TopicPartition, delay_ms: int) -> None:
         delay_s = delay_ms * self._rng.uniform(0.8, 1.2) / 1000
         self._delayed_until[topic_partition] = asyncio.get_running_loop().time() + delay_s
+
+
+def _is_quiet(response: FetchResponse, positions: dict[TopicPartition, FetchPosition]) -> bool:
+    """Whether all of it says: you have all there is, and all of it is committed."""
+    return all(
+        answered.error == ErrorCode.NONE
+        and answered.diverging_epoch < 0
+        and not _has_records(answered)
+        and answered.high_watermark == positions[TopicPartition(answered.topic, answered.partition)].offset
+        for answered in response.partitions
+        if (answered.topic, answered.partition) in positions
+    )
+
+
+def _has_records(answered: FetchPartitionResponse) -> bool:
+    records = answered.records
+    return (len(records) if isinstance(records, bytes | bytearray | memoryview) else records.size_bytes) > 0
 
 
 def _answer(answered: FetchPartitionResponse, position: FetchPosition) -> FetchAnswer:

@@ -131,6 +131,9 @@ class _Admin:
     async def add_partitions(self, name: str, total_count: int) -> None:
         await self._admin.add_partitions(name, total_count)
 
+    async def delete_records(self, topic: str, partition: int, before_offset: int) -> int:
+        return await self._admin.delete_records(topic, partition, before_offset=before_offset)
+
     async def alter_config(self, resource_type: int, resource: str, changes: Mapping[str, str | None]) -> None:
         await self._admin.alter_config(resource, changes, resource_type=resource_type)
 

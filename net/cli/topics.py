@@ -1,6 +1,6 @@
 """`barnabas topic ...`: everything about topics except the records in them (`produce`, `consume`)."""
 
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 
 from barnabas.net.protocol.responses import TopicMetadata
 
@@ -9,6 +9,8 @@ from .command import Context, Verb, key_value, name_argument
 from .exit_codes import CommandError, ExitCode
 from .output import Row
 from .sdk import TOPIC_RESOURCE
+
+_COMMITTED_END = -1  # as DeleteRecords means it
 
 
 def _create_arguments(parser: ArgumentParser) -> None:
@@ -147,12 +149,48 @@ async def _delete(context: Context) -> int:
     return ExitCode.OK
 
 
+def _delete_records_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the topic")
+    parser.add_argument("-p", "--partition", type=int, action="append", metavar="P", help="of these; default: of all")
+    parser.add_argument(
+        "--before", type=_offset_or_end, required=True, metavar="OFFSET|end", help="what lies before goes"
+    )
+
+
+def _offset_or_end(text: str) -> int:
+    if text == "end":
+        return _COMMITTED_END
+    if not text.isascii() or not text.isdigit():
+        raise ArgumentTypeError(f"{text} is neither an offset nor `end`")
+    return int(text)
+
+
+async def _delete_records(context: Context) -> int:
+    """One partition after the other: what was deleted before a failure is told."""
+    name, before = context.arguments.name, context.arguments.before
+    async with context.connector.admin(context.bootstrap) as admin:
+        partitions = context.arguments.partition
+        if partitions is None:
+            partitions = range(len((await admin.describe_topic(name)).partitions))
+        for partition in partitions:
+            start = await admin.delete_records(name, partition, before)
+            told = {"topic": name, "partition": partition, "log_start_offset": start}
+            context.out.line(f"{name}-{partition} begins at offset {start} now", told)
+    return ExitCode.OK
+
+
 VERBS = (
     Verb(name="create", summary="create a topic", arguments=_create_arguments, run=_create),
     Verb(name="list", summary="list the topics", arguments=_list_arguments, run=_list),
     Verb(name="describe", summary="partitions, leaders and configs", arguments=name_argument("NAME"), run=_describe),
     Verb(name="alter", summary="change configs of a topic", arguments=_alter_arguments, run=_alter),
     Verb(name="add-partitions", summary="add partitions", arguments=_add_partitions_arguments, run=_add_partitions),
+    Verb(
+        name="delete-records",
+        summary="delete the oldest records",
+        arguments=_delete_records_arguments,
+        run=_delete_records,
+    ),
     Verb(name="delete", summary="delete topics and all that is in them", arguments=_delete_arguments, run=_delete),
     Verb(name="produce", summary="lines to records", arguments=produce.arguments, run=produce.run, timed=False),
     Verb(name="consume", summary="records to lines", arguments=consume.arguments, run=consume.run, timed=False),

@@ -1,5 +1,7 @@
 """`scripts/benchmark`: measures everything in one run, and prints a table with the ratios that the goals are stated in.
 
+`scripts/benchmark o1` and `scripts/benchmark partitions` are measured apart: how a log and a broker bear size.
+
 Cases run phase by phase, since only one set of servers shall be alive at a time; within a phase repetition by repetition,
 so that what a ratio compares was measured within the same minute.
 """
@@ -13,6 +15,8 @@ import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
+import one_log
+import partitions
 from cases import PHASES, Scale
 from measure import VOID_RETRIES, Meter, Row, take_sample
 from report import RATIOS, describe, print_ratios, print_row
@@ -23,7 +27,12 @@ SKETCHES = ROOT / ".." / "shared" / "research" / "hot_path_prototype"
 VERSIONS = ("uvloop", "confluent_kafka", "aiokafka", "redis", "nats")
 
 
+SUITES = {"o1": one_log.main, "partitions": partitions.main}  # with options of their own: `scripts/benchmark o1 --help`
+
+
 def main() -> int:
+    if len(sys.argv) > 1 and sys.argv[1] in SUITES:
+        return SUITES[sys.argv[1]](sys.argv[2:])
     parser = argparse.ArgumentParser(prog="scripts/benchmark", description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--quick", action="store_true", help="a fifth of the records, one repetition, no patience")
     parser.add_argument("--repeat", type=int, metavar="N", help="samples of each case; the median counts; default: 3")

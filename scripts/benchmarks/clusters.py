@@ -29,7 +29,7 @@ class Cluster:
     def __enter__(self) -> Self:
         self._folder = Path(tempfile.mkdtemp(prefix="barnabas-benchmark-"))
         began = time.perf_counter()
-        self._brokers = local_cluster.start(
+        self.brokers = local_cluster.start(
             Plan(
                 folder=self._folder / "cluster",
                 broker_count=self.size,
@@ -38,7 +38,7 @@ class Cluster:
                 overrides={"min.insync.replicas": str(min(2, self.size)), "log.segment.delete.delay.ms": "1000"},
             )
         )
-        self.bootstrap = ",".join(broker.address for broker in self._brokers)
+        self.bootstrap = ",".join(broker.address for broker in self.brokers)
         try:
             self.create("ready", partitions=1)
             child(
@@ -62,11 +62,11 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        local_cluster.stop(self._brokers, timeout_s=10)
+        local_cluster.stop(self.brokers, timeout_s=10)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def pids(self) -> list[int]:
-        return [broker.process.pid for broker in self._brokers]
+        return [broker.process.pid for broker in self.brokers]
 
     def create(self, name: str, *, partitions: int) -> None:
         """Create a topic on all brokers; the cluster may still be forming."""

@@ -1,5 +1,8 @@
 """Topics on running brokers: retention, segments, deletion, growth, configuration, automatic creation."""
 
+import asyncio
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -125,6 +128,41 @@ async def test_a_topic_is_made_when_it_is_first_written_to_unless_forbidden(
         await send(strict.bootstrap, "by-itself", [b"one"], max_block_ms=1_000)
     async with strict.admin() as admin:
         assert await admin.list_topics() == []
+
+
+async def test_deleted_records_are_gone_from_all_disks_and_stay_gone_with_the_next_leader(
+    shared_cluster: Cluster,
+) -> None:
+    await shared_cluster.ready()
+    async with shared_cluster.admin() as admin:
+        await admin.create_topic("cut", partitions=1, replication_factor=3, configs={"segment.bytes": "20000"})
+        await send(shared_cluster.bootstrap, "cut", [RECORD] * 100, batch_size=5_000)
+        with pytest.raises(BarnabasError, match="committed up to offset 100"):
+            await admin.delete_records("cut", 0, before_offset=101)
+        command = [sys.executable, "-m", "barnabas", "topic", "delete-records", "cut", "--before", "70"]
+        done = await asyncio.create_subprocess_exec(
+            *command, "--bootstrap", shared_cluster.bootstrap, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        out, err = await done.communicate()
+        assert (done.returncode, out) == (0, b"cut-0 begins at offset 70 now\n"), err
+
+        def trimmed() -> bool:
+            firsts = [int(files[0].stem) for files in segments(shared_cluster, "cut").values()]
+            leftovers = [path for node in shared_cluster.nodes for path in (node.data / "cut-0").glob("*.deleted")]
+            return len(firsts) == 3 and all(50 < first <= 70 for first in firsts) and not leftovers
+
+        await until(trimmed, "the segments below are gone on all replicas")
+        leader = (await admin.describe_topic("cut")).partitions[0].leader
+        await admin.elect_leader("cut", 0, target=(leader + 1) % 3)
+
+        async def moved() -> bool:
+            return (await admin.describe_topic("cut")).partitions[0].leader != leader
+
+        await until(moved, "another broker leads")
+        (start,) = (await admin.list_offsets("cut", timestamp_ms=EARLIEST)).values()
+        assert start.offset == 70
+        (stored,) = (await read_all(shared_cluster.bootstrap, "cut")).values()
+        assert sorted(stored) == list(range(70, 100))
 
 
 async def test_a_group_reads_a_topic_while_it_is_trimmed(shared_cluster: Cluster) -> None:

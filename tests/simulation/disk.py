@@ -161,6 +161,7 @@ class SimulatedDisk:
 
     def __init__(self, *, capacity_bytes: int = DEFAULT_CAPACITY_BYTES) -> None:
         self._folders: dict[str, _Folder] = {"/": _Folder()}
+        self._unsynced_folders: dict[str, None] = {}  # whose parent does not name them durably
         self._faults: list[_Fault] = []
         self._boots = 0
         self.capacity_bytes = capacity_bytes
@@ -180,6 +181,9 @@ class SimulatedDisk:
         """The machine goes down and starts again."""
         self.kill()
         self._boots += 1
+        for path in [path for path in self._unsynced_folders if rng.random() < 0.5]:
+            self.remove_tree(path)
+        self._unsynced_folders.clear()
         inodes: dict[_Inode, None] = {}
         for path in sorted(self._folders):
             folder = self._folders[path]
@@ -257,7 +261,9 @@ class SimulatedDisk:
     def modified_ms(self, path: str) -> int:
         return self._inode(path).modified_ms
 
-    def make_dirs(self, path: str) -> None:
+    def make_dirs(self, path: str, *, durable: bool = True) -> None:
+        if not durable and path not in self._folders:
+            self._unsynced_folders[path] = None
         while path and path not in self._folders:
             self._folders[path] = _Folder()
             path = path.rpartition("/")[0]
@@ -275,10 +281,12 @@ class SimulatedDisk:
     def remove_tree(self, path: str) -> None:
         for other in [other for other in self._folders if other == path or other.startswith(path + "/")]:
             del self._folders[other]
+            self._unsynced_folders.pop(other, None)
 
     def rename(self, source: str, target: str) -> None:
         self.check_fault("rename", source)
         if source in self._folders:
+            self._unsynced_folders.pop(source, None)
             for path in [path for path in self._folders if path == source or path.startswith(source + "/")]:
                 self._folders[target + path[len(source) :]] = self._folders.pop(path)
             return
@@ -295,6 +303,8 @@ class SimulatedDisk:
 
     def sync_dir(self, path: str) -> None:
         self.check_fault("sync_dir", path)
+        for below in [below for below in self._unsynced_folders if below.rpartition("/")[0] == path]:
+            del self._unsynced_folders[below]
         self._folders[path].sync()
 
     def lock(self, path: str) -> FileLock:

@@ -53,7 +53,8 @@ def test_restart(how):
     assert (again.was_stopped_cleanly, again.may_have_lost_writes) == (how == "clean", how == "power")
     assert again.cluster_id == "cluster"
     assert [folder.directory_id for folder in again.folders] == directories
-    assert set(again.logs) == {A, B, C}
+    assert set(again.logs) | {C} == {A, B, C}
+    assert C in again.logs or how == "power"  # it has no record, so its folder may be gone
     log = again.get(A)
     assert (log.log_end_offset, log.high_watermark, log.topic_id, log.latest_epoch) == (3, 2, "id-a", 2)
     assert again.checkpointed_high_watermark(A) == 2

@@ -9,7 +9,12 @@ SEGMENTS = [
 
 def expired(config, *, start=0, high_watermark=50, now_ms=5000):
     return expired_segments(
-        SEGMENTS, config=config, log_start_offset=start, high_watermark=high_watermark, now_ms=now_ms
+        iter(SEGMENTS),
+        config=config,
+        log_start_offset=start,
+        high_watermark=high_watermark,
+        now_ms=now_ms,
+        log_bytes=500,
     )
 
 

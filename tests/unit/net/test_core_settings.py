@@ -36,8 +36,11 @@ def test_a_follower_fetches_as_its_configuration_says() -> None:
         "replica.fetch.backoff.ms": "100",
     }
     assert fetch_settings(load(None, overrides, {})) == FetchSettings(
-        max_wait_ms=70, min_bytes=9, max_bytes=5_000, max_partition_bytes=400, call_timeout_ms=90, max_backoff_ms=100
-    )
+        max_wait_ms=70, min_bytes=9, max_bytes=5_000, max_partition_bytes=400, call_timeout_ms=90, max_backoff_ms=100,
+        max_idle_wait_ms=45,
+    )  # fmt: skip
+    assert fetch_settings(load(None, {}, {})).max_idle_wait_ms == 2_000
+    assert fetch_settings(load(None, {"replica.lag.time.max.ms": "1000"}, {})).max_idle_wait_ms == 250
 
 
 def test_a_connection_buffers_what_its_configuration_says() -> None:

@@ -132,6 +132,20 @@ async def test_the_settings_are_what_is_asked_for():
         assert world.leader.timeout_ms == 90
 
 
+async def test_who_has_everything_asks_less_often_until_there_is_news():
+    nothing = FetchPartitionResponse(topic="t", partition=0, high_watermark=0, log_start_offset=0)
+    async with World(FetchSettings(max_wait_ms=100, max_idle_wait_ms=500)) as world:
+        world.fetcher.add(TopicPartition("t", 0), following())
+        waits = []
+        for answer in (nothing, nothing, nothing, nothing, data(), nothing):
+            request, reply = await world.leader.next_call()
+            waits.append(request.max_wait_ms)
+            reply.set_result(response(answer))
+        # The last answer does not know yet that the record is committed: the high watermark must not come late.
+        request, _ = await world.leader.next_call()
+        assert [*waits, request.max_wait_ms] == [100, 200, 400, 500, 500, 100, 100]
+
+
 async def test_a_new_partition_does_not_wait_for_a_parked_fetch():
     async with World() as world:
         world.fetcher.add(TopicPartition("t", 0), following(0))

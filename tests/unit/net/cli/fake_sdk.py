@@ -135,6 +135,10 @@ class FakeAdmin:
     async def list_topics(self) -> list[responses.TopicMetadata]:
         return [await self.describe_topic(name) for name in self._names()]
 
+    async def delete_records(self, topic: str, partition: int, before_offset: int) -> int:
+        self._cluster.calls.append(("delete_records", topic, partition, before_offset))
+        return before_offset
+
     async def describe_topic(self, name: str) -> responses.TopicMetadata:
         places = [place for place in self._cluster.logs if place.topic == name]
         if not places:

@@ -146,6 +146,19 @@ def test_change_topics(run: Any, cluster: FakeCluster) -> None:
     ]
 
 
+def test_delete_records(run: Any, cluster: FakeCluster) -> None:
+    assert run("topic", "delete-records", "t", "-p", "1", "--before", "7")[1] == "t-1 begins at offset 7 now\n"
+    assert run("topic", "delete-records", "t", "--before", "end")[0] == 0
+    assert cluster.calls == [
+        ("delete_records", "t", 1, 7),
+        ("delete_records", "t", 0, -1),
+        ("delete_records", "t", 1, -1),
+    ]
+    for wrong in ("-5", "latest", "1.5", "²"):
+        assert run("topic", "delete-records", "t", "--before", wrong)[0] == 2
+    assert run("topic", "delete-records", "t")[0] == 2
+
+
 # --- produce and consume
 
 

@@ -1,0 +1,112 @@
+"""A log of many segments: what is asked of it costs no visit to each of them, and a lying index is found out."""
+
+import struct
+from collections import Counter
+
+import pytest
+from simulation.disk import SimulatedDisk
+from simulation.log_building import DIRECTORY, NOW_MS, append, base_offsets, open_log, read_all
+
+from barnabas.log.config import LogConfig
+from barnabas.log.open_segments import OpenSegments
+
+SEGMENTS = 60
+CONFIG = LogConfig(segment_bytes=1_000, index_interval_bytes=100, retention_ms=-1)
+
+
+class CountingDisk(SimulatedDisk):
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened: Counter[str] = Counter()
+
+    def open_append(self, path, *, create=True):
+        self.opened[path.rpartition(".")[2]] += 1
+        return super().open_append(path, create=create)
+
+    def map_readonly(self, path):
+        self.opened["mapped"] += 1
+        return super().map_readonly(path)
+
+    def modified_ms(self, path):
+        self.opened["looked at"] += 1
+        return super().modified_ms(path)
+
+
+def filled(disk, *, timestamps=lambda number: NOW_MS + number, **arguments):
+    log = open_log(disk, config=CONFIG, **arguments)
+    number = 0
+    while log.segment_count < SEGMENTS:
+        append(log, b"x" * 100, timestamp_ms=timestamps(number))
+        number += 1
+    log.set_high_watermark(log.log_end_offset)
+    return log
+
+
+def reopened(disk, **arguments):
+    disk.kill()
+    disk.opened.clear()
+    return open_log(disk, config=CONFIG, was_stopped_cleanly=True, **arguments)
+
+
+def test_opening_and_retention_visit_no_old_segment() -> None:
+    disk = CountingDisk()
+    filled(disk).close()
+    log = reopened(disk)
+    log.set_high_watermark(log.log_end_offset)
+    assert disk.opened["mapped"] == 0 and disk.opened["log"] <= 2
+    assert log.delete_old_segments(NOW_MS) == []
+    assert disk.opened["mapped"] <= 2 and disk.opened["looked at"] == 0  # of the oldest, which stays
+    assert log.size_bytes == len(read_all(log))
+
+
+def test_a_look_up_by_time_opens_two_segments_once_the_ages_are_known() -> None:
+    disk = CountingDisk()
+    log = filled(disk)
+    log.close()
+    opened = OpenSegments(limit=5)
+    log = reopened(disk, open_segments=opened)
+    assert log.offset_for_timestamp(NOW_MS + 100) == (100, NOW_MS + 100)
+    disk.opened.clear()
+    for number in range(0, log.log_end_offset, 37):
+        assert log.offset_for_timestamp(NOW_MS + number) == (number, NOW_MS + number)
+        assert disk.opened["log"] + disk.opened["mapped"] <= 3
+        disk.opened.clear()
+    assert log.max_timestamp() == (log.log_end_offset - 1, NOW_MS + log.log_end_offset - 1)
+    assert sum(segment.is_open for segment in log._segments if not segment.is_active) <= 5
+
+
+def test_timestamps_that_do_not_rise() -> None:
+    log = filled(SimulatedDisk(), timestamps=lambda number: NOW_MS + number * 7 % 100)
+    stamps = [NOW_MS + number * 7 % 100 for number in range(log.log_end_offset)]
+    for wanted in range(NOW_MS - 1, NOW_MS + 101):
+        first = next(((offset, stamp) for offset, stamp in enumerate(stamps) if stamp >= wanted), None)
+        assert log.offset_for_timestamp(wanted) == first
+    log.delete_records_before(150)
+    log.delete_old_segments(NOW_MS)
+    log.truncate_to(300)
+    for wanted in (NOW_MS, NOW_MS + 50, NOW_MS + 99):
+        later = ((offset, stamps[offset]) for offset in range(150, 300) if stamps[offset] >= wanted)
+        assert log.offset_for_timestamp(wanted) == next(later)
+    assert log.size_bytes == sum(segment.size_bytes for segment in log._segments)
+
+
+@pytest.mark.parametrize("suffix", ["index", "timeindex"])
+@pytest.mark.parametrize("shift", [-1, 1, 7])
+def test_an_index_that_rises_and_lies_is_made_anew(suffix: str, shift: int) -> None:
+    """Every entry but the ends is off by something: what is read is what was written."""
+    disk = CountingDisk()
+    log = filled(disk)
+    truth, end = read_all(log), log.log_end_offset
+    log.close()
+    entry = struct.Struct(">II" if suffix == "index" else ">qI")
+    for name in disk.list_dir(DIRECTORY):
+        if name.endswith("." + suffix):
+            entries = list(entry.iter_unpack(disk.read_bytes(f"{DIRECTORY}/{name}")))
+            for number in range(1, len(entries) - 1):
+                entries[number] = (entries[number][0], entries[number][1] + shift)
+            disk.write_atomically(f"{DIRECTORY}/{name}", b"".join(entry.pack(*item) for item in entries))
+    log = reopened(disk)
+    for offset in range(end):
+        assert base_offsets(log.read(offset, max_bytes=300, up_to_offset=end).read())[0] == offset
+        assert log.offset_for_timestamp(NOW_MS + offset) == (offset, NOW_MS + offset)
+    assert read_all(log) == truth

@@ -1,0 +1,109 @@
+"""Crashes between the making of a partition's folder and its first flush."""
+
+from random import Random
+
+import pytest
+from simulation.disk import SimulatedDisk
+from simulation.log_building import NOW_MS, append, read_all
+
+from barnabas.log.errors import StorageError
+from barnabas.log.log_manager import LogManager
+from barnabas.log.partition_folder import PARTITION_METADATA, make_partition_folder, read_topic_id
+from barnabas.log.topic_partition import TopicPartition
+
+PARTITION = TopicPartition("orders", 0)
+DIRECTORY = "/one/orders-0"
+METADATA = f"{DIRECTORY}/{PARTITION_METADATA}"
+WHOLE = b"version: 0\ntopic_id: abcdef\n"
+
+
+def loaded(disk: SimulatedDisk) -> LogManager:
+    logs = LogManager(disk, ["/one"], node_id=0)
+    logs.load(now_ms=NOW_MS)
+    return logs
+
+
+def create(logs: LogManager, topic_id: str = "abcdef"):
+    return logs.get_or_create(PARTITION, topic_id=topic_id, now_ms=NOW_MS)
+
+
+def test_making_a_log_flushes_nothing() -> None:
+    disk = SimulatedDisk()
+    logs = loaded(disk)
+    before = disk.flush_count
+    create(logs)
+    assert disk.flush_count == before
+    assert disk.read_bytes(METADATA) == WHOLE
+    logs.make_folders_durable()
+    assert disk.flush_count == before + 1
+
+
+@pytest.mark.parametrize("cut", [*range(len(WHOLE)), None])
+def test_an_empty_folder_without_sound_metadata_is_made_anew(cut: int | None) -> None:
+    disk = SimulatedDisk()
+    create(loaded(disk), "before")
+    disk.remove(METADATA)
+    if cut is not None:
+        disk.write_atomically(METADATA, WHOLE[:cut])
+    disk.kill()
+    logs = loaded(disk)
+    assert not logs.logs and not logs.offline and not disk.exists(DIRECTORY)
+    log = create(logs)
+    assert (log.topic_id, append(log, b"x")) == ("abcdef", 0)
+    disk.kill()
+    assert loaded(disk).logs[PARTITION].topic_id == "abcdef"
+
+
+@pytest.mark.parametrize("rest", [None, b"", WHOLE[:-3], WHOLE[:-1], b"\xff\xfe", b"version: 9\ntopic_id: abcdef\n"])
+def test_records_without_sound_metadata_are_refused_with_the_cure(rest: bytes | None) -> None:
+    disk = SimulatedDisk()
+    append(create(loaded(disk)), b"x")
+    disk.remove(METADATA)
+    if rest is not None:
+        disk.write_atomically(METADATA, rest)
+    disk.kill()
+    logs = loaded(disk)
+    assert METADATA in logs.offline[PARTITION] and "another replica" in logs.offline[PARTITION]
+    with pytest.raises(StorageError, match="offline"):
+        create(logs)
+    assert disk.exists(DIRECTORY)
+    disk.write_atomically(METADATA, WHOLE)  # the cure that the message names
+    disk.kill()
+    assert loaded(disk).logs[PARTITION].log_end_offset == 1
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_power_loss_parts_records_from_their_topic(seed: int) -> None:
+    """What was flushed stays; whatever else stays has its topic id."""
+    rng = Random(seed)
+    disk = SimulatedDisk()
+    logs = loaded(disk)
+    log = create(logs)
+    flushed = appended = 0
+    for step in range(rng.randint(0, 6)):
+        match rng.randrange(4):
+            case 0:
+                log.flush()
+                flushed = appended
+            case 1:
+                logs.make_folders_durable()
+            case 2:
+                logs.checkpoint()
+            case _:
+                append(log, b"record %d" % step)
+                appended += 1
+    disk.power_loss(rng)
+    again = loaded(disk)
+    assert not again.offline
+    log = create(again)
+    assert log.topic_id == "abcdef"
+    assert flushed <= log.log_end_offset <= appended
+    assert len(read_all(log)) == log.size_bytes
+
+
+def test_what_is_there_is_not_overwritten() -> None:
+    disk = SimulatedDisk()
+    disk.make_dirs("/one")
+    make_partition_folder(disk, DIRECTORY, "first")
+    assert create(LogManager(disk, ["/one"], node_id=0), "second").topic_id == "first"
+    assert read_topic_id(disk, DIRECTORY) == "first"

@@ -156,22 +156,7 @@ class Broker:
             fatal=ports.fatal,
             is_current=lambda: self.replication.is_current,
         )
-        self.replication = ReplicationService(
-            node_id=self.node_id,
-            manager=ReplicaManager(
-                self.node_id,
-                self.log_service,
-                replica_lag_time_max_ms=config.replica_lag_time_max_ms,
-                storage_trouble=lambda partition, error: self.storage.trouble(partition, error),
-            ),
-            clock=ports.clock,
-            propose=lambda proposals: self.proposer.propose(proposals),
-            start_fetching=self._start_fetching,
-            stop_fetching=self._stop_fetching,
-            storage_failed=lambda effect: self.storage.storage_failed(effect),
-            turn=self.turn,
-            took_up=lambda image: self.storage.took_up(image),
-        )
+        self.replication = self._build_replication()
         self.storage = self._build_storage()
         self.proposer = IsrProposer(
             node_id=self.node_id,
@@ -198,7 +183,27 @@ class Broker:
             groups=self.groups,
             rng=ports.rng,
         )
-        self.dispatcher = Dispatcher(build_handlers(self.services, shut_down=self.shutdown_requested.set))
+        self.dispatcher = Dispatcher(
+            build_handlers(self.services, shut_down=self.shutdown_requested.set, storage=self.storage)
+        )
+
+    def _build_replication(self) -> ReplicationService:
+        return ReplicationService(
+            node_id=self.node_id,
+            manager=ReplicaManager(
+                self.node_id,
+                self.log_service,
+                replica_lag_time_max_ms=self.config.replica_lag_time_max_ms,
+                storage_trouble=lambda partition, error: self.storage.trouble(partition, error),
+            ),
+            clock=self.ports.clock,
+            propose=lambda proposals: self.proposer.propose(proposals),
+            start_fetching=self._start_fetching,
+            stop_fetching=self._stop_fetching,
+            storage_failed=lambda effect: self.storage.storage_failed(effect),
+            turn=self.turn,
+            took_up=lambda image: self.storage.took_up(image),
+        )
 
     def _build_storage(self) -> StorageService:
         storage = StorageService(

@@ -70,6 +70,7 @@ class ReplicationService:
         self._changed: dict[TopicPartition, None] = {}
         self._check_is_scheduled = False
         self._image = MetadataImage()
+        self._newest: MetadataPublication | None = None
         self._broker_epoch: int | None = None  # of the registration that the metadata must show before we take a role
 
     # --- the hot path -------------------------------------------------------------------------------------------------
@@ -131,11 +132,17 @@ class ReplicationService:
     # --- metadata -----------------------------------------------------------------------------------------------------
 
     def registered(self, broker_epoch: int) -> None:
-        """From now on act on metadata that shows this registration, and on nothing older."""
+        """From now on act on metadata that shows this registration, and on nothing older.
+
+        Often it is here already: then it is taken up now, so that nobody is unfenced who has not looked at his replicas.
+        """
         self._broker_epoch = broker_epoch
+        if self._newest is not None:
+            self.published(self._newest)
 
     def published(self, publication: MetadataPublication) -> None:
         """Take up a new image. What came before our own registration is not acted upon: a former incarnation's role."""
+        self._newest = publication
         before, self._image = self._image, publication.image
         image = publication.image
         own = image.brokers.get(self.node_id)

@@ -164,8 +164,8 @@ class StorageService:
             gone = self._logs.fail_folder(path, cause, now_ms=self._clock.wall_ms())
             self._full.pop(path, None)
             if not self._logs.folders:
-                others = len(self._logs.offline_folders) - 1
-                self._fatal(f"no data folder is left ({others} failed before): {path}: {cause}")
+                which = "the data folder" if self._has_one_place else "the last data folder that was left"
+                self._fatal(f"{which} has failed: {path}: {cause}")
                 return
             if self._journal_folder is not None and f"{self._journal_folder}/".startswith(f"{path}/"):
                 self._fatal(f"the data folder with the quorum's journal has failed: {path}: {cause}")

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from barnabas.net.dispatcher import Handler, answering
 from barnabas.net.protocol.api_keys import ApiKey
+from barnabas.net.storage_service import StorageService
 
 from .cluster import ClusterHandlers
 from .configs import ConfigHandlers
@@ -14,10 +15,14 @@ from .metadata import MetadataHandler
 from .offsets import OffsetHandlers
 from .produce import ProduceHandler
 from .services import Services
+from .storage import StorageHandlers
 from .topics import TopicHandlers
 
 
-def build_handlers(services: Services, *, shut_down: Callable[[], None]) -> dict[ApiKey, Handler]:
+def build_handlers(
+    services: Services, *, shut_down: Callable[[], None], storage: StorageService
+) -> dict[ApiKey, Handler]:
+    disks = StorageHandlers(services.node_id, storage)
     topics = TopicHandlers(services)
     cluster = ClusterHandlers(services, shut_down=shut_down)
     controller = ControllerHandlers(services)
@@ -42,6 +47,8 @@ def build_handlers(services: Services, *, shut_down: Callable[[], None]) -> dict
         ApiKey.DESCRIBE_QUORUM: answering(cluster.describe_quorum),
         ApiKey.UNREGISTER_BROKER: answering(cluster.unregister, survives_disconnect=True),
         ApiKey.BROKER_SHUTDOWN: answering(cluster.shut_down),
+        ApiKey.DESCRIBE_STORAGE: answering(disks.describe),
+        ApiKey.BRING_BACK_FOLDER: answering(disks.bring_back, survives_disconnect=True),
         ApiKey.CONTROLLER_CALL: answering(controller.call, survives_disconnect=True),
         ApiKey.METADATA_FEED: answering(controller.feed),
         ApiKey.FIND_COORDINATOR: answering(groups.find_coordinator),

@@ -35,6 +35,7 @@ from .group_service import GroupService
 from .handlers.registry import build_handlers
 from .handlers.services import Services
 from .isr_proposer import IsrProposer
+from .journal_ballast import BallastedStorage
 from .leader_connection import LeaderConnection
 from .liveness import LivenessWatch, client_id_of
 from .log_loading import close_logs, load_logs
@@ -79,6 +80,7 @@ class Broker:
         self.addresses: dict[str, tuple[str, int]] = {}
         self.admin_endpoint: Endpoint | None = None
         self.shutdown_requested = asyncio.Event()
+        self.journal_storage: BallastedStorage | None = None  # of a voter, once its quorum is built
         self._tasks: list[asyncio.Task[None]] = []
         self.servers: dict[str, Server] = {}
         self.turn = Turn()

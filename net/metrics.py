@@ -49,6 +49,9 @@ def _replicas(broker: Broker) -> Iterator[Sample]:
         help="Data folders that have failed, under the name of Kafka's own metric.",
         value=len(logs.offline_folders),
     )
+    journal = broker.journal_storage
+    given_up = journal is not None and journal.is_given_up
+    yield _gauge("quorum_ballast_given_up", "1: the journal's disk is full and lives on its last room.", given_up)
     size = sum(log.size_bytes for log in broker.logs.logs.values())
     yield _gauge("log_size_bytes", "Bytes of all logs of this broker.", size)
 

@@ -41,8 +41,10 @@ from .requests import (
     FenceBroker,
     RegisterBroker,
     RenewSlot,
+    ReportOfflineReplicas,
     UnregisterBroker,
 )
+from .storage_control import report_storage
 from .topic_control import TopicControl
 from .topic_settings import CLUSTER_DEFAULT, MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION, min_insync
 
@@ -148,6 +150,7 @@ class Controller:
                 AppendGroupRecords: _timeless(append_records),
                 RenewSlot: _timeless(renew_slot),
                 FenceBroker: _timeless(self._cluster.fence_gone),
+                ReportOfflineReplicas: _timeless(lambda view, request: report_storage(view, self._settings, request)),
             },
         )
 

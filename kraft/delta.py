@@ -16,6 +16,7 @@ from .image import BrokerImage, MetadataChanges, MetadataImage, PartitionImage, 
 from .records import (
     TOPIC_RESOURCE,
     BrokerChangeRecord,
+    BrokerStorageRecord,
     ClusterRecord,
     ConfigRecord,
     ControllerRecord,
@@ -180,6 +181,15 @@ class MetadataDelta:
         )
         return True
 
+    def _replay_broker_storage(self, record: BrokerStorageRecord, index: int) -> bool:
+        broker = self.broker(record.node_id)
+        if broker is None or broker.broker_epoch != record.broker_epoch or record.report <= broker.storage_report:
+            return False
+        self._brokers[record.node_id] = replace(
+            broker, troubled_folders=record.troubled_folders, storage_report=record.report
+        )
+        return True
+
     def _replay_producer_ids(self, record: ProducerIdsRecord, index: int) -> bool:
         if record.next_producer_id <= self.next_producer_id:
             return False
@@ -219,6 +229,7 @@ class MetadataDelta:
                 adding_replicas=record.adding_replicas,
                 removing_replicas=record.removing_replicas,
                 last_known_leader=record.last_known_leader,
+                offline_replicas=record.offline_replicas,
             ),
         )
 
@@ -291,8 +302,10 @@ class MetadataDelta:
 
 def changed_partition(old: PartitionImage, record: PartitionChangeRecord) -> PartitionImage:
     """The partition after the record: one more partition epoch, and one more leader epoch where a leader is given."""
+    replicas = _given(record.replicas, old.replicas)
+    offline = _given(record.offline_replicas, old.offline_replicas)
     return PartitionImage(
-        replicas=_given(record.replicas, old.replicas),
+        replicas=replicas,
         isr=_given(record.isr, old.isr),
         leader=_given(record.leader, old.leader),
         leader_epoch=old.leader_epoch + (record.leader is not None),
@@ -301,6 +314,7 @@ def changed_partition(old: PartitionImage, record: PartitionChangeRecord) -> Par
         adding_replicas=_given(record.adding_replicas, old.adding_replicas),
         removing_replicas=_given(record.removing_replicas, old.removing_replicas),
         last_known_leader=_given(record.last_known_leader, old.last_known_leader),
+        offline_replicas=tuple(node for node in offline if node in replicas),  # a replica that left takes it along
     )
 
 
@@ -345,6 +359,7 @@ _REPLAY = cast(
         RegisterBrokerRecord: MetadataDelta._replay_register,
         UnregisterBrokerRecord: MetadataDelta._replay_unregister,
         BrokerChangeRecord: MetadataDelta._replay_broker_change,
+        BrokerStorageRecord: MetadataDelta._replay_broker_storage,
         ProducerIdsRecord: MetadataDelta._replay_producer_ids,
         TopicRecord: MetadataDelta._replay_topic,
         RemoveTopicRecord: MetadataDelta._replay_remove_topic,

@@ -23,6 +23,21 @@ class Endpoint:
     port: int
 
 
+FOLDER_OFFLINE = "offline"  # its replicas are lost to the cluster until it is brought back
+FOLDER_FULL = "full"  # it refuses appends and serves reads; who is in sync elsewhere leads instead
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderTrouble:
+    """A data folder (an entry of `log.dirs`) that is not well, as its broker told it."""
+
+    path: str
+    directory_id: str  # "" when the folder could not be read
+    state: str  # FOLDER_OFFLINE or FOLDER_FULL
+    cause: str  # with the cure, for a person
+    since_ms: int  # wall clock of the broker
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerImage:
     """A registered broker. `broker_epoch` is the index of the registration: a restart gives a larger one."""
@@ -38,6 +53,8 @@ class BrokerImage:
     in_controlled_shutdown: bool = False
     min_feature_level: int = 1
     max_feature_level: int = 1
+    troubled_folders: tuple[FolderTrouble, ...] = ()
+    storage_report: int = 0  # the number of the newest report on its storage; older ones are void
 
     def endpoint(self, listener: str) -> Endpoint:
         """The endpoint with that name; the first one where the broker has no listener of that name."""
@@ -50,6 +67,10 @@ class BrokerImage:
     def is_active(self) -> bool:
         """May it lead partitions and be in an ISR?"""
         return not self.fenced and not self.in_controlled_shutdown
+
+    @property
+    def has_full_folder(self) -> bool:
+        return any(folder.state == FOLDER_FULL for folder in self.troubled_folders)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +86,7 @@ class PartitionImage:
     adding_replicas: tuple[int, ...] = ()
     removing_replicas: tuple[int, ...] = ()
     last_known_leader: int = NO_LEADER  # while there is no leader: who led last (KIP-966, "last known leader")
+    offline_replicas: tuple[int, ...] = ()  # whose data folder or log has failed: never in the ISR, never elected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

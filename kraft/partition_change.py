@@ -6,6 +6,8 @@ Pure functions over `PartitionImage`; the control managers decide when to call t
     eligible replicas (ELR)   left an ISR that was too small for the high watermark to move (below min.insync.replicas),
                               so they have everything committed too; a lossy restart takes a broker out
     last known leader         only when both are empty: who led last is the best that is left
+    offline replicas          their disk has failed (KIP-858): in no ISR and never elected, not even uncleanly; one that is
+                              eligible stays so, because its data may come back
 
 A leader comes from the ISR, then from the ELR, then it is the last known leader, and only with
 `unclean.leader.election.enable` anyone alive.
@@ -27,10 +29,15 @@ class ElectionRules:
     min_insync_replicas: int = 1
     unclean: bool = False
     lost: frozenset[int] = frozenset()  # who may have lost data that it had acknowledged
+    full: frozenset[int] = frozenset()  # whose disk is full: they lead only where nobody else in sync can
 
     def enough(self, partition: PartitionImage) -> int:
         """The ISR size from which the high watermark moves, so that nobody outside of the ISR stays eligible."""
         return min(self.min_insync_replicas, len(partition.replicas))
+
+    def able(self, partition: PartitionImage) -> frozenset[int]:
+        """Who may lead this partition and be in its ISR."""
+        return self.active.difference(partition.offline_replicas) if partition.offline_replicas else self.active
 
 
 def with_isr(partition: PartitionImage, isr: Iterable[int], rules: ElectionRules) -> PartitionImage:
@@ -44,8 +51,9 @@ def with_isr(partition: PartitionImage, isr: Iterable[int], rules: ElectionRules
 
 
 def without_inactive(partition: PartitionImage, rules: ElectionRules) -> PartitionImage:
-    """The partition once everybody who is not active, or has lost data, has left the ISR."""
-    isr = (replica for replica in partition.isr if replica in rules.active and replica not in rules.lost)
+    """The partition once everybody who is not active, is offline or has lost data, has left the ISR."""
+    able = rules.able(partition)
+    isr = (replica for replica in partition.isr if replica in able and replica not in rules.lost)
     return with_isr(partition, isr, rules)
 
 
@@ -54,12 +62,14 @@ def elect(partition: PartitionImage, rules: ElectionRules, leaders: "Counter[int
 
     Among several in-sync replicas the broker with the fewest leaderships wins. `leaders` is kept up to date.
     """
-    if partition.leader in partition.isr and partition.leader in rules.active:
+    able = rules.able(partition)
+    if partition.leader in partition.isr and partition.leader in able:
         return partition
-    candidates = [replica for replica in partition.isr if replica in rules.active]
+    candidates = [replica for replica in partition.isr if replica in able]
     if candidates:
         order = partition.replicas.index
-        return led_by(partition, min(candidates, key=lambda node: (leaders[node], order(node))), leaders)
+        chosen = min(candidates, key=lambda node: (node in rules.full, leaders[node], order(node)))
+        return led_by(partition, chosen, leaders)
     last_resort = _outside_isr(partition, rules)
     if last_resort is not None:
         alone = with_isr(partition, (last_resort,), rules)
@@ -71,14 +81,15 @@ def elect(partition: PartitionImage, rules: ElectionRules, leaders: "Counter[int
 
 
 def _outside_isr(partition: PartitionImage, rules: ElectionRules) -> int | None:
-    eligible = [node for node in partition.eligible_leader_replicas if node in rules.active]
+    able = rules.able(partition)
+    eligible = [node for node in partition.eligible_leader_replicas if node in able]
     if eligible:
         return eligible[0]
     nothing_known = not partition.isr and not partition.eligible_leader_replicas
-    if nothing_known and partition.last_known_leader in rules.active.intersection(partition.replicas):
+    if nothing_known and partition.last_known_leader in able.intersection(partition.replicas):
         return partition.last_known_leader
     if rules.unclean:
-        return next((node for node in partition.replicas if node in rules.active), None)
+        return next((node for node in partition.replicas if node in able), None)
     return None
 
 
@@ -129,6 +140,7 @@ def difference(topic_id: str, number: int, old: PartitionImage, new: PartitionIm
         adding_replicas=_changed(old.adding_replicas, new.adding_replicas),
         removing_replicas=_changed(old.removing_replicas, new.removing_replicas),
         last_known_leader=new.last_known_leader if new.last_known_leader != old.last_known_leader else None,
+        offline_replicas=_changed(old.offline_replicas, new.offline_replicas),
     )
     unchanged = PartitionChangeRecord(topic_id=topic_id, partition=number)
     return None if record == unchanged else record

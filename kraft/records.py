@@ -13,7 +13,7 @@ import msgpack
 
 from barnabas.log.value_codec import from_plain, to_plain
 
-from .image import NO_LEADER, Endpoint
+from .image import NO_LEADER, Endpoint, FolderTrouble
 
 FORMAT_VERSION = 1
 
@@ -151,6 +151,18 @@ class ProducerIdsRecord(Record):
     next_producer_id: int
 
 
+@record(8)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerStorageRecord(Record):
+    """Which data folders of a broker are not well. Void unless the broker epoch is the current one and the report a newer
+    one."""
+
+    node_id: int
+    broker_epoch: int
+    report: int
+    troubled_folders: tuple[FolderTrouble, ...]
+
+
 # --- topics ----------------------------------------------------------------------------------------------------------
 
 
@@ -183,6 +195,7 @@ class PartitionRecord(Record):
     adding_replicas: tuple[int, ...] = ()
     removing_replicas: tuple[int, ...] = ()
     last_known_leader: int = NO_LEADER
+    offline_replicas: tuple[int, ...] = ()
 
 
 @record(23)
@@ -202,6 +215,7 @@ class PartitionChangeRecord(Record):
     adding_replicas: tuple[int, ...] | None = None
     removing_replicas: tuple[int, ...] | None = None
     last_known_leader: int | None = None
+    offline_replicas: tuple[int, ...] | None = None
 
 
 TOPIC_RESOURCE = 2  # Kafka's ConfigResource types

@@ -55,6 +55,11 @@ def leader_counts(view: MetadataDelta) -> "Counter[int]":
     )
 
 
+def full_brokers(view: MetadataDelta) -> frozenset[int]:
+    """Brokers with a full data folder: what they led was handed over, and does not come back before there is room."""
+    return frozenset(broker.node_id for broker in view.brokers().values() if broker.has_full_folder)
+
+
 def leads_anything(view: MetadataDelta, node_id: int) -> bool:
     return any(partition.leader == node_id for topic in view.topics() for partition in topic.partitions)
 
@@ -88,9 +93,10 @@ class ReplicationControl:
         if not affected:
             return ()
         leaders = leader_counts(view)
+        full = full_brokers(view)
         records = []
         for topic, number, partition in affected:
-            rules = election_rules(view, self._settings, topic.name, active=active, lost=lost)
+            rules = election_rules(view, self._settings, topic.name, active=active, lost=lost, full=full)
             wanted = complete_reassignment(without_inactive(partition, rules), rules)
             record = difference(topic.topic_id, number, partition, elect(wanted, rules, leaders))
             if record is not None:
@@ -99,7 +105,7 @@ class ReplicationControl:
 
     def preferred_leaders(self, view: MetadataDelta) -> tuple[PartitionChangeRecord, ...]:
         """Lead partitions back to their first replica where it is in sync; a limited number at a time."""
-        active = view.active_brokers()
+        active = view.active_brokers() - full_brokers(view)
         records: list[PartitionChangeRecord] = []
         for topic in view.topics():
             for number, partition in enumerate(topic.partitions):
@@ -157,6 +163,7 @@ class ReplicationControl:
         topic, partition = find_partition(view, name, proposal.partition)
         _check_proposal(partition, node_id, proposal)
         _check_members(view, node_id, proposal.isr)
+        _check_disks(partition, proposal.isr)
         rules = election_rules(view, self._settings, name, active=view.active_brokers())
         isr = tuple(member.node_id for member in proposal.isr)
         if set(isr) == set(partition.isr):
@@ -236,6 +243,12 @@ def _check_members(view: MetadataDelta, leader_id: int, members: tuple[IsrMember
             raise IneligibleReplicaError(
                 f"broker {member.node_id} has the epoch {broker.broker_epoch}, not {member.broker_epoch}: it restarted"
             )
+
+
+def _check_disks(partition: PartitionImage, members: tuple[IsrMember, ...]) -> None:
+    for member in members:
+        if member.node_id in partition.offline_replicas:
+            raise IneligibleReplicaError(f"the disk of broker {member.node_id} has failed, as it has told us itself")
 
 
 def _outcome(node_id: int, decided: PartitionImage) -> ErrorCode:

@@ -13,7 +13,7 @@ import msgpack
 from barnabas.log.errors import BarnabasError, ErrorCode, InvalidRequestError, error_for
 from barnabas.log.value_codec import from_plain, to_plain
 
-from .image import Endpoint
+from .image import Endpoint, FolderTrouble
 from .records import Record, RecordBatch, decode_batch, encode_batch
 
 
@@ -244,6 +244,31 @@ class FenceBroker(ControllerRequest):
 
     node_id: int
     broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicNumbers:
+    """Some partitions of one topic."""
+
+    topic_id: str
+    partitions: tuple[int, ...]
+
+
+@_request(15, Done)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportOfflineReplicas(ControllerRequest):
+    """How a broker's disks are (KIP-112, KIP-858): all of it, so that a repetition does no harm and nothing is forgotten.
+
+    Reports are numbered from 1 within a registration; one that comes late, behind a newer one, is void.
+    """
+
+    node_id: int
+    broker_epoch: int
+    report: int
+    troubled_folders: tuple[FolderTrouble, ...]
+    offline: tuple[TopicNumbers, ...]  # every replica of this broker that it cannot serve; all others are online
+    lost: tuple[TopicNumbers, ...] = ()  # replicas that may lack what they had acknowledged; they are not eligible
+    hand_over: tuple[TopicNumbers, ...] = ()  # led by this broker on a full disk: somebody else shall lead
 
 
 @_request(12, Done)

@@ -20,6 +20,7 @@ def election_rules(
     *,
     active: frozenset[int],
     lost: frozenset[int] = frozenset(),
+    full: frozenset[int] = frozenset(),
 ) -> ElectionRules:
     unclean = topic_setting(view, topic, UNCLEAN_LEADER_ELECTION)
     return ElectionRules(
@@ -27,6 +28,7 @@ def election_rules(
         min_insync_replicas=min_insync(topic_setting(view, topic, MIN_INSYNC_REPLICAS), settings),
         unclean=settings.unclean_leader_election if unclean is None else unclean.lower() == "true",
         lost=lost,
+        full=full,
     )
 
 

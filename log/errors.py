@@ -252,6 +252,14 @@ class StorageError(RetriableError):
     code = ErrorCode.KAFKA_STORAGE_ERROR
 
 
+class DiskFullError(StorageError):
+    """There is no room. What was refused is nowhere, and is taken again when there is room."""
+
+
+class DiskFailedError(StorageError):
+    """The disk or its file system is broken (EIO, read-only, a flush that failed): the whole data folder is suspect."""
+
+
 class InvalidTimestampError(BarnabasError):
     """A record's timestamp is too far from the broker's clock."""
 

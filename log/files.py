@@ -16,17 +16,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from .errors import StorageError
+from .errors import DiskFailedError, DiskFullError, StorageError
 from .record_batch import Buffer
 
 _BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
 _TEMPORARY_SUFFIX = ".tmp"
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_FAILED_DISK = (errno.EIO, errno.EROFS, errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.EUCLEAN, errno.EREMOTEIO)
 _CURES = {
     errno.ENOSPC: "the disk is full: free space; what was refused is taken again then",
     errno.EDQUOT: "the disk quota is used up: raise it or free space; what was refused is taken again then",
-    errno.EIO: "the disk is failing: move the broker's data to another one; what was not flushed is gone",
-    errno.EROFS: "the file system is read-only: see the kernel log, remount it, restart the broker",
+    errno.EIO: "the disk is failing: replace it; what was not flushed is gone",
+    errno.EROFS: "the file system is read-only: see the kernel log, repair and remount it",
     errno.EACCES: "the broker's user may not do this: correct the owner and mode of the folder",
     errno.EPERM: "the broker's user may not do this: correct the owner and mode of the folder",
     errno.EMFILE: "too many open files: raise the limit (ulimit -n), 100000 is usual",
@@ -122,6 +123,12 @@ class Files(Protocol):
 
     def disk_usage(self, path: str) -> DiskUsage: ...
 
+    def drop_cached(self, path: str) -> None:
+        """Forget what memory holds of a file and the disk has too, so that the next read comes from the disk."""
+
+    def reserve(self, path: str, size_bytes: int) -> None:
+        """Make a file that takes up so much room, durably. Raises DiskFullError, and then there is none."""
+
     def boot_id(self) -> str:
         """Changes with every start of the machine; after a mere restart of the process it is the same."""
 
@@ -137,7 +144,10 @@ def _refused(action: str, path: str) -> Iterator[None]:
 
 def _storage_error(action: str, path: str, error: OSError) -> StorageError:
     cure = _CURES.get(error.errno or 0, "see the kernel log of the machine")
-    return StorageError(f"cannot {action} {path}: {error.strerror or error}; {cure}")
+    kind = (
+        DiskFullError if error.errno in _NO_SPACE else DiskFailedError if error.errno in _FAILED_DISK else StorageError
+    )
+    return kind(f"cannot {action} {path}: {error.strerror or error}; {cure}")
 
 
 class RealAppendFile:
@@ -202,7 +212,7 @@ class RealAppendFile:
             os.fdatasync(self._descriptor)
         except OSError as error:
             self._flush_failed = True
-            raise _storage_error("flush", self.path, error) from error
+            raise DiskFailedError(_storage_error("flush", self.path, error).message) from error
 
     def close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
@@ -227,8 +237,9 @@ class RealAppendFile:
 
     def _failed_before(self) -> StorageError:
         what = "a flush" if self._flush_failed else "a write"
-        return StorageError(
-            f"{self.path} takes no more writes since {what} failed; mend the disk and restart the broker"
+        return DiskFailedError(
+            f"{self.path} takes no more writes since {what} failed; mend the disk, then bring its folder back or restart"
+            " the broker"
         )
 
 
@@ -338,6 +349,29 @@ class RealFiles:
         with _refused("look at", path):
             usage = shutil.disk_usage(path)
         return DiskUsage(total_bytes=usage.total, free_bytes=usage.free)
+
+    def drop_cached(self, path: str) -> None:
+        """After a flush that failed, Linux counts the lost pages as clean and goes on serving them: this ends it."""
+        with _refused("read", path):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
+
+    def reserve(self, path: str, size_bytes: int) -> None:
+        try:
+            with _refused("reserve room with", path):
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                try:
+                    os.posix_fallocate(descriptor, 0, size_bytes)
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+            self.sync_dir(os.path.dirname(path))
+        except StorageError:
+            self.remove(path)
+            raise
 
     def boot_id(self) -> str:
         with _refused("read", _BOOT_ID_PATH), open(_BOOT_ID_PATH, encoding="ascii") as file:

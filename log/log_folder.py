@@ -7,10 +7,12 @@ killed before it registers.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from . import checkpoint
 from .errors import InconsistentClusterIdError, StorageError
 from .files import Files
+from .open_segments import OpenSegments
 from .topic_partition import TopicPartition
 
 LOCK_FILE = ".lock"
@@ -21,15 +23,41 @@ META_PROPERTIES = "meta.properties"
 _VERSION = "1"
 
 
+class ForeignFolderError(StorageError):
+    """The folder is another node's: a mistake in the configuration, and no fault of a disk."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfflineFolder:
+    """An entry of `log.dirs` that cannot be used until it is brought back."""
+
+    path: str
+    cause: str
+    since_ms: int
+    directory_id: str = ""  # "": it could not even be read
+    was_in_use: bool = False  # it failed under way, so what was written last may be lost
+
+
 class LogFolder:
     """An open, locked data folder."""
 
-    def __init__(self, files: Files, path: str, *, node_id: int, new_directory_id: str) -> None:
+    is_full = False  # new replicas go elsewhere while there is no room
+
+    def __init__(
+        self,
+        files: Files,
+        path: str,
+        *,
+        node_id: int,
+        new_directory_id: str,
+        open_segments: OpenSegments | None = None,
+    ) -> None:
         """Lock the folder and read its identity. Raises StorageError; a folder of another node is refused."""
         files.make_dirs(path)
         self._files = files
         self._lock = files.lock(f"{path}/{LOCK_FILE}")
         self.path = path
+        self.open_segments = open_segments or OpenSegments()
         try:
             self._open(node_id, new_directory_id)
         except BaseException:
@@ -43,7 +71,7 @@ class LogFolder:
             self._meta = {"version": _VERSION, "node.id": str(node_id), "directory.id": new_directory_id}
             checkpoint.write_properties(self._files, meta_path, self._meta)
         if self._meta.get("node.id") != str(node_id):
-            raise StorageError(
+            raise ForeignFolderError(
                 f"{self.path} belongs to node {self._meta.get('node.id')}, this is node {node_id}: correct node.id or"
                 " log.dirs"
             )
@@ -92,6 +120,11 @@ class LogFolder:
             self.may_have_lost_writes = False
             self._files.remove(f"{self.path}/{LOST_WRITES_FILE}")
             self._files.sync_dir(self.path)
+
+    def note_lost_writes(self) -> None:
+        """Writes that were taken may be gone: a later start must tell the cluster. A failing disk may refuse even this."""
+        self.may_have_lost_writes = True
+        self._files.write_atomically(f"{self.path}/{LOST_WRITES_FILE}", self._files.boot_id().encode())
 
     def write_offsets(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
         checkpoint.write_offsets(self._files, f"{self.path}/{name}", offsets)

@@ -1,26 +1,37 @@
 """All partition logs of a broker, over the folders of `log.dirs`: loading, creating, deleting, checkpoints, retention.
 
-Methods that only touch the disk (`flush_due`, `remove_due`) may run in another thread; everything else in one.
+A folder that fails goes offline with all that it holds, and the others go on; `reopen_folder` and `attach` bring it back.
+Methods that only touch the disk (`load_folder`, `reopen_folder`, `flush_due`, `remove_due`, `close_folder`) may run in
+other threads; everything else in one.
 """
 
 import base64
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from . import checkpoint
 from .config import LogConfig
+from .due_files import DueFiles
 from .errors import CorruptRecordError, InconsistentClusterIdError, StorageError, UnknownTopicOrPartitionError
-from .files import Files
-from .log_folder import LogFolder
-from .open_segments import OpenSegments
+from .files import DiskUsage, Files
+from .folder_loading import (
+    DELETE_SUFFIX,
+    ConfigFor,
+    LoadedFolder,
+    LoadProgress,
+    load_folder,
+    open_log,
+)
+from .log_folder import ForeignFolderError, LogFolder, OfflineFolder
+from .open_segments import MAX_OPEN_SEALED_SEGMENTS, OpenSegments
 from .partition_folder import make_partition_folder, read_topic_id
 from .partition_log import IDLE_MS, PartitionLog
 from .topic_partition import MAX_TOPIC_NAME_LENGTH, TopicPartition, check_topic_name
 
 _log = logging.getLogger("barnabas.log")
-DELETE_SUFFIX = "-delete"
 _MAX_FILE_NAME_LENGTH = 255
+Refusals = dict[str, StorageError]  # by the path of the folder
 
 
 def new_directory_id(random_bytes: bytes | None = None) -> str:
@@ -29,7 +40,7 @@ def new_directory_id(random_bytes: bytes | None = None) -> str:
 
 
 class LogManager:
-    """Maps partitions to their logs. A log that cannot be opened is left out and named in `offline`."""
+    """Maps partitions to their logs. A log that cannot be opened, or whose folder is offline, is named in `offline`."""
 
     def __init__(
         self,
@@ -40,26 +51,52 @@ class LogManager:
         defaults: LogConfig | None = None,
         new_directory_id: Callable[[], str] = new_directory_id,
     ) -> None:
-        """Lock the folders. Raises StorageError when one is in use, or is another node's."""
+        """Lock the folders. One that cannot be used is offline; raises StorageError when none can, or one is another
+        node's."""
         self._files = files
+        self._node_id = node_id
         self._defaults = defaults or LogConfig()
+        self._new_directory_id = new_directory_id
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._folder_of: dict[TopicPartition, LogFolder] = {}
-        self._open_segments = OpenSegments()
-        self._due_folders: list[tuple[int, str]] = []
+        self._open_segments_limit = MAX_OPEN_SEALED_SEGMENTS // max(1, len(log_dirs))
+        self._due_folders = DueFiles(files.remove_tree)
         self._deleted: set[TopicPartition] = set()  # since the last checkpoint: its files may still name them
         self._is_loaded = False
         self._is_closed = False
-        self.offline: dict[TopicPartition, str] = {}
+        self._places = tuple(log_dirs)
+        self._offline_in: dict[
+            TopicPartition, str | None
+        ] = {}  # the folder that holds it; None: an offline one, or none
+        self.offline: dict[TopicPartition, str] = {}  # and why
+        self.offline_folders: dict[str, OfflineFolder] = {}
         self.folders: list[LogFolder] = []
+        refused: StorageError | None = None
         try:
             for path in log_dirs:
-                self.folders.append(LogFolder(files, path, node_id=node_id, new_directory_id=new_directory_id()))
+                try:
+                    self.folders.append(self._open_folder(path))
+                except ForeignFolderError:
+                    raise
+                except StorageError as error:
+                    refused = refused or error
+                    self.offline_folders[path] = OfflineFolder(path=path, cause=error.message, since_ms=-1)
+            if refused is not None and not self.folders:
+                raise refused
             if len({folder.cluster_id for folder in self.folders if folder.cluster_id is not None}) > 1:
                 raise InconsistentClusterIdError(f"the folders {', '.join(log_dirs)} belong to different clusters")
         except BaseException:
             self._unlock()
             raise
+
+    def _open_folder(self, path: str) -> LogFolder:
+        return LogFolder(
+            self._files,
+            path,
+            node_id=self._node_id,
+            new_directory_id=self._new_directory_id(),
+            open_segments=OpenSegments(self._open_segments_limit),
+        )
 
     # --- what there is ---
 
@@ -83,6 +120,15 @@ class LogManager:
             folder.loss_was_told()
 
     @property
+    def places(self) -> tuple[str, ...]:
+        """The paths of `log.dirs`, whatever their state."""
+        return self._places
+
+    def disk_usage(self, path: str) -> DiskUsage:
+        """Raises StorageError. May run in another thread."""
+        return self._files.disk_usage(path)
+
+    @property
     def logs(self) -> Mapping[TopicPartition, PartitionLog]:
         return self._logs
 
@@ -100,85 +146,185 @@ class LogManager:
         for folder in self.folders:
             folder.join_cluster(cluster_id)
 
-    # --- loading and creating ---
+    # --- loading ---
 
-    def load(self, *, now_ms: int, config_for: Callable[[str], LogConfig] | None = None) -> None:
+    def load(self, *, now_ms: int, config_for: ConfigFor | None = None) -> None:
         """Open every partition of every folder; only what lies behind the recovery points is scanned."""
-        for folder in self.folders:
-            for name in self._files.list_dir(folder.path):
-                if name.endswith(DELETE_SUFFIX):
-                    self._due_folders.append((now_ms, f"{folder.path}/{name}"))
-                    continue
-                topic_partition = _partition_of(name)
-                if topic_partition is not None:
-                    config = config_for(topic_partition.topic) if config_for is not None else self._defaults
-                    self._load(folder, topic_partition, config, now_ms)
-        self._is_loaded = True
-        _log.info("event=loaded partitions=%d offline=%d clean=%s", len(self._logs), len(self.offline),
-                  self.was_stopped_cleanly)  # fmt: skip
+        self.begin_loading(now_ms)
+        for folder in list(self.folders):
+            try:
+                self.attach(self.load_folder(folder, now_ms=now_ms, config_for=config_for), now_ms=now_ms)
+            except StorageError as error:
+                self.fail_folder(folder.path, error.message, now_ms=now_ms)
+        self.end_loading()
 
-    def _load(self, folder: LogFolder, topic_partition: TopicPartition, config: LogConfig, now_ms: int) -> None:
-        directory = f"{folder.path}/{topic_partition}"
-        if topic_partition in self._logs:
-            self.offline[topic_partition] = (
-                f"it is in two folders of log.dirs: {directory} is left out, remove one of them"
-            )
-            _log.error("event=duplicate_partition folder=%s", directory)
-            return
-        try:
-            topic_id = read_topic_id(self._files, directory)
-            if topic_id is None:
-                _log.warning("event=unfinished_partition_removed folder=%s", directory)
-                self._files.remove_tree(directory)
-                return
-            log = self._open(folder, topic_partition, config, now_ms, topic_id)
-        except (StorageError, CorruptRecordError) as error:
-            self.offline[topic_partition] = error.message
-            folder.recovery_points.pop(topic_partition, None)  # no stop is clean for a log that nobody could recover
-            _log.error("event=offline partition=%s cause=%s", topic_partition, error)
-            return
-        log.set_high_watermark(folder.high_watermarks.get(topic_partition, 0))
+    def begin_loading(self, now_ms: int) -> None:
+        """What the start could not open is offline from now on."""
+        for path, folder in self.offline_folders.items():
+            self.offline_folders[path] = OfflineFolder(path=path, cause=folder.cause, since_ms=now_ms)
+            _log.error("event=folder_offline folder=%s cause=%s", path, folder.cause)
 
-    def _open(
-        self, folder: LogFolder, topic_partition: TopicPartition, config: LogConfig, now_ms: int, topic_id: str
-    ) -> PartitionLog:
-        directory = f"{folder.path}/{topic_partition}"
-        log = PartitionLog(
-            self._files,
-            directory,
-            topic_partition=topic_partition,
-            topic_id=topic_id,
-            config=config,
-            now_ms=now_ms,
-            log_start_offset=folder.log_start_offsets.get(topic_partition, 0),
-            recovery_point=folder.recovery_points.get(topic_partition, 0),
-            was_stopped_cleanly=folder.was_stopped_cleanly and topic_partition in folder.recovery_points,
-            folder_is_durable=topic_partition in folder.recovery_points,
-            open_segments=self._open_segments,
-            before_truncation=lambda end_offset: self._lower_recovery_point(folder, topic_partition, end_offset),
+    def load_folder(
+        self,
+        folder: LogFolder,
+        *,
+        now_ms: int,
+        config_for: ConfigFor | None = None,
+        progress: LoadProgress | None = None,
+    ) -> LoadedFolder:
+        """Open the partitions of one folder. In a thread of its own, if you like; then `attach` it. Raises StorageError."""
+        return load_folder(
+            self._files, folder, config_for or (lambda topic: self._defaults), now_ms=now_ms, progress=progress
         )
-        self._logs[topic_partition] = log
-        self._folder_of[topic_partition] = folder
-        return log
+
+    def attach(self, loaded: LoadedFolder, *, now_ms: int) -> None:
+        """Take over what was found in a folder."""
+        folder = loaded.folder
+        if folder not in self.folders:
+            self.folders.append(folder)
+            self.folders.sort(key=lambda known: self._places.index(known.path))
+            self.offline_folders.pop(folder.path, None)
+            self._forget_offline(folder.path)
+        for topic_partition in loaded.logs:
+            self.offline.pop(topic_partition, None)
+            self._offline_in.pop(topic_partition, None)
+        self._due_folders.add(now_ms, *loaded.due_folders)
+        self._note_offline(loaded.offline, folder.path)
+        for topic_partition, log in loaded.logs.items():
+            known = self._logs.get(topic_partition)
+            if known is None:
+                self._logs[topic_partition] = log
+                self._folder_of[topic_partition] = folder
+                continue
+            log.release()
+            if log.topic_id != known.topic_id and folder.path not in self.offline_folders:
+                self._retire(folder, topic_partition, log, now_ms)  # its topic was deleted while nobody could reach it
+                continue
+            self.offline[topic_partition] = (
+                f"it is in two folders of log.dirs: {log.directory} is left out, remove one of them"
+            )
+            _log.error("event=duplicate_partition folder=%s", log.directory)
+
+    def end_loading(self) -> None:
+        self._is_loaded = True
+        _log.info("event=loaded partitions=%d offline=%d offline_folders=%d clean=%s", len(self._logs),
+                  len(self.offline), len(self.offline_folders), self.was_stopped_cleanly)  # fmt: skip
+
+    # --- folders that fail and come back ---
+
+    def folder_of(self, topic_partition: TopicPartition) -> LogFolder | None:
+        """Where the log of a partition is; None when there is none here, or it is offline."""
+        return self._folder_of.get(topic_partition)
+
+    def fail_folder(self, path: str, cause: str, *, now_ms: int) -> list[TopicPartition]:
+        """Take a folder out with all its logs, which are returned. Nothing of it stays open, so that it can be unmounted."""
+        folder = next((folder for folder in self.folders if folder.path == path), None)
+        if folder is None:
+            return []
+        self.folders.remove(folder)
+        self.offline_folders[path] = OfflineFolder(
+            path=path, directory_id=folder.directory_id, cause=cause, since_ms=now_ms, was_in_use=True
+        )
+        gone = [topic_partition for topic_partition, found in self._folder_of.items() if found is folder]
+        for topic_partition in gone:
+            self._folder_of.pop(topic_partition)
+            self._logs.pop(topic_partition).release()
+        self._note_offline(dict.fromkeys(gone, f"the data folder {path} is offline: {cause}"), path)
+        self._due_folders.forget_below(path)
+        try:
+            folder.note_lost_writes()
+        except StorageError:
+            pass  # it has failed, after all; the cluster is told anyway, unless this process dies before
+        folder.close()
+        _log.error("event=folder_offline folder=%s partitions=%d cause=%s", path, len(gone), cause)
+        return gone
+
+    def fail_log(self, topic_partition: TopicPartition, cause: str) -> None:
+        """One log is bad and its folder is not: it is taken out alone."""
+        log = self._logs.pop(topic_partition, None)
+        if log is not None:
+            folder = self._folder_of.pop(topic_partition)
+            log.release()
+            folder.recovery_points.pop(topic_partition, None)
+            self._note_offline({topic_partition: cause}, folder.path)
+
+    def reopen_folder(
+        self, path: str, *, now_ms: int, config_for: ConfigFor, progress: LoadProgress | None = None
+    ) -> LoadedFolder:
+        """Lock an offline folder and recover its logs, which `attach` takes over. Raises StorageError,
+        InconsistentClusterIdError; the folder is offline then as before."""
+        folder = self._open_folder(path)
+        try:
+            if self.cluster_id is not None:
+                folder.join_cluster(self.cluster_id)
+            return self.load_folder(folder, now_ms=now_ms, config_for=config_for, progress=progress)
+        except BaseException:
+            folder.close()
+            raise
+
+    def reload_offline(self, path: str, *, now_ms: int, config_for: ConfigFor) -> LoadedFolder:
+        """Try the logs of a folder again that could not be opened, or failed alone. Raises StorageError."""
+        folder = next(folder for folder in self.folders if folder.path == path)
+        only = frozenset(self.offline_in(path))
+        return load_folder(self._files, folder, config_for, now_ms=now_ms, only=only)
+
+    def offline_in(self, path: str) -> list[TopicPartition]:
+        """What is offline in a folder; while the folder itself is, also what may be in it."""
+        return [
+            topic_partition
+            for topic_partition, place in self._offline_in.items()
+            if place == path or (place is None and path in self.offline_folders)
+        ]
+
+    def _note_offline(self, causes: Mapping[TopicPartition, str], path: str | None) -> None:
+        self.offline.update(causes)
+        self._offline_in.update(dict.fromkeys(causes, path))
+
+    def _forget_offline(self, path: str) -> None:
+        """The folder is back: what it held, and what nobody knows where it is once no folder is missing."""
+        missing = set(self.offline_folders)
+        for topic_partition, place in list(self._offline_in.items()):
+            if place == path or (place is None and not missing):
+                del self._offline_in[topic_partition]
+                self.offline.pop(topic_partition, None)
+
+    # --- creating and deleting ---
 
     def get_or_create(
-        self, topic_partition: TopicPartition, *, topic_id: str, now_ms: int, config: LogConfig | None = None
+        self,
+        topic_partition: TopicPartition,
+        *,
+        topic_id: str,
+        now_ms: int,
+        config: LogConfig | None = None,
+        is_new: bool = True,
     ) -> PartitionLog:
-        """A new log goes to the folder with the fewest. Raises StorageError when the log that is there is offline."""
+        """A new log goes to the folder with the fewest. Raises StorageError when the log that is there is offline.
+
+        `is_new` False: it may have been here before. Then it is not made again while a folder is offline that may hold it
+        (KIP-112): an empty replica in its place would forget what it has acknowledged.
+        """
         log = self._logs.get(topic_partition)
         if log is not None:
             return log
         if topic_partition in self.offline:
             raise StorageError(f"{topic_partition} is offline: {self.offline[topic_partition]}")
+        if not is_new and self.offline_folders:
+            cause = f"it may be in a data folder that is offline: {', '.join(self.offline_folders)}"
+            self._note_offline({topic_partition: cause}, None)
+            raise StorageError(f"{topic_partition} is offline: {cause}")
         check_topic_name(topic_partition.topic)
-        folder = min(self.folders, key=self._log_count)
+        folder = min(self.folders, key=lambda folder: (folder.is_full, self._log_count(folder)))
         directory = f"{folder.path}/{topic_partition}"
         topic_id = self._make_folder(directory, topic_id)
         for offsets in (folder.recovery_points, folder.log_start_offsets, folder.high_watermarks):
             offsets.pop(topic_partition, None)  # of a partition of the same name that was deleted
         if topic_partition in self._deleted:
-            self.checkpoint()  # a crash must not give the new log the old one's recovery point
-        return self._open(folder, topic_partition, config or self._defaults, now_ms, topic_id)
+            self._checkpoint(folder)  # a crash must not give the new log the old one's recovery point
+        log = open_log(self._files, folder, topic_partition, config or self._defaults, now_ms, topic_id)
+        self._logs[topic_partition] = log
+        self._folder_of[topic_partition] = folder
+        return log
 
     def _make_folder(self, directory: str, topic_id: str) -> str:
         """Return the topic id of the folder: an older one's, where it was not loaded. Raises StorageError."""
@@ -197,13 +343,19 @@ class LogManager:
         """Take the log out at once; its files go after `file.delete.delay.ms`. Raises UnknownTopicOrPartitionError."""
         log = self._logs.pop(topic_partition, None)
         if log is None:
-            raise UnknownTopicOrPartitionError(f"there is no log of {topic_partition} here")
+            if self._offline_in.pop(topic_partition, "") == "":
+                raise UnknownTopicOrPartitionError(f"there is no log of {topic_partition} here")
+            del self.offline[topic_partition]  # what lies in its folder is met again when that is back
+            return
         folder = self._folder_of.pop(topic_partition)
         log.release()
+        self._retire(folder, topic_partition, log, now_ms)
+
+    def _retire(self, folder: LogFolder, topic_partition: TopicPartition, log: PartitionLog, now_ms: int) -> None:
         target = f"{folder.path}/{self._name_for_deletion(topic_partition, log.topic_id, now_ms)}"
         self._files.rename(log.directory, target)
         self._files.sync_dir(folder.path)
-        self._due_folders.append((now_ms + log.config.file_delete_delay_ms, target))
+        self._due_folders.add(now_ms + log.config.file_delete_delay_ms, target)
         for offsets in (folder.recovery_points, folder.log_start_offsets, folder.high_watermarks):
             offsets.pop(topic_partition, None)
         self._deleted.add(topic_partition)
@@ -234,12 +386,17 @@ class LogManager:
         return count
 
     def remove_due(self, now_ms: int) -> None:
-        """Unlink what was deleted long enough ago. May run in another thread."""
-        for log in list(self._logs.values()):
-            log.remove_due_files(now_ms)
-        for entry in [entry for entry in self._due_folders if entry[0] <= now_ms]:
-            self._files.remove_tree(entry[1])
-            self._due_folders.remove(entry)
+        """Unlink what was deleted long enough ago. May run in another thread. Raises the first refusal, when all others are
+        gone."""
+        refused: StorageError | None = None
+        works = [log.remove_due_files for log in self._logs.values()]
+        for work in (*works, self._due_folders.remove_due):
+            try:
+                work(now_ms)
+            except StorageError as error:
+                refused = refused or error
+        if refused is not None:
+            raise refused
 
     def make_folders_durable(self) -> None:
         """Those of logs that were made since the last call. May run in another thread: each costs some flushes."""
@@ -249,32 +406,46 @@ class LogManager:
             except StorageError as error:  # the next append meets it again
                 _log.error("event=folder_not_durable partition=%s cause=%s", log.topic_partition, error)
 
-    def flush_due(self, now_ms: int) -> None:
-        """Flush the logs whose flush.messages or flush.ms says so. May run in another thread."""
+    def flush_due(self, now_ms: int) -> list[tuple[TopicPartition, StorageError]]:
+        """Flush the logs whose flush.messages or flush.ms says so, or whose segment has ended; return those that failed.
+        May run in another thread."""
+        failed: list[tuple[TopicPartition, StorageError]] = []
         for log in list(self._logs.values()):
             if log.is_flush_due(now_ms) and not log.failed:
                 try:
                     log.flush(now_ms=now_ms)
                 except StorageError as error:
                     _log.error("event=flush_failed partition=%s cause=%s", log.topic_partition, error)
+                    if log.failed:
+                        failed.append((log.topic_partition, error))
+        return failed
 
-    def checkpoint(self) -> None:
+    def checkpoint(self) -> Refusals:
         """Write the offsets that a start needs: recovery points, log start offsets, high watermarks."""
-        for folder in self.folders:
-            self._checkpoint(folder)
+        refused = self._in_each_folder(self._checkpoint)
         self._deleted.clear()
+        return refused
 
-    def checkpoint_high_watermarks(self) -> None:
+    def checkpoint_high_watermarks(self) -> Refusals:
         """Write the high watermarks alone, which change all the time."""
-        for folder in self.folders:
-            self._checkpoint_high_watermarks(folder)
+        return self._in_each_folder(self._checkpoint_high_watermarks)
+
+    def _in_each_folder(self, work: Callable[[LogFolder], None]) -> Refusals:
+        """The trouble of one folder is not that of the others."""
+        refused: Refusals = {}
+        for folder in list(self.folders):
+            try:
+                work(folder)
+            except StorageError as error:
+                refused[folder.path] = error
+        return refused
 
     def _checkpoint_high_watermarks(self, folder: LogFolder) -> None:
-        folder.high_watermarks.update({log.topic_partition: log.high_watermark for log in self._logs_in(folder)})
+        folder.high_watermarks.update({log.topic_partition: log.high_watermark for log in self.logs_in(folder)})
         folder.write_offsets(checkpoint.HIGH_WATERMARKS, folder.high_watermarks)
 
     def _checkpoint(self, folder: LogFolder) -> None:
-        logs = list(self._logs_in(folder))
+        logs = list(self.logs_in(folder))
         for log in logs:
             if not log.failed:
                 log.save_indexes()
@@ -285,15 +456,10 @@ class LogManager:
         folder.write_offsets(checkpoint.LOG_START_OFFSETS, folder.log_start_offsets)
         self._checkpoint_high_watermarks(folder)
 
-    def _lower_recovery_point(self, folder: LogFolder, topic_partition: TopicPartition, end_offset: int) -> None:
-        """Before a truncation: after a crash everything behind the new end must be scanned, whatever is written
-        there."""
-        if folder.recovery_points.get(topic_partition, 0) > end_offset:
-            folder.recovery_points[topic_partition] = end_offset
-            folder.write_offsets(checkpoint.RECOVERY_POINTS, folder.recovery_points)
-
-    def _logs_in(self, folder: LogFolder) -> Iterable[PartitionLog]:
-        return (log for key, log in self._logs.items() if self._folder_of[key] is folder)
+    def logs_in(self, folder: LogFolder) -> list[PartitionLog]:
+        return [
+            self._logs[key] for key, place in list(self._folder_of.items()) if place is folder and key in self._logs
+        ]
 
     # --- stopping ---
 
@@ -305,23 +471,35 @@ class LogManager:
         """
         if self._is_closed:
             return
-        self._is_closed = True
         for folder in self.folders:
-            try:
-                is_clean = self._close_logs(folder)
-                if self._is_loaded:
-                    self._checkpoint(folder)
-                if self._is_loaded and is_clean:
-                    folder.mark_clean()
-            except StorageError as error:
-                _log.error("event=unclean_stop folder=%s cause=%s", folder.path, error)
+            self.close_folder(folder)
+        self.end_closing()
+
+    def close_folder(self, folder: LogFolder) -> None:
+        """Flush the logs of one folder, and mark it as clean if that went well. May run in another thread."""
+        try:
+            is_clean = self._close_logs(folder)
+            if self._is_loaded:
+                self._checkpoint(folder)
+            if self._is_loaded and is_clean:
+                folder.mark_clean()
+        except StorageError as error:
+            _log.error("event=unclean_stop folder=%s cause=%s", folder.path, error)
+
+    def end_closing(self) -> None:
+        """Every folder has been closed: unlock them."""
+        self._is_closed = True
         self._logs.clear()
         self._folder_of.clear()
         self._unlock()
 
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
     def _close_logs(self, folder: LogFolder) -> bool:
         is_clean = True
-        for log in self._logs_in(folder):
+        for log in self.logs_in(folder):
             try:
                 log.close()
             except StorageError as error:
@@ -332,11 +510,3 @@ class LogManager:
     def _unlock(self) -> None:
         for folder in self.folders:
             folder.close()
-
-
-def _partition_of(name: str) -> TopicPartition | None:
-    """The partition that a folder of this name holds; None for what is not ours."""
-    topic, found, partition = name.rpartition("-")
-    if not found or not topic or not partition.isascii() or not partition.isdigit():
-        return None
-    return TopicPartition(topic, int(partition))

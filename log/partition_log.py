@@ -15,6 +15,7 @@ from .append_check import (
     stamp_append_time,
 )
 from .config import LogConfig
+from .due_files import DueFiles
 from .errors import CorruptRecordError, FencedLeaderEpochError, InvalidRecordError, OffsetOutOfRangeError, StorageError
 from .files import Files
 from .open_segments import OpenSegments
@@ -66,7 +67,7 @@ class PartitionLog:
         self._config = config
         self._before_truncation = before_truncation
         self._open_segments = open_segments or OpenSegments()
-        self._due_files: list[tuple[int, str]] = []
+        self._due_files = DueFiles(files.remove)
         self._flush_failed = False
         self._truncations = 0  # so that a flush in another thread sees that it was overtaken
         self._snapshots = ProducerSnapshots(files, directory)
@@ -406,10 +407,12 @@ class PartitionLog:
     # --- flushing ---
 
     def is_flush_due(self, now_ms: int) -> bool:
-        """Whether flush.messages or flush.ms asks for a flush now. Upkeep asks; no acknowledgement waits for it yet."""
+        """Whether flush.messages or flush.ms asks for a flush now, or a segment has ended: a start after a crash shall not
+        read all that was ever written. Upkeep asks; no acknowledgement waits for it yet."""
         unflushed = self.log_end_offset - self.recovery_point
         return unflushed > 0 and (
-            unflushed >= self._config.flush_messages
+            self.recovery_point < self._active.base_offset
+            or unflushed >= self._config.flush_messages
             or now_ms - self._last_flush_ms >= self._config.flush_ms
             or now_ms - self._last_append_ms
             >= IDLE_MS  # the kernel has written it long since; the file can be closed then
@@ -556,7 +559,7 @@ class PartitionLog:
 
     def _retire(self, segment: LogSegment, due_ms: int) -> None:
         self._open_segments.forget(segment)
-        self._due_files += [(due_ms, path) for path in segment.rename_as_deleted()]
+        self._due_files.add(due_ms, *segment.rename_as_deleted())
         segment.release()
 
     def _discard(self, segment: LogSegment) -> None:
@@ -565,10 +568,7 @@ class PartitionLog:
     def remove_due_files(self, now_ms: int) -> None:
         """Remove files of deleted segments whose delay is over. May run in another thread: unlinking a gigabyte takes
         time."""
-        due = [entry for entry in self._due_files if entry[0] <= now_ms]
-        for entry in due:
-            self._files.remove(entry[1])
-            self._due_files.remove(entry)
+        self._due_files.remove_due(now_ms)
 
     def release_if_idle(self, now_ms: int, *, idle_ms: int) -> None:
         """Let go of the active segment's descriptor when nothing was appended for a while and all is on disk."""

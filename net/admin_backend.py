@@ -20,11 +20,13 @@ from .dispatcher import error_response
 from .metrics import samples
 from .protocol.kafka.apis import KafkaResponse
 from .protocol.requests import (
+    BringBackFolderRequest,
     ConsumerGroupHeartbeatRequest,
     DeleteGroupRequest,
     DeleteRecordsRequest,
     DescribeConfigsRequest,
     DescribeGroupRequest,
+    DescribeStorageRequest,
     FetchRequest,
     ListGroupsRequest,
     ListOffsetsRequest,
@@ -88,7 +90,9 @@ class BrokerBackend:
             return False, "the quorum has no leader"
         if not broker.lifecycle.unfenced.is_set():
             return False, "the broker is not registered yet, or fenced by the controller"
-        return True, "serving"
+        offline = broker.logs.offline_folders
+        # Clients find their leaders by the metadata: a broker with a bad folder serves the rest, and says so.
+        return True, "serving" if not offline else f"serving without the data folders {', '.join(offline)}"
 
     def metrics(self) -> Sequence[Sample]:
         return samples(self._broker)
@@ -124,6 +128,8 @@ class BrokerBackend:
             return await self._ask_leader([(request.topic, request.partition)], request)
         if isinstance(request, DescribeConfigsRequest) and request.resource_type == BROKER_RESOURCE:
             return await self._ask(int(request.resource) if request.resource.isdecimal() else self.node_id, request)
+        if isinstance(request, DescribeStorageRequest | BringBackFolderRequest):
+            return await self._ask(request.node_id, request)
         return await self.handle_here(request)
 
     async def _ask(self, node_id: int, request: Request) -> Response:

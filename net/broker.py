@@ -22,7 +22,7 @@ from barnabas.log.config import LogConfig
 from barnabas.log.errors import BarnabasError, StorageError
 from barnabas.log.files import Files
 from barnabas.log.log_manager import LogManager, new_directory_id
-from barnabas.log.replication.effects import StartFetching, StopFetching, StorageFailed
+from barnabas.log.replication.effects import StartFetching, StopFetching
 from barnabas.log.replication.replica_manager import ReplicaManager
 
 from .broker_lifecycle import BrokerLifecycle
@@ -35,8 +35,10 @@ from .group_service import GroupService
 from .handlers.registry import build_handlers
 from .handlers.services import Services
 from .isr_proposer import IsrProposer
+from .journal_ballast import BallastedStorage
 from .leader_connection import LeaderConnection
 from .liveness import LivenessWatch, client_id_of
+from .log_loading import close_logs, load_logs
 from .log_service import LogService
 from .metadata_service import MetadataService, MetadataSource
 from .network import Network
@@ -46,6 +48,7 @@ from .replica_fetcher import ReplicaFetcherManager
 from .replication_service import ReplicationService
 from .rpc import RpcPool
 from .server import Server
+from .storage_service import StorageService
 from .turn import Turn
 
 logger = logging.getLogger("barnabas.broker")
@@ -78,6 +81,7 @@ class Broker:
         self.addresses: dict[str, tuple[str, int]] = {}
         self.admin_endpoint: Endpoint | None = None
         self.shutdown_requested = asyncio.Event()
+        self.journal_storage: BallastedStorage | None = None  # of a voter, once its quorum is built
         self._tasks: list[asyncio.Task[None]] = []
         self.servers: dict[str, Server] = {}
         self.turn = Turn()
@@ -105,8 +109,8 @@ class Broker:
             raise
 
     async def _start(self) -> None:
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(None, lambda: self.logs.load(now_ms=self.ports.clock.wall_ms()))
+        self._check_journal_folder()
+        await load_logs(self.logs, self.ports.clock)
         await self._listen()
         self.metadata.subscribe(self._published)
         await self.metadata.start()
@@ -114,8 +118,20 @@ class Broker:
         self._run(self.lifecycle.run())
         self._run(self.proposer.run())
         self._run(self.log_service.run())
+        self._run(self.storage.run())
         self._run(self._expire_requests())
         self._run(self._check_isr())
+
+    @property
+    def _journal_folder(self) -> str | None:
+        is_voter = self.node_id in {voter.node_id for voter in self.config.voters()}
+        return self.config.metadata_folder() if is_voter else None
+
+    def _check_journal_folder(self) -> None:
+        """Before anything else is made there: the quorum must never begin anew because its disk is not there."""
+        for path, folder in self.logs.offline_folders.items():
+            if f"{self._journal_folder}/".startswith(f"{path}/"):
+                raise StorageError(f"the data folder with the quorum's journal cannot be used: {folder.cause}")
 
     def _build(self) -> None:
         config, ports = self.config, self.ports
@@ -143,19 +159,8 @@ class Broker:
             fatal=ports.fatal,
             is_current=lambda: self.replication.is_current,
         )
-        self.replication = ReplicationService(
-            node_id=self.node_id,
-            manager=ReplicaManager(
-                self.node_id, self.log_service, replica_lag_time_max_ms=config.replica_lag_time_max_ms
-            ),
-            clock=ports.clock,
-            propose=lambda proposals: self.proposer.propose(proposals),
-            start_fetching=self._start_fetching,
-            stop_fetching=self._stop_fetching,
-            storage_failed=self._storage_failed,
-            turn=self.turn,
-            took_up=self.log_service.remove_strays,
-        )
+        self.replication = self._build_replication()
+        self.storage = self._build_storage()
         self.proposer = IsrProposer(
             node_id=self.node_id,
             controller=self.controller,
@@ -181,7 +186,45 @@ class Broker:
             groups=self.groups,
             rng=ports.rng,
         )
-        self.dispatcher = Dispatcher(build_handlers(self.services, shut_down=self.shutdown_requested.set))
+        self.dispatcher = Dispatcher(
+            build_handlers(self.services, shut_down=self.shutdown_requested.set, storage=self.storage)
+        )
+
+    def _build_replication(self) -> ReplicationService:
+        return ReplicationService(
+            node_id=self.node_id,
+            manager=ReplicaManager(
+                self.node_id,
+                self.log_service,
+                replica_lag_time_max_ms=self.config.replica_lag_time_max_ms,
+                storage_trouble=lambda partition, error: self.storage.trouble(partition, error),
+            ),
+            clock=self.ports.clock,
+            propose=lambda proposals: self.proposer.propose(proposals),
+            start_fetching=self._start_fetching,
+            stop_fetching=self._stop_fetching,
+            storage_failed=lambda effect: self.storage.storage_failed(effect),
+            turn=self.turn,
+            took_up=lambda image: self.storage.took_up(image),
+        )
+
+    def _build_storage(self) -> StorageService:
+        storage = StorageService(
+            node_id=self.node_id,
+            logs=self.logs,
+            log_service=self.log_service,
+            replication=self.replication,
+            metadata=self.metadata,
+            controller=self.controller,
+            broker_epoch=lambda: self.broker_epoch,
+            clock=self.ports.clock,
+            turn=self.turn,
+            fatal=self.ports.fatal,
+            journal_folder=self._journal_folder,
+        )
+        self.log_service.log_failed = storage.log_failed
+        self.log_service.folder_refused = storage.folder_refused
+        return storage
 
     def _build_fetchers(self) -> ReplicaFetcherManager:
         self.fetch_pool = RpcPool(
@@ -241,6 +284,7 @@ class Broker:
             heartbeat_interval_ms=config.broker_heartbeat_interval_ms,
             session_timeout_ms=config.broker_session_timeout_ms,
             fatal=self.ports.fatal,
+            holds_back=lambda: self.storage.holds_back,
         )
 
     def _registered(self, broker_epoch: int) -> None:
@@ -276,14 +320,6 @@ class Broker:
 
     def _stop_fetching(self, effect: StopFetching) -> None:
         self.fetchers.stop(effect.topic_partition)
-
-    def _storage_failed(self, effect: StorageFailed) -> None:
-        """A replica that fails while it serves holds up its partition: as leader it stays the leader, as follower every
-        acks=all waits for it. The controller cannot be told of single replicas, but knows at once when a process is gone.
-        """
-        logger.error("partition=%s went offline: %s", effect.topic_partition, effect.message)
-        if effect.was_in_use:
-            self.ports.fatal(f"the log of {effect.topic_partition} has failed: {effect.message}")
 
     def _make_coordinator(self, slot: int, coordinator_epoch: int, records: list[Record]) -> GroupCoordinator:
         return GroupCoordinator(
@@ -374,6 +410,6 @@ class Broker:
         await self.pool.close()
         await self.fetch_pool.close()
         try:
-            self.logs.close()
+            await close_logs(self.logs)
         except BarnabasError as error:
             logger.error("the logs could not be closed cleanly: %s", error)

@@ -43,7 +43,9 @@ class BrokerLifecycle:
         heartbeat_interval_ms: int,
         session_timeout_ms: int,
         fatal: Callable[[str], None],
+        holds_back: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`holds_back`: as long as it is true, this broker does not want to be unfenced."""
         self._registration = registration
         self._controller = controller
         self._metadata = metadata
@@ -52,6 +54,7 @@ class BrokerLifecycle:
         self._heartbeat_interval_ms = heartbeat_interval_ms
         self._session_timeout_ms = session_timeout_ms
         self._fatal = fatal
+        self._holds_back = holds_back
         self._wake = asyncio.Event()
         self._want_shut_down = False
         self._trouble = ""  # the last one that was logged and is not over
@@ -123,6 +126,7 @@ class BrokerLifecycle:
             node_id=self._registration.node_id,
             broker_epoch=self.broker_epoch,
             metadata_offset=self._metadata.image.offset,
+            want_fence=self._holds_back(),
             want_shut_down=self._want_shut_down,
         )
 

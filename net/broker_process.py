@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from barnabas.kraft.image import Endpoint
 from barnabas.log.errors import BarnabasError
@@ -72,7 +72,11 @@ async def _serve(config: BrokerConfig) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     admin: asyncio.Task[None] | None = None
-    listening = await _started(broker)
+    starting = asyncio.ensure_future(_started(broker))
+    if not await _ended_before(starting, stop):
+        logger.info("stopped node=%d before it had started", broker.node_id)
+        return EXIT_OK
+    listening = starting.result()
     try:
         _write_endpoints(broker)
         gc.collect()
@@ -89,6 +93,19 @@ async def _serve(config: BrokerConfig) -> int:
             remove_endpoints(folder)
         await broker.stop()
     return EXIT_OK
+
+
+async def _ended_before(starting: "asyncio.Future[socket.socket | None]", stop: asyncio.Event) -> bool:
+    """Wait for the start, unless somebody wants the stop first: recovery of a large disk may take minutes."""
+    stopping = asyncio.ensure_future(stop.wait())
+    waited: tuple[asyncio.Future[Any], ...] = (starting, stopping)
+    await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if starting.done():
+        return True
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+    return False
 
 
 async def _started(broker: Broker) -> socket.socket | None:

@@ -6,12 +6,13 @@ Upkeep that only touches the disk runs in the executor; what changes a log's str
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import TypeVar
 
 from barnabas.kraft.image import MetadataImage
 from barnabas.kraft.metadata_node import MetadataPublication
 from barnabas.log.config import LogConfig
 from barnabas.log.errors import BarnabasError, InconsistentClusterIdError, StorageError
-from barnabas.log.log_manager import LogManager
+from barnabas.log.log_manager import LogManager, Refusals
 from barnabas.log.partition_log import PartitionLog
 from barnabas.log.topic_partition import TopicPartition
 
@@ -22,6 +23,7 @@ from .metadata_service import MetadataService
 logger = logging.getLogger("barnabas.log")
 
 UPKEEP_INTERVAL_MS = 1_000
+T = TypeVar("T")
 
 
 class LogService:
@@ -44,18 +46,29 @@ class LogService:
         self._fatal = fatal
         self._is_current = is_current  # does the metadata show this broker's own registration?
         self._defaults = LogConfig.from_map(config.topic_defaults())
+        self.log_failed: Callable[[TopicPartition, StorageError], None] = lambda topic_partition, error: None
+        self.folder_refused: Callable[[str, StorageError], None] = lambda path, error: None
+        self.made_anew: set[TopicPartition] = set()  # empty, where the cluster may believe that there was something
 
     # --- what replication asks for (log.replication.ports.Logs) -------------------------------------------------------
 
-    def create_log(self, topic_partition: TopicPartition, topic_id: str) -> PartitionLog:
+    def create_log(self, topic_partition: TopicPartition, topic_id: str, *, is_new: bool = True) -> PartitionLog:
+        was_there = self._logs.get(topic_partition) is not None
         log = self._logs.get_or_create(
             topic_partition,
             topic_id=topic_id,
-            config=self._config_of(topic_partition.topic),
+            config=self.config_of(topic_partition.topic),
             now_ms=self._clock.wall_ms(),
+            is_new=is_new,
         )
-        log.update_config(self._config_of(topic_partition.topic))
+        if not was_there and not is_new:
+            self.made_anew.add(topic_partition)
+        log.update_config(self.config_of(topic_partition.topic))
         return log
+
+    def forget(self, topic_partition: TopicPartition) -> None:
+        if topic_partition in self._logs.offline and self._logs.get(topic_partition) is None:
+            self.delete(topic_partition)
 
     def get(self, topic_partition: TopicPartition) -> PartitionLog | None:
         return self._logs.get(topic_partition)
@@ -63,7 +76,7 @@ class LogService:
     def delete(self, topic_partition: TopicPartition) -> None:
         self._logs.delete(topic_partition, now_ms=self._clock.wall_ms())
 
-    def _config_of(self, topic: str) -> LogConfig:
+    def config_of(self, topic: str) -> LogConfig:
         overrides = self._metadata.image.topic_configs.get(topic, {})
         try:
             return LogConfig.from_map(overrides, self._defaults)
@@ -85,7 +98,7 @@ class LogService:
         if publication.changes.topic_configs:
             for topic_partition, log in self._logs.logs.items():
                 if topic_partition.topic in publication.changes.topic_configs:
-                    log.update_config(self._config_of(topic_partition.topic))
+                    log.update_config(self.config_of(topic_partition.topic))
 
     def remove_strays(self, image: MetadataImage) -> None:
         """Delete the logs of topics that were deleted, and of replicas that were moved away, while this broker was not there.
@@ -120,27 +133,33 @@ class LogService:
             wall_ms = self._clock.wall_ms()
             try:
                 await _to_its_end(loop.run_in_executor(None, self._logs.make_folders_durable))
-                await _to_its_end(loop.run_in_executor(None, self._logs.flush_due, wall_ms))
+                for failed in await _to_its_end(loop.run_in_executor(None, self._logs.flush_due, wall_ms)):
+                    self.log_failed(*failed)
                 # Before the topics' own settings are known, the broker's would delete what a topic wants to keep.
                 if now_ms >= next_retention_ms and self._is_current():
                     next_retention_ms = now_ms + config.log_retention_check_interval_ms
                     self._logs.run_retention(wall_ms)
                 if now_ms >= next_checkpoint_ms:
                     next_checkpoint_ms = now_ms + checkpoint_ms
-                    self._logs.checkpoint()
+                    self._note_refusals(self._logs.checkpoint())
                 if now_ms >= next_high_watermarks_ms:
                     next_high_watermarks_ms = now_ms + high_watermarks_ms
-                    self._logs.checkpoint_high_watermarks()
+                    self._note_refusals(self._logs.checkpoint_high_watermarks())
                 # Last, because a file that cannot be removed is met again in every round.
                 await _to_its_end(loop.run_in_executor(None, self._logs.remove_due, wall_ms))
             except StorageError as error:
                 logger.error("upkeep failed: %s", error)
 
+    def _note_refusals(self, refusals: Refusals) -> None:
+        for path, error in refusals.items():
+            logger.error("upkeep failed: %s", error)
+            self.folder_refused(path, error)
 
-async def _to_its_end(work: "asyncio.Future[None]") -> None:
+
+async def _to_its_end(work: "asyncio.Future[T]") -> T:
     """Whoever cancels upkeep closes the logs next, which no thread may be working on then."""
     try:
-        await asyncio.shield(work)
+        return await asyncio.shield(work)
     except asyncio.CancelledError:
         await asyncio.wait([work])
         raise

@@ -17,6 +17,7 @@ from barnabas.kraft.raft_quorum import RaftQuorum
 
 from .broker import Broker
 from .core_settings import check_broker_config, check_topic_config, controller_settings, raft_timing
+from .journal_ballast import BALLAST_BYTES, BallastedStorage
 from .metadata_observer import MetadataObserver
 from .metadata_service import MetadataSource, Subscriber
 from .quorum_directory import QuorumDirectory
@@ -38,6 +39,7 @@ class QuorumPorts:
     executor: Callable[[], Executor] = _disk_threads
     timing: RaftTiming | None = None  # instead of what the configuration says
     snapshot_policy: SnapshotPolicy | None = None
+    ballast_bytes: int = BALLAST_BYTES  # room that is kept for the journal on a full disk; 0: none
 
 
 def build_source(broker: Broker, ports: QuorumPorts | None = None) -> MetadataSource:
@@ -82,6 +84,9 @@ def _build_node(broker: Broker, rng: random.Random, publish: Subscriber) -> Meta
 def _build_quorum(
     broker: Broker, ports: QuorumPorts, rng: random.Random, loop: asyncio.AbstractEventLoop, node: MetadataNode
 ) -> RaftQuorum:
+    broker.journal_storage = BallastedStorage(
+        broker.ports.files, broker.config.metadata_folder(), size_bytes=ports.ballast_bytes
+    )
     inter_broker = next(
         endpoint for endpoint in broker.advertised() if endpoint.listener == broker.config.inter_broker_listener()
     )
@@ -89,7 +94,7 @@ def _build_quorum(
         node_id=broker.node_id,
         voters={voter.node_id: (voter.host, voter.port) for voter in broker.config.voters()},
         directory=broker.config.metadata_folder(),
-        storage=broker.ports.files,
+        storage=broker.journal_storage,
         network=ports.network(),
         executor=ports.executor(),
         loop=loop,

@@ -39,6 +39,19 @@ def _replicas(broker: Broker) -> Iterator[Sample]:
     yield _counter("isr_expands", "Proposals that added a replica to an ISR.", counts.isr_expands)
     yield _counter("isr_shrinks", "Proposals that took a replica out of an ISR.", counts.isr_shrinks)
     yield _gauge("parked_requests", "Requests that wait in purgatory.", len(broker.replication.purgatory))
+    logs = broker.logs
+    yield _gauge("offline_log_directories", "Data folders that have failed.", len(logs.offline_folders))
+    full = sum(folder.is_full for folder in logs.folders)
+    yield _gauge("full_log_directories", "Data folders without room; they refuse writes and serve reads.", full)
+    yield Sample(
+        name="kafka_log_logmanager_offlinelogdirectorycount",
+        type="gauge",
+        help="Data folders that have failed, under the name of Kafka's own metric.",
+        value=len(logs.offline_folders),
+    )
+    journal = broker.journal_storage
+    given_up = journal is not None and journal.is_given_up
+    yield _gauge("quorum_ballast_given_up", "1: the journal's disk is full and lives on its last room.", given_up)
     size = sum(log.size_bytes for log in broker.logs.logs.values())
     yield _gauge("log_size_bytes", "Bytes of all logs of this broker.", size)
 

@@ -7,6 +7,7 @@ them, and all that they then acknowledge is answered together.
 
 import logging
 from collections.abc import Callable, Hashable, Iterable
+from dataclasses import replace
 
 from barnabas.kraft.image import MetadataImage
 from barnabas.kraft.metadata_node import MetadataPublication
@@ -69,6 +70,7 @@ class ReplicationService:
         self._changed: dict[TopicPartition, None] = {}
         self._check_is_scheduled = False
         self._image = MetadataImage()
+        self._newest: MetadataPublication | None = None
         self._broker_epoch: int | None = None  # of the registration that the metadata must show before we take a role
 
     # --- the hot path -------------------------------------------------------------------------------------------------
@@ -130,11 +132,17 @@ class ReplicationService:
     # --- metadata -----------------------------------------------------------------------------------------------------
 
     def registered(self, broker_epoch: int) -> None:
-        """From now on act on metadata that shows this registration, and on nothing older."""
+        """From now on act on metadata that shows this registration, and on nothing older.
+
+        Often it is here already: then it is taken up now, so that nobody is unfenced who has not looked at his replicas.
+        """
         self._broker_epoch = broker_epoch
+        if self._newest is not None:
+            self.published(self._newest)
 
     def published(self, publication: MetadataPublication) -> None:
         """Take up a new image. What came before our own registration is not acted upon: a former incarnation's role."""
+        self._newest = publication
         before, self._image = self._image, publication.image
         image = publication.image
         own = image.brokers.get(self.node_id)
@@ -147,19 +155,44 @@ class ReplicationService:
         broker_epochs = _active_broker_epochs(image)
         now_ms = self._clock.now_ms()
         self._remove(self._gone(before, topics, is_first=is_first), now_ms)
-        assignments = [
-            assignment
-            for name in topics
-            if name in image.topics
-            for assignment in _assignments(name, image, broker_epochs)
-            if self.node_id in assignment.replicas or self.manager.find(assignment.topic_partition) is not None
-        ]
-        effects = self.manager.apply(assignments, (), now_ms)
+        effects = self.manager.apply(self._ours(before, topics, broker_epochs), (), now_ms)
         if is_first or publication.changes.brokers:
             effects += self.manager.brokers_changed(broker_epochs, now_ms)
         self.perform(effects)
         if is_first:
             self._took_up(image)
+
+    def _ours(
+        self, before: MetadataImage, topics: Iterable[str], broker_epochs: dict[int, int]
+    ) -> Iterable[PartitionAssignment]:
+        """What these topics mean for this broker. A replica that the cluster takes for offline has no role, even where its
+        log is well by now: it may be elected again only when the controller has heard of that."""
+        image, node_id = self._image, self.node_id
+        for name in topics:
+            if name not in image.topics:
+                continue
+            for assignment in _assignments(name, image, broker_epochs):
+                topic_partition = assignment.topic_partition
+                if node_id not in assignment.replicas:
+                    if self.manager.knows(topic_partition):
+                        yield assignment
+                elif node_id not in image.topics[name].partitions[topic_partition.partition].offline_replicas:
+                    yield replace(assignment, is_new=_is_new(assignment, before, node_id))
+
+    def take_up_again(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Give these replicas the roles that the metadata has for them: their logs can be opened now."""
+        wanted = set(topic_partitions)
+        topics = sorted({topic_partition.topic for topic_partition in wanted})
+        ours = self._ours(self._image, topics, _active_broker_epochs(self._image))
+        assignments = [assignment for assignment in ours if assignment.topic_partition in wanted]
+        self.perform(self.manager.apply(assignments, (), self._clock.now_ms()))
+
+    def went_offline(self, topic_partitions: Iterable[TopicPartition], cause: str) -> None:
+        """Their data folder failed; who waits for them is told so."""
+        gone = list(topic_partitions)
+        self.perform(self.manager.went_offline(gone, cause))
+        for topic_partition in gone:
+            self._mark_changed(topic_partition)
 
     @property
     def is_current(self) -> bool:
@@ -231,6 +264,16 @@ def _complete(operation: Operation) -> None:
 def _is_another(name: str, before: MetadataImage, image: MetadataImage) -> bool:
     known = before.topics.get(name)
     return known is not None and known.topic_id != image.topics[name].topic_id
+
+
+def _is_new(assignment: PartitionAssignment, before: MetadataImage, node_id: int) -> bool:
+    """Did this broker get the replica while it was watching (KIP-112's `isNew`)? Then there is no log of it yet."""
+    topic_partition = assignment.topic_partition
+    if not before.brokers:
+        return False
+    known = before.partition(topic_partition)
+    is_same_topic = before.topic_names.get(assignment.topic_id) == topic_partition.topic
+    return known is None or not is_same_topic or node_id not in known.replicas
 
 
 def _active_broker_epochs(image: MetadataImage) -> dict[int, int]:

@@ -19,7 +19,8 @@ UNKNOWN_BROKER_EPOCH = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionAssignment:
-    """What the metadata says about one partition of ours.
+    """What the metadata says about one partition of ours. The marks of offline replicas are not here: whoever is marked
+    plays no role, so nothing is assigned to it.
 
     `broker_epochs` holds the *active* brokers only (neither fenced nor shutting down): who is not in it cannot join the
     ISR, and the high watermark waits for nobody outside of the ISR who is not in it (KIP-903, KAFKA-15353).
@@ -33,6 +34,7 @@ class PartitionAssignment:
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     broker_epochs: dict[int, int] = field(default_factory=dict)
+    is_new: bool = True  # False: this broker may have had the replica before, so an empty one must not take its place
 
 
 @quick_init

@@ -5,6 +5,7 @@ When the log has failed (memory and disk may differ), the partition answers noth
 the broker learns of it through `storage_error`. A write that a full disk refused cleanly does not end it.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final
@@ -89,8 +90,12 @@ class _StorageGuard:
             raise StorageError(str(self._partition.storage_error))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if isinstance(error, StorageError) and self._partition.log.failed:
-            self._partition.storage_error = error
+        if isinstance(error, StorageError):
+            partition = self._partition
+            if partition.log.failed:
+                partition.storage_error = error
+            if partition.storage_trouble is not None:
+                partition.storage_trouble(partition, error)
 
 
 class Partition:
@@ -109,6 +114,7 @@ class Partition:
         self.partition_epoch = -1  # never falls
         self.leadership = -1
         self.storage_error: StorageError | None = None
+        self.storage_trouble: Callable[[Partition, StorageError], None] | None = None  # told at once, and only told
         self._replica_lag_time_max_ms = replica_lag_time_max_ms
         self._leading: LeaderState | None = None  # at most one of the two
         self._following: FollowerState | None = None

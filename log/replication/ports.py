@@ -100,8 +100,11 @@ class ReplicatedLog(Protocol):
 class Logs(Protocol):
     """The logs of this broker. Every method may raise StorageError."""
 
-    def create_log(self, topic_partition: TopicPartition, topic_id: str, /) -> ReplicatedLog:
-        """Opens it when it exists."""
+    def create_log(self, topic_partition: TopicPartition, topic_id: str, /, *, is_new: bool) -> ReplicatedLog:
+        """Opens it when it exists. `is_new` False: it may exist where it cannot be reached now, and is refused then."""
+
+    def forget(self, topic_partition: TopicPartition, /) -> object:
+        """A log that could not be opened is not wanted any more; it is no fault if nothing is known of it."""
 
     def get(self, topic_partition: TopicPartition, /) -> ReplicatedLog | None: ...
     def delete(self, topic_partition: TopicPartition, /) -> object: ...

@@ -34,9 +34,16 @@ class ReplicaCounts:
 
 class ReplicaManager:
     def __init__(
-        self, node_id: int, logs: Logs, *, replica_lag_time_max_ms: int = DEFAULT_REPLICA_LAG_TIME_MAX_MS
+        self,
+        node_id: int,
+        logs: Logs,
+        *,
+        replica_lag_time_max_ms: int = DEFAULT_REPLICA_LAG_TIME_MAX_MS,
+        storage_trouble: Callable[[Partition, StorageError], None] | None = None,
     ) -> None:
+        """`storage_trouble` is told of every refusal of a disk, amid the work on the partition: note it, act later."""
         self.node_id = node_id
+        self._storage_trouble = storage_trouble
         self._logs = logs
         self._replica_lag_time_max_ms = replica_lag_time_max_ms
         self._partitions: dict[TopicPartition, Partition] = {}
@@ -87,17 +94,21 @@ class ReplicaManager:
             log = self._logs.get(topic_partition)
             if log is not None and log.topic_id != assignment.topic_id:
                 self._logs.delete(topic_partition)
-            log = self._logs.create_log(topic_partition, assignment.topic_id)
+            log = self._logs.create_log(topic_partition, assignment.topic_id, is_new=assignment.is_new)
             partition = Partition(log, self.node_id, replica_lag_time_max_ms=self._replica_lag_time_max_ms)
+            partition.storage_trouble = self._storage_trouble
+            self._reported.discard(topic_partition)
             self._partitions[topic_partition] = partition
             self._unopened.pop(topic_partition, None)
         return partition, effects
 
     def _remove(self, topic_partition: TopicPartition) -> list[Effect]:
         partition = self._partitions.pop(topic_partition, None)
-        self._unopened.pop(topic_partition, None)
+        unopened = self._unopened.pop(topic_partition, None)
         self._reported.discard(topic_partition)
         if partition is None:
+            if unopened is not None:
+                self._logs.forget(topic_partition)
             return []
         effects = partition.stop()
         try:
@@ -200,6 +211,25 @@ class ReplicaManager:
                 StorageFailed(topic_partition=topic_partition, message=error.message, was_in_use=partition is not None)
             )
         return effects
+
+    def went_offline(self, topic_partitions: Iterable[TopicPartition], cause: str) -> list[Effect]:
+        """Their logs were taken away (a data folder failed): they give up their roles; whoever asks is told the cause."""
+        effects: list[Effect] = []
+        for topic_partition in topic_partitions:
+            partition = self._partitions.pop(topic_partition, None)
+            if partition is not None:
+                effects += partition.stop()
+                self._unopened[topic_partition] = StorageError(cause)
+                self._reported.add(topic_partition)
+        return effects
+
+    @property
+    def unopened(self) -> frozenset[TopicPartition]:
+        """Assigned to us, and out of reach."""
+        return frozenset(self._unopened)
+
+    def knows(self, topic_partition: TopicPartition) -> bool:
+        return topic_partition in self._partitions or topic_partition in self._unopened
 
     def stop(self) -> list[Effect]:
         """The broker stops, after the controller has moved its leaderships: no partition plays a role any more."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from . import clusters, configs, groups, metrics, openapi, records, topics
+from . import clusters, configs, groups, metrics, openapi, records, storage, topics
 from .backend import AdminBackend
 from .call import Call, Json, Reply, Route, check_body
 from .errors import ApiError, bad_request
@@ -43,6 +43,7 @@ async def _openapi(call: Call) -> Reply:
 
 ROUTES: Final[tuple[Route, ...]] = (
     *clusters.ROUTES,
+    *storage.ROUTES,
     *topics.ROUTES,
     *records.ROUTES,
     *configs.ROUTES,

@@ -79,6 +79,7 @@ async def _partition_replicas(call: Call) -> Reply:
             "broker_id": node_id,
             "is_leader": partition.leader == node_id,
             "is_in_sync": node_id in partition.isr,
+            "is_offline": node_id in partition.offline_replicas,
         }
         for topic in call.image.topics.values()
         for index, partition in enumerate(topic.partitions)

@@ -135,6 +135,7 @@ def _replica(call: Call, topic: str, index: int, node_id: int, partition: Partit
             "broker_id": node_id,
             "is_leader": node_id == partition.leader,
             "is_in_sync": node_id in partition.isr,
+            "is_offline": node_id in partition.offline_replicas,
             "broker": call.related("brokers", node_id),
         },
     )

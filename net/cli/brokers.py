@@ -7,6 +7,7 @@ from argparse import ArgumentParser, Namespace
 
 from .command import Context, Verb, key_value, no_arguments
 from .exit_codes import ExitCode, not_available_yet
+from .storage import show_folders
 
 
 def _start_arguments(parser: ArgumentParser) -> None:
@@ -44,6 +45,30 @@ async def _drain(context: Context) -> int:
     return ExitCode.OK
 
 
+def _bring_back_arguments(parser: ArgumentParser) -> None:
+    _node_argument(parser)
+    parser.add_argument("--folder", metavar="PATH", required=True, help="the data folder, as `broker storage` shows it")
+
+
+async def _storage(context: Context) -> int:
+    """Exit code 3 when a folder is not well."""
+    node = context.arguments.node
+    async with context.connector.admin(context.bootstrap) as admin:
+        found = await admin.describe_storage(node)
+    show_folders(context.out, found)
+    is_well = all(folder.state == "online" and not folder.offline_partitions for folder in found.folders)
+    return ExitCode.OK if is_well else ExitCode.UNHEALTHY
+
+
+async def _bring_back(context: Context) -> int:
+    """The disk has been mended or replaced: what was flushed is recovered, the rest is fetched from the leaders."""
+    node, folder = context.arguments.node, context.arguments.folder
+    async with context.connector.admin(context.bootstrap) as admin:
+        found = await admin.bring_back_folder(node, folder)
+    show_folders(context.out, found)
+    return ExitCode.OK
+
+
 async def _add(context: Context) -> int:
     async with context.connector.admin(context.bootstrap) as admin:
         cluster, quorum = await admin.describe_cluster(), await admin.describe_quorum()
@@ -67,5 +92,12 @@ VERBS = (
     Verb(name="start", summary="run a broker in the foreground", arguments=_start_arguments, serve=_start),
     Verb(name="add", summary="how to add a broker to this cluster", arguments=no_arguments, run=_add),
     Verb(name="drain", summary="hand over leaderships and stop", arguments=_node_argument, run=_drain),
+    Verb(name="storage", summary="data folders of a broker, and what is wrong", arguments=_node_argument, run=_storage),
+    Verb(
+        name="bring-back",
+        summary="use a data folder again whose disk has been mended",
+        arguments=_bring_back_arguments,
+        run=_bring_back,
+    ),
     Verb(name="decommission", summary="", arguments=_node_argument, run=_decommission, hidden=True),
 )

@@ -10,6 +10,7 @@ from barnabas.net.protocol.responses import DescribeClusterResponse, DescribeQuo
 from .command import Context, Verb, no_arguments
 from .exit_codes import ExitCode, not_available_yet
 from .sdk import AdminPort
+from .storage import folder_cause
 
 WATCH_INTERVAL_S: Final = 0.5
 NAMES_SHOWN: Final = 10  # enough to see what is wrong; the count says how much there is
@@ -49,6 +50,7 @@ def _broker_causes(cluster: DescribeClusterResponse) -> list[str]:
             causes.append(f"broker {broker.node_id} is fenced: it is down, cut off, or not yet caught up")
         elif broker.in_controlled_shutdown:
             causes.append(f"broker {broker.node_id} is shutting down")
+        causes += [folder_cause(broker.node_id, folder) for folder in broker.troubled_folders]
     return causes
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         DescribeClusterResponse,
         DescribeGroupResponse,
         DescribeQuorumResponse,
+        DescribeStorageResponse,
         ListedGroup,
         TopicMetadata,
     )
@@ -154,6 +155,12 @@ class _Admin:
 
     async def describe_quorum(self) -> DescribeQuorumResponse:
         return await self._admin.describe_quorum()
+
+    async def describe_storage(self, node_id: int) -> DescribeStorageResponse:
+        return await self._admin.describe_storage(node_id)
+
+    async def bring_back_folder(self, node_id: int, path: str) -> DescribeStorageResponse:
+        return await self._admin.bring_back_folder(node_id, path)
 
     async def list_groups(self) -> Sequence[ListedGroup]:
         return await self._admin.list_groups()

@@ -17,6 +17,7 @@ from ..protocol.responses import (
     DescribeClusterResponse,
     DescribeConfigsResponse,
     DescribeQuorumResponse,
+    DescribeStorageResponse,
     MetadataResponse,
     TopicMetadata,
 )
@@ -229,6 +230,18 @@ class Admin(GroupAdmin):
     async def shut_down_broker(self, node_id: int) -> None:
         """Have a broker hand its leaderships over and stop."""
         await self._client.call(node_id, q.BrokerShutdownRequest(node_id=node_id), timeout_ms=self._timeout_ms)
+
+    async def describe_storage(self, node_id: int) -> DescribeStorageResponse:
+        """The data folders of a broker, with what is wrong with them."""
+        request = q.DescribeStorageRequest(node_id=node_id)
+        response: DescribeStorageResponse = await self._client.call(node_id, request, timeout_ms=self._timeout_ms)
+        return response
+
+    async def bring_back_folder(self, node_id: int, path: str) -> DescribeStorageResponse:
+        """Recover a data folder whose disk has been mended; its replicas follow until they are in sync again."""
+        request = q.BringBackFolderRequest(node_id=node_id, path=path)
+        response: DescribeStorageResponse = await self._client.call(node_id, request, timeout_ms=self._timeout_ms)
+        return response
 
     # --- how ---------------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from barnabas.net.protocol.responses import (
     DescribeClusterResponse,
     DescribeQuorumResponse,
     EmptyResponse,
+    TroubledFolder,
 )
 
 from .services import Services
@@ -51,6 +52,10 @@ class ClusterHandlers:
                     broker_epoch=broker.broker_epoch,
                     admin_host=admin.host if admin else "",
                     admin_port=admin.port if admin else -1,
+                    troubled_folders=tuple(
+                        TroubledFolder(path=item.path, state=item.state, cause=item.cause, since_ms=item.since_ms)
+                        for item in broker.troubled_folders
+                    ),
                 )
             )
         return DescribeClusterResponse(

@@ -132,7 +132,11 @@ def _describe(topic: TopicImage, image: MetadataImage) -> TopicMetadata:
 
 def _describe_partition(partition: PartitionImage, image: MetadataImage) -> PartitionMetadata:
     brokers = image.brokers
-    offline = tuple(node for node in partition.replicas if node not in brokers or brokers[node].fenced)
+    offline = tuple(
+        node
+        for node in partition.replicas
+        if node not in brokers or brokers[node].fenced or node in partition.offline_replicas
+    )
     return PartitionMetadata(
         error=ErrorCode.LEADER_NOT_AVAILABLE if partition.leader == NO_LEADER else ErrorCode.NONE,
         leader=partition.leader,

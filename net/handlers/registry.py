@@ -5,6 +5,7 @@ from collections.abc import Callable
 from barnabas.net.dispatcher import Handler, answering
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.kafka.apis import KafkaApi
+from barnabas.net.storage_service import StorageService
 
 from .cluster import ClusterHandlers
 from .configs import ConfigHandlers
@@ -19,10 +20,14 @@ from .metadata import MetadataHandler
 from .offsets import OffsetHandlers
 from .produce import ProduceHandler
 from .services import Services
+from .storage import StorageHandlers
 from .topics import TopicHandlers
 
 
-def build_handlers(services: Services, *, shut_down: Callable[[], None]) -> dict[ApiKey | KafkaApi, Handler]:
+def build_handlers(
+    services: Services, *, shut_down: Callable[[], None], storage: StorageService
+) -> dict[ApiKey | KafkaApi, Handler]:
+    disks = StorageHandlers(services.node_id, storage)
     topics = TopicHandlers(services)
     cluster = ClusterHandlers(services, shut_down=shut_down)
     controller = ControllerHandlers(services)
@@ -50,6 +55,8 @@ def build_handlers(services: Services, *, shut_down: Callable[[], None]) -> dict
         ApiKey.DESCRIBE_QUORUM: answering(cluster.describe_quorum),
         ApiKey.UNREGISTER_BROKER: answering(cluster.unregister, survives_disconnect=True),
         ApiKey.BROKER_SHUTDOWN: answering(cluster.shut_down),
+        ApiKey.DESCRIBE_STORAGE: answering(disks.describe),
+        ApiKey.BRING_BACK_FOLDER: answering(disks.bring_back, survives_disconnect=True),
         ApiKey.CONTROLLER_CALL: answering(controller.call, survives_disconnect=True),
         ApiKey.METADATA_FEED: answering(controller.feed),
         ApiKey.FIND_COORDINATOR: answering(groups.find_coordinator),

@@ -324,6 +324,23 @@ class BrokerShutdownRequest:
     node_id: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeStorageRequest:
+    """The data folders of the broker that is asked."""
+
+    api_key: ClassVar[ApiKey] = ApiKey.DESCRIBE_STORAGE
+    node_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BringBackFolderRequest:
+    """Recover an offline data folder of this broker, whose disk has been mended or replaced."""
+
+    api_key: ClassVar[ApiKey] = ApiKey.BRING_BACK_FOLDER
+    node_id: int
+    path: str
+
+
 Request = (
     ProduceRequest
     | FetchRequest
@@ -352,4 +369,6 @@ Request = (
     | DeleteGroupRequest
     | ResetOffsetsRequest
     | BrokerShutdownRequest
+    | DescribeStorageRequest
+    | BringBackFolderRequest
 )

@@ -182,6 +182,16 @@ class DescribeConfigsResponse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TroubledFolder:
+    """A data folder that is not well."""
+
+    path: str
+    state: str  # "offline" | "full"
+    cause: str
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterBroker:
     node_id: int
     host: str
@@ -192,6 +202,7 @@ class ClusterBroker:
     broker_epoch: int
     admin_host: str = ""
     admin_port: int = -1
+    troubled_folders: tuple[TroubledFolder, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +211,28 @@ class DescribeClusterResponse:
     controller_id: int
     offset: int
     brokers: tuple[ClusterBroker, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageFolder:
+    """One entry of `log.dirs`. Sizes are -1 where the folder cannot be asked."""
+
+    path: str
+    directory_id: str
+    state: str  # "online" | "full" | "offline"
+    cause: str
+    since_ms: int
+    partitions: int
+    offline_partitions: tuple[str, ...]
+    size_bytes: int
+    free_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeStorageResponse:
+    node_id: int
+    folders: tuple[StorageFolder, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,6 +373,7 @@ Response = (
     | DescribeConfigsResponse
     | DescribeClusterResponse
     | DescribeQuorumResponse
+    | DescribeStorageResponse
     | ControllerCallResponse
     | MetadataFeedResponse
     | FindCoordinatorResponse
@@ -378,4 +412,6 @@ RESPONSE_OF: dict[type, type] = {
     requests.DeleteGroupRequest: EmptyResponse,
     requests.ResetOffsetsRequest: EmptyResponse,
     requests.BrokerShutdownRequest: EmptyResponse,
+    requests.DescribeStorageRequest: DescribeStorageResponse,
+    requests.BringBackFolderRequest: DescribeStorageResponse,
 }

@@ -16,6 +16,7 @@ from simulation.log_building import batch_of
 
 from barnabas.log.errors import ErrorCode
 from barnabas.log.topic_partition import TopicPartition
+from barnabas.net.client.admin import Admin
 
 Maker = Callable[..., Cluster]
 MIN_ISR_2 = {"min.insync.replicas": "2"}
@@ -70,7 +71,8 @@ def mounts(tmp_path: Path) -> Iterator[Callable[[Path, int], SmallDisk]]:
 async def test_a_full_data_disk_refuses_writes_and_nothing_else(
     mounts: Callable[[Path, int], SmallDisk], new_cluster: Maker, tmp_path: Path
 ) -> None:
-    """The quorum's journal lies on another disk, so the broker stays: as leader it refuses, as follower it falls out."""
+    """The quorum's journal lies on another disk, so the broker stays: as leader it refuses, as follower it falls out; and
+    when nobody makes room, somebody who has it leads instead."""
     data = tmp_path / "cluster" / str(POOR) / "data"
     disk = mounts(data, 16)
     mounts(data / "__cluster_metadata", 64)
@@ -96,12 +98,29 @@ async def test_a_full_data_disk_refuses_writes_and_nothing_else(
         assert set((await partitions_of(admin, "followed"))[0].isr) == {0, 1}
         complaints = [line for line in poor.log_since(size) if "No space left" in line]
         assert 1 <= len(complaints) <= 6, "\n".join(complaints)  # once for each partition and kind, not for each try
+
+        async def handed_over() -> bool:
+            return (await partitions_of(admin, "led"))[0].leader in (0, 1)
+
+        await until(handed_over, "the leadership is handed to a broker with room")
+        assert await send(cluster.bootstrap, "led", [CHUNK] * 5, batch_size=150_000) == list(range(10, 15))
+        assert any("data folder" in line for line in await _troubles(admin))
         disk.free()
         await full_isr(admin, ["led", "followed"])
-        assert await send(cluster.bootstrap, "led", [b"again"]) == [10]
+        assert await send(cluster.bootstrap, "led", [b"again"]) == [15]
+        await until(lambda: _no_troubles(admin), "the folder is well again, by itself")
     stored = await read_all(cluster.bootstrap, "led")
-    assert stored[TopicPartition("led", 0)][10] == b"again"
+    assert stored[TopicPartition("led", 0)][15] == b"again"
     assert poor.process is process and poor.is_running, "it came back by itself"
+
+
+async def _troubles(admin: Admin) -> list[str]:
+    brokers = (await admin.describe_cluster()).brokers
+    return [f"data folder {folder.path} is {folder.state}" for item in brokers for folder in item.troubled_folders]
+
+
+async def _no_troubles(admin: Admin) -> bool:
+    return not await _troubles(admin)
 
 
 async def test_a_disk_that_fills_up_under_load_loses_nothing(

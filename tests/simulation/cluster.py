@@ -162,6 +162,7 @@ class SimulatedCluster:
         rng = Random(self.rng.getrandbits(64))
         network = self.world.node(node.name)
         quorum = QuorumPorts(
+            ballast_bytes=0,
             host=SameLoopHost,
             network=lambda: QuorumNetwork(network),
             executor=lambda: DelayedExecutor(self.loop, lambda: rng.uniform(0.0002, self.fsync_s)),

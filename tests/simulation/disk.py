@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from random import Random
 
-from barnabas.log.errors import StorageError
+from barnabas.log.errors import DiskFailedError, DiskFullError, StorageError
 from barnabas.log.files import AppendFile, DiskUsage, FileLock
 from barnabas.log.record_batch import Buffer
 
@@ -112,7 +112,9 @@ class SimulatedFile:
     def read_at(self, position: int, length: int) -> bytes:
         self._check(writing=False)
         self._disk.check_fault("read", self.path)
-        return bytes(self._inode.live[position : position + length])
+        data = bytes(self._inode.live[position : position + length])
+        self._disk.bytes_read += len(data)
+        return data
 
     def truncate(self, size_bytes: int) -> None:
         self._check(writing=True)
@@ -140,7 +142,7 @@ class SimulatedFile:
     def _check(self, *, writing: bool) -> None:
         assert self._incarnation == self._disk.incarnation, f"{self.path} is used after the crash of its process"
         if self._flush_failed or (writing and self._write_failed):
-            raise StorageError(
+            raise DiskFailedError(
                 f"{self.path} takes no more writes since one failed; mend the disk and restart the broker"
             )
 
@@ -164,6 +166,8 @@ class SimulatedDisk:
         self._unsynced_folders: dict[str, None] = {}  # whose parent does not name them durably
         self._faults: list[_Fault] = []
         self._boots = 0
+        self.failed: dict[str, str] = {}  # folders whose disk is broken, and what it says
+        self.bytes_read = 0  # of log files, through `read_at`
         self.capacity_bytes = capacity_bytes
         self.flush_count = 0
         self.incarnation = 0
@@ -197,6 +201,19 @@ class SimulatedDisk:
         once."""
         self._faults.append(_Fault(action=action, pattern=pattern, message=message))
 
+    def fail_folder(self, path: str, message: str = "Input/output error") -> None:
+        """From now on whatever touches the folder fails, until `mend_folder`."""
+        self.failed[path] = message
+
+    def mend_folder(self, path: str, rng: Random | None = None) -> None:
+        """The disk works again. With a generator, what was not flushed is lost (the kernel has thrown it away)."""
+        del self.failed[path]
+        if rng is not None:
+            for name in sorted(self._folders):
+                if name == path or name.startswith(f"{path}/"):
+                    for inode in self._folders[name].live.values():
+                        inode.lose_unflushed(rng)
+
     def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
         """Bit rot: what is on the disk is not what was written."""
         inode = self._inode(path)
@@ -207,11 +224,14 @@ class SimulatedDisk:
         for fault in self._faults:
             if fault.action == action and fnmatch(path, fault.pattern):
                 self._faults.remove(fault)
-                raise StorageError(f"cannot {action} {path}: {fault.message}")
+                raise DiskFailedError(f"cannot {action} {path}: {fault.message}")
+        for prefix, message in self.failed.items():
+            if path == prefix or path.startswith(f"{prefix}/"):
+                raise DiskFailedError(f"cannot {action} {path}: {message}")
 
     def check_space(self, size_bytes: int, path: str) -> None:
         if self.used_bytes + size_bytes > self.capacity_bytes:
-            raise StorageError(f"cannot write {path}: No space left on device; free space")
+            raise DiskFullError(f"cannot write {path}: No space left on device; free space")
 
     @property
     def used_bytes(self) -> int:
@@ -220,6 +240,7 @@ class SimulatedDisk:
     # --- Files ---
 
     def open_append(self, path: str, *, create: bool = True) -> AppendFile:
+        self.check_fault("open", path)
         folder, name = self._place(path)
         if name not in folder.live:
             if not create:
@@ -243,7 +264,14 @@ class SimulatedDisk:
     def map_readonly(self, path: str) -> Buffer:
         return self.read_bytes(path)
 
+    def drop_cached(self, path: str) -> None:
+        """What the simulation reads is what the disk has."""
+
+    def reserve(self, path: str, size_bytes: int) -> None:
+        self.write_atomically(path, bytes(size_bytes))
+
     def list_dir(self, path: str) -> list[str]:
+        self.check_fault("list", path)
         folder = self._folders.get(path)
         if folder is None:
             raise StorageError(f"cannot list {path}: No such file or directory")
@@ -308,6 +336,7 @@ class SimulatedDisk:
         self._folders[path].sync()
 
     def lock(self, path: str) -> FileLock:
+        self.check_fault("lock", path)
         if path in self.locks:
             raise StorageError(f"the folder {path.rpartition('/')[0]} is locked: another broker is running on it")
         self.locks.add(path)

@@ -10,7 +10,15 @@ from unit.kraft.metadata_cluster import MetadataCluster
 
 from barnabas.kraft.controller_settings import ControllerSettings
 from barnabas.kraft.group_slots import GroupSlots
-from barnabas.kraft.image import NO_LEADER, Endpoint, MetadataImage, PartitionImage
+from barnabas.kraft.image import (
+    FOLDER_FULL,
+    FOLDER_OFFLINE,
+    NO_LEADER,
+    Endpoint,
+    FolderTrouble,
+    MetadataImage,
+    PartitionImage,
+)
 from barnabas.kraft.metadata_node import MetadataPublication
 from barnabas.kraft.records import BROKER_RESOURCE, TOPIC_RESOURCE, OffsetCommitRecord
 from barnabas.kraft.requests import (
@@ -33,7 +41,9 @@ from barnabas.kraft.requests import (
     ProducerIdBlock,
     RegisterBroker,
     Registered,
+    ReportOfflineReplicas,
     TopicCreated,
+    TopicNumbers,
     UnregisterBroker,
 )
 
@@ -53,6 +63,7 @@ class Broker:
         self.stopping = False
         self.lossy = False
         self.registering = False
+        self.report = 0
 
 
 class Simulation:
@@ -118,6 +129,9 @@ class Simulation:
         assert set(partition.removing_replicas) <= set(partition.replicas) - set(partition.adding_replicas)
         for node_id in partition.isr:
             assert image.brokers[node_id].is_active, "KIP-841: only active brokers are in an ISR"
+            assert node_id not in partition.offline_replicas, "KIP-858: no failed disk is in an ISR"
+        assert partition.leader not in partition.offline_replicas
+        assert set(partition.offline_replicas) <= set(partition.replicas)
 
     def check_partition_step(self, old: PartitionImage, new: PartitionImage) -> None:
         assert new.leader_epoch >= old.leader_epoch
@@ -147,6 +161,7 @@ class Simulation:
             (6, self.register),
             (10, self.alter_partition),
             (8, self.admin),
+            (4, self.report_disks),
             (6, self.commit_offsets),
             (2, self.restart_broker),
             (1, self.elect),
@@ -251,6 +266,7 @@ class Simulation:
         broker.incarnation += 1
         broker.epoch = None
         broker.stopping = False
+        broker.report = 0
         broker.lossy = self.rng.random() < 0.2
 
     def restart_broker(self) -> None:
@@ -278,6 +294,36 @@ class Simulation:
         )
         node_id = partition.leader
         self.submit(AlterPartition(node_id=node_id, broker_epoch=epochs.get(node_id, -1), partitions=(proposal,)))
+
+    def report_disks(self) -> None:
+        """A folder fails, comes back with or without losses, fills up; sometimes an old report arrives late."""
+        broker = self.rng.choice(self.brokers)
+        if broker.epoch is None:
+            return
+        broker.report += self.rng.choice([1, 1, 1, 0, -1])
+
+        def some(share: float) -> tuple[TopicNumbers, ...]:
+            return tuple(
+                TopicNumbers(
+                    topic_id=topic.topic_id,
+                    partitions=tuple(n for n in range(len(topic.partitions)) if self.rng.random() < share),
+                )
+                for topic in self.image().topics.values()
+            )
+
+        state = self.rng.choice([FOLDER_OFFLINE, FOLDER_FULL, None])
+        folder = FolderTrouble(path="/d", directory_id="i", state=state or "", cause="c", since_ms=self.now_ms)
+        offline = some(self.rng.choice([0.2, 0.8])) if state == FOLDER_OFFLINE else ()
+        request = ReportOfflineReplicas(
+            node_id=broker.node_id,
+            broker_epoch=broker.epoch,
+            report=max(1, broker.report),
+            troubled_folders=() if state is None else (folder,),
+            offline=offline,
+            lost=some(0.3) if self.rng.random() < 0.3 else (),
+            hand_over=some(0.8) if state == FOLDER_FULL else (),
+        )
+        self.submit(request)
 
     def admin(self) -> None:
         image = self.image()

@@ -104,6 +104,7 @@ class World:
             groups=SimpleNamespace(coordinator_of=self._coordinator_of),
             shutdown_requested=asyncio.Event(),
             lifecycle=SimpleNamespace(unfenced=asyncio.Event()),
+            logs=SimpleNamespace(offline_folders={}),
         )
         self.backend = BrokerBackend(cast(Any, self.broker))
 
@@ -250,6 +251,8 @@ async def test_readiness_says_what_is_missing() -> None:
     assert world.backend.is_ready() == (False, "the broker is not registered yet, or fenced by the controller")
     world.broker.lifecycle.unfenced.set()
     assert world.backend.is_ready() == (True, "serving")
+    world.broker.logs.offline_folders["/bad"] = "EIO"
+    assert world.backend.is_ready() == (True, "serving without the data folders /bad")
     world.shell.source.publish(leader=None)
     assert world.backend.is_ready() == (False, "the quorum has no leader")
     world.broker.shutdown_requested.set()

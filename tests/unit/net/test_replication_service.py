@@ -26,7 +26,7 @@ class Logs:
         self.logs: dict[TopicPartition, MemoryLog] = {}
         self.refused: set[TopicPartition] = set()
 
-    def create_log(self, topic_partition: TopicPartition, topic_id: str) -> MemoryLog:
+    def create_log(self, topic_partition: TopicPartition, topic_id: str, *, is_new: bool) -> MemoryLog:
         if topic_partition in self.refused:
             raise StorageError("disk is gone")
         return self.logs.setdefault(topic_partition, MemoryLog(topic_partition, topic_id))
@@ -36,6 +36,9 @@ class Logs:
 
     def delete(self, topic_partition: TopicPartition) -> None:
         del self.logs[topic_partition]
+
+    def forget(self, topic_partition: TopicPartition) -> None:
+        """Nothing is kept of what could not be opened."""
 
 
 class CountingPurgatory(Purgatory):

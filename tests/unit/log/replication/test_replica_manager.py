@@ -23,7 +23,7 @@ class Logs:
         self.logs: dict[TopicPartition, MemoryLog] = {}
         self.refuses: set[TopicPartition] = set()
 
-    def create_log(self, topic_partition: TopicPartition, topic_id: str) -> MemoryLog:
+    def create_log(self, topic_partition: TopicPartition, topic_id: str, *, is_new: bool) -> MemoryLog:
         if topic_partition in self.refuses:
             raise StorageError("disk is gone")
         return self.logs.setdefault(topic_partition, MemoryLog(topic_partition, topic_id))
@@ -33,6 +33,9 @@ class Logs:
 
     def delete(self, topic_partition: TopicPartition) -> None:
         del self.logs[topic_partition]
+
+    def forget(self, topic_partition: TopicPartition) -> None:
+        """Nothing is kept of what could not be opened."""
 
 
 def assigned(

@@ -205,6 +205,31 @@ async def test_a_partition_that_is_no_number_is_a_bad_request(client: Client, in
     assert (await get(client, f"{CLUSTER}/topics/t/partitions/{index}", 400))["error_code"] == 400
 
 
+async def test_data_folders_of_a_broker(client: Client, broker: FakeBroker) -> None:
+    folder = responses.StorageFolder(
+        path="/d",
+        directory_id="i",
+        state="offline",
+        cause="EIO",
+        since_ms=5,
+        partitions=0,
+        offline_partitions=("t-0",),
+        size_bytes=-1,
+        free_bytes=-1,
+        total_bytes=-1,
+    )
+    found = responses.DescribeStorageResponse(node_id=1, folders=(folder,))
+    broker.answers[requests.DescribeStorageRequest] = broker.answers[requests.BringBackFolderRequest] = lambda _: found
+    (shown,) = (await get(client, f"{CLUSTER}/brokers/1/barnabas/folders"))["data"]
+    assert (shown["state"], shown["cause"], shown["free_bytes"]) == ("offline", "EIO", None)
+    assert shown["offline_partitions"] == ["t-0"]
+    answer = await client.post(f"{CLUSTER}/brokers/1/barnabas/folders:bring-back", json={"path": "/d"})
+    assert answer.status == 200 and (await answer.json())["path"] == "/d"
+    assert broker.asked[-1] == requests.BringBackFolderRequest(node_id=1, path="/d")
+    assert (await client.get(f"{CLUSTER}/brokers/7/barnabas/folders")).status == 404
+    assert (await client.post(f"{CLUSTER}/brokers/1/barnabas/folders:bring-back", json={})).status == 400
+
+
 async def test_create_topic(client: Client, broker: FakeBroker) -> None:
     body = {"topic_name": "new", "partitions_count": 4, "configs": [{"name": "retention.ms", "value": 5}]}
     answer = await client.post(f"{CLUSTER}/topics", json=body)

@@ -31,6 +31,8 @@ class FakeCluster:
     committed: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     fenced: set[int] = field(default_factory=set)
+    folders: tuple[responses.StorageFolder, ...] = ()
+    troubled_folders: tuple[responses.TroubledFolder, ...] = ()  # of broker 1
     isr: tuple[int, ...] = (0, 1, 2)
     quorum_leader: int = 0
     failure: BaseException | None = None
@@ -160,6 +162,7 @@ class FakeAdmin:
                 fenced=node in self._cluster.fenced,
                 in_controlled_shutdown=False,
                 broker_epoch=1,
+                troubled_folders=self._cluster.troubled_folders if node == 1 else (),
             )
             for node in range(3)
         )
@@ -169,6 +172,13 @@ class FakeAdmin:
         return responses.DescribeQuorumResponse(
             leader_id=self._cluster.quorum_leader, term=1, committed_index=5, voters=(0, 1, 2)
         )
+
+    async def describe_storage(self, node_id: int) -> responses.DescribeStorageResponse:
+        return responses.DescribeStorageResponse(node_id=node_id, folders=self._cluster.folders)
+
+    async def bring_back_folder(self, node_id: int, path: str) -> responses.DescribeStorageResponse:
+        self._cluster.calls.append(("bring_back_folder", node_id, path))
+        return await self.describe_storage(node_id)
 
     async def list_groups(self) -> list[responses.ListedGroup]:
         return [

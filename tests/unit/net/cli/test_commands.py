@@ -10,6 +10,7 @@ from unit.net.cli.fake_sdk import FakeCluster, FakeRecord
 from barnabas.log.errors import BrokerNotAvailableError, InvalidTopicError, RequestTimedOutError
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.cli.main import main
+from barnabas.net.protocol.responses import StorageFolder, TroubledFolder
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -290,6 +291,45 @@ def test_health_is_an_exit_code(run: Any, cluster: FakeCluster) -> None:
     assert code == 3
     assert len(rows(out)["causes"]) == 2
     assert "broker 2 is fenced" in rows(out)["causes"][0]
+
+
+def a_folder(state: str = "online", cause: str = "", offline: tuple[str, ...] = ()) -> StorageFolder:
+    return StorageFolder(
+        path=f"/{state}",
+        directory_id="d",
+        state=state,
+        cause=cause,
+        since_ms=0 if cause else -1,
+        partitions=3,
+        offline_partitions=offline,
+        size_bytes=10,
+        free_bytes=20,
+        total_bytes=30,
+    )
+
+
+def test_health_names_the_folder_the_time_the_cause_and_the_cure(run: Any, cluster: FakeCluster) -> None:
+    cluster.troubled_folders = (TroubledFolder(path="/d", state="offline", cause="EIO; replace it", since_ms=0),)
+    code, out, _ = run("cluster", "health", "-f", "json")
+    assert (code, rows(out)["causes"]) == (3, [
+        "broker 1: data folder /d is offline since 1970-01-01T00:00:00Z: EIO; replace it; "
+        "then `barnabas broker bring-back 1 --folder /d`"
+    ])  # fmt: skip
+
+
+def test_data_folders_are_shown_and_brought_back(run: Any, cluster: FakeCluster) -> None:
+    cluster.folders = (a_folder(),)
+    assert run("broker", "storage", "2")[0] == 0
+    cluster.folders = (a_folder(), a_folder("offline", "EIO; replace it", ("t-0",)))
+    code, out, err = run("broker", "storage", "2")
+    assert code == 3 and out.splitlines()[0].startswith("FOLDER") and "/offline" in out.splitlines()[2]
+    assert "bring-back 2 --folder /offline" in err
+    code, out, _ = run("broker", "bring-back", "2", "--folder", "/offline", "-f", "json")
+    assert code == 0 and rows(out)[1]["offline_partitions"] == ["t-0"]
+    assert cluster.calls == [("bring_back_folder", 2, "/offline")]
+    cluster.folders = (a_folder(offline=("t-1",)),)
+    code, _, err = run("broker", "storage", "2")
+    assert code == 3 and "t-1" in err and "bring-back" in err
 
 
 def test_a_cluster_without_a_quorum_is_not_healthy_whatever_its_metadata_says(run: Any, cluster: FakeCluster) -> None:

@@ -1,0 +1,55 @@
+"""/v3/.../brokers/{broker_id}/barnabas/folders: the data folders of a broker. Ours: Confluent's API has nothing of the kind."""
+
+from barnabas.net.protocol.requests import BringBackFolderRequest, DescribeStorageRequest
+from barnabas.net.protocol.responses import DescribeStorageResponse, StorageFolder
+
+from .call import Call, Field, Json, Reply, Route, text_of
+from .clusters import CLUSTER, broker_of
+
+FOLDERS = f"{CLUSTER}/brokers/{{broker_id}}/barnabas/folders"
+
+
+def _folder(call: Call, node_id: int, folder: StorageFolder) -> Json:
+    return call.item(
+        "BarnabasFolder",
+        ("brokers", node_id, "barnabas", "folders"),
+        {
+            "broker_id": node_id,
+            "path": folder.path,
+            "directory_id": folder.directory_id,
+            "state": folder.state,
+            "cause": folder.cause or None,
+            "since_ms": folder.since_ms if folder.since_ms >= 0 else None,
+            "partitions_count": folder.partitions,
+            "offline_partitions": list(folder.offline_partitions),
+            "size_bytes": folder.size_bytes if folder.size_bytes >= 0 else None,
+            "free_bytes": folder.free_bytes if folder.free_bytes >= 0 else None,
+            "total_bytes": folder.total_bytes if folder.total_bytes >= 0 else None,
+        },
+    )
+
+
+async def _list_folders(call: Call) -> Reply:
+    node_id = broker_of(call).node_id
+    found = await call.ask(DescribeStorageRequest(node_id=node_id), DescribeStorageResponse)
+    data = [_folder(call, node_id, folder) for folder in found.folders]
+    return call.listed("BarnabasFolderList", ("brokers", node_id, "barnabas", "folders"), data)
+
+
+async def _bring_back(call: Call) -> Reply:
+    node_id = broker_of(call).node_id
+    request = BringBackFolderRequest(node_id=node_id, path=text_of(call.body, "path"))
+    found = await call.ask(request, DescribeStorageResponse)
+    return Reply(body=_folder(call, node_id, found.folders[0]))
+
+
+ROUTES = (
+    Route(method="GET", path=FOLDERS, handler=_list_folders, summary="The data folders of a broker"),
+    Route(
+        method="POST",
+        path=f"{FOLDERS}:bring-back",
+        handler=_bring_back,
+        summary="Use a data folder again whose disk has been mended",
+        body=(Field(name="path", type="string", description="the folder, as the list shows it", required=True),),
+    ),
+)

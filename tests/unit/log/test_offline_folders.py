@@ -1,0 +1,220 @@
+"""Data folders that fail, cannot be used at a start, and come back; loading them one by one."""
+
+from random import Random
+
+import pytest
+from simulation.disk import SimulatedDisk
+from simulation.log_building import NOW_MS, append
+
+from barnabas.log.config import LogConfig
+from barnabas.log.errors import DiskFailedError, InconsistentClusterIdError, StorageError
+from barnabas.log.folder_loading import LoadingStoppedError, LoadProgress
+from barnabas.log.log_manager import LogManager
+from barnabas.log.topic_partition import TopicPartition
+
+DIRS = ("/one", "/two")
+A, B, C, D = (TopicPartition("t", number) for number in range(4))
+
+
+def manager(disk: SimulatedDisk, **arguments: object) -> LogManager:
+    made = LogManager(disk, DIRS, node_id=0, **arguments)
+    made.load(now_ms=NOW_MS)
+    return made
+
+
+def create(logs: LogManager, *partitions: TopicPartition):
+    return [logs.get_or_create(partition, topic_id="id", now_ms=NOW_MS) for partition in partitions]
+
+
+def two_folders(disk: SimulatedDisk) -> LogManager:
+    """A and C lie in /one, B and D in /two; each has a record that was flushed, and one that was not."""
+    logs = manager(disk)
+    for log in create(logs, A, B, C, D):
+        append(log, b"flushed")
+        log.flush()
+        append(log, b"not flushed")
+    logs.checkpoint()
+    return logs
+
+
+def config_for(topic: str) -> LogConfig:
+    return LogConfig()
+
+
+def bring_back(logs: LogManager, path: str) -> None:
+    logs.attach(logs.reopen_folder(path, now_ms=NOW_MS, config_for=config_for), now_ms=NOW_MS)
+
+
+def test_a_folder_that_fails_takes_its_own_logs_only() -> None:
+    disk = SimulatedDisk()
+    logs = two_folders(disk)
+    assert logs.fail_folder("/two", "EIO", now_ms=NOW_MS) == [B, D]
+    assert set(logs.logs) == {A, C} and set(logs.offline) == {B, D} == set(logs.offline_in("/two"))
+    assert (logs.offline_folders["/two"].since_ms, logs.offline_folders["/two"].was_in_use) == (NOW_MS, True)
+    assert logs.fail_folder("/two", "again", now_ms=NOW_MS) == []
+    for is_new in (True, False):
+        with pytest.raises(StorageError, match="is offline"):
+            logs.get_or_create(B, topic_id="id", now_ms=NOW_MS, is_new=is_new)
+    assert logs.checkpoint() == {}
+    logs.close()
+    assert not disk.locks
+
+
+def test_it_comes_back_with_what_was_flushed_and_knows_that_it_lost_something() -> None:
+    disk = SimulatedDisk()
+    logs = two_folders(disk)
+    disk.fail_folder("/two")
+    logs.fail_folder("/two", "EIO", now_ms=NOW_MS)
+    with pytest.raises(DiskFailedError):
+        logs.reopen_folder("/two", now_ms=NOW_MS, config_for=config_for)
+    assert "/two" in logs.offline_folders and "/two/.lock" not in disk.locks
+    disk.mend_folder("/two", Random(3))
+    bring_back(logs, "/two")
+    assert logs.offline == {} and logs.offline_folders == {} and set(logs.logs) == {A, B, C, D}
+    assert all(1 <= logs.logs[partition].log_end_offset <= 2 for partition in (B, D))
+    assert [folder.path for folder in logs.folders] == list(DIRS)
+    assert not logs.folders[1].was_stopped_cleanly
+    append(logs.logs[B], b"again")
+
+
+def test_a_mended_disk_that_could_note_the_loss_is_lossy_at_the_next_start() -> None:
+    disk = SimulatedDisk()
+    logs = two_folders(disk)
+    logs.fail_folder("/two", "a failed flush", now_ms=NOW_MS)
+    disk.kill()
+    again = manager(disk)
+    assert again.may_have_lost_writes and again.offline == {}
+
+
+def test_a_folder_of_another_cluster_does_not_come_back() -> None:
+    disk = SimulatedDisk()
+    logs = two_folders(disk)
+    logs.join_cluster("one")
+    logs.fail_folder("/two", "EIO", now_ms=NOW_MS)
+    disk.write_atomically("/two/meta.properties", b"version=1\nnode.id=0\ndirectory.id=x\ncluster.id=two\n")
+    with pytest.raises(InconsistentClusterIdError):
+        logs.reopen_folder("/two", now_ms=NOW_MS, config_for=config_for)
+    assert "/two/.lock" not in disk.locks
+
+
+@pytest.mark.parametrize("action", ["lock", "read", "write"])
+def test_a_start_goes_on_with_the_folders_that_can_be_used(action: str) -> None:
+    disk = SimulatedDisk()
+    two_folders(disk)
+    disk.power_loss(Random(1))
+    disk.fail_next(action, "/two/*")
+    logs = manager(disk)
+    assert list(logs.offline_folders) == ["/two"] and set(logs.logs) == {A, C}
+    assert logs.offline_folders["/two"].since_ms == NOW_MS
+    # What the cluster had assigned before may lie in there; what it assigns from now on does not.
+    with pytest.raises(StorageError, match="may be in a data folder that is offline: /two"):
+        logs.get_or_create(B, topic_id="id", now_ms=NOW_MS, is_new=False)
+    assert not disk.exists("/one/t-1") and logs.offline_in("/two") == [B]
+    create(logs, TopicPartition("later", 0))
+    bring_back(logs, "/two")
+    assert logs.get(B) is not None and logs.offline == {}
+
+
+def test_a_start_without_any_folder_is_none() -> None:
+    disk = SimulatedDisk()
+    for path in DIRS:
+        disk.fail_next("lock", f"{path}/*")
+    with pytest.raises(StorageError, match="/one"):
+        manager(disk)
+
+
+def test_a_folder_that_cannot_be_listed_is_offline() -> None:
+    disk = SimulatedDisk()
+    two_folders(disk)
+    disk.kill()
+    disk.fail_next("list", "/two")
+    logs = manager(disk)
+    assert list(logs.offline_folders) == ["/two"] and set(logs.logs) == {A, C}
+
+
+def test_a_replica_whose_topic_was_deleted_meanwhile_is_gone_when_its_folder_is_back() -> None:
+    disk = SimulatedDisk()
+    logs = two_folders(disk)
+    logs.fail_folder("/two", "EIO", now_ms=NOW_MS)
+    logs.delete(B, now_ms=NOW_MS)
+    new = logs.get_or_create(B, topic_id="another", now_ms=NOW_MS)
+    bring_back(logs, "/two")
+    assert logs.get(B) is new and B not in logs.offline
+    assert any(name.endswith("-delete") for name in disk.list_dir("/two"))
+
+
+def test_one_bad_log_is_taken_out_alone_and_tried_again() -> None:
+    disk = SimulatedDisk()
+    logs = two_folders(disk)
+    logs.fail_log(A, "a damaged batch")
+    assert set(logs.offline) == {A} and logs.offline_folders == {} and logs.offline_in("/one") == [A]
+    logs.attach(logs.reload_offline("/one", now_ms=NOW_MS, config_for=config_for), now_ms=NOW_MS)
+    assert logs.offline == {} and logs.logs[A].log_end_offset == 2
+
+
+def test_a_refusal_in_one_folder_holds_up_no_other() -> None:
+    disk = SimulatedDisk()
+    logs = two_folders(disk)
+    disk.fail_folder("/one")
+    assert set(logs.checkpoint()) == {"/one"} == set(logs.checkpoint_high_watermarks())
+    assert b"t 1 1" in disk.read_bytes("/two/recovery-point-offset-checkpoint")
+    assert logs.flush_due(NOW_MS) == []
+
+
+def test_removal_goes_on_past_a_refusal() -> None:
+    disk = SimulatedDisk()
+    logs = manager(disk, defaults=LogConfig(segment_bytes=200, retention_ms=1, file_delete_delay_ms=0))
+    for log in create(logs, A, B):
+        for _ in range(6):
+            append(log, b"x" * 90)
+        log.set_high_watermark(6)
+    logs.run_retention(NOW_MS + 10)
+    deleted = [f"{DIRS[at]}/t-{at}/{name}" for at in (0, 1) for name in disk.list_dir(f"{DIRS[at]}/t-{at}")
+               if name.endswith(".deleted")]  # fmt: skip
+    assert len(deleted) > 4
+    disk.fail_next("remove", deleted[0])
+    with pytest.raises(StorageError, match="remove"):
+        logs.remove_due(NOW_MS + 10)
+    assert [path for path in deleted if disk.exists(path)] == deleted[:1]
+    logs.remove_due(NOW_MS + 10)
+    assert not disk.exists(deleted[0])
+
+
+def test_a_flush_that_fails_in_the_background_is_told_with_its_log() -> None:
+    disk = SimulatedDisk()
+    logs = manager(disk, defaults=LogConfig(flush_messages=1))
+    for log in create(logs, A, B):
+        append(log, b"x")
+    disk.fail_next("flush", "/one/*")
+    ((partition, error),) = logs.flush_due(NOW_MS)
+    assert partition == A and isinstance(error, DiskFailedError)
+    assert logs.logs[B].recovery_point == 1
+
+
+def test_segments_that_have_ended_are_flushed_so_that_a_crash_costs_a_short_scan() -> None:
+    """Also with Kafka's defaults, which never flush by time or count."""
+    disk = SimulatedDisk()
+    logs = manager(disk, defaults=LogConfig(segment_bytes=10_000))
+    (log,) = create(logs, A)
+    for _ in range(100):
+        append(log, b"x" * 900)
+        logs.flush_due(NOW_MS)
+    logs.checkpoint()
+    written = log.size_bytes
+    disk.kill()
+    disk.bytes_read = 0
+    progress = LoadProgress(path="/one")
+    again = LogManager(disk, DIRS, node_id=0)
+    loaded = again.load_folder(again.folders[0], now_ms=NOW_MS, progress=progress)
+    assert loaded.logs[A].log_end_offset == 100 and (progress.partitions_done, progress.is_done) == (1, True)
+    assert progress.scanned_bytes <= 20_000 < written
+    assert disk.bytes_read < 60_000
+
+
+def test_loading_stops_when_it_is_asked_to() -> None:
+    disk = SimulatedDisk()
+    two_folders(disk)
+    disk.kill()
+    logs = LogManager(disk, DIRS, node_id=0)
+    with pytest.raises(LoadingStoppedError):
+        logs.load_folder(logs.folders[0], now_ms=NOW_MS, progress=LoadProgress(path="/one", wants_stop=True))

@@ -117,8 +117,9 @@ class World:
 
 async def test_no_role_is_taken_before_the_own_registration_shows() -> None:
     world = World()
-    world.show(image(topic("a")), "a")
+    world.show(image(topic("a"), epoch=EPOCH - 1), "a")
     world.replication.registered(EPOCH)
+    assert world.roles == set() and not world.replication.is_current
     world.show(image(topic("a"), epoch=EPOCH - 1), "a")
     assert world.roles == set() and not world.replication.is_current
     world.show(image(topic("a")))
@@ -145,7 +146,7 @@ async def test_logs_that_the_cluster_gave_to_others_meanwhile_are_removed() -> N
     world.logs.close()
     world = World(disk)
     assert world.names == set(names)
-    world.show(image())  # older than our registration: proves nothing
+    world.show(image(epoch=EPOCH - 1))  # older than our registration: proves nothing
     assert world.names == set(names)
     world.replication.registered(EPOCH)
     world.show(image(topic("kept"), topic("moved", ELSEWHERE), topic("renewed", ELSEWHERE, "id-2")))

@@ -19,6 +19,7 @@ from .records import (
     ClusterRecord,
     ConfigRecord,
     ControllerRecord,
+    DecommissionRecord,
     FeatureLevelRecord,
     PartitionChangeRecord,
     PartitionRecord,
@@ -92,6 +93,10 @@ class MetadataDelta:
         """Who may lead and be in an ISR."""
         return frozenset(broker.node_id for broker in self.brokers().values() if broker.is_active)
 
+    def is_decommissioning(self, node_id: int) -> bool:
+        broker = self.broker(node_id)
+        return broker is not None and broker.decommissioning
+
     def topic(self, name: str) -> TopicImage | None:
         if name in self._topics:
             changed = self._topics[name]
@@ -152,6 +157,7 @@ class MetadataDelta:
         return True
 
     def _replay_register(self, record: RegisterBrokerRecord, index: int) -> bool:
+        before = self.broker(record.node_id)
         self._brokers[record.node_id] = BrokerImage(
             node_id=record.node_id,
             broker_epoch=index,
@@ -162,7 +168,15 @@ class MetadataDelta:
             directories=record.directories,
             min_feature_level=record.min_feature_level,
             max_feature_level=record.max_feature_level,
+            decommissioning=before is not None and before.decommissioning,
         )
+        return True
+
+    def _replay_decommission(self, record: DecommissionRecord, index: int) -> bool:
+        broker = self.broker(record.node_id)
+        if broker is None:
+            return False
+        self._brokers[record.node_id] = replace(broker, decommissioning=record.decommissioning)
         return True
 
     def _replay_unregister(self, record: UnregisterBrokerRecord, index: int) -> bool:
@@ -301,6 +315,7 @@ def changed_partition(old: PartitionImage, record: PartitionChangeRecord) -> Par
         adding_replicas=_given(record.adding_replicas, old.adding_replicas),
         removing_replicas=_given(record.removing_replicas, old.removing_replicas),
         last_known_leader=_given(record.last_known_leader, old.last_known_leader),
+        unclean_elections=old.unclean_elections + record.unclean,
     )
 
 
@@ -345,6 +360,7 @@ _REPLAY = cast(
         RegisterBrokerRecord: MetadataDelta._replay_register,
         UnregisterBrokerRecord: MetadataDelta._replay_unregister,
         BrokerChangeRecord: MetadataDelta._replay_broker_change,
+        DecommissionRecord: MetadataDelta._replay_decommission,
         ProducerIdsRecord: MetadataDelta._replay_producer_ids,
         TopicRecord: MetadataDelta._replay_topic,
         RemoveTopicRecord: MetadataDelta._replay_remove_topic,

@@ -43,6 +43,7 @@ from .network import Network
 from .protocol.msgpack import ServerHello
 from .replica_fetcher import ReplicaFetcherManager
 from .replication_service import ReplicationService
+from .replication_throttle import ReplicationThrottle
 from .rpc import RpcPool
 from .server import Server
 from .turn import Turn
@@ -161,6 +162,7 @@ class Broker:
             broker_epoch=lambda: self.broker_epoch,
             answered=self.replication.isr_answered,
         )
+        self.throttle = ReplicationThrottle(node_id=self.node_id, config=config, clock=ports.clock)
         self.fetchers = self._build_fetchers()
         self.groups = GroupService(
             node_id=self.node_id,
@@ -179,6 +181,7 @@ class Broker:
             replication=self.replication,
             groups=self.groups,
             rng=ports.rng,
+            throttle=self.throttle,
         )
         self.dispatcher = Dispatcher(build_handlers(self.services, shut_down=self.shutdown_requested.set))
 
@@ -192,6 +195,7 @@ class Broker:
             connect=lambda leader: LeaderConnection(leader, self.fetch_pool, self.controller.address_of),
             rng=self.ports.rng,
             on_effects=self.replication.perform,
+            throttle=self.throttle,
         )
 
     @property
@@ -265,6 +269,7 @@ class Broker:
 
     def _published(self, publication: MetadataPublication) -> None:
         self.log_service.published(publication)
+        self.throttle.published(publication)
         self.replication.published(publication)
 
     def _start_fetching(self, effect: StartFetching) -> None:

@@ -74,6 +74,23 @@ class FetchSettings:
         assert self.max_wait_ms < self.call_timeout_ms, "every fetch that finds nothing new would be given up"
 
 
+class FetchThrottle(Protocol):
+    """Holds back what a reassignment copies, see `replication_throttle`."""
+
+    def fetch_delay_ms(self, topic_partition: TopicPartition) -> int:
+        """How long not to ask for this partition; 0: not at all."""
+
+    def fetched(self, topic_partition: TopicPartition, size_bytes: int) -> None: ...
+
+
+class NoThrottle:
+    def fetch_delay_ms(self, topic_partition: TopicPartition) -> int:
+        return 0
+
+    def fetched(self, topic_partition: TopicPartition, size_bytes: int) -> None:
+        pass
+
+
 EffectSink = Callable[[list[Effect]], None]
 
 
@@ -89,8 +106,10 @@ class ReplicaFetcher:
         settings: FetchSettings,
         rng: Random,
         on_effects: EffectSink,
+        throttle: FetchThrottle,
     ) -> None:
         self.leader = leader
+        self._throttle = throttle
         self._connection = connection
         self._identity = identity
         self._settings = settings
@@ -194,7 +213,7 @@ class ReplicaFetcher:
         positions: dict[TopicPartition, FetchPosition] = {}
         parts: list[FetchPartition] = []
         for topic_partition, partition in self._partitions.items():
-            if topic_partition in self._delayed_until:
+            if topic_partition in self._delayed_until or self._is_held_back(topic_partition):
                 continue
             position = partition.next_fetch()
             if position is not None and position.leader == self.leader:
@@ -209,6 +228,12 @@ class ReplicaFetcher:
             broker_epoch=self._identity.broker_epoch,
         )
         return request, positions
+
+    def _is_held_back(self, topic_partition: TopicPartition) -> bool:
+        delay_ms = self._throttle.fetch_delay_ms(topic_partition)
+        if delay_ms > 0:
+            self._delayed_until[topic_partition] = asyncio.get_running_loop().time() + delay_ms / 1000
+        return delay_ms > 0
 
     def _fetch_partition(
         self, topic_partition: TopicPartition, topic_id: str, position: FetchPosition
@@ -265,6 +290,7 @@ class ReplicaFetcher:
         if answered.error != ErrorCode.NONE:
             self._delay(topic_partition, PARTITION_BACKOFF_MS)
         elif len(answer.records):
+            self._throttle.fetched(topic_partition, len(answer.records))
             self._partitions[topic_partition] = self._partitions.pop(topic_partition)  # to the end of the line
         return effects
 
@@ -309,7 +335,9 @@ class ReplicaFetcherManager:
         connect: Callable[[int], LeaderConnection],
         rng: Random,
         on_effects: EffectSink,
+        throttle: FetchThrottle | None = None,
     ) -> None:
+        self._throttle = throttle or NoThrottle()
         self._identity = identity
         self._settings = settings
         self._connect = connect
@@ -347,6 +375,7 @@ class ReplicaFetcherManager:
                 settings=self._settings,
                 rng=self._rng,
                 on_effects=self._on_effects,
+                throttle=self._throttle,
             )
             self._fetchers[leader] = fetcher
             self._tasks[leader] = asyncio.get_running_loop().create_task(

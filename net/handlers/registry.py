@@ -11,6 +11,7 @@ from .controller import ControllerHandlers
 from .fetch import FetchHandler
 from .groups import GroupHandlers
 from .metadata import MetadataHandler
+from .moves import MoveHandlers
 from .offsets import OffsetHandlers
 from .produce import ProduceHandler
 from .services import Services
@@ -24,6 +25,7 @@ def build_handlers(services: Services, *, shut_down: Callable[[], None]) -> dict
     configs = ConfigHandlers(services)
     groups = GroupHandlers(services)
     offsets = OffsetHandlers(services)
+    moves = MoveHandlers(services)
     return {
         ApiKey.PRODUCE: ProduceHandler(services),
         ApiKey.FETCH: FetchHandler(services),
@@ -42,6 +44,9 @@ def build_handlers(services: Services, *, shut_down: Callable[[], None]) -> dict
         ApiKey.DESCRIBE_QUORUM: answering(cluster.describe_quorum),
         ApiKey.UNREGISTER_BROKER: answering(cluster.unregister, survives_disconnect=True),
         ApiKey.BROKER_SHUTDOWN: answering(cluster.shut_down),
+        ApiKey.DESCRIBE_MOVES: answering(moves.describe),
+        ApiKey.DECOMMISSION_BROKER: answering(moves.decommission, survives_disconnect=True),
+        ApiKey.FILL_BROKER: answering(moves.fill, survives_disconnect=True),
         ApiKey.CONTROLLER_CALL: answering(controller.call, survives_disconnect=True),
         ApiKey.METADATA_FEED: answering(controller.feed),
         ApiKey.FIND_COORDINATOR: answering(groups.find_coordinator),

@@ -12,7 +12,13 @@ from barnabas.log.replication.partition import Partition
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.protocol.requests import FetchRequest, Request
 from barnabas.net.protocol.responses import ErrorResponse, FetchPartitionResponse, FetchResponse, Response
-from barnabas.net.replica_fetcher import FetchSettings, ReplicaFetcher, ReplicaFetcherManager
+from barnabas.net.replica_fetcher import (
+    FetchSettings,
+    FetchThrottle,
+    NoThrottle,
+    ReplicaFetcher,
+    ReplicaFetcherManager,
+)
 
 ME, LEADER = 2, 1
 
@@ -78,7 +84,7 @@ def response(*partitions: FetchPartitionResponse) -> FetchResponse:
 class World:
     """A fetcher that runs for the length of a test."""
 
-    def __init__(self, settings: FetchSettings | None = None) -> None:
+    def __init__(self, settings: FetchSettings | None = None, throttle: FetchThrottle | None = None) -> None:
         self.leader = Leader()
         self.effects: list[Effect] = []
         self.fetcher = ReplicaFetcher(
@@ -88,6 +94,7 @@ class World:
             settings=settings or FetchSettings(),
             rng=NoDelay(1),
             on_effects=self.effects.extend,
+            throttle=throttle or NoThrottle(),
         )
 
     async def __aenter__(self) -> "World":

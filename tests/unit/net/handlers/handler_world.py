@@ -27,6 +27,7 @@ from barnabas.net.log_service import LogService
 from barnabas.net.protocol.requests import FetchPartition, FetchRequest, ProducePartition, ProduceRequest, Request
 from barnabas.net.protocol.responses import FetchPartitionResponse, FetchResponse, Response
 from barnabas.net.replication_service import ReplicationService
+from barnabas.net.replication_throttle import ReplicationThrottle
 
 EPOCH = 100  # of this broker's registration; node n has 100 + n
 
@@ -76,6 +77,7 @@ class HandlerWorld:
             replication=self.replication,
             groups=self.groups,
             rng=Random(5),
+            throttle=ReplicationThrottle(node_id=0, config=self.config, clock=shell.clock),
         )
 
     @classmethod

@@ -24,7 +24,13 @@ from .protocol.requests import FetchPartition, FetchRequest, Request
 from .protocol.responses import ErrorResponse, FetchPartitionResponse, FetchResponse, Response
 
 MIN_BACKOFF_MS: Final = 50
-PARTITION_BACKOFF_MS: Final = 200  # an error of one partition: mostly metadata that is still on its way to one of us
+PARTITION_BACKOFF_MS: Final = 200  # an error of one partition
+# One of us has not heard of the new leader yet: that is over in milliseconds, and acks=all waits for us until then. Doubles
+# up to PARTITION_BACKOFF_MS, as a leader that is gone says the same for longer.
+NEW_LEADER_BACKOFF_MS: Final = 5
+_NEW_LEADER_ERRORS: Final = frozenset(
+    {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH}
+)
 
 _LENGTH_AND_EPOCH: Final = struct.Struct(">ii")
 _LENGTH_POSITION: Final = 8
@@ -117,6 +123,7 @@ class ReplicaFetcher:
         self._on_effects = on_effects
         self._partitions: dict[TopicPartition, FollowedPartition] = {}  # in the order in which they are asked for
         self._delayed_until: dict[TopicPartition, float] = {}  # loop time; a subset of _partitions
+        self._refusals: dict[TopicPartition, int] = {}  # answers in a row that named another leader; of _partitions
         self._failures = 0  # calls that failed in a row
         self._is_changed = asyncio.Event()
         self._waiting: asyncio.Timeout | None = None  # the scope of a wait that a change may end
@@ -127,8 +134,7 @@ class ReplicaFetcher:
 
     def add(self, topic_partition: TopicPartition, partition: FollowedPartition) -> None:
         """Takes effect at once: a parked fetch is given up for one that asks for the new partition too."""
-        self._partitions.pop(topic_partition, None)
-        self._delayed_until.pop(topic_partition, None)
+        self.remove(topic_partition)
         # To the front: it has had nothing yet.
         self._partitions = {topic_partition: partition, **self._partitions}
         self._interrupt()
@@ -137,6 +143,7 @@ class ReplicaFetcher:
         """What a fetch under way brings for it is dropped."""
         self._partitions.pop(topic_partition, None)
         self._delayed_until.pop(topic_partition, None)
+        self._refusals.pop(topic_partition, None)
 
     def _interrupt(self) -> None:
         self._is_changed.set()
@@ -220,7 +227,7 @@ class ReplicaFetcher:
                 positions[topic_partition] = position
                 parts.append(self._fetch_partition(topic_partition, partition.topic_id, position))
         request = FetchRequest(
-            max_wait_ms=self._settings.max_wait_ms,
+            max_wait_ms=self._max_wait_ms(),
             min_bytes=self._settings.min_bytes,
             max_bytes=self._settings.max_bytes,
             partitions=tuple(parts),
@@ -228,6 +235,14 @@ class ReplicaFetcher:
             broker_epoch=self._identity.broker_epoch,
         )
         return request, positions
+
+    def _max_wait_ms(self) -> int:
+        """A fetch is not parked for longer than until a delayed partition has its turn."""
+        until = self._next_turn()
+        if until is None:
+            return self._settings.max_wait_ms
+        left_ms = int((until - asyncio.get_running_loop().time()) * 1000) + 1
+        return max(1, min(self._settings.max_wait_ms, left_ms))
 
     def _is_held_back(self, topic_partition: TopicPartition) -> bool:
         delay_ms = self._throttle.fetch_delay_ms(topic_partition)
@@ -287,6 +302,11 @@ class ReplicaFetcher:
             return []
         if answered.error not in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE):
             logger.info("fetch_refused partition=%s error=%d %s", topic_partition, answered.error, answered.message)
+        if answered.error in _NEW_LEADER_ERRORS:
+            refusals = self._refusals[topic_partition] = self._refusals.get(topic_partition, 0) + 1
+            self._delay(topic_partition, min(PARTITION_BACKOFF_MS, NEW_LEADER_BACKOFF_MS << min(refusals - 1, 10)))
+            return effects
+        self._refusals.pop(topic_partition, None)
         if answered.error != ErrorCode.NONE:
             self._delay(topic_partition, PARTITION_BACKOFF_MS)
         elif len(answer.records):

@@ -46,10 +46,18 @@ def _cancel(view: MetadataDelta, settings: ControllerSettings, broker: BrokerIma
     for topic, number, partition in _partitions(view):
         if broker.node_id in partition.removing_replicas:
             try:
-                records.extend(reassign(view, settings, topic, number, ()))
+                records.extend(reassign(view, settings, topic, number, _before(partition, broker.node_id)))
             except BarnabasError:  # nobody of the old replicas is in sync: this one has to go on
                 continue
     return ControllerResult(records=tuple(records), atomic=False)
+
+
+def _before(partition: PartitionImage, node_id: int) -> tuple[int, ...]:
+    """The replicas before the move, at their old places where it was a plan of ours: one for one."""
+    if len(partition.adding_replicas) != 1 or partition.removing_replicas != (node_id,):
+        return ()
+    (heir,) = partition.adding_replicas
+    return tuple(node_id if replica == heir else replica for replica in partition.target_replicas)
 
 
 def next_moves(view: MetadataDelta, settings: ControllerSettings) -> tuple[Record, ...]:

@@ -223,6 +223,8 @@ class Sender:
                 return
             if 0 <= answer.leader_epoch < metadata.leader(queue.partition).epoch:
                 queue.retry()  # Asked before it has heard of its own election.
+                queue.last_error = error_for(answer.error, answer.message)
+                self.expire(queue, self._client.clock.now_ms())
                 self._back_off(queue, NEW_LEADER_BACKOFF)
                 return
         self._failed([queue], error_for(answer.error, answer.message))

@@ -66,7 +66,9 @@ class HandlerWorld:
             make_coordinator=self._coordinator,
             fatal=self._fatal,
         )
+        throttle = ReplicationThrottle(node_id=0, config=self.config, clock=shell.clock)
         shell.metadata.subscribe(log_service.published)
+        shell.metadata.subscribe(throttle.published)
         shell.metadata.subscribe(self.replication.published)
         self.services = Services(
             node_id=0,
@@ -77,7 +79,7 @@ class HandlerWorld:
             replication=self.replication,
             groups=self.groups,
             rng=Random(5),
-            throttle=ReplicationThrottle(node_id=0, config=self.config, clock=shell.clock),
+            throttle=throttle,
         )
 
     @classmethod

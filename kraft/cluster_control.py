@@ -3,6 +3,12 @@
 Where a decision is more than one record, the order is such that it may be cut anywhere: a broker loses its leaderships
 before it is fenced, drained or registered anew, and is unfenced before it gets any. So a controller that dies half-way
 leaves a valid state, and the next attempt does the rest.
+
+A restart inside a session keeps what is useful and nothing else. A new incarnation leaves the ISRs: the high watermark must
+not wait for a process that has to load its logs first, and a leader may count only the incarnation that it sees fetching
+(KIP-903). It comes back by catching up, and its leaderships follow (`leader_balance`). What would be lost for good is kept:
+with nobody else in sync it stays eligible (KIP-966) and leads again as soon as it is unfenced, unless it says that it has
+lost what was not flushed.
 """
 
 from collections import deque

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 DEFAULT_FOLDER: Final = "barnabas-data"
 MAX_BROKERS: Final = 100  # of one machine; each is a process of tens of megabytes
@@ -139,7 +139,12 @@ def _next_ports(listeners: str, distance: int) -> NodePorts:
     return NodePorts(client=base, quorum=base + 1, admin=base + 2)
 
 
-def stop_added(folder: Path, brokers: Sequence[Broker], timeout_s: float = STOP_TIMEOUT_S) -> None:
+class HasFolder(Protocol):
+    @property
+    def folder(self) -> Path: ...
+
+
+def stop_added(folder: Path, brokers: Sequence[HasFolder], timeout_s: float = STOP_TIMEOUT_S) -> None:
     """Stop what was added to a cluster since it was started with these brokers, while those can still take over."""
     own = {broker.folder / "broker.pid" for broker in brokers}
     added = {

@@ -5,16 +5,20 @@ machine is shared.
 """
 
 import asyncio
+import re
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 
-from integration.cluster import Cluster, describe_cluster, full_isr, partitions_of, until
+from integration.cluster import Cluster, clean_environment, describe_cluster, full_isr, partitions_of, until
 from integration.gaps import AckTimes, percentiles
 from integration.load import Load, read_all, send
 
 from barnabas.log.errors import BarnabasError, InvalidReplicationFactorError, InvalidRequestError
 from barnabas.log.topic_partition import TopicPartition
+from barnabas.net import local_cluster
 from barnabas.net.client.admin import Admin
 from barnabas.net.protocol.responses import ClusterBroker
 
@@ -188,3 +192,64 @@ async def test_brokers_that_were_all_killed_are_registered_again_at_once(new_clu
     for node, size in zip(cluster.nodes, sizes, strict=True):
         assert not any("registered and alive in another process" in line for line in node.log_since(size))
         node.signal(signal.SIGTERM)
+
+
+async def test_a_frozen_controller_that_leads_is_given_up_after_the_election_and_a_short_grace(
+    new_cluster: Maker,
+) -> None:
+    """SIGSTOP of the broker that is both: its session could only end at a controller that does not run any more."""
+    cluster = await new_cluster(3).ready()
+    async with cluster.admin() as admin:
+        controller = (await admin.describe_cluster()).controller_id
+        others = [node_id for node_id in range(3) if node_id != controller]
+        await admin.create_topic("t", assignment=[[controller, *others]], configs=MIN_ISR_2)
+    async with AckTimes(",".join(cluster.nodes[node_id].address for node_id in others), "t") as acks:
+        await acks.more(50)
+        began_s = time.monotonic()
+        cluster.nodes[controller].signal(signal.SIGSTOP)
+        await acks.more(50)
+        gap_ms = acks.longest_gap_ms(began_s)
+        cluster.nodes[controller].signal(signal.SIGCONT)
+    assert not acks.failed
+    print(f"\nfrozen controller and leader: pause {gap_ms:.0f} ms")
+    assert gap_ms < DISASTER_MS
+
+
+def command(cluster: Cluster, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**clean_environment(), "BARNABAS_BOOTSTRAP": cluster.nodes[0].address}
+    return subprocess.run(
+        [sys.executable, "-m", "barnabas", *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+async def test_the_commands_add_a_broker_move_a_partition_and_let_the_broker_go(new_cluster: Maker) -> None:
+    cluster = await new_cluster(3).ready()
+    async with cluster.admin() as admin:
+        await admin.create_topic("t", assignment=[[0, 1, 2], [1, 2, 0], [2, 0, 1], [0, 2, 1]], configs=MIN_ISR_2)
+    values = [b"%d" % number for number in range(100)]
+    await send(cluster.bootstrap, "t", values)
+    try:
+        added = await asyncio.to_thread(
+            command, cluster, "broker", "add", "--dir", str(cluster.folder), "--rebalance", "--throttle", "50MB"
+        )
+        assert added.returncode == 0, added.stderr
+        assert re.fullmatch(r"broker 3 takes part at 127\.0\.0\.1:\d+, 3 partitions have moved to it\n", added.stdout)
+        moved = await asyncio.to_thread(command, cluster, "partition", "move", "t", "0", "--to", "0,1,2", "--wait")
+        assert moved.returncode == 0 and moved.stdout == "t-0 has moved to 0,1,2\n", moved.stderr
+        refused = await asyncio.to_thread(command, cluster, "broker", "decommission", "0")
+        assert refused.returncode == 1 and "cluster voters remove 0" in refused.stderr
+        gone = await asyncio.to_thread(command, cluster, "broker", "decommission", "3")
+        assert gone.returncode == 0 and gone.stdout == "broker 3 has left the cluster\n", gone.stderr
+        again = await asyncio.to_thread(command, cluster, "broker", "decommission", "3")
+        assert again.returncode == 1 and "broker 3 is not registered" in again.stderr
+    finally:
+        local_cluster.stop_added(cluster.folder, cluster.nodes, timeout_s=10)
+    async with cluster.admin() as admin:
+        assert all(set(item.replicas) == {0, 1, 2} for item in await partitions_of(admin, "t"))
+    stored = await read_all(cluster.bootstrap, "t")
+    assert list(stored[TopicPartition("t", 0)].values()) == values

@@ -87,18 +87,18 @@ async def until_moved(context: Context, admin: AdminPort, concerns: Callable[[Pa
 
 
 class Progress:
-    """What is left, and for how long at the speed of late."""
+    """What is left, and for how long at the speed so far: a throttle lets through a second's worth at a time."""
 
     def __init__(self) -> None:
-        self._before: tuple[float, int] | None = None
-        self._bytes_per_s = 0.0
+        self._began: tuple[float, int] | None = None  # when it was most, and how many bytes that were
 
     def sentence(self, moves: Sequence[PartitionMove], now_s: float) -> str:
         left = sum(max(0, item.bytes_left) for move in moves for item in move.catching_up)
-        if self._before is not None and now_s > self._before[0]:
-            self._bytes_per_s = max(0.0, (self._before[1] - left) / (now_s - self._before[0]))
-        self._before = now_s, left
-        eta = f", about {left / self._bytes_per_s:.0f} s" if self._bytes_per_s >= 1 else ""
+        if self._began is None or left >= self._began[1]:
+            self._began = now_s, left
+        began_s, began_left = self._began
+        bytes_per_s = (began_left - left) / (now_s - began_s) if now_s > began_s else 0.0
+        eta = f", about {left / bytes_per_s:.0f} s" if bytes_per_s >= 1 else ""
         return f"{len(moves)} partitions move, {left} bytes left{eta}"
 
 

@@ -95,7 +95,7 @@ def restart(broker: Broker, *, die_with_parent: bool = False) -> Broker:
     return replace(broker, process=process)
 
 
-def add(folder: Path, overrides: Mapping[str, str]) -> Broker:
+def add(folder: Path, overrides: Mapping[str, str], launcher: tuple[str, ...] = LAUNCHER) -> Broker:
     """Start one more broker for the cluster that runs from this folder, configured as its node 0. Raises ClusterError.
 
     It is nobody's child: it lives on when its starter ends, and stops with the cluster (`stop_added`, `stop_folder`).
@@ -119,7 +119,7 @@ def add(folder: Path, overrides: Mapping[str, str]) -> Broker:
         **overrides,
     }
     _write_properties(added, values)
-    process = _launch(LAUNCHER, added, die_with_parent=False)
+    process = _launch(launcher, added, die_with_parent=False)
     return Broker(node_id=node_id, folder=added, address=address, process=process)
 
 

@@ -73,10 +73,14 @@ def next_moves(view: MetadataDelta, settings: ControllerSettings) -> tuple[Recor
 
 
 def _moves_of(view: MetadataDelta, settings: ControllerSettings, node_id: int) -> Iterator[Record]:
-    under_way = sum(node_id in partition.removing_replicas for _, _, partition in _partitions(view))
-    racks = _racks(view)
-    moves = plan_drain(_placed(view), racks, leaving=node_id, limit=max(0, MAX_MOVES_UNDER_WAY - under_way))
-    yield from _records(view, settings, moves)
+    held = under_way = 0
+    for _, _, partition in _partitions(view):
+        if node_id in partition.replicas:
+            held += 1
+            under_way += node_id in partition.removing_replicas
+    limit = min(held, MAX_MOVES_UNDER_WAY) - under_way
+    if limit > 0:  # a plan looks at every partition there is
+        yield from _records(view, settings, plan_drain(_placed(view), _racks(view), leaving=node_id, limit=limit))
 
 
 def fill(view: MetadataDelta, settings: ControllerSettings, request: FillBroker) -> ControllerResult:

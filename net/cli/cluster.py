@@ -28,7 +28,8 @@ async def _health(context: Context) -> int:
             causes = await _causes(admin)
         unclean = _unclean(await admin.list_topics())
     # What was lost stays lost, so it is told for good; but nothing is wrong now, which is what the exit code says.
-    context.out.record({"healthy": not causes, "causes": causes, "unclean_elections": unclean})
+    told = {"unclean_elections": unclean} if unclean else {}
+    context.out.record({"healthy": not causes, "causes": causes, **told})
     return ExitCode.UNHEALTHY if causes else ExitCode.OK
 
 

@@ -1,24 +1,30 @@
 """Broker sessions as the active controller sees them: soft state, never replicated, measured in `now_ms` only.
 
-A new controller knows nothing about the past, so every broker gets a full session from the moment it takes over.
+A new controller knows nothing about the past, so every broker gets a session from the moment it takes over: a full one, or,
+while most of the others have been heard of already, a shorter one. Whoever is silent then was so before, most likely together
+with the former controller; and as long as most are silent it may be us who are cut off, so nobody is given up early.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+
+_LONG_AGO_MS = -(2**62)
 
 
 @dataclass(slots=True)
 class _Session:
     last_contact_ms: int
     metadata_offset: int = -1
+    is_heard: bool = True  # False: only given a session when this controller took over
 
 
 class BrokerHeartbeats:
     """When each broker was last heard of, and how much of the metadata it had then."""
 
-    def __init__(self, *, session_timeout_ms: int) -> None:
-        assert session_timeout_ms > 0
+    def __init__(self, *, session_timeout_ms: int, takeover_grace_ms: int) -> None:
+        assert 0 < takeover_grace_ms <= session_timeout_ms
         self._session_timeout_ms = session_timeout_ms
+        self._takeover_grace_ms = takeover_grace_ms
         self._sessions: dict[int, _Session] = {}
 
     def restart(self) -> None:
@@ -29,10 +35,15 @@ class BrokerHeartbeats:
         self._sessions[node_id] = _Session(last_contact_ms=now_ms, metadata_offset=metadata_offset)
 
     def begin_unknown(self, node_ids: Iterable[int], *, now_ms: int) -> None:
-        """Give a full session to whom this controller has never heard of."""
+        """Give a session to whom this controller has never heard of."""
         for node_id in node_ids:
             if node_id not in self._sessions:
-                self.touch(node_id, now_ms=now_ms)
+                self._sessions[node_id] = _Session(last_contact_ms=now_ms, is_heard=False)
+
+    def is_heard(self, node_id: int) -> bool:
+        """Has this controller heard of the broker since it took over?"""
+        session = self._sessions.get(node_id)
+        return session is not None and session.is_heard
 
     def forget(self, node_id: int) -> None:
         self._sessions.pop(node_id, None)
@@ -43,14 +54,25 @@ class BrokerHeartbeats:
 
     def expired(self, node_ids: Iterable[int], *, now_ms: int) -> frozenset[int]:
         """Those of `node_ids` (the unfenced brokers) whose session is over."""
-        return frozenset(
-            node_id for node_id in node_ids if not self.heard_within(node_id, self._session_timeout_ms, now_ms=now_ms)
-        )
+        return frozenset(node_id for node_id, end_ms in self._ends_ms(tuple(node_ids)).items() if now_ms >= end_ms)
 
     def next_expiry_ms(self, node_ids: Iterable[int]) -> int | None:
         """When the first of these sessions ends, unless it is heard of again."""
-        contacts = [self._sessions[node_id].last_contact_ms for node_id in node_ids if node_id in self._sessions]
-        return min(contacts) + self._session_timeout_ms if contacts else None
+        known = tuple(node_id for node_id in node_ids if node_id in self._sessions)
+        return min(self._ends_ms(known).values(), default=None)
+
+    def _ends_ms(self, node_ids: Collection[int]) -> dict[int, int]:
+        most_are_heard = 2 * sum(map(self.is_heard, node_ids)) > len(node_ids)
+        unheard_ms = self._takeover_grace_ms if most_are_heard else self._session_timeout_ms
+        ends_ms: dict[int, int] = {}
+        for node_id in node_ids:
+            session = self._sessions.get(node_id)
+            if session is None:
+                ends_ms[node_id] = _LONG_AGO_MS
+            else:
+                length_ms = self._session_timeout_ms if session.is_heard else unheard_ms
+                ends_ms[node_id] = session.last_contact_ms + length_ms
+        return ends_ms
 
     def lowest_metadata_offset(self, node_ids: Iterable[int]) -> int | None:
         """What all of these brokers have applied at least; None when there is nobody."""

@@ -3,6 +3,12 @@
 Where a decision is more than one record, the order is such that it may be cut anywhere: a broker loses its leaderships
 before it is fenced, drained or registered anew, and is unfenced before it gets any. So a controller that dies half-way
 leaves a valid state, and the next attempt does the rest.
+
+A restart inside a session keeps what is useful and nothing else. A new incarnation leaves the ISRs: the high watermark must
+not wait for a process that has to load its logs first, and a leader may count only the incarnation that it sees fetching
+(KIP-903). It comes back by catching up, and its leaderships follow (`leader_balance`). What would be lost for good is kept:
+with nobody else in sync it stays eligible (KIP-966) and leads again as soon as it is unfenced, unless it says that it has
+lost what was not flushed.
 """
 
 from collections import deque
@@ -58,7 +64,7 @@ class ClusterControl:
                 f"broker {request.node_id} has been registered by a newer process than incarnation "
                 f"{request.incarnation}; give this one another node.id, or stop the other and start this one again"
             )
-        if existing is not None and self._is_alive(existing, now_ms):
+        if existing is not None and self._is_alive(existing, request, now_ms):
             raise DuplicateBrokerRegistrationError(
                 f"broker {request.node_id} is registered and alive in another process (incarnation "
                 f"{existing.incarnation}); give this one another node.id, or wait until the old one is gone"
@@ -105,7 +111,11 @@ class ClusterControl:
                 f"{request.min_feature_level} to {request.max_feature_level}: install a version that fits"
             )
 
-    def _is_alive(self, broker: BrokerImage, now_ms: int) -> bool:
+    def _is_alive(self, broker: BrokerImage, request: RegisterBroker, now_ms: int) -> bool:
+        """A controller that has just taken over has heard of nobody. When somebody registers who listens where the former
+        process did, that one is gone, for a port has one owner: after kill -9 of all brokers nobody waits."""
+        if not self._heartbeats.is_heard(broker.node_id) and request.endpoints == broker.endpoints:
+            return False
         window_ms = self._settings.duplicate_window_ms
         return broker.is_active and self._heartbeats.heard_within(broker.node_id, window_ms, now_ms=now_ms)
 

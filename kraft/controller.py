@@ -18,12 +18,14 @@ from .cluster_control import ClusterControl, unfenced_brokers
 from .configuration_control import CheckConfig, ConfigurationControl, accept_any_config
 from .controller_result import ControllerResult
 from .controller_settings import ControllerSettings
+from .decommission_control import decommission, fill, next_moves
 from .delta import MetadataDelta
 from .group_control import append_records, balancing_moves, renew_slot, slot_moves
 from .group_state import GROUP_RECORDS
 from .image import MetadataImage, TopicImage
+from .leader_balance import LeaderBalance
 from .producer_id_control import allocate
-from .reassignment_control import assign_replicas
+from .reassignment_control import assign_replicas, end_throttle
 from .records import TOPIC_RESOURCE, Record
 from .replication_control import ReplicationControl
 from .requests import (
@@ -36,9 +38,11 @@ from .requests import (
     BrokerHeartbeat,
     ControllerRequest,
     CreateTopic,
+    DecommissionBroker,
     DeleteTopic,
     ElectLeader,
     FenceBroker,
+    FillBroker,
     RegisterBroker,
     RenewSlot,
     ReportOfflineReplicas,
@@ -69,7 +73,10 @@ class Controller:
     ) -> None:
         self._settings = settings
         self._overlay: MetadataDelta | None = None
-        self._heartbeats = BrokerHeartbeats(session_timeout_ms=settings.session_timeout_ms)
+        self._heartbeats = BrokerHeartbeats(
+            session_timeout_ms=settings.session_timeout_ms, takeover_grace_ms=settings.takeover_grace_ms
+        )
+        self._balance = LeaderBalance(settings)
         self._replication = ReplicationControl(settings)
         self._cluster = ClusterControl(settings, self._heartbeats, self._replication)
         self._configurations = ConfigurationControl(check_topic_config, check_broker_config)
@@ -98,6 +105,7 @@ class Controller:
         self._overlay = MetadataDelta(image)
         self._heartbeats.restart()
         self._cluster.restart(image)
+        self._balance.restart()
         self._sessions_begun = False
         self._last_check_ms = {}
 
@@ -117,6 +125,7 @@ class Controller:
         """`records` (index, record) are part of `image` now; `pending` were appended and still wait."""
         for index, record in records:
             self._cluster.committed(record, index)
+            self._balance.committed(record)
         self._overlay = MetadataDelta(image)
         for batch in pending:
             self.appended(batch)
@@ -151,6 +160,8 @@ class Controller:
                 RenewSlot: _timeless(renew_slot),
                 FenceBroker: _timeless(self._cluster.fence_gone),
                 ReportOfflineReplicas: _timeless(lambda view, request: report_storage(view, self._settings, request)),
+                DecommissionBroker: _timeless(lambda view, request: decommission(view, self._settings, request)),
+                FillBroker: _timeless(lambda view, request: fill(view, self._settings, request)),
             },
         )
 
@@ -185,7 +196,7 @@ class Controller:
         moves = slot_moves(view, active=view.active_brokers())
         if moves:
             return moves
-        for name, (interval_ms, work) in self._periodic(occupied_slots).items():
+        for name, (interval_ms, work) in self._periodic(occupied_slots, now_ms).items():
             if now_ms - self._last_check_ms.get(name, _NEVER_MS) >= interval_ms:
                 self._last_check_ms[name] = now_ms
                 records = work(view)
@@ -197,7 +208,7 @@ class Controller:
         """When `tick` is due again, if nothing happens before."""
         deadlines = [
             self._last_check_ms.get(name, _NEVER_MS) + interval_ms
-            for name, (interval_ms, _) in self._periodic(()).items()
+            for name, (interval_ms, _) in self._periodic((), now_ms).items()
         ]
         expiry_ms = self._heartbeats.next_expiry_ms(unfenced_brokers(self.overlay))
         if expiry_ms is not None:
@@ -205,7 +216,7 @@ class Controller:
         return max(now_ms, min(deadlines))
 
     def _periodic(
-        self, occupied_slots: Container[int]
+        self, occupied_slots: Container[int], now_ms: int
     ) -> dict[str, tuple[int, Callable[[MetadataDelta], tuple[Record, ...]]]]:
         work: dict[str, tuple[int, Callable[[MetadataDelta], tuple[Record, ...]]]] = {
             "leaderless": (self._settings.leaderless_check_interval_ms, self._settle),
@@ -213,10 +224,16 @@ class Controller:
                 self._settings.slot_balance_interval_ms,
                 lambda view: balancing_moves(view, occupied=occupied_slots),
             ),
+            "leaving": (self._settings.move_check_interval_ms, lambda view: next_moves(view, self._settings)),
+            "throttle": (self._settings.move_check_interval_ms, end_throttle),
         }
         if self._settings.auto_preferred_leaders:
             interval_ms = self._settings.preferred_leader_check_interval_ms
-            work["preferred"] = (interval_ms, self._replication.preferred_leaders)
+            work["preferred"] = (interval_ms, self._balance.preferred_leaders)
+            work["returned"] = (
+                self._settings.returned_leader_check_interval_ms,
+                lambda view: self._balance.returned_leaders(view, now_ms),
+            )
         return work
 
     def _settle(self, view: MetadataDelta) -> tuple[Record, ...]:

@@ -10,6 +10,7 @@ MAX_CONFIG_VALUE_LENGTH = 32_767  # a Kafka string; nothing longer could be desc
 MAX_BROKERS = 1_000  # one controller hears that many heartbeats easily; a stranger must not fill the image with ids
 PRODUCER_ID_BLOCK_SIZE = 1_000  # Kafka's block: one quorum append for that many idempotent producers
 MAX_PREFERRED_MOVES_PER_CHECK = 100  # leaders that go home at a time: each move costs its clients a refresh
+MAX_RETURNED_MOVES_PER_CHECK = 20  # leaders that go home to a broker that has just returned: every half second
 MAX_RECORDS_PER_COMMAND = 2_000  # of records that need not be atomic: about 200 KB, so that no command holds up the log
 
 
@@ -25,8 +26,20 @@ class ControllerSettings:
     unclean_leader_election: bool = False  # unclean.leader.election.enable, likewise
     auto_preferred_leaders: bool = True  # auto.leader.rebalance.enable
     preferred_leader_check_interval_ms: int = 30_000  # leader.imbalance.check.interval.seconds
+    leader_imbalance_percentage: int = 10  # leader.imbalance.per.broker.percentage
+    returned_leader_check_interval_ms: int = 500  # leaders of a broker that has returned go home in small batches
+    move_check_interval_ms: int = 500  # the next replicas of a leaving broker; the end of a throttle
     leaderless_check_interval_ms: int = 5_000  # a safety net: whatever a crash of a controller left half done
     slot_balance_interval_ms: int = 2_000  # coordinator slots without groups move to brokers that have too few
+
+    @property
+    def takeover_grace_ms(self) -> int:
+        """How long a new controller waits for a sign of life of a broker while most of the others have given one.
+
+        A broker that lives hears of the new controller by the quorum or by the feed, and asks it at once, so three
+        heartbeats are plenty; who was cut off together with the old controller has been silent since long before.
+        """
+        return min(self.session_timeout_ms, 3 * self.heartbeat_interval_ms)
 
     @property
     def duplicate_window_ms(self) -> int:

@@ -20,6 +20,7 @@ from .records import (
     ClusterRecord,
     ConfigRecord,
     ControllerRecord,
+    DecommissionRecord,
     FeatureLevelRecord,
     PartitionChangeRecord,
     PartitionRecord,
@@ -93,6 +94,10 @@ class MetadataDelta:
         """Who may lead and be in an ISR."""
         return frozenset(broker.node_id for broker in self.brokers().values() if broker.is_active)
 
+    def is_decommissioning(self, node_id: int) -> bool:
+        broker = self.broker(node_id)
+        return broker is not None and broker.decommissioning
+
     def topic(self, name: str) -> TopicImage | None:
         if name in self._topics:
             changed = self._topics[name]
@@ -153,6 +158,7 @@ class MetadataDelta:
         return True
 
     def _replay_register(self, record: RegisterBrokerRecord, index: int) -> bool:
+        before = self.broker(record.node_id)
         self._brokers[record.node_id] = BrokerImage(
             node_id=record.node_id,
             broker_epoch=index,
@@ -163,7 +169,15 @@ class MetadataDelta:
             directories=record.directories,
             min_feature_level=record.min_feature_level,
             max_feature_level=record.max_feature_level,
+            decommissioning=before is not None and before.decommissioning,
         )
+        return True
+
+    def _replay_decommission(self, record: DecommissionRecord, index: int) -> bool:
+        broker = self.broker(record.node_id)
+        if broker is None:
+            return False
+        self._brokers[record.node_id] = replace(broker, decommissioning=record.decommissioning)
         return True
 
     def _replay_unregister(self, record: UnregisterBrokerRecord, index: int) -> bool:
@@ -315,6 +329,7 @@ def changed_partition(old: PartitionImage, record: PartitionChangeRecord) -> Par
         removing_replicas=_given(record.removing_replicas, old.removing_replicas),
         last_known_leader=_given(record.last_known_leader, old.last_known_leader),
         offline_replicas=tuple(node for node in offline if node in replicas),  # a replica that left takes it along
+        unclean_elections=old.unclean_elections + record.unclean,
     )
 
 
@@ -360,6 +375,7 @@ _REPLAY = cast(
         UnregisterBrokerRecord: MetadataDelta._replay_unregister,
         BrokerChangeRecord: MetadataDelta._replay_broker_change,
         BrokerStorageRecord: MetadataDelta._replay_broker_storage,
+        DecommissionRecord: MetadataDelta._replay_decommission,
         ProducerIdsRecord: MetadataDelta._replay_producer_ids,
         TopicRecord: MetadataDelta._replay_topic,
         RemoveTopicRecord: MetadataDelta._replay_remove_topic,

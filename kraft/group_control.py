@@ -20,16 +20,17 @@ MAX_GROUP_RECORDS_PER_REQUEST = 10_000  # one append of one slot: far more than 
 
 
 def slot_moves(view: MetadataDelta, *, active: frozenset[int]) -> tuple[SlotRecord, ...]:
-    """Give every slot whose coordinator is not active to the active broker with the fewest slots.
+    """Give every slot whose coordinator is not active, or is leaving, to the active broker with the fewest slots.
 
     With nobody active the slot is orphaned by a record too: its coordinator epoch must end with its coordinator, because a
     broker that comes back does not know what its former process had in flight.
     """
-    counts = _slot_counts(view, active)
+    eligible = _eligible(view, active)
+    counts = _slot_counts(view, eligible)
     moves = []
     for number in range(SLOT_COUNT):
         slot = view.slot(number)
-        if slot.coordinator in active:
+        if slot.coordinator in eligible:
             continue
         heir = min(counts, key=lambda node_id: (counts[node_id], node_id), default=NO_COORDINATOR)
         if heir != slot.coordinator:
@@ -40,7 +41,7 @@ def slot_moves(view: MetadataDelta, *, active: frozenset[int]) -> tuple[SlotReco
 
 def balancing_moves(view: MetadataDelta, *, occupied: Container[int]) -> tuple[SlotRecord, ...]:
     """Move slots that never held a group from brokers with the most slots to those with the fewest."""
-    counts = _slot_counts(view, view.active_brokers())
+    counts = _slot_counts(view, _eligible(view, view.active_brokers()))
     moves = []
     for number in range(SLOT_COUNT):
         slot = view.slot(number)
@@ -95,6 +96,12 @@ def _checked_records(request: AppendGroupRecords) -> tuple[Record, ...]:
                 f"{request.slot} in epoch {request.coordinator_epoch}"
             )
     return records
+
+
+def _eligible(view: MetadataDelta, active: frozenset[int]) -> frozenset[int]:
+    """Who may coordinate: a broker that is leaving only while there is nobody else."""
+    staying = frozenset(node_id for node_id in active if not view.is_decommissioning(node_id))
+    return staying or active
 
 
 def _slot_counts(view: MetadataDelta, active: frozenset[int]) -> "Counter[int]":

@@ -55,6 +55,7 @@ class BrokerImage:
     max_feature_level: int = 1
     troubled_folders: tuple[FolderTrouble, ...] = ()
     storage_report: int = 0  # the number of the newest report on its storage; older ones are void
+    decommissioning: bool = False  # it is being emptied for good: no new replicas, no slots; survives its restarts
 
     def endpoint(self, listener: str) -> Endpoint:
         """The endpoint with that name; the first one where the broker has no listener of that name."""
@@ -87,6 +88,17 @@ class PartitionImage:
     removing_replicas: tuple[int, ...] = ()
     last_known_leader: int = NO_LEADER  # while there is no leader: who led last (KIP-966, "last known leader")
     offline_replicas: tuple[int, ...] = ()  # whose data folder or log has failed: never in the ISR, never elected
+    unclean_elections: int = 0  # how often somebody led who may have lacked acknowledged records
+
+    @property
+    def is_moving(self) -> bool:
+        """Is a reassignment under way?"""
+        return bool(self.adding_replicas or self.removing_replicas)
+
+    @property
+    def target_replicas(self) -> tuple[int, ...]:
+        """The replicas once a reassignment under way has ended."""
+        return tuple(replica for replica in self.replicas if replica not in self.removing_replicas)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

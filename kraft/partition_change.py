@@ -10,7 +10,8 @@ Pure functions over `PartitionImage`; the control managers decide when to call t
                               eligible stays so, because its data may come back
 
 A leader comes from the ISR, then from the ELR, then it is the last known leader, and only with
-`unclean.leader.election.enable` anyone alive.
+`unclean.leader.election.enable` anyone alive. Everybody behind the ELR may lack what was acknowledged, so such an election
+is counted in the partition (`unclean_elections`) and shown wherever the partition is.
 """
 
 from collections import Counter
@@ -75,7 +76,8 @@ def elect(partition: PartitionImage, rules: ElectionRules, leaders: "Counter[int
         alone = with_isr(partition, (last_resort,), rules)
         if last_resort not in partition.eligible_leader_replicas:
             # It may lack what was committed: from here on its log is the truth, and nobody else is eligible.
-            alone = replace(alone, eligible_leader_replicas=())
+            unclean_elections = partition.unclean_elections + 1
+            alone = replace(alone, eligible_leader_replicas=(), unclean_elections=unclean_elections)
         return led_by(alone, last_resort, leaders)
     return led_by(partition, NO_LEADER, leaders)
 
@@ -141,6 +143,7 @@ def difference(topic_id: str, number: int, old: PartitionImage, new: PartitionIm
         removing_replicas=_changed(old.removing_replicas, new.removing_replicas),
         last_known_leader=new.last_known_leader if new.last_known_leader != old.last_known_leader else None,
         offline_replicas=_changed(old.offline_replicas, new.offline_replicas),
+        unclean=new.unclean_elections > old.unclean_elections,
     )
     unchanged = PartitionChangeRecord(topic_id=topic_id, partition=number)
     return None if record == unchanged else record

@@ -1,7 +1,8 @@
 """Replicas of a partition move to other brokers (KIP-455): first the new ones are added, then the old ones leave.
 
 It ends by itself in `partition_change.complete_reassignment`, when the leader proposes an ISR that holds everybody added.
-Throttling is not part of this.
+How fast the new ones may copy is the brokers' business (net/replication_throttle); a throttle that was given for moves is a
+configuration of all brokers, and is taken away here when the last move has ended.
 """
 
 from dataclasses import replace
@@ -12,34 +13,69 @@ from .controller_errors import NoReassignmentInProgressError
 from .controller_result import ControllerResult
 from .controller_settings import MAX_REPLICATION_FACTOR, ControllerSettings
 from .delta import MetadataDelta
-from .image import PartitionImage
+from .image import PartitionImage, TopicImage
 from .partition_change import complete_reassignment, difference, elect, with_isr
+from .records import BROKER_RESOURCE, ConfigRecord, PartitionChangeRecord
 from .replication_control import find_partition, leader_counts
 from .requests import AssignReplicas
 from .topic_control import check_replicas
-from .topic_settings import election_rules
+from .topic_settings import CLUSTER_DEFAULT, REASSIGNMENT_THROTTLE, election_rules
 
 
 def assign_replicas(view: MetadataDelta, settings: ControllerSettings, request: AssignReplicas) -> ControllerResult:
     """Begin, change or (with no replicas) cancel a reassignment."""
-    topic, partition = find_partition(view, request.topic, request.partition)
-    name = f"{request.topic}-{request.partition}"
-    if request.replicas:
-        if len(request.replicas) > MAX_REPLICATION_FACTOR:
-            raise InvalidReplicaAssignmentError(f"{len(request.replicas)} replicas; at most {MAX_REPLICATION_FACTOR}")
-        check_replicas(view, request.replicas)
-    elif not partition.adding_replicas and not partition.removing_replicas:
+    topic, _ = find_partition(view, request.topic, request.partition)
+    records = reassign(view, settings, topic, request.partition, request.replicas)
+    return ControllerResult(records=(*throttle_records(view, request.throttle_bytes_per_s), *records))
+
+
+def reassign(
+    view: MetadataDelta, settings: ControllerSettings, topic: TopicImage, number: int, replicas: tuple[int, ...]
+) -> tuple[PartitionChangeRecord, ...]:
+    """The record that begins, changes or cancels the reassignment of one partition; () when nothing is left to do."""
+    partition = topic.partitions[number]
+    name = f"{topic.name}-{number}"
+    if replicas:
+        if len(replicas) > MAX_REPLICATION_FACTOR:
+            raise InvalidReplicaAssignmentError(f"{len(replicas)} replicas; at most {MAX_REPLICATION_FACTOR}")
+        check_replicas(view, replicas, held=partition.replicas)
+    elif not partition.is_moving:
         raise NoReassignmentInProgressError(f"no reassignment of {name} is under way")
-    planned = _planned(partition, request.replicas)
+    planned = _planned(partition, replicas)
     isr = tuple(replica for replica in partition.isr if replica in planned.replicas)
     if partition.isr and not isr:
         raise InvalidReplicaAssignmentError(
             f"none of {planned.replicas} is in sync for {name}; in sync: {partition.isr}. Wait until one is"
         )
-    rules = election_rules(view, settings, request.topic, active=view.active_brokers())
-    wanted = elect(complete_reassignment(with_isr(planned, isr, rules), rules), rules, leader_counts(view))
-    record = difference(topic.topic_id, request.partition, partition, wanted)
-    return ControllerResult(records=() if record is None else (record,))
+    rules = election_rules(view, settings, topic.name, active=view.active_brokers())
+    wanted = complete_reassignment(with_isr(planned, isr, rules), rules)
+    if wanted.leader not in wanted.isr or wanted.leader not in rules.active:
+        wanted = elect(wanted, rules, leader_counts(view))
+    record = difference(topic.topic_id, number, partition, wanted)
+    return () if record is None else (record,)
+
+
+def throttle_records(view: MetadataDelta, bytes_per_s: int) -> tuple[ConfigRecord, ...]:
+    """Set the throttle of all moves, where one is wanted and it is another one."""
+    if bytes_per_s <= 0 or view.broker_config(CLUSTER_DEFAULT).get(REASSIGNMENT_THROTTLE) == str(bytes_per_s):
+        return ()
+    return (_throttle_record(str(bytes_per_s)),)
+
+
+def end_throttle(view: MetadataDelta) -> tuple[ConfigRecord, ...]:
+    """Take the throttle away when nothing moves any more and no broker is being emptied."""
+    if REASSIGNMENT_THROTTLE not in view.broker_config(CLUSTER_DEFAULT):
+        return ()
+    leaving = frozenset(broker.node_id for broker in view.brokers().values() if broker.decommissioning)
+    for topic in view.topics():
+        for partition in topic.partitions:
+            if partition.is_moving or not leaving.isdisjoint(partition.replicas):
+                return ()
+    return (_throttle_record(None),)
+
+
+def _throttle_record(value: str | None) -> ConfigRecord:
+    return ConfigRecord(resource_type=BROKER_RESOURCE, resource=CLUSTER_DEFAULT, key=REASSIGNMENT_THROTTLE, value=value)
 
 
 def _planned(partition: PartitionImage, target: tuple[int, ...]) -> PartitionImage:

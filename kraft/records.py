@@ -163,6 +163,15 @@ class BrokerStorageRecord(Record):
     troubled_folders: tuple[FolderTrouble, ...]
 
 
+@record(12)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecommissionRecord(Record):
+    """A broker begins to be emptied for good, or is taken back. It holds for the node id, whatever process has it."""
+
+    node_id: int
+    decommissioning: bool
+
+
 # --- topics ----------------------------------------------------------------------------------------------------------
 
 
@@ -216,6 +225,7 @@ class PartitionChangeRecord(Record):
     removing_replicas: tuple[int, ...] | None = None
     last_known_leader: int | None = None
     offline_replicas: tuple[int, ...] | None = None
+    unclean: bool = False  # the new leader was neither in sync nor eligible: records may be lost
 
 
 TOPIC_RESOURCE = 2  # Kafka's ConfigResource types

@@ -24,7 +24,7 @@ from barnabas.log.topic_partition import TopicPartition
 from .broker_epochs import check_broker_epoch
 from .controller_errors import ElectionNotNeededError, PreferredLeaderNotAvailableError, UnknownTopicIdError
 from .controller_result import ControllerResult, answer
-from .controller_settings import MAX_PARTITIONS_PER_REQUEST, MAX_PREFERRED_MOVES_PER_CHECK, ControllerSettings
+from .controller_settings import MAX_PARTITIONS_PER_REQUEST, ControllerSettings
 from .delta import MetadataDelta, changed_partition
 from .image import NO_LEADER, PartitionImage, TopicImage
 from .partition_change import (
@@ -101,20 +101,6 @@ class ReplicationControl:
             record = difference(topic.topic_id, number, partition, elect(wanted, rules, leaders))
             if record is not None:
                 records.append(record)
-        return tuple(records)
-
-    def preferred_leaders(self, view: MetadataDelta) -> tuple[PartitionChangeRecord, ...]:
-        """Lead partitions back to their first replica where it is in sync; a limited number at a time."""
-        active = view.active_brokers() - full_brokers(view)
-        records: list[PartitionChangeRecord] = []
-        for topic in view.topics():
-            for number, partition in enumerate(topic.partitions):
-                preferred = partition.replicas[0]
-                if partition.leader == preferred or preferred not in partition.isr or preferred not in active:
-                    continue
-                records.append(_led_by_record(topic, number, partition, preferred))
-                if len(records) == MAX_PREFERRED_MOVES_PER_CHECK:
-                    return tuple(records)
         return tuple(records)
 
     def relieve_eligible(
@@ -279,14 +265,15 @@ def _chosen(
     if wanted == partition.leader:
         raise ElectionNotNeededError(f"broker {wanted} leads {request.topic}-{request.partition} already")
     if wanted in partition.isr and wanted in view.active_brokers():
-        return _led_by_record(topic, request.partition, partition, wanted)
+        return led_by_record(topic, request.partition, partition, wanted)
     message = f"broker {wanted} is not in sync for {request.topic}-{request.partition}; in sync: {partition.isr}"
     if request.target is None:
         raise PreferredLeaderNotAvailableError(message)
     raise EligibleLeadersNotAvailableError(message)
 
 
-def _led_by_record(topic: TopicImage, number: int, partition: PartitionImage, leader: int) -> PartitionChangeRecord:
+def led_by_record(topic: TopicImage, number: int, partition: PartitionImage, leader: int) -> PartitionChangeRecord:
+    """Another leader, who is in sync."""
     record = difference(topic.topic_id, number, partition, led_by(partition, leader, Counter()))
     assert record is not None
     return record

@@ -279,6 +279,32 @@ class AssignReplicas(ControllerRequest):
     topic: str
     partition: int
     replicas: tuple[int, ...]
+    throttle_bytes_per_s: int = 0  # for all moves until the last has ended; 0: as it is
+
+
+@_request(18, Done)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecommissionBroker(ControllerRequest):
+    """Empty a broker for good, or (cancel) give it back. The controller does the rest, also after it was replaced."""
+
+    node_id: int
+    cancel: bool = False
+    throttle_bytes_per_s: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MovesBegun:
+    count: int
+    offset: int = 0
+
+
+@_request(19, MovesBegun)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FillBroker(ControllerRequest):
+    """Move a fair share of replicas and leaderships to a broker that has less."""
+
+    node_id: int
+    throttle_bytes_per_s: int = 0
 
 
 def encode_request(request: ControllerRequest) -> bytes:

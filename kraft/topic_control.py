@@ -126,6 +126,7 @@ class TopicControl:
         brokers = [
             PlacementBroker(node_id=broker.node_id, rack=broker.rack, active=broker.is_active)
             for broker in view.brokers().values()
+            if not broker.decommissioning
         ]
         return place_replicas(
             brokers,
@@ -209,14 +210,21 @@ def _check_assignment(view: MetadataDelta, assignment: _Assignment, factor: int)
             raise InvalidReplicaAssignmentError(f"all brokers of {replicas} are fenced or shutting down")
 
 
-def check_replicas(view: MetadataDelta, replicas: tuple[int, ...]) -> None:
-    """Raises InvalidReplicaAssignmentError unless these are different, registered brokers."""
+def check_replicas(view: MetadataDelta, replicas: tuple[int, ...], *, held: tuple[int, ...] = ()) -> None:
+    """Raises InvalidReplicaAssignmentError unless these are different, registered brokers that stay; those that hold a
+    replica already (`held`) may also be on their way out."""
     twice = [node_id for node_id, times in Counter(replicas).items() if times > 1]
     if twice:
         raise InvalidReplicaAssignmentError(f"broker {twice[0]} would hold two replicas of one partition: {replicas}")
     strangers = [node_id for node_id in replicas if view.broker(node_id) is None]
     if strangers:
         raise InvalidReplicaAssignmentError(f"broker {strangers[0]} is not registered")
+    leaving = [node_id for node_id in replicas if node_id not in held and view.is_decommissioning(node_id)]
+    if leaving:
+        raise InvalidReplicaAssignmentError(
+            f"broker {leaving[0]} is being decommissioned and gets no new replicas; "
+            f"take it back with `barnabas broker decommission {leaving[0]} --cancel`"
+        )
 
 
 def _partition_records(

@@ -6,6 +6,7 @@ from .partition_change import ElectionRules
 
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
 UNCLEAN_LEADER_ELECTION = "unclean.leader.election.enable"
+REASSIGNMENT_THROTTLE = "reassignment.throttled.rate"  # bytes per second; of all brokers, while replicas move
 CLUSTER_DEFAULT = ""  # the resource name of the configuration of all brokers
 
 

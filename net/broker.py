@@ -46,6 +46,7 @@ from .protocol.kafka.codec import KafkaCodec
 from .protocol.msgpack import ServerHello
 from .replica_fetcher import ReplicaFetcherManager
 from .replication_service import ReplicationService
+from .replication_throttle import ReplicationThrottle
 from .rpc import RpcPool
 from .server import Server
 from .storage_service import StorageService
@@ -167,6 +168,7 @@ class Broker:
             broker_epoch=lambda: self.broker_epoch,
             answered=self.replication.isr_answered,
         )
+        self.throttle = ReplicationThrottle(node_id=self.node_id, config=config, clock=ports.clock)
         self.fetchers = self._build_fetchers()
         self.groups = GroupService(
             node_id=self.node_id,
@@ -185,6 +187,7 @@ class Broker:
             replication=self.replication,
             groups=self.groups,
             rng=ports.rng,
+            throttle=self.throttle,
         )
         self.dispatcher = Dispatcher(
             build_handlers(self.services, shut_down=self.shutdown_requested.set, storage=self.storage)
@@ -236,6 +239,7 @@ class Broker:
             connect=lambda leader: LeaderConnection(leader, self.fetch_pool, self.controller.address_of),
             rng=self.ports.rng,
             on_effects=self.replication.perform,
+            throttle=self.throttle,
         )
 
     @property
@@ -311,6 +315,7 @@ class Broker:
 
     def _published(self, publication: MetadataPublication) -> None:
         self.log_service.published(publication)
+        self.throttle.published(publication)
         self.replication.published(publication)
 
     def _start_fetching(self, effect: StartFetching) -> None:

@@ -9,6 +9,7 @@ been carried out, a refusal of the next one that says "it is so already" is a su
 import asyncio
 import random
 
+from barnabas.kraft.metadata_node import MetadataPublication
 from barnabas.kraft.requests import ControllerRequest, Done, decode_answer, encode_request
 from barnabas.log.errors import (
     BarnabasError,
@@ -50,6 +51,22 @@ class ControllerChannel:
         self._rng = rng
         self._listener = listener
         self._attempt_timeout_ms = attempt_timeout_ms
+        self._asked: dict[
+            asyncio.Timeout, int | None
+        ] = {}  # attempts that may be given up, and the leader that each asks
+        metadata.subscribe(self._published)
+
+    def _published(self, publication: MetadataPublication) -> None:
+        """Another leader: who waits for the answer of the old one asks again at once, since the old one may be frozen or
+        cut off, and a new controller must hear of every broker soon."""
+        leader_id = publication.leader.leader_id
+        if leader_id is None:
+            return
+        now_s = asyncio.get_running_loop().time()
+        for scope, asked in list(self._asked.items()):
+            if asked not in (None, leader_id):
+                del self._asked[scope]
+                scope.reschedule(now_s)
 
     async def call(
         self,
@@ -73,7 +90,8 @@ class ControllerChannel:
             if remaining_ms <= 0:
                 raise RequestTimedOutError(f"no active controller answered within {timeout_ms} ms; try again")
             try:
-                return await self._attempt(request, min(remaining_ms, self._attempt_timeout_ms))
+                attempt_ms = min(remaining_ms, self._attempt_timeout_ms)
+                return await self._attempt(request, attempt_ms, may_give_up=repeat_when_unknown)
             except (NetworkError, RequestTimedOutError):
                 if not repeat_when_unknown:
                     raise
@@ -88,9 +106,16 @@ class ControllerChannel:
             await asyncio.sleep(pause_ms / 1000)
             backoff_ms = min(backoff_ms * 2, MAX_RETRY_BACKOFF_MS)
 
-    async def _attempt(self, request: ControllerRequest, timeout_ms: int) -> object:
+    async def _attempt(self, request: ControllerRequest, timeout_ms: int, *, may_give_up: bool) -> object:
+        scope = asyncio.timeout(timeout_ms / 1000)
         try:
-            return await asyncio.wait_for(self._ask_once(request, timeout_ms), timeout_ms / 1000)
+            async with scope:
+                if may_give_up:
+                    self._asked[scope] = self._metadata.leadership.leader_id
+                try:
+                    return await self._ask_once(request, timeout_ms)
+                finally:
+                    self._asked.pop(scope, None)
         except TimeoutError:
             raise RequestTimedOutError(f"the controller did not answer within {timeout_ms} ms; try again") from None
 

@@ -70,7 +70,6 @@ IGNORED_KEYS: Final[dict[str, str]] = {
     "transaction.state.log.min.isr": "group and transaction state lives in the quorum",
     "zookeeper.connect": "there is no ZooKeeper; the quorum is controller.quorum.voters",
     "zookeeper.connection.timeout.ms": "there is no ZooKeeper; the quorum is controller.quorum.voters",
-    "leader.imbalance.per.broker.percentage": "every leadership that can go home does, however few they are",
     "metadata.log.max.record.bytes.between.snapshots": "snapshots of the metadata are due by records, not by bytes",
     "max.connections.per.ip": "connections are limited together only, by max.connections",
     "log.flush.scheduler.interval.ms": "what is due for a flush is looked for every second",
@@ -154,6 +153,9 @@ class BrokerConfig:
     )
     auto_leader_rebalance_enable: bool = setting(True, BOOLEAN, "Give leadership back to preferred replicas.")
     leader_imbalance_check_interval_seconds: int = setting(300, large_number(1), "How often that is looked at.")
+    leader_imbalance_per_broker_percentage: int = setting(
+        10, whole_number(0, 100), "Preferred leaderships that a broker may lack before they are given back, in percent."
+    )
 
     # --- the cluster
     broker_heartbeat_interval_ms: int = setting(500, COUNT, "How often a broker reports to the controller.")
@@ -173,6 +175,24 @@ class BrokerConfig:
     replica_fetch_response_max_bytes: int = setting(10 * 1024 * 1024, BYTES, "Bytes of a follower's whole fetch.")
     replica_fetch_backoff_ms: int = setting(1_000, COUNT, "Longest pause after fetches that failed.")
     replica_socket_timeout_ms: int = setting(10_000, COUNT, "Wait for the answer to a follower's fetch.")
+    leader_replication_throttled_rate: int = setting(
+        2**63 - 1,
+        MILLISECONDS,
+        "Bytes per second that this broker sends to replicas that a reassignment adds.",
+        dynamic=True,
+    )
+    follower_replication_throttled_rate: int = setting(
+        2**63 - 1,
+        MILLISECONDS,
+        "Bytes per second that this broker fetches for replicas that a reassignment adds.",
+        dynamic=True,
+    )
+    reassignment_throttled_rate: int = setting(
+        2**63 - 1,
+        MILLISECONDS,
+        "Both of these together; the cluster takes its value away when the last reassignment has ended.",
+        dynamic=True,
+    )
     replica_high_watermark_checkpoint_interval_ms: int = setting(5_000, MILLISECONDS, "How often it is written.")
 
     # --- logs (defaults of topics)

@@ -6,9 +6,10 @@ from barnabas.kraft.raft_config import RaftTiming
 from barnabas.log.config import definition_of
 from barnabas.log.errors import InvalidConfigError
 
-from .config import BrokerConfig, check_available
+from .config import BrokerConfig, check_available, parse_value
 from .limits import ServerLimits
 from .replica_fetcher import FetchSettings
+from .replication_throttle import THROTTLE_KEYS
 
 
 def group_settings(config: BrokerConfig) -> GroupSettings:
@@ -30,6 +31,7 @@ def controller_settings(config: BrokerConfig) -> ControllerSettings:
         unclean_leader_election=config.unclean_leader_election_enable,
         auto_preferred_leaders=config.auto_leader_rebalance_enable,
         preferred_leader_check_interval_ms=config.leader_imbalance_check_interval_seconds * 1000,
+        leader_imbalance_percentage=config.leader_imbalance_per_broker_percentage,
     )
 
 
@@ -72,4 +74,8 @@ def check_topic_config(key: str, value: str) -> None:
 
 
 def check_broker_config(key: str, value: str) -> None:
+    """What the controller asks before it takes a broker's configuration. Raises InvalidConfigError."""
+    if key in THROTTLE_KEYS:
+        parse_value(key, value)
+        return
     raise InvalidConfigError(f"{key} cannot be changed while a broker runs: set it in server.properties and restart")

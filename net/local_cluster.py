@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 DEFAULT_FOLDER: Final = "barnabas-data"
 MAX_BROKERS: Final = 100  # of one machine; each is a process of tens of megabytes
@@ -93,6 +93,68 @@ def restart(broker: Broker, *, die_with_parent: bool = False) -> Broker:
     assert broker.process.poll() is not None, f"broker {broker.node_id} still runs"
     process = _launch(LAUNCHER, broker.folder, die_with_parent=die_with_parent)
     return replace(broker, process=process)
+
+
+def add(folder: Path, overrides: Mapping[str, str], launcher: tuple[str, ...] = LAUNCHER) -> Broker:
+    """Start one more broker for the cluster that runs from this folder, configured as its node 0. Raises ClusterError.
+
+    It is nobody's child: it lives on when its starter ends, and stops with the cluster (`stop_added`, `stop_folder`).
+    """
+    if not any(read_pid_file(path) is not None for path in folder.glob("*/broker.pid")):
+        raise ClusterError(f"no cluster runs from {folder}; start one with `barnabas up --dir {folder}`")
+    known = [int(path.parent.name) for path in folder.glob("[0-9]*/server.properties")]
+    node_id = max(known) + 1
+    if node_id >= MAX_BROKERS:
+        raise ClusterError(f"{folder} holds {MAX_BROKERS} brokers, which is the limit on one machine")
+    values = _properties(folder / str(min(known)))
+    added = folder.absolute() / str(node_id)
+    (added / "data").mkdir(parents=True)
+    ports = _next_ports(values["listeners"], node_id - min(known))
+    address = f"{_LOOPBACK}:{ports.client}"
+    values |= {
+        "node.id": str(node_id),
+        "listeners": f"PLAINTEXT://{address}",
+        "admin.listener": f"{_LOOPBACK}:{ports.admin}",
+        "log.dirs": str(added / "data"),
+        **overrides,
+    }
+    _write_properties(added, values)
+    process = _launch(launcher, added, die_with_parent=False)
+    return Broker(node_id=node_id, folder=added, address=address, process=process)
+
+
+def _properties(folder: Path) -> dict[str, str]:
+    lines = (folder / "server.properties").read_text(encoding="utf-8").splitlines()
+    return dict((key, value) for key, equals, value in (line.partition("=") for line in lines) if equals)
+
+
+def _next_ports(listeners: str, distance: int) -> NodePorts:
+    """By the rule of ports where they are free, else any."""
+    base = int(listeners.rpartition(":")[2]) + 10 * distance
+    try:
+        for port in (base, base + 2):
+            _refuse_taken(port)
+    except (ClusterError, OverflowError):
+        return _free_ports(1)[0]
+    return NodePorts(client=base, quorum=base + 1, admin=base + 2)
+
+
+class HasFolder(Protocol):
+    @property
+    def folder(self) -> Path: ...
+
+
+def stop_added(folder: Path, brokers: Sequence[HasFolder], timeout_s: float = STOP_TIMEOUT_S) -> None:
+    """Stop what was added to a cluster since it was started with these brokers, while those can still take over."""
+    own = {broker.folder / "broker.pid" for broker in brokers}
+    added = {
+        path: pid for path in folder.absolute().glob("*/broker.pid") if path not in own and (pid := read_pid_file(path))
+    }
+    for pid in added.values():
+        os.kill(pid, signal.SIGTERM)
+    deadline_s = time.monotonic() + timeout_s
+    for path, pid in added.items():
+        _end_process(path, pid, max(deadline_s - time.monotonic(), 0), told=True)
 
 
 def stop(brokers: Sequence[Broker], timeout_s: float = STOP_TIMEOUT_S) -> None:
@@ -278,10 +340,14 @@ def _start_broker(plan: Plan, node_id: int, ports: NodePorts, voters: str) -> Br
         "default.replication.factor": str(min(plan.broker_count, 3)),
         **plan.overrides,
     }
-    config = folder / "server.properties"
-    config.write_text("".join(f"{key}={value}\n" for key, value in values.items()), encoding="utf-8")
+    _write_properties(folder, values)
     process = _launch(plan.launcher, folder, die_with_parent=plan.die_with_parent)
     return Broker(node_id=node_id, folder=folder, address=address, process=process)
+
+
+def _write_properties(folder: Path, values: Mapping[str, str]) -> None:
+    text = "".join(f"{key}={value}\n" for key, value in values.items())
+    (folder / "server.properties").write_text(text, encoding="utf-8")
 
 
 def _launch(launcher: tuple[str, ...], folder: Path, *, die_with_parent: bool) -> "subprocess.Popen[bytes]":

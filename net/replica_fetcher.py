@@ -24,7 +24,13 @@ from .protocol.requests import FetchPartition, FetchRequest, Request
 from .protocol.responses import ErrorResponse, FetchPartitionResponse, FetchResponse, Response
 
 MIN_BACKOFF_MS: Final = 50
-PARTITION_BACKOFF_MS: Final = 200  # an error of one partition: mostly metadata that is still on its way to one of us
+PARTITION_BACKOFF_MS: Final = 200  # an error of one partition
+# One of us has not heard of the new leader yet: that is over in milliseconds, and acks=all waits for us until then. Doubles
+# up to PARTITION_BACKOFF_MS, as a leader that is gone says the same for longer.
+NEW_LEADER_BACKOFF_MS: Final = 5
+_NEW_LEADER_ERRORS: Final = frozenset(
+    {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH}
+)
 
 _LENGTH_AND_EPOCH: Final = struct.Struct(">ii")
 _LENGTH_POSITION: Final = 8
@@ -75,6 +81,23 @@ class FetchSettings:
         assert self.max_wait_ms < self.call_timeout_ms, "every fetch that finds nothing new would be given up"
 
 
+class FetchThrottle(Protocol):
+    """Holds back what a reassignment copies, see `replication_throttle`."""
+
+    def fetch_delay_ms(self, topic_partition: TopicPartition) -> int:
+        """How long not to ask for this partition; 0: not at all."""
+
+    def fetched(self, topic_partition: TopicPartition, size_bytes: int) -> None: ...
+
+
+class NoThrottle:
+    def fetch_delay_ms(self, topic_partition: TopicPartition) -> int:
+        return 0
+
+    def fetched(self, topic_partition: TopicPartition, size_bytes: int) -> None:
+        pass
+
+
 EffectSink = Callable[[list[Effect]], None]
 
 
@@ -90,8 +113,10 @@ class ReplicaFetcher:
         settings: FetchSettings,
         rng: Random,
         on_effects: EffectSink,
+        throttle: FetchThrottle,
     ) -> None:
         self.leader = leader
+        self._throttle = throttle
         self._connection = connection
         self._identity = identity
         self._settings = settings
@@ -99,6 +124,7 @@ class ReplicaFetcher:
         self._on_effects = on_effects
         self._partitions: dict[TopicPartition, FollowedPartition] = {}  # in the order in which they are asked for
         self._delayed_until: dict[TopicPartition, float] = {}  # loop time; a subset of _partitions
+        self._refusals: dict[TopicPartition, int] = {}  # answers in a row that named another leader; of _partitions
         self._failures = 0  # calls that failed in a row
         self._quiet_answers = 0  # in a row that told nothing new
         self._is_changed = asyncio.Event()
@@ -110,8 +136,7 @@ class ReplicaFetcher:
 
     def add(self, topic_partition: TopicPartition, partition: FollowedPartition) -> None:
         """Takes effect at once: a parked fetch is given up for one that asks for the new partition too."""
-        self._partitions.pop(topic_partition, None)
-        self._delayed_until.pop(topic_partition, None)
+        self.remove(topic_partition)
         # To the front: it has had nothing yet.
         self._partitions = {topic_partition: partition, **self._partitions}
         self._interrupt()
@@ -120,6 +145,7 @@ class ReplicaFetcher:
         """What a fetch under way brings for it is dropped."""
         self._partitions.pop(topic_partition, None)
         self._delayed_until.pop(topic_partition, None)
+        self._refusals.pop(topic_partition, None)
 
     def _interrupt(self) -> None:
         self._is_changed.set()
@@ -196,7 +222,7 @@ class ReplicaFetcher:
         positions: dict[TopicPartition, FetchPosition] = {}
         parts: list[FetchPartition] = []
         for topic_partition, partition in self._partitions.items():
-            if topic_partition in self._delayed_until:
+            if topic_partition in self._delayed_until or self._is_held_back(topic_partition):
                 continue
             position = partition.next_fetch()
             if position is not None and position.leader == self.leader:
@@ -214,11 +240,22 @@ class ReplicaFetcher:
 
     def _wait_ms(self) -> int:
         """Thousands of idle partitions are asked for in each request, so it pays to ask seldom while nothing happens. New
-        records, and new partitions, end a wait of any length."""
+        records, and new partitions, end a wait of any length; it is no longer than until a delayed partition has its turn."""
         settings = self._settings
-        return min(
+        wait_ms = min(
             settings.max_wait_ms << min(self._quiet_answers, 4), max(settings.max_wait_ms, settings.max_idle_wait_ms)
         )
+        until = self._next_turn()
+        if until is None:
+            return wait_ms
+        left_ms = int((until - asyncio.get_running_loop().time()) * 1000) + 1
+        return max(1, min(wait_ms, left_ms))
+
+    def _is_held_back(self, topic_partition: TopicPartition) -> bool:
+        delay_ms = self._throttle.fetch_delay_ms(topic_partition)
+        if delay_ms > 0:
+            self._delayed_until[topic_partition] = asyncio.get_running_loop().time() + delay_ms / 1000
+        return delay_ms > 0
 
     def _fetch_partition(
         self, topic_partition: TopicPartition, topic_id: str, position: FetchPosition
@@ -273,9 +310,15 @@ class ReplicaFetcher:
             return []
         if answered.error not in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE):
             logger.info("fetch_refused partition=%s error=%d %s", topic_partition, answered.error, answered.message)
+        if answered.error in _NEW_LEADER_ERRORS:
+            refusals = self._refusals[topic_partition] = self._refusals.get(topic_partition, 0) + 1
+            self._delay(topic_partition, min(PARTITION_BACKOFF_MS, NEW_LEADER_BACKOFF_MS << min(refusals - 1, 10)))
+            return effects
+        self._refusals.pop(topic_partition, None)
         if answered.error != ErrorCode.NONE:
             self._delay(topic_partition, PARTITION_BACKOFF_MS)
         elif len(answer.records):
+            self._throttle.fetched(topic_partition, len(answer.records))
             self._partitions[topic_partition] = self._partitions.pop(topic_partition)  # to the end of the line
         return effects
 
@@ -337,7 +380,9 @@ class ReplicaFetcherManager:
         connect: Callable[[int], LeaderConnection],
         rng: Random,
         on_effects: EffectSink,
+        throttle: FetchThrottle | None = None,
     ) -> None:
+        self._throttle = throttle or NoThrottle()
         self._identity = identity
         self._settings = settings
         self._connect = connect
@@ -375,6 +420,7 @@ class ReplicaFetcherManager:
                 settings=self._settings,
                 rng=self._rng,
                 on_effects=self._on_effects,
+                throttle=self._throttle,
             )
             self._fetchers[leader] = fetcher
             self._tasks[leader] = asyncio.get_running_loop().create_task(

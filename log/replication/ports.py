@@ -61,6 +61,8 @@ class ReplicatedLog(Protocol):
     @property
     def log_end_offset(self) -> int: ...
     @property
+    def size_bytes(self) -> int: ...
+    @property
     def failed(self) -> bool:
         """A write failed so that memory and disk may differ. A refused one (disk full) leaves the log usable."""
 

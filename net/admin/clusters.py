@@ -46,6 +46,7 @@ def _broker(call: Call, broker: BrokerImage) -> Json:
             "rack": broker.rack,
             "fenced": broker.fenced,
             "in_controlled_shutdown": broker.in_controlled_shutdown,
+            "decommissioning": broker.decommissioning,
             "configs": call.related("brokers", broker.node_id, "configs"),
             "partition_replicas": call.related("brokers", broker.node_id, "partition-replicas"),
         },

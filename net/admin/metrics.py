@@ -27,6 +27,8 @@ _HELP: Final = {
     "kafka_topic_partition_leader_is_preferred": "1 if the preferred replica leads.",
     "kafka_topic_partition_replicas": "Number of replicas of this partition.",
     "kafka_topic_partition_in_sync_replica": "Number of in-sync replicas of this partition.",
+    "kafka_controller_unclean_leader_elections_total": "Leaders that were neither in sync nor eligible, told by one broker.",
+    "barnabas_topic_partition_unclean_elections": "How often this partition got such a leader.",
     "kafka_topic_partition_under_replicated_partition": "1 if a replica of this partition is not in sync.",
     "kafka_consumergroup_members": "Number of members of this group.",
     "kafka_consumergroup_current_offset": "Committed offset of this group in this partition.",
@@ -75,6 +77,10 @@ async def _metrics(call: Call) -> Reply:
 def _cluster_samples(call: Call) -> Iterator[Sample]:
     image = call.image
     yield _gauge("kafka_brokers", sum(not broker.fenced for broker in image.brokers.values()))
+    if call.backend.node_id == image.controller_id:
+        counts = (partition.unclean_elections for topic in image.topics.values() for partition in topic.partitions)
+        name = "kafka_controller_unclean_leader_elections_total"
+        yield Sample(name=name, type="counter", help=_HELP[name], value=sum(counts), labels={})
     for place, partition in _led_here(call):
         if place.partition == 0:
             yield _gauge("kafka_topic_partitions", len(image.topics[place.topic].partitions), topic=place.topic)
@@ -101,6 +107,8 @@ def _partition_samples(place: TopicPartition, partition: PartitionImage) -> Iter
     }
     for name, value in values.items():
         yield _gauge(f"kafka_topic_partition_{name}", float(value), **labels)
+    if partition.unclean_elections:
+        yield _gauge("barnabas_topic_partition_unclean_elections", partition.unclean_elections, **labels)
 
 
 async def _offset_samples(call: Call) -> list[Sample]:

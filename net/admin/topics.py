@@ -108,6 +108,8 @@ def _partition(call: Call, topic: str, index: int, partition: PartitionImage) ->
             "partition_id": index,
             "leader": leader,
             "leader_epoch": partition.leader_epoch,
+            "unclean_elections": partition.unclean_elections,
+            "eligible_leader_replicas": list(partition.eligible_leader_replicas),
             "replicas": call.related(*path, "replicas"),
             "reassignment": call.related(*path, "reassignment"),
         },

@@ -4,9 +4,10 @@ import importlib
 import os
 import sys
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 
-from .command import Context, Verb, key_value, no_arguments
-from .exit_codes import ExitCode, not_available_yet
+from .command import Context, Verb, key_value
+from .exit_codes import ExitCode
 from .storage import show_folders
 
 
@@ -69,28 +70,49 @@ async def _bring_back(context: Context) -> int:
     return ExitCode.OK
 
 
+def _throttle(text: str) -> int:
+    from .partitions import bytes_per_second
+
+    return bytes_per_second(text)
+
+
+_THROTTLE_HELP = (
+    "bytes per second for each broker, 10MB or 500K; of replicas that are added, until all moves have ended"
+)
+
+
+def _add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--dir", type=Path, metavar="D", help="the folder of a cluster that `barnabas up` runs")
+    parser.add_argument("--node", type=int, metavar="NODE", help="a broker that has been started already")
+    parser.add_argument("--override", type=key_value, action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--rebalance", action="store_true", help="move a fair share of replicas to it")
+    parser.add_argument("--throttle", type=_throttle, default=0, metavar="RATE", help=_THROTTLE_HELP)
+
+
 async def _add(context: Context) -> int:
-    async with context.connector.admin(context.bootstrap) as admin:
-        cluster, quorum = await admin.describe_cluster(), await admin.describe_quorum()
-    node = max((broker.node_id for broker in cluster.brokers), default=-1) + 1
-    addresses = {broker.node_id: broker.host for broker in cluster.brokers}
-    voters = ", ".join(f"{voter} on {addresses.get(voter, 'an unknown host')}" for voter in quorum.voters)
-    context.out.line(
-        f"A broker joins by being started. On the new machine: node.id={node}, log.dirs, listeners, and the same\n"
-        f"controller.quorum.voters as the brokers that run ({voters}); then\n"
-        f"barnabas broker start --config server.properties",
-        {"node_id": node, "voters": quorum.voters},
-    )
-    return ExitCode.OK
+    from . import membership
+
+    return await membership.add(context)
+
+
+def _decommission_arguments(parser: ArgumentParser) -> None:
+    _node_argument(parser)
+    parser.add_argument("--cancel", action="store_true", help="give it back; what has moved already stays moved")
+    parser.add_argument("--no-wait", action="store_true", help="only begin; run it again to finish")
+    parser.add_argument("--throttle", type=_throttle, default=0, metavar="RATE", help=_THROTTLE_HELP)
 
 
 async def _decommission(context: Context) -> int:
-    raise not_available_yet("broker decommission; move its partitions with `partition move`, then `broker drain`")
+    from . import membership
+
+    return await membership.decommission(context)
 
 
 VERBS = (
     Verb(name="start", summary="run a broker in the foreground", arguments=_start_arguments, serve=_start),
-    Verb(name="add", summary="how to add a broker to this cluster", arguments=no_arguments, run=_add),
+    Verb(
+        name="add", summary="add a broker to this cluster, or say how", arguments=_add_arguments, run=_add, timed=False
+    ),
     Verb(name="drain", summary="hand over leaderships and stop", arguments=_node_argument, run=_drain),
     Verb(name="storage", summary="data folders of a broker, and what is wrong", arguments=_node_argument, run=_storage),
     Verb(
@@ -99,5 +121,11 @@ VERBS = (
         arguments=_bring_back_arguments,
         run=_bring_back,
     ),
-    Verb(name="decommission", summary="", arguments=_node_argument, run=_decommission, hidden=True),
+    Verb(
+        name="decommission",
+        summary="empty a broker, stop it and forget it",
+        arguments=_decommission_arguments,
+        run=_decommission,
+        timed=False,
+    ),
 )

@@ -27,7 +27,10 @@ async def _health(context: Context) -> int:
         while causes and context.arguments.wait:
             await asyncio.sleep(WATCH_INTERVAL_S)
             causes = await _causes(admin)
-    context.out.record({"healthy": not causes, "causes": causes})
+        unclean = _unclean(await admin.list_topics())
+    # What was lost stays lost, so it is told for good; but nothing is wrong now, which is what the exit code says.
+    told = {"unclean_elections": unclean} if unclean else {}
+    context.out.record({"healthy": not causes, "causes": causes, **told})
     return ExitCode.UNHEALTHY if causes else ExitCode.OK
 
 
@@ -51,6 +54,10 @@ def _broker_causes(cluster: DescribeClusterResponse) -> list[str]:
         elif broker.in_controlled_shutdown:
             causes.append(f"broker {broker.node_id} is shutting down")
         causes += [folder_cause(broker.node_id, folder) for folder in broker.troubled_folders]
+        if broker.decommissioning and not broker.replica_count:
+            causes.append(
+                f"broker {broker.node_id} is empty; finish with `barnabas broker decommission {broker.node_id}`"
+            )
     return causes
 
 
@@ -66,6 +73,12 @@ def _partition_causes(topics: Sequence[TopicMetadata]) -> list[str]:
     return causes
 
 
+def _unclean(topics: Sequence[TopicMetadata]) -> list[str]:
+    """Partitions whose leader was once neither in sync nor eligible: acknowledged records may be lost."""
+    named = ((f"{topic.name}-{index}", item) for topic in topics for index, item in enumerate(topic.partitions))
+    return [f"{name} ({item.unclean_elections})" for name, item in named if item.unclean_elections]
+
+
 def _some(names: list[str]) -> str:
     return ", ".join(names[:NAMES_SHOWN]) + (" ..." if len(names) > NAMES_SHOWN else "")
 
@@ -79,7 +92,8 @@ async def _describe(context: Context) -> int:
             "address": f"{broker.host}:{broker.port}",
             "admin": f"{broker.admin_host}:{broker.admin_port}" if broker.admin_port >= 0 else None,
             "rack": broker.rack,
-            "state": _state(broker.fenced, broker.in_controlled_shutdown),
+            "state": _state(broker.fenced, broker.in_controlled_shutdown, broker.decommissioning),
+            "replicas": broker.replica_count,
             "controller": broker.node_id == cluster.controller_id,
         }
         for broker in sorted(cluster.brokers, key=lambda broker: broker.node_id)
@@ -90,12 +104,12 @@ async def _describe(context: Context) -> int:
         return ExitCode.OK
     context.out.record(summary)
     print(file=context.out.stdout)
-    context.out.rows(brokers, ("broker", "address", "admin", "rack", "state"))
+    context.out.rows(brokers, ("broker", "address", "admin", "rack", "state", "replicas"))
     return ExitCode.OK
 
 
-def _state(fenced: bool, stopping: bool) -> str:
-    return "fenced" if fenced else "stopping" if stopping else "active"
+def _state(fenced: bool, stopping: bool, leaving: bool) -> str:
+    return "fenced" if fenced else "stopping" if stopping else "leaving" if leaving else "active"
 
 
 async def _quorum(context: Context) -> int:

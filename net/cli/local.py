@@ -66,6 +66,7 @@ def _up(arguments: Namespace) -> int:
         return code
     finally:
         if not keep:
+            local_cluster.stop_added(plan.folder, brokers)
             local_cluster.stop(brokers)
             (plan.folder / "up.pid").unlink(missing_ok=True)
 

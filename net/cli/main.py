@@ -19,7 +19,7 @@ NOUNS: Final = {
     "group": ("groups", "list, describe, explain, seek and delete consumer groups"),
     "cluster": ("cluster", "health, brokers and quorum of the cluster"),
     "partition": ("partitions", "move replicas and leadership of partitions"),
-    "broker": ("brokers", "start and drain brokers; their data folders"),
+    "broker": ("brokers", "start, add, drain and decommission brokers; their data folders"),
 }
 PLAIN_VERBS: Final = {
     "up": "start a local cluster in the foreground",

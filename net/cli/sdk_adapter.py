@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         CreateTopicResponse,
         DescribeClusterResponse,
         DescribeGroupResponse,
+        DescribeMovesResponse,
         DescribeQuorumResponse,
         DescribeStorageResponse,
         ListedGroup,
@@ -144,8 +145,22 @@ class _Admin:
     async def elect_leader(self, topic: str, partition: int, target: int | None) -> None:
         await self._admin.elect_leader(topic, partition, target=target)
 
-    async def assign_replicas(self, topic: str, partition: int, replicas: Sequence[int]) -> None:
-        await self._admin.assign_replicas(topic, partition, replicas)
+    async def assign_replicas(
+        self, topic: str, partition: int, replicas: Sequence[int], *, throttle_bytes_per_s: int
+    ) -> None:
+        await self._admin.assign_replicas(topic, partition, replicas, throttle_bytes_per_s=throttle_bytes_per_s)
+
+    async def describe_moves(self) -> DescribeMovesResponse:
+        return await self._admin.describe_moves()
+
+    async def decommission_broker(self, node_id: int, *, cancel: bool, throttle_bytes_per_s: int) -> None:
+        await self._admin.decommission_broker(node_id, cancel=cancel, throttle_bytes_per_s=throttle_bytes_per_s)
+
+    async def fill_broker(self, node_id: int, *, throttle_bytes_per_s: int) -> int:
+        return await self._admin.fill_broker(node_id, throttle_bytes_per_s=throttle_bytes_per_s)
+
+    async def unregister_broker(self, node_id: int) -> None:
+        await self._admin.unregister_broker(node_id)
 
     async def shut_down_broker(self, node_id: int) -> None:
         await self._admin.shut_down_broker(node_id)

@@ -90,6 +90,8 @@ async def _describe(context: Context) -> int:
             "replicas": partition.replicas,
             "isr": partition.isr,
             "offline": partition.offline,
+            "eligible": partition.eligible,
+            "unclean": partition.unclean_elections,
         }
         for index, partition in enumerate(topic.partitions)
     ]
@@ -98,8 +100,14 @@ async def _describe(context: Context) -> int:
         return ExitCode.OK
     context.out.record({**_summary(topic), "configs": [f"{key}={value}" for key, value in configs.items()]})
     print(file=context.out.stdout)
-    context.out.rows(partitions, ("partition", "leader", "epoch", "replicas", "isr", "offline"))
+    context.out.rows(partitions, _partition_columns(partitions))
     return ExitCode.OK
+
+
+def _partition_columns(partitions: list[Row]) -> tuple[str, ...]:
+    """What is rare is shown where it is."""
+    rare = tuple(column for column in ("eligible", "unclean") if any(row[column] for row in partitions))
+    return ("partition", "leader", "epoch", "replicas", "isr", "offline", *rare)
 
 
 def _alter_arguments(parser: ArgumentParser) -> None:

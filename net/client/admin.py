@@ -1,6 +1,7 @@
 """`Admin`: topics, configuration, the cluster, consumer groups. Each call is retried where that can help, within a
 timeout."""
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from random import Random
 from typing import Self
@@ -16,14 +17,17 @@ from ..protocol.responses import (
     DeleteRecordsResponse,
     DescribeClusterResponse,
     DescribeConfigsResponse,
+    DescribeMovesResponse,
     DescribeQuorumResponse,
     DescribeStorageResponse,
+    FillBrokerResponse,
     MetadataResponse,
+    PartitionMove,
     TopicMetadata,
 )
 from .admin_groups import GroupAdmin
 from .client import API_TIMEOUT_MS, DEFAULT_BOOTSTRAP, REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS, Client
-from .errors import LeaderNotAvailableError, UnknownTopicOrPartitionError, error_for
+from .errors import BarnabasError, LeaderNotAvailableError, UnknownTopicOrPartitionError, error_for
 from .offset_lookup import EARLIEST, LATEST, list_offsets
 from .records import OffsetAndTimestamp
 
@@ -99,6 +103,7 @@ class Admin(GroupAdmin):
                 configs=dict(configs) if configs else None,
                 validate_only=validate_only,
                 timeout_ms=self._timeout_ms,
+                topic_id=f"{self._client.rng.getrandbits(128):032x}",
             )
         )
         return created
@@ -209,9 +214,37 @@ class Admin(GroupAdmin):
     async def transfer_leadership(self, topic: str, partition: int, target: int) -> None:
         await self.elect_leader(topic, partition, target=target)
 
-    async def assign_replicas(self, topic: str, partition: int, replicas: Iterable[int]) -> None:
-        """Move a partition; returns when the move has begun. `describe_topic` shows how far it is."""
-        await self._controller(q.AssignReplicasRequest(topic=topic, partition=partition, replicas=tuple(replicas)))
+    async def assign_replicas(
+        self, topic: str, partition: int, replicas: Iterable[int], *, throttle_bytes_per_s: int = 0
+    ) -> None:
+        """Move a partition (no replicas: cancel its move); returns when the move has begun. `describe_moves` shows how far
+        it is. A throttle holds for all moves, never for in-sync replicas, and goes when the last move has ended."""
+        await self._controller(
+            q.AssignReplicasRequest(
+                topic=topic,
+                partition=partition,
+                replicas=tuple(replicas),
+                throttle_bytes_per_s=throttle_bytes_per_s,
+            )
+        )
+
+    async def describe_moves(self) -> DescribeMovesResponse:
+        """Partitions that are being moved, with what each new replica has still to copy as far as its leader can be asked."""
+        found: DescribeMovesResponse = await self._anywhere(q.DescribeMovesRequest())
+        leaders = sorted({move.leader for move in found.moves} & self._client.metadata.brokers.keys())
+        answers = await asyncio.gather(*(self._moves_led_by(leader) for leader in leaders))
+        known = {(move.topic, move.partition): move for moves in answers for move in moves}
+        moves = tuple(known.get((move.topic, move.partition), move) for move in found.moves)
+        return DescribeMovesResponse(moves=moves, throttle_bytes_per_s=found.throttle_bytes_per_s)
+
+    async def _moves_led_by(self, leader: int) -> list[PartitionMove]:
+        try:
+            answer: DescribeMovesResponse = await self._client.call(leader, q.DescribeMovesRequest())
+        except BarnabasError as error:
+            if not error.retriable:
+                raise
+            return []  # it is just going: what it leads is listed without progress
+        return [move for move in answer.moves if move.leader == leader]
 
     # --- the cluster -------------------------------------------------------------------------------------------------
 
@@ -226,6 +259,20 @@ class Admin(GroupAdmin):
     async def unregister_broker(self, node_id: int) -> None:
         """Forget a broker that is gone for good; it must not hold replicas."""
         await self._controller(q.UnregisterBrokerRequest(node_id=node_id))
+
+    async def decommission_broker(self, node_id: int, *, cancel: bool = False, throttle_bytes_per_s: int = 0) -> None:
+        """Have the cluster move everything off a broker; returns when that has begun. `describe_cluster` shows how many
+        replicas and slots it has left. Raises InvalidReplicationFactorError where too few brokers would remain."""
+        await self._controller(
+            q.DecommissionBrokerRequest(node_id=node_id, cancel=cancel, throttle_bytes_per_s=throttle_bytes_per_s)
+        )
+
+    async def fill_broker(self, node_id: int, *, throttle_bytes_per_s: int = 0) -> int:
+        """Move a fair share of replicas to a broker; returns how many moves have begun."""
+        begun: FillBrokerResponse = await self._controller(
+            q.FillBrokerRequest(node_id=node_id, throttle_bytes_per_s=throttle_bytes_per_s)
+        )
+        return begun.move_count
 
     async def shut_down_broker(self, node_id: int) -> None:
         """Have a broker hand its leaderships over and stop."""

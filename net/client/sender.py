@@ -14,6 +14,7 @@ from barnabas.log.topic_partition import TopicPartition
 
 from ..protocol.requests import MetadataRequest, ProducePartition, ProduceRequest
 from ..protocol.responses import ErrorResponse, ProducePartitionResponse, ProduceResponse, Response
+from .backoff import Backoff
 from .client import Client
 from .errors import BarnabasError, CorruptRecordError, DeliveryTimeoutError, ErrorCode, NetworkError, error_for
 from .ports import Connection
@@ -23,6 +24,8 @@ logger = logging.getLogger("barnabas.producer")
 
 ErrorCallback = Callable[[BarnabasError, TopicPartition, int], None]  # The error, the partition, how many records.
 _Sent = list[PartitionQueue]
+# A broker hears of its own election some milliseconds after the others may have told us of it.
+NEW_LEADER_BACKOFF = Backoff(first_ms=3, max_ms=200)
 _PING = MetadataRequest(topics=(), allow_auto_topic_creation=False)  # The smallest request that is answered.
 
 
@@ -218,6 +221,12 @@ class Sender:
                 queue.retry()
                 self.route(queue)  # Straight to the new leader: there is nothing to wait for.
                 return
+            if 0 <= answer.leader_epoch < metadata.leader(queue.partition).epoch:
+                queue.retry()  # Asked before it has heard of its own election.
+                queue.last_error = error_for(answer.error, answer.message)
+                self.expire(queue, self._client.clock.now_ms())
+                self._back_off(queue, NEW_LEADER_BACKOFF)
+                return
         self._failed([queue], error_for(answer.error, answer.message))
 
     def _failed(self, queues: _Sent, error: BarnabasError) -> None:
@@ -233,10 +242,10 @@ class Sender:
                 self._report(queue.refuse(error))
                 self.route(queue)
 
-    def _back_off(self, queue: PartitionQueue) -> None:
+    def _back_off(self, queue: PartitionQueue, backoff: Backoff | None = None) -> None:
         """Wait before this partition is tried again, longer each time; the others go on."""
         queue.is_backing_off = True
-        delay_ms = self._client.backoff.delay_ms(max(1, queue.failures), self._client.rng.random)
+        delay_ms = (backoff or self._client.backoff).delay_ms(max(1, queue.failures), self._client.rng.random)
 
         def resume() -> None:
             self._timers.discard(timer)

@@ -3,6 +3,7 @@
 Versions: 0. Behaviour: described from the image of the broker that is asked; changes go to the active controller.
 """
 
+from collections import Counter
 from collections.abc import Callable
 
 from barnabas.kraft.controller_errors import BrokerIdNotRegisteredError
@@ -37,6 +38,13 @@ class ClusterHandlers:
         self, request: DescribeClusterRequest, context: RequestContext
     ) -> DescribeClusterResponse:
         image = self._services.metadata.image
+        replicas = Counter(
+            replica
+            for topic in image.topics.values()
+            for partition in topic.partitions
+            for replica in partition.replicas
+        )
+        slots = Counter(slot.coordinator for slot in image.slots)
         brokers = []
         for broker in sorted(image.brokers.values(), key=lambda broker: broker.node_id):
             endpoint = broker.endpoint(context.listener_name)
@@ -56,6 +64,9 @@ class ClusterHandlers:
                         TroubledFolder(path=item.path, state=item.state, cause=item.cause, since_ms=item.since_ms)
                         for item in broker.troubled_folders
                     ),
+                    decommissioning=broker.decommissioning,
+                    replica_count=replicas[broker.node_id],
+                    slot_count=slots[broker.node_id],
                 )
             )
         return DescribeClusterResponse(
@@ -67,7 +78,7 @@ class ClusterHandlers:
 
     async def describe_quorum(self, request: DescribeQuorumRequest, context: RequestContext) -> DescribeQuorumResponse:
         metadata = self._services.metadata
-        voters = tuple(sorted(voter.node_id for voter in self._services.config.voters()))
+        voters = voter_ids(self._services)
         leader_id = metadata.leadership.leader_id
         return DescribeQuorumResponse(
             leader_id=-1 if leader_id is None else leader_id,
@@ -94,3 +105,8 @@ class ClusterHandlers:
             )
         self._shut_down()
         return EmptyResponse()
+
+
+def voter_ids(services: Services) -> tuple[int, ...]:
+    """Who votes in the quorum, sorted."""
+    return tuple(sorted(voter.node_id for voter in services.config.voters()))

@@ -4,14 +4,18 @@ Versions: 0. Behaviour: every key is listed with value, source, default and docu
 it; changes are checked and committed by the controller, and take effect at once on every broker.
 """
 
+from collections.abc import Container
+
 from barnabas.kraft.records import BROKER_RESOURCE, TOPIC_RESOURCE
 from barnabas.kraft.requests import AlterConfig, ConfigChange, Done
+from barnabas.kraft.topic_settings import CLUSTER_DEFAULT
 from barnabas.log.config import DEFINITIONS
 from barnabas.log.errors import InvalidRequestError, UnknownTopicOrPartitionError
 from barnabas.net.config import definitions
 from barnabas.net.dispatcher import RequestContext
 from barnabas.net.protocol.requests import AlterConfigRequest, DescribeConfigsRequest
 from barnabas.net.protocol.responses import ConfigEntry, DescribeConfigsResponse, EmptyResponse
+from barnabas.net.replication_throttle import THROTTLE_KEYS
 
 from .services import Services
 
@@ -63,14 +67,16 @@ class ConfigHandlers:
 
     def _broker_entries(self) -> tuple[ConfigEntry, ...]:
         config = self._services.config
+        configs = self._services.metadata.image.broker_configs
+        dynamic = {**configs.get(CLUSTER_DEFAULT, {}), **configs.get(str(self._services.node_id), {})}
         return tuple(
             ConfigEntry(
                 key=definition.key,
-                value=config.text(definition.key),
-                source="broker" if definition.key in config.sources else "default",
+                value=dynamic.get(definition.key, config.text(definition.key)),
+                source=_source(definition.key, dynamic, config.sources),
                 default=definition.default,
                 documentation=definition.documentation,
-                read_only=True,
+                read_only=definition.key not in THROTTLE_KEYS,
             )
             for definition in definitions()
         )
@@ -89,3 +95,7 @@ class ConfigHandlers:
         assert isinstance(done, Done)
         await self._services.metadata.wait_for_offset(done.offset, timeout_ms=CHANGE_TIMEOUT_MS)
         return EmptyResponse()
+
+
+def _source(key: str, dynamic: Container[str], file: Container[str]) -> str:
+    return "dynamic" if key in dynamic else "broker" if key in file else "default"

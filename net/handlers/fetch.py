@@ -25,6 +25,7 @@ class FetchHandler:
     def __init__(self, services: Services) -> None:
         self._replication = services.replication
         self._clock = services.clock
+        self._throttle = services.throttle
         self._max_bytes = min(services.config.fetch_max_bytes, MAX_FETCH_BYTES)
 
     def __call__(self, request: FetchRequest, context: RequestContext, reply: Reply) -> None:
@@ -45,15 +46,20 @@ class FetchHandler:
 
         manager = self._replication.manager
         offsets: dict[TopicPartition, tuple[int, int]] = {}
+        timeout_ms = min(request.max_wait_ms, MAX_FETCH_WAIT_MS)
         for item in request.partitions:
             topic_partition = TopicPartition(item.topic, item.partition)
-            offsets[topic_partition] = (item.fetch_offset, manager.partition(topic_partition).leader_epoch)
+            delay_ms = self._send_delay_ms(request, topic_partition)
+            if delay_ms > 0:  # what lies there must not wake it
+                timeout_ms = min(timeout_ms, delay_ms)
+            else:
+                offsets[topic_partition] = (item.fetch_offset, manager.partition(topic_partition).leader_epoch)
         context.on_disconnect(lambda: self._replication.forget_client(context))
         self._replication.park(
             DelayedFetch(
                 token=completed,
                 client=context,
-                timeout_ms=min(request.max_wait_ms, MAX_FETCH_WAIT_MS),
+                timeout_ms=timeout_ms,
                 min_bytes=request.min_bytes,
                 read_up_to=_read_up_to(request),
                 offsets=offsets,
@@ -120,20 +126,26 @@ class FetchHandler:
         partition = self._replication.manager.partition(TopicPartition(item.topic, item.partition))
         if item.topic_id and item.topic_id != partition.topic_id:
             return PartitionRead(error=ErrorCode.INCONSISTENT_TOPIC_ID)
+        topic_partition = partition.topic_partition
+        is_held_back = self._send_delay_ms(request, topic_partition) > 0
         read, effects = partition.read_for_follower(
             request.replica_id,
             broker_epoch=request.broker_epoch,
             offset=item.fetch_offset,
-            max_bytes=limit,
+            max_bytes=0 if is_held_back else limit,
             current_leader_epoch=item.current_leader_epoch,
             last_fetched_epoch=item.last_fetched_epoch,
             now_ms=self._clock.now_ms(),
             is_first_read=is_first_read,
-            at_least_one_batch=is_first_batch,
+            at_least_one_batch=is_first_batch and not is_held_back,
         )
         if effects:
             self._replication.perform(effects)
+        self._throttle.sent(topic_partition, request.replica_id, slice_size(read.records))
         return read
+
+    def _send_delay_ms(self, request: FetchRequest, topic_partition: TopicPartition) -> int:
+        return 0 if request.replica_id < 0 else self._throttle.send_delay_ms(topic_partition, request.replica_id)
 
 
 def _read_up_to(request: FetchRequest) -> ReadUpTo:

@@ -144,6 +144,8 @@ def _describe_partition(partition: PartitionImage, image: MetadataImage) -> Part
         replicas=partition.replicas,
         isr=partition.isr,
         offline=offline,
+        eligible=partition.eligible_leader_replicas,
+        unclean_elections=partition.unclean_elections,
     )
 
 

@@ -120,7 +120,7 @@ class ProduceHandler:
             assert isinstance(operation, DelayedProduce)
             errors = operation.errors
             if any(errors.values()):
-                reply(ProduceResponse(partitions=tuple(_with_error(response, errors) for response in responses)))
+                reply(ProduceResponse(partitions=tuple(self._with_error(response, errors) for response in responses)))
             else:
                 reply(ProduceResponse(partitions=tuple(responses)))
 
@@ -128,11 +128,20 @@ class ProduceHandler:
         context.on_disconnect(lambda: self._replication.forget_client(context))
         self._replication.park(delayed)
 
-
-def _with_error(
-    response: ProducePartitionResponse, errors: dict[TopicPartition, ErrorCode]
-) -> ProducePartitionResponse:
-    code = errors.get(TopicPartition(response.topic, response.partition), ErrorCode.NONE)
-    if code == ErrorCode.NONE:
-        return response
-    return ProducePartitionResponse(topic=response.topic, partition=response.partition, error=code, message=UNCERTAIN)
+    def _with_error(
+        self, response: ProducePartitionResponse, errors: dict[TopicPartition, ErrorCode]
+    ) -> ProducePartitionResponse:
+        """Who waited while the leadership moved is told where it went (KIP-951)."""
+        topic_partition = TopicPartition(response.topic, response.partition)
+        code = errors.get(topic_partition, ErrorCode.NONE)
+        if code == ErrorCode.NONE:
+            return response
+        leader_id, leader_epoch = self._replication.leader_hint(topic_partition)
+        return ProducePartitionResponse(
+            topic=response.topic,
+            partition=response.partition,
+            error=code,
+            message=UNCERTAIN,
+            leader_id=leader_id,
+            leader_epoch=leader_epoch,
+        )

@@ -17,6 +17,7 @@ from .kafka_groups import KafkaGroupHandlers
 from .kafka_offsets import KafkaOffsetHandlers
 from .kafka_versions import api_versions
 from .metadata import MetadataHandler
+from .moves import MoveHandlers
 from .offsets import OffsetHandlers
 from .produce import ProduceHandler
 from .services import Services
@@ -37,6 +38,7 @@ def build_handlers(
     kafka_groups = KafkaGroupHandlers(services)
     kafka_offsets = KafkaOffsetHandlers(services)
     kafka_group_admin = KafkaGroupAdminHandlers(services)
+    moves = MoveHandlers(services)
     return {
         ApiKey.PRODUCE: ProduceHandler(services),
         ApiKey.FETCH: FetchHandler(services),
@@ -57,6 +59,9 @@ def build_handlers(
         ApiKey.BROKER_SHUTDOWN: answering(cluster.shut_down),
         ApiKey.DESCRIBE_STORAGE: answering(disks.describe),
         ApiKey.BRING_BACK_FOLDER: answering(disks.bring_back, survives_disconnect=True),
+        ApiKey.DESCRIBE_MOVES: answering(moves.describe),
+        ApiKey.DECOMMISSION_BROKER: answering(moves.decommission, survives_disconnect=True),
+        ApiKey.FILL_BROKER: answering(moves.fill, survives_disconnect=True),
         ApiKey.CONTROLLER_CALL: answering(controller.call, survives_disconnect=True),
         ApiKey.METADATA_FEED: answering(controller.feed),
         ApiKey.FIND_COORDINATOR: answering(groups.find_coordinator),

@@ -9,6 +9,7 @@ from barnabas.net.config import BrokerConfig
 from barnabas.net.group_service import GroupService
 from barnabas.net.metadata_service import MetadataService
 from barnabas.net.replication_service import ReplicationService
+from barnabas.net.replication_throttle import ReplicationThrottle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,3 +22,4 @@ class Services:
     replication: ReplicationService
     groups: GroupService
     rng: random.Random
+    throttle: ReplicationThrottle

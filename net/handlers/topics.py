@@ -50,7 +50,7 @@ class TopicHandlers:
                 assignment=request.assignment,
                 configs=request.configs,
                 validate_only=request.validate_only,
-                topic_id=new_topic_id(self._services.rng),
+                topic_id=request.topic_id or new_topic_id(self._services.rng),
             ),
             timeout_ms=min(request.timeout_ms, CHANGE_TIMEOUT_MS),
         )
@@ -84,7 +84,12 @@ class TopicHandlers:
 
     async def assign_replicas(self, request: AssignReplicasRequest, context: RequestContext) -> EmptyResponse:
         return await self._change(
-            AssignReplicas(topic=request.topic, partition=request.partition, replicas=request.replicas)
+            AssignReplicas(
+                topic=request.topic,
+                partition=request.partition,
+                replicas=request.replicas,
+                throttle_bytes_per_s=request.throttle_bytes_per_s,
+            )
         )
 
     async def elect_leader(self, request: ElectLeaderRequest, context: RequestContext) -> EmptyResponse:

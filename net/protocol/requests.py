@@ -130,6 +130,9 @@ class CreateTopicRequest:
     configs: dict[str, str] | None = None
     validate_only: bool = False
     timeout_ms: int = 30_000
+    topic_id: str = (
+        ""  # chosen by the client, so that its repetition finds what the first copy has made; "": by the broker
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +188,14 @@ class AssignReplicasRequest:
     topic: str
     partition: int
     replicas: tuple[int, ...]
+    throttle_bytes_per_s: int = 0  # of all moves, until the last has ended; 0: as it is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeMovesRequest:
+    """All partitions that are being moved; how far they are is known of those that the asked broker leads."""
+
+    api_key: ClassVar[ApiKey] = ApiKey.DESCRIBE_MOVES
 
 
 # --- the cluster -----------------------------------------------------------------------------------------------------
@@ -341,6 +352,25 @@ class BringBackFolderRequest:
     path: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecommissionBrokerRequest:
+    """Empty a broker for good, or (cancel) give it back. Refused for a voter of the quorum."""
+
+    api_key: ClassVar[ApiKey] = ApiKey.DECOMMISSION_BROKER
+    node_id: int
+    cancel: bool = False
+    throttle_bytes_per_s: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FillBrokerRequest:
+    """Move a fair share of replicas and leaderships to a broker."""
+
+    api_key: ClassVar[ApiKey] = ApiKey.FILL_BROKER
+    node_id: int
+    throttle_bytes_per_s: int = 0
+
+
 Request = (
     ProduceRequest
     | FetchRequest
@@ -371,4 +401,7 @@ Request = (
     | BrokerShutdownRequest
     | DescribeStorageRequest
     | BringBackFolderRequest
+    | DescribeMovesRequest
+    | DecommissionBrokerRequest
+    | FillBrokerRequest
 )

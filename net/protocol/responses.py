@@ -106,6 +106,8 @@ class PartitionMetadata:
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     offline: tuple[int, ...] = ()
+    eligible: tuple[int, ...] = ()  # KIP-966: outside of the ISR, with everything that is committed
+    unclean_elections: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +205,9 @@ class ClusterBroker:
     admin_host: str = ""
     admin_port: int = -1
     troubled_folders: tuple[TroubledFolder, ...] = ()
+    decommissioning: bool = False
+    replica_count: int = 0
+    slot_count: int = 0  # of consumer groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -360,6 +365,37 @@ class DescribeGroupResponse:
     rebalances: tuple[RebalanceEvent, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatchingUp:
+    """A replica that is being added. -1: only the leader knows."""
+
+    node_id: int
+    records_left: int = -1
+    bytes_left: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionMove:
+    topic: str
+    partition: int
+    leader: int
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+    catching_up: tuple[CatchingUp, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeMovesResponse:
+    moves: tuple[PartitionMove, ...]
+    throttle_bytes_per_s: int = 0  # 0: none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FillBrokerResponse:
+    move_count: int
+
+
 Response = (
     ErrorResponse
     | ProduceResponse
@@ -382,6 +418,8 @@ Response = (
     | OffsetFetchResponse
     | ListGroupsResponse
     | DescribeGroupResponse
+    | DescribeMovesResponse
+    | FillBrokerResponse
 )
 
 RESPONSE_OF: dict[type, type] = {
@@ -414,4 +452,7 @@ RESPONSE_OF: dict[type, type] = {
     requests.BrokerShutdownRequest: EmptyResponse,
     requests.DescribeStorageRequest: DescribeStorageResponse,
     requests.BringBackFolderRequest: DescribeStorageResponse,
+    requests.DescribeMovesRequest: DescribeMovesResponse,
+    requests.DecommissionBrokerRequest: EmptyResponse,
+    requests.FillBrokerRequest: FillBrokerResponse,
 }

@@ -49,6 +49,9 @@ class Scenario:
     node_count: int | None = None
     min_isr: int = 2
     flush_always: bool | None = None
+    added: int = (
+        0  # replicas that a reassignment adds, under a throttle that lets nothing through before the faults are over
+    )
     bugs: frozenset[str] = frozenset()  # of the model controller
     partition_class: type[Partition] = Partition
 
@@ -104,7 +107,9 @@ class IsrCluster:
         self.acked: dict[Value, int] = {}
         self.outstanding: list[Value | None] = [None, None]
         self.sequences = [0, 0]
-        self.controller = ModelController(rng, self.node_count, self.scenario.min_isr, self.scenario.bugs)
+        self.controller = ModelController(
+            rng, self.node_count, self.scenario.min_isr, self.scenario.bugs, self.scenario.added
+        )
         self.brokers = [self._new_broker(node_id) for node_id in range(self.node_count)]
         for broker in self.brokers:
             self.at(rng.random() * 0.05, self._tick, broker, broker.incarnation)
@@ -328,7 +333,12 @@ class IsrCluster:
 
     # --- replication -------------------------------------------------------------------------------------------------
 
+    def _is_held_back(self, broker: SimBroker) -> bool:
+        return not self.is_healed and broker.node_id >= self.node_count - self.scenario.added
+
     def _fetch(self, broker: SimBroker) -> None:
+        if self._is_held_back(broker):
+            return
         position = broker.partition.next_fetch()
         if position is not None:
             broker.fetch_sent_s, broker.asked = self.now_s, position

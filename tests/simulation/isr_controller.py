@@ -13,11 +13,11 @@ SESSION_S = 1.5
 
 
 class ModelController:
-    def __init__(self, rng: Random, node_count: int, min_isr: int, bugs: frozenset[str]) -> None:
+    def __init__(self, rng: Random, node_count: int, min_isr: int, bugs: frozenset[str], added: int = 0) -> None:
         self.rng, self.min_isr, self.bugs = rng, min_isr, bugs
         self.replicas = tuple(range(node_count))
         self.leader, self.leader_epoch, self.partition_epoch, self.offset = NO_LEADER, 0, 0, 1
-        self.isr, self.elr, self.fenced = set(self.replicas), set[int](), set[int]()
+        self.isr, self.elr, self.fenced = set(self.replicas[: node_count - added]), set[int](), set[int]()
         self.registrations = dict.fromkeys(self.replicas, 1)
         self.incarnations: dict[int, int] = {}
         self.last_seen_s = dict.fromkeys(self.replicas, 0.0)

@@ -6,11 +6,15 @@ tests/simulation/test_isr_simulation.py
 """
 
 import os
+from dataclasses import replace
 
 import pytest
 
-from .isr_bugs import PLANTED
-from .isr_cluster import Scenario, run_seed
+from barnabas.log.replication.leader import LeaderState
+from barnabas.log.replication.replica import Replica
+
+from .isr_bugs import PLANTED, _with_machines
+from .isr_cluster import IsrCluster, Scenario, run_seed
 
 SEEDS = int(os.environ.get("BARNABAS_ISR_SEEDS", "400"))  # some four seconds
 MOST_SEEDS_FOR_A_BUG = 500
@@ -37,6 +41,36 @@ def test_the_same_seed_gives_the_same_trace() -> None:
         first, second = run_seed(seed), run_seed(seed)
         assert (first.trace, first.events, first.acked) == (second.trace, second.events, second.acked)
     assert run_seed(3).trace != run_seed(4).trace
+
+
+ADDED = Scenario(node_count=4, min_isr=2, added=1)
+
+
+class WaitsForEverybody(LeaderState):
+    """The high watermark counts replicas that are not in the ISR."""
+
+    def _is_joining(self, replica: Replica, now_ms: int) -> bool:
+        return True
+
+
+def acknowledged_while_a_replica_is_held_back(scenario: Scenario) -> int:
+    acknowledged = 0
+    for seed in range(SEEDS // 8):
+        cluster = IsrCluster(seed, scenario)
+        cluster.run(1_500)
+        acknowledged += len(cluster.acked)
+        cluster.heal_and_finish()
+        assert 3 in cluster.controller.isr, f"seed {seed}: it was never taken in"
+    return acknowledged
+
+
+def test_a_replica_that_is_being_added_holds_up_nobody_and_is_in_sync_in_the_end() -> None:
+    assert acknowledged_while_a_replica_is_held_back(ADDED) > 10 * (SEEDS // 8)
+
+
+def test_a_high_watermark_that_waits_for_replicas_outside_of_the_isr_is_noticed() -> None:
+    waits = replace(ADDED, partition_class=_with_machines("WaitsForEverybody", WaitsForEverybody))
+    assert acknowledged_while_a_replica_is_held_back(waits) == 0
 
 
 @pytest.mark.parametrize("name", sorted(PLANTED))

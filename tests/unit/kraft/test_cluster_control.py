@@ -72,6 +72,18 @@ def test_a_second_live_process_with_the_same_id_is_refused() -> None:
     assert cluster.register(0, "second") > 0
 
 
+def test_after_a_takeover_whoever_listens_where_a_silent_broker_did_replaces_it_at_once() -> None:
+    """kill -9 of all: the new controller has heard of nobody, and nobody waits for the session of the dead."""
+    cluster = SingleController(2)
+    cluster.cluster.elect(0)
+    cluster.cluster.run()
+    cluster.beat(1)
+    elsewhere = replace(cluster.registration(0, "second"), endpoints=cluster.registration(7).endpoints)
+    cluster.refused(elsewhere, DuplicateBrokerRegistrationError)
+    assert cluster.register(0, "second") > 0
+    cluster.refused(cluster.registration(1, "second"), DuplicateBrokerRegistrationError)  # it has been heard of
+
+
 def test_a_fenced_broker_may_be_replaced_at_once() -> None:
     cluster = SingleController(1)
     cluster.beat(0, fence=True)

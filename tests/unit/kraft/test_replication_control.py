@@ -131,10 +131,24 @@ def test_unclean_election_only_with_the_configuration() -> None:
     cluster.beat(1)
     cluster.tick()
     assert cluster.partition().leader == NO_LEADER
+    assert cluster.partition().unclean_elections == 0
     cluster.configure("unclean.leader.election.enable", "true")
     cluster.tick()
     partition = cluster.partition()
     assert (partition.leader, partition.isr, partition.eligible_leader_replicas) == (1, (1,), ())
+    assert partition.unclean_elections == 1
+
+
+def test_clean_elections_are_not_counted_as_unclean_ones() -> None:
+    """From the ISR, and from the eligible replicas: both have everything that is committed."""
+    cluster = SingleController()
+    cluster.topic(0, 1, 2, unclean_leader_election_enable="true")
+    cluster.beat(0, fence=True)
+    cluster.beat(1, fence=True)
+    cluster.beat(2, fence=True)
+    cluster.beat(2)
+    assert cluster.partition().leader == 2
+    assert cluster.partition().unclean_elections == 0
 
 
 def test_lowering_min_insync_replicas_ends_the_eligibility_in_the_same_batch() -> None:
@@ -319,6 +333,7 @@ def test_an_unclean_election_on_request_takes_whoever_is_alive() -> None:
     cluster.beat(1)
     assert isinstance(cluster.ask(ElectLeader(topic="t", partition=0, unclean=True)), Done)
     assert (cluster.partition().leader, cluster.partition().isr) == (1, (1,))
+    assert cluster.partition().unclean_elections == 1
 
 
 # --- KIP-455: reassignment -------------------------------------------------------------------------------------------

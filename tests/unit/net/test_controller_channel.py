@@ -178,3 +178,31 @@ async def test_giving_up_a_call_cancels_it() -> None:
     with pytest.raises(asyncio.CancelledError):
         await call
     assert len(shell.source.requests) == 1
+
+
+@simulated
+async def test_the_silence_of_a_leader_ends_when_another_one_leads() -> None:
+    """Frozen or cut off, the old one would be waited for until the attempt's time is over; a new controller must hear of us
+    sooner, or it takes us for dead."""
+    shell = await led_by(1)
+    first = await RemoteController(shell, 1, lambda _: None).start()
+    second = await RemoteController(shell, 2, lambda _: Done(offset=6)).start()
+    asking = asyncio.ensure_future(shell.controller.call(REQUEST, timeout_ms=10_000))
+    await asyncio.sleep(0.1)
+    shell.source.publish(leader=2, term=2)
+    assert await asking == Done(offset=6)
+    assert now_ms() < 200
+    assert (len(first.requests), len(second.requests)) == (1, 1)
+
+
+@simulated
+async def test_what_must_not_be_repeated_waits_for_its_answer_whoever_leads() -> None:
+    shell = await led_by(1)
+    await RemoteController(shell, 1, lambda _: None).start()
+    second = await RemoteController(shell, 2, lambda _: Done(offset=6)).start()
+    asking = asyncio.ensure_future(shell.controller.call(REQUEST, timeout_ms=1_000, repeat_when_unknown=False))
+    await asyncio.sleep(0.1)
+    shell.source.publish(leader=2, term=2)
+    with pytest.raises(RequestTimedOutError):
+        await asking
+    assert now_ms() >= 1_000 and second.requests == []

@@ -92,6 +92,25 @@ def test_a_folder_runs_one_cluster_at_a_time_and_down_stops_it(tmp_path: Path, s
     assert local_cluster.stop_folder(tmp_path) == []
 
 
+def test_a_broker_is_added_beside_those_that_run_and_stops_before_them(tmp_path: Path, started: list[Broker]) -> None:
+    with pytest.raises(ClusterError, match="no cluster runs from"):
+        local_cluster.add(tmp_path, {})
+    started += local_cluster.start(a_plan(tmp_path, overrides={"num.partitions": "7"}))
+    added = local_cluster.add(tmp_path, {"broker.rack": "r"}, launcher=script(WAITS))
+    first, new = (load(str(tmp_path / name / "server.properties"), {}, {}) for name in ("0", "2"))
+    assert (added.node_id, new.node_id, new.num_partitions, new.broker_rack) == (2, 2, 7, "r")
+    assert new.controller_quorum_voters == first.controller_quorum_voters
+    assert str(new.client_listeners()[0]).endswith(added.address) and new.admin_listener != first.admin_listener
+    assert new.data_folders() == (str(tmp_path / "2" / "data"),)
+    local_cluster.stop_added(tmp_path, started)
+    wait_for_end(added.process.pid)
+    assert added.process.wait(WAIT_S) in (
+        0,
+        -signal.SIGTERM,
+    )  # the latter where it had not come so far as to wait for it
+    assert all(broker.process.poll() is None for broker in started)
+
+
 def test_a_process_that_got_the_same_id_later_is_left_alone(tmp_path: Path) -> None:
     stranger = subprocess.Popen(script(WAITS), stdout=subprocess.DEVNULL)
     try:

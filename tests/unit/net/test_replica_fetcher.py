@@ -12,7 +12,14 @@ from barnabas.log.replication.partition import Partition
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.protocol.requests import FetchRequest, Request
 from barnabas.net.protocol.responses import ErrorResponse, FetchPartitionResponse, FetchResponse, Response
-from barnabas.net.replica_fetcher import FetchSettings, ReplicaFetcher, ReplicaFetcherManager
+from barnabas.net.replica_fetcher import (
+    NEW_LEADER_BACKOFF_MS,
+    FetchSettings,
+    FetchThrottle,
+    NoThrottle,
+    ReplicaFetcher,
+    ReplicaFetcherManager,
+)
 
 ME, LEADER = 2, 1
 
@@ -78,7 +85,7 @@ def response(*partitions: FetchPartitionResponse) -> FetchResponse:
 class World:
     """A fetcher that runs for the length of a test."""
 
-    def __init__(self, settings: FetchSettings | None = None) -> None:
+    def __init__(self, settings: FetchSettings | None = None, throttle: FetchThrottle | None = None) -> None:
         self.leader = Leader()
         self.effects: list[Effect] = []
         self.fetcher = ReplicaFetcher(
@@ -88,6 +95,7 @@ class World:
             settings=settings or FetchSettings(),
             rng=NoDelay(1),
             on_effects=self.effects.extend,
+            throttle=throttle or NoThrottle(),
         )
 
     async def __aenter__(self) -> "World":
@@ -281,5 +289,57 @@ async def test_a_partition_that_comes_during_a_back_off_waits_for_its_end():
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         world.fetcher.add(second.topic_partition, second)
+        request, _ = await world.leader.next_call()
+        assert {part.partition for part in request.partitions} == {0, 1}
+
+
+async def test_a_new_leader_that_does_not_know_it_yet_is_asked_again_in_milliseconds():
+    """acks=all waits for us: in a planned transfer the other partitions' parked fetch held us up for half a second."""
+    async with World() as world:
+        world.fetcher._rng = Random(1)
+        waiting, other = following(0), following(1)
+        world.fetcher.add(waiting.topic_partition, waiting)
+        world.fetcher.add(other.topic_partition, other)
+        _, reply = await world.leader.next_call()
+        reply.set_result(response(FetchPartitionResponse(topic="t", partition=0, error=ErrorCode.UNKNOWN_LEADER_EPOCH)))
+        request, reply = await world.leader.next_call()
+        assert [part.partition for part in request.partitions] == [1]
+        assert request.max_wait_ms <= 2 * NEW_LEADER_BACKOFF_MS
+        await asyncio.sleep(3 * NEW_LEADER_BACKOFF_MS / 1000)  # as the leader parks it
+        reply.set_result(response())
+        request, _ = await world.leader.next_call()
+        assert {part.partition for part in request.partitions} == {0, 1}
+        assert request.max_wait_ms == 500
+
+
+class Throttle:
+    """Holds partition 0 back after its first bytes, until it is told otherwise."""
+
+    def __init__(self) -> None:
+        self.delay_ms = 0
+        self.bytes: list[tuple[TopicPartition, int]] = []
+
+    def fetch_delay_ms(self, topic_partition: TopicPartition) -> int:
+        return self.delay_ms if self.bytes and topic_partition.partition == 0 else 0
+
+    def fetched(self, topic_partition: TopicPartition, size_bytes: int) -> None:
+        self.bytes.append((topic_partition, size_bytes))
+
+
+async def test_a_partition_that_is_held_back_is_not_asked_for_until_its_time():
+    throttle = Throttle()
+    async with World(throttle=throttle) as world:
+        throttle.delay_ms = 20
+        added, in_sync = following(0), following(1)
+        world.fetcher.add(added.topic_partition, added)
+        world.fetcher.add(in_sync.topic_partition, in_sync)
+        _, reply = await world.leader.next_call()
+        reply.set_result(response(data(0)))
+        request, reply = await world.leader.next_call()
+        assert [place.partition for place, _ in throttle.bytes] == [0] and throttle.bytes[0][1] > 0
+        assert [part.partition for part in request.partitions] == [1]
+        throttle.delay_ms = 0
+        await asyncio.sleep(0.03)
+        reply.set_result(response())
         request, _ = await world.leader.next_call()
         assert {part.partition for part in request.partitions} == {0, 1}

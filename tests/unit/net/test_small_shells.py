@@ -160,7 +160,9 @@ async def test_a_brokers_metrics_have_units_labels_and_the_values_of_now() -> No
         lifecycle=SimpleNamespace(fenced=True),
         groups=SimpleNamespace(machines=lambda: [1, 2]),
         replication=SimpleNamespace(manager=SimpleNamespace(counts=lambda: counts), purgatory=[1, 2, 3]),
-        logs=SimpleNamespace(logs={1: SimpleNamespace(size_bytes=100), 2: SimpleNamespace(size_bytes=23)}),
+        logs=SimpleNamespace(
+            logs={1: SimpleNamespace(size_bytes=100), 2: SimpleNamespace(size_bytes=23)}, offline_folders={}
+        ),
         servers={LISTENER: server},
     )
     found = {(item.name, item.labels.get("api", "")): item for item in samples(cast(Any, watched))}

@@ -106,7 +106,7 @@ def test_an_interrupt_is_130(run: Any, cluster: FakeCluster) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("broker", "decommission", "1"), ("cluster", "voters", "add", "3"), ("group", "seek", "g", "--undo")],
+    [("cluster", "voters", "add", "3"), ("group", "seek", "g", "--undo")],
 )
 def test_what_is_not_there_yet_says_so(run: Any, arguments: tuple[str, ...]) -> None:
     code, _, err = run(*arguments)
@@ -355,7 +355,7 @@ def test_cluster_partitions_and_brokers(run: Any, cluster: FakeCluster) -> None:
     assert run("partition", "transfer-leadership", "t", "1", "--to", "2")[0] == 0
     assert run("broker", "drain", "2")[0] == 0
     assert cluster.calls == [
-        ("assign_replicas", "t", 1, [2, 0]),
+        ("assign_replicas", "t", 1, [2, 0], 0),
         ("elect_leader", "t", 1, 2),
         ("shut_down_broker", 2),
     ]

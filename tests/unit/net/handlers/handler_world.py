@@ -27,6 +27,7 @@ from barnabas.net.log_service import LogService
 from barnabas.net.protocol.requests import FetchPartition, FetchRequest, ProducePartition, ProduceRequest, Request
 from barnabas.net.protocol.responses import FetchPartitionResponse, FetchResponse, Response
 from barnabas.net.replication_service import ReplicationService
+from barnabas.net.replication_throttle import ReplicationThrottle
 
 EPOCH = 100  # of this broker's registration; node n has 100 + n
 
@@ -65,7 +66,9 @@ class HandlerWorld:
             make_coordinator=self._coordinator,
             fatal=self._fatal,
         )
+        throttle = ReplicationThrottle(node_id=0, config=self.config, clock=shell.clock)
         shell.metadata.subscribe(log_service.published)
+        shell.metadata.subscribe(throttle.published)
         shell.metadata.subscribe(self.replication.published)
         self.services = Services(
             node_id=0,
@@ -76,6 +79,7 @@ class HandlerWorld:
             replication=self.replication,
             groups=self.groups,
             rng=Random(5),
+            throttle=throttle,
         )
 
     @classmethod

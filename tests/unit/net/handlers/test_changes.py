@@ -49,6 +49,7 @@ from barnabas.net.protocol.requests import (
     UnregisterBrokerRequest,
 )
 from barnabas.net.protocol.responses import CreateTopicResponse, EmptyResponse
+from barnabas.net.replication_throttle import THROTTLE_KEYS
 
 T = topic("t", partition(0))
 TOPIC, BROKER = 2, 4
@@ -186,7 +187,8 @@ async def test_every_key_of_a_broker_is_listed_and_says_that_it_cannot_be_change
     )
     entries = {entry.key: entry for entry in response.entries}
     assert set(entries) == {definition.key for definition in definitions()}
-    assert all(entry.documentation and entry.read_only for entry in entries.values())
+    assert all(entry.documentation for entry in entries.values())
+    assert {key for key, entry in entries.items() if not entry.read_only} == THROTTLE_KEYS
     assert (entries["num.partitions"].value, entries["num.partitions"].source) == ("7", "broker")
     assert entries["default.replication.factor"].source == "default"
 

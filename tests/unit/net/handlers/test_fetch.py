@@ -1,6 +1,7 @@
 """Fetch: what a consumer and a follower see, how long they wait, and how much they get."""
 
 import asyncio
+from dataclasses import replace
 
 from unit.net.handlers.handler_world import HandlerWorld, data, fetch, only, position, produce, soon, values
 from unit.net.shell_world import Client, broker, now_ms, partition, simulated, topic
@@ -363,3 +364,34 @@ async def test_a_follower_of_a_fenced_broker_may_still_fetch() -> None:
     assert isinstance(world, World)
     world.append(b"a")
     assert values(only(world.follow(0).answer())) == [b"a"]
+
+
+# --- moves ------------------------------------------------------------------------------------------------------------
+
+
+MOVING = topic("t", replace(partition(0, isr=(0,)), adding_replicas=(1,)))
+
+
+@simulated
+async def test_a_replica_that_is_added_gets_no_more_than_the_throttle_allows_and_does_not_spin() -> None:
+    world = await world_of(MOVING, leader_replication_throttled_rate="1000")
+    world.append(b"a" * 3_000)
+    world.append(b"b")
+    assert values(only(world.follow(0, max_wait_ms=0).answer())) != []  # the saved second
+    client = world.follow(1, max_wait_ms=500)
+    await asyncio.sleep(0.4)
+    assert client.replies == []  # there is something to read, yet it is not answered at once
+    await asyncio.sleep(0.3)
+    world.replication.expire()
+    assert values(only(client.answer())) == []
+    await asyncio.sleep(3)
+    assert values(only(world.follow(1, max_wait_ms=500).answer())) == [b"b"]
+
+
+@simulated
+async def test_a_throttle_holds_up_no_replica_that_is_in_sync() -> None:
+    world = await world_of(REPLICATED, leader_replication_throttled_rate="1")
+    for value in (b"a" * 1_000, b"b" * 1_000):
+        world.append(value)
+    assert len(values(only(world.follow(0).answer()))) == 2
+    assert values(only(world.follow(2, max_wait_ms=0).answer())) == [] and world.log().high_watermark == 2

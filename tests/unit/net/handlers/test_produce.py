@@ -174,6 +174,7 @@ async def test_a_leader_that_falls_says_that_the_outcome_is_not_known() -> None:
     client = world.send(produce(world.batch(b"a"), acks=-1))
     world.show(topic("t", partition(1, epoch=2), partition(0)), offset=11)
     assert first(await soon(client)).error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (first(client.answer()).leader_id, first(client.answer()).leader_epoch) == (1, 2)  # KIP-951
 
 
 @simulated

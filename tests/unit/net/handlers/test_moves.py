@@ -1,0 +1,53 @@
+"""Moves as they are described, and brokers that may not leave."""
+
+from dataclasses import replace
+
+import pytest
+from unit.net.handlers.handler_world import HandlerWorld, ask
+from unit.net.shell_world import broker, partition, simulated, topic
+
+from barnabas.kraft.requests import DecommissionBroker, Done, FillBroker, MovesBegun
+from barnabas.log.errors import InvalidRequestError
+from barnabas.net.handlers.moves import MoveHandlers
+from barnabas.net.protocol.requests import DecommissionBrokerRequest, DescribeMovesRequest, FillBrokerRequest
+from barnabas.net.protocol.responses import CatchingUp, FillBrokerResponse
+
+MOVING = topic(
+    "t",
+    partition(0),
+    replace(partition(0, isr=(0,)), adding_replicas=(1,), removing_replicas=(0,)),
+    replace(partition(1, isr=(1,)), adding_replicas=(0,)),
+)
+
+
+@simulated
+async def test_a_leader_knows_what_is_left_and_others_say_that_they_do_not() -> None:
+    world = await HandlerWorld.start(MOVING)
+    for _ in range(4):
+        world.append(b"x" * 100, number=1)
+    world.follower_has(1, number=1)
+    described = await ask(MoveHandlers(world.services).describe, DescribeMovesRequest())
+    led, other = described.moves
+    size = world.log(number=1).size_bytes
+    assert (led.partition, led.adding, led.removing, led.leader) == (1, (1,), (0,), 0)
+    assert led.catching_up == (CatchingUp(node_id=1, records_left=3, bytes_left=size * 3 // 4),)
+    assert (other.partition, other.catching_up) == (2, (CatchingUp(node_id=0),))
+    assert described.throttle_bytes_per_s == 0
+
+
+@simulated
+async def test_a_voter_may_not_leave_but_may_be_given_back() -> None:
+    world = await HandlerWorld.start(brokers=(broker(0), broker(1)), controller_quorum_voters="0@h:1")
+    handlers = MoveHandlers(world.services)
+    with pytest.raises(InvalidRequestError, match="first: barnabas cluster voters remove 0"):
+        await ask(handlers.decommission, DecommissionBrokerRequest(node_id=0))
+    world.source.script(Done(), Done(), MovesBegun(count=3))
+    await ask(handlers.decommission, DecommissionBrokerRequest(node_id=0, cancel=True))
+    await ask(handlers.decommission, DecommissionBrokerRequest(node_id=1, throttle_bytes_per_s=9))
+    filled = await ask(handlers.fill, FillBrokerRequest(node_id=1))
+    assert filled == FillBrokerResponse(move_count=3)
+    assert world.source.requests[-3:] == [
+        DecommissionBroker(node_id=0, cancel=True),
+        DecommissionBroker(node_id=1, throttle_bytes_per_s=9),
+        FillBroker(node_id=1),
+    ]

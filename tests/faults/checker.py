@@ -394,11 +394,11 @@ def unavailability(evidence: Evidence) -> dict[str, list[float]]:
         until_s = later[0].began_s if later else float("inf")
         for partition in fault.affected or tuple(times):
             if partition in times:
-                found[fault.kind].append(_longest_gap_s(times[partition], fault.began_s, until_s))
+                found[fault.kind].append(longest_gap_s(times[partition], fault.began_s, until_s))
     return dict(found)
 
 
-def _longest_gap_s(times_s: list[float], began_s: float, until_s: float) -> float:
+def longest_gap_s(times_s: list[float], began_s: float, until_s: float) -> float:
     longest_s, last_s = 0.0, began_s
     for time_s in times_s:
         if time_s > began_s:

@@ -122,13 +122,13 @@ class FaultBroker:
 class FaultCluster:
     """Started by `start`. A context manager that leaves neither processes nor mounts nor namespaces."""
 
-    def __init__(self, folder: Path, *, needs: frozenset[str], overrides: Mapping[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, *, needs: frozenset[str], config: Mapping[str, str] = CONFIG) -> None:
         self.folder = folder
         self.needs = needs
         self.network: network.NamespaceNetwork | None = None
         self.brokers: list[FaultBroker] = []
         self.lacking: dict[str, str] = {}  # need -> why this machine cannot do it
-        self._overrides = dict(overrides or {})
+        self._config = config
         self._stack = ExitStack()
 
     def __enter__(self) -> "FaultCluster":
@@ -182,8 +182,7 @@ class FaultCluster:
             "listeners": f"PLAINTEXT://{address}",
             "controller.quorum.voters": voters,
             "log.dirs": str(folder / "data" / "logs"),
-            **CONFIG,
-            **self._overrides,
+            **self._config,
         }
         text = "".join(f"{key}={value}\n" for key, value in values.items())
         (folder / "server.properties").write_text(text, encoding="utf-8")

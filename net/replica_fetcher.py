@@ -8,6 +8,7 @@ errors.
 
 import asyncio
 import logging
+import math
 import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -24,7 +25,10 @@ from .protocol.requests import FetchPartition, FetchRequest, Request
 from .protocol.responses import ErrorResponse, FetchPartitionResponse, FetchResponse, Response
 
 MIN_BACKOFF_MS: Final = 50
-PARTITION_BACKOFF_MS: Final = 200  # an error of one partition: mostly metadata that is still on its way to one of us
+# An error of one partition is mostly metadata that is still on its way to one of us, a matter of milliseconds; what it is
+# not is asked for less and less often. While we wait, acks=all waits for us.
+FIRST_PARTITION_BACKOFF_MS: Final = 5
+PARTITION_BACKOFF_MS: Final = 200
 
 _LENGTH_AND_EPOCH: Final = struct.Struct(">ii")
 _LENGTH_POSITION: Final = 8
@@ -98,6 +102,7 @@ class ReplicaFetcher:
         self._on_effects = on_effects
         self._partitions: dict[TopicPartition, FollowedPartition] = {}  # in the order in which they are asked for
         self._delayed_until: dict[TopicPartition, float] = {}  # loop time; a subset of _partitions
+        self._refusals: dict[TopicPartition, int] = {}  # in a row, at least 1; a subset of _partitions
         self._failures = 0  # calls that failed in a row
         self._is_changed = asyncio.Event()
         self._waiting: asyncio.Timeout | None = None  # the scope of a wait that a change may end
@@ -108,8 +113,7 @@ class ReplicaFetcher:
 
     def add(self, topic_partition: TopicPartition, partition: FollowedPartition) -> None:
         """Takes effect at once: a parked fetch is given up for one that asks for the new partition too."""
-        self._partitions.pop(topic_partition, None)
-        self._delayed_until.pop(topic_partition, None)
+        self.remove(topic_partition)
         # To the front: it has had nothing yet.
         self._partitions = {topic_partition: partition, **self._partitions}
         self._interrupt()
@@ -118,6 +122,7 @@ class ReplicaFetcher:
         """What a fetch under way brings for it is dropped."""
         self._partitions.pop(topic_partition, None)
         self._delayed_until.pop(topic_partition, None)
+        self._refusals.pop(topic_partition, None)
 
     def _interrupt(self) -> None:
         self._is_changed.set()
@@ -201,7 +206,7 @@ class ReplicaFetcher:
                 positions[topic_partition] = position
                 parts.append(self._fetch_partition(topic_partition, partition.topic_id, position))
         request = FetchRequest(
-            max_wait_ms=self._settings.max_wait_ms,
+            max_wait_ms=self._longest_wait_ms(),
             min_bytes=self._settings.min_bytes,
             max_bytes=self._settings.max_bytes,
             partitions=tuple(parts),
@@ -222,6 +227,14 @@ class ReplicaFetcher:
             last_fetched_epoch=position.last_fetched_epoch,
             topic_id=topic_id,
         )
+
+    def _longest_wait_ms(self) -> int:
+        """No parked fetch outlasts the delay of a partition that is not in it."""
+        turn = self._next_turn()
+        if turn is None:
+            return self._settings.max_wait_ms
+        left_ms = math.ceil((turn - asyncio.get_running_loop().time()) * 1000)
+        return max(1, min(self._settings.max_wait_ms, left_ms))
 
     def _end_delays(self) -> None:
         if self._delayed_until:
@@ -258,15 +271,21 @@ class ReplicaFetcher:
             return []
         except BarnabasError as error:
             logger.warning("replica_stalled partition=%s reason=%s", topic_partition, error)
-            self._delay(topic_partition, PARTITION_BACKOFF_MS)
+            self._refused(topic_partition)
             return []
         if answered.error not in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE):
             logger.info("fetch_refused partition=%s error=%d %s", topic_partition, answered.error, answered.message)
         if answered.error != ErrorCode.NONE:
-            self._delay(topic_partition, PARTITION_BACKOFF_MS)
-        elif len(answer.records):
+            self._refused(topic_partition)
+            return effects
+        self._refusals.pop(topic_partition, None)
+        if len(answer.records):
             self._partitions[topic_partition] = self._partitions.pop(topic_partition)  # to the end of the line
         return effects
+
+    def _refused(self, topic_partition: TopicPartition) -> None:
+        refusals = self._refusals[topic_partition] = self._refusals.get(topic_partition, 0) + 1
+        self._delay(topic_partition, min(PARTITION_BACKOFF_MS, FIRST_PARTITION_BACKOFF_MS << min(refusals - 1, 10)))
 
     def _delay(self, topic_partition: TopicPartition, delay_ms: int) -> None:
         delay_s = delay_ms * self._rng.uniform(0.8, 1.2) / 1000

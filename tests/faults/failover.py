@@ -123,8 +123,7 @@ class Failover:
         return await self._kill([(await self._admin.describe_cluster()).controller_id])
 
     async def _kill(self, candidates: list[int]) -> tuple[float, list[int], Callable[[], None]]:
-        broker = self._cluster.brokers[self._rng.choice(candidates)]
-        affected = await self._led_by(broker)
+        broker, affected = await self._one_that_leads(candidates)
         began_s = time.monotonic()
         broker.kill()
         return began_s, affected, broker.start
@@ -138,8 +137,7 @@ class Failover:
         return await self._freeze([(await self._admin.describe_cluster()).controller_id])
 
     async def _freeze(self, candidates: list[int]) -> tuple[float, list[int], Callable[[], None]]:
-        broker = self._cluster.brokers[self._rng.choice(candidates)]
-        affected = await self._led_by(broker)
+        broker, affected = await self._one_that_leads(candidates)
         began_s = time.monotonic()
         broker.freeze()
         return began_s, affected, broker.thaw
@@ -155,8 +153,7 @@ class Failover:
 
     async def stop_leader(self) -> tuple[float, list[int], Callable[[], None]]:
         """A planned restart of one broker (SIGTERM, and start when it has ended)."""
-        broker = self._cluster.brokers[self._rng.randrange(BROKERS)]
-        affected = await self._led_by(broker)
+        broker, affected = await self._one_that_leads(list(range(BROKERS)))
         began_s = time.monotonic()
         await self._bounce(broker)
         return began_s, affected, lambda: None
@@ -176,19 +173,27 @@ class Failover:
 
     # --- waiting -------------------------------------------------------------------------------------------------------
 
-    async def _led_by(self, broker: FaultBroker) -> list[int]:
+    async def _one_that_leads(self, candidates: list[int]) -> tuple[FaultBroker, list[int]]:
+        """Any of them, and the partitions that it leads."""
+        broker = self._cluster.brokers[self._rng.choice(candidates)]
         partitions = (await self._admin.describe_topic(TOPIC)).partitions
-        return [number for number, item in enumerate(partitions) if item.leader == broker.node_id]
+        affected = [number for number, item in enumerate(partitions) if item.leader == broker.node_id]
+        assert affected, f"broker {broker.node_id} leads nothing, though leaders were balanced"
+        return broker, affected
 
     async def _settle(self) -> None:
         """Everybody is back, everybody leads what it leads usually, and every partition moves."""
         await self._until(self._is_whole, "every ISR is full")
-        for number, item in enumerate((await self._admin.describe_topic(TOPIC)).partitions):
-            if item.leader != item.replicas[0]:
-                with suppress(BarnabasError):
-                    await self._admin.elect_leader(TOPIC, number)
+        await self._until(self._is_balanced, "every preferred replica leads")
         await self._until(self._is_whole, "every ISR is full")
         await self._until_all_acknowledge(range(PARTITIONS), time.monotonic())
+
+    async def _is_balanced(self) -> bool:
+        partitions = (await self._admin.describe_topic(TOPIC)).partitions
+        strangers = [number for number, item in enumerate(partitions) if item.leader != item.replicas[0]]
+        for number in strangers:
+            await self._admin.elect_leader(TOPIC, number)
+        return not strangers
 
     async def _is_ready(self) -> bool:
         async with self._cluster.admin() as admin:

@@ -8,11 +8,13 @@ import logging
 import shutil
 import sys
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 
 from . import failover
-from .campaign import run, table
+from .campaign import run
 from .injections import FAULTS
+from .report import as_json, table
 
 
 def main() -> int:
@@ -66,8 +68,7 @@ def measure_failover(arguments: list[str]) -> int:
     return 0
 
 
-def _known(parser: argparse.ArgumentParser, chosen: str, names: "dict[str, object] | object") -> list[str]:
-    assert isinstance(names, dict)
+def _known(parser: argparse.ArgumentParser, chosen: str, names: Collection[str]) -> list[str]:
     kinds = [kind for kind in chosen.split(",") if kind]
     unknown = set(kinds) - set(names)
     if unknown:

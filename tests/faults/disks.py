@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-SIZE_MIB: Final = 192
+SIZE_MIB: Final = 1024  # sparse; half an hour of records, and the segments that are still to be deleted
 _SHUTDOWN: Final = 0x8004587D  # EXT4_IOC_SHUTDOWN, linux/fs/ext4/ext4.h
 _NO_FLUSH: Final = struct.pack("I", 2)  # EXT4_GOING_FLAGS_NOLOGFLUSH
 _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 from faults import disks, network, shim
-from faults.campaign import Outcome, run, table
+from faults.campaign import Outcome, run
 from faults.cluster import BROKERS, SHIM_NEED, FaultCluster
 from faults.injections import FAULTS
+from faults.report import table
 
 from barnabas.net.client.admin import Admin
 from barnabas.net.client.errors import BarnabasError

@@ -124,14 +124,14 @@ class NamespaceNetwork:
                 self.cut(other, one)
 
     def cut_port(self, node_id: int, port: int) -> None:
-        """Between this broker and all others nothing goes from or to this port any more; all else does."""
-        hosts = [node_id, *(other for other in self._brokers if other != node_id)]
-        for host in hosts:
-            to = () if host == node_id else ("to", self.address(node_id))
+        """Between this broker and the others nothing goes from or to this port any more; all else does, and clients'."""
+        others = [other for other in self._brokers if other != node_id]
+        pairs = [pair for other in others for pair in ((node_id, other), (other, node_id))]
+        for sender, receiver in pairs:
             for end in ("dport", "sport"):
-                rule = (*to, "ipproto", "tcp", end, str(port), "blackhole")
-                _ip("-n", self.namespace(host), "rule", "add", "pref", "100", *rule)
-                self._rules.append((host, rule))
+                rule = ("to", self.address(receiver), "ipproto", "tcp", end, str(port), "blackhole")
+                _ip("-n", self.namespace(sender), "rule", "add", "pref", "100", *rule)
+                self._rules.append((sender, rule))
 
     def weaken(self, node_id: int, quality: switch.Quality, seed: int) -> None:
         """From now on a broker's link to everybody is of this quality."""

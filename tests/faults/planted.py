@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any, Final
 from unittest.mock import patch
 
-from barnabas.__main__ import main as barnabas
 from barnabas.log.replication.partition import Partition
+from barnabas.net.cli.main import main as barnabas
 from barnabas.net.group_service import GroupService
 from barnabas.net.handlers.produce import ProduceHandler
 from barnabas.net.protocol.responses import ProduceResponse

@@ -250,8 +250,11 @@ def run(
 
 
 def table(figures: Sequence[Figures]) -> str:
-    head = "".join(f"{name:>9}" for name in ("p50", "p99", "max"))
-    lines = [f"{'seconds of silence':22}{'events':>7} | each partition{head[14:]} | worst of an event{head[17:]}"]
+    head = "".join(f"{share:>9}" for share in ("p50", "p99", "max"))
+    lines = [
+        f"{'seconds of silence':29} | {'each partition':>27} | {'worst partition of an event':>27}",
+        f"{'':22}{'events':>7} | {head} | {head}",
+    ]
     for item in figures:
         row = item.row()
         cells = [

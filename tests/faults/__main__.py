@@ -6,6 +6,7 @@ Exit code 1: a promise was broken, and the history is kept.
 import argparse
 import logging
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Collection
@@ -18,6 +19,7 @@ from .report import as_json, table
 
 
 def main() -> int:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever stops us leaves neither brokers nor mounts
     arguments = sys.argv[1:]
     if arguments[:1] == ["failover"]:
         return measure_failover(arguments[1:])

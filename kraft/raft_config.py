@@ -10,8 +10,11 @@ MAX_APPENDS_PER_STEP = 2_000  # so that a burst does not delay heartbeats and vo
 MAX_APPLIED_PER_STEP = 10_000  # the same for a follower that catches up
 LINK_LOSS_DELAY_S = (
     0.005,
-    0.055,
-)  # after the leader's link broke: spread, so that two followers rarely campaign together
+    0.025,
+)  # after the leader's link broke: a little more than it takes the others to see it, too
+# The followers of a broken link campaign one after another, by their ids, with time for a vote and its two fsyncs between:
+# two at the same moment take each other's votes, and then a second or two are lost.
+LINK_LOSS_STEP_S = 0.06
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ import logging
 import random
 from collections.abc import Callable
 
-from .raft_config import LINK_LOSS_DELAY_S, RaftTiming
+from .raft_config import LINK_LOSS_DELAY_S, LINK_LOSS_STEP_S, RaftTiming
 from .raft_formation import Formation, VoterState
 from .raft_internals import MessageTransport, RaftInternals
 from .raft_journal import DurableJournal
@@ -112,7 +112,8 @@ class RaftElections(RaftInternals):
     def leader_link_lost(self) -> None:
         """The leader's process has ended, or the network between us; pre-vote finds out which."""
         self._leader_heard_at = _NEVER
-        delay_s = self._rng.uniform(*LINK_LOSS_DELAY_S)
+        before_us = sum(other < self.node_id for other in self.other_ids if other != self.leader_id)
+        delay_s = self._rng.uniform(*LINK_LOSS_DELAY_S) + before_us * LINK_LOSS_STEP_S
         if self._clock() + delay_s < self.election_deadline:
             self.election_deadline = self._clock() + delay_s
             self._wake_later(delay_s + 0.001)

@@ -24,13 +24,10 @@ from .protocol.requests import FetchPartition, FetchRequest, Request
 from .protocol.responses import ErrorResponse, FetchPartitionResponse, FetchResponse, Response
 
 MIN_BACKOFF_MS: Final = 50
-PARTITION_BACKOFF_MS: Final = 200  # an error of one partition
-# One of us has not heard of the new leader yet: that is over in milliseconds, and acks=all waits for us until then. Doubles
-# up to PARTITION_BACKOFF_MS, as a leader that is gone says the same for longer.
-NEW_LEADER_BACKOFF_MS: Final = 5
-_NEW_LEADER_ERRORS: Final = frozenset(
-    {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH}
-)
+# An error of one partition is mostly metadata that is still on its way to one of us, a matter of milliseconds; what it is
+# not is asked for less and less often. While we wait, acks=all waits for us.
+FIRST_PARTITION_BACKOFF_MS: Final = 5
+PARTITION_BACKOFF_MS: Final = 200
 
 _LENGTH_AND_EPOCH: Final = struct.Struct(">ii")
 _LENGTH_POSITION: Final = 8
@@ -124,7 +121,7 @@ class ReplicaFetcher:
         self._on_effects = on_effects
         self._partitions: dict[TopicPartition, FollowedPartition] = {}  # in the order in which they are asked for
         self._delayed_until: dict[TopicPartition, float] = {}  # loop time; a subset of _partitions
-        self._refusals: dict[TopicPartition, int] = {}  # answers in a row that named another leader; of _partitions
+        self._refusals: dict[TopicPartition, int] = {}  # in a row, at least 1; a subset of _partitions
         self._failures = 0  # calls that failed in a row
         self._quiet_answers = 0  # in a row that told nothing new
         self._is_changed = asyncio.Event()
@@ -306,21 +303,22 @@ class ReplicaFetcher:
             return []
         except BarnabasError as error:
             logger.warning("replica_stalled partition=%s reason=%s", topic_partition, error)
-            self._delay(topic_partition, PARTITION_BACKOFF_MS)
+            self._refused(topic_partition)
             return []
         if answered.error not in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE):
             logger.info("fetch_refused partition=%s error=%d %s", topic_partition, answered.error, answered.message)
-        if answered.error in _NEW_LEADER_ERRORS:
-            refusals = self._refusals[topic_partition] = self._refusals.get(topic_partition, 0) + 1
-            self._delay(topic_partition, min(PARTITION_BACKOFF_MS, NEW_LEADER_BACKOFF_MS << min(refusals - 1, 10)))
+        if answered.error != ErrorCode.NONE:
+            self._refused(topic_partition)
             return effects
         self._refusals.pop(topic_partition, None)
-        if answered.error != ErrorCode.NONE:
-            self._delay(topic_partition, PARTITION_BACKOFF_MS)
-        elif len(answer.records):
+        if len(answer.records):
             self._throttle.fetched(topic_partition, len(answer.records))
             self._partitions[topic_partition] = self._partitions.pop(topic_partition)  # to the end of the line
         return effects
+
+    def _refused(self, topic_partition: TopicPartition) -> None:
+        refusals = self._refusals[topic_partition] = self._refusals.get(topic_partition, 0) + 1
+        self._delay(topic_partition, min(PARTITION_BACKOFF_MS, FIRST_PARTITION_BACKOFF_MS << min(refusals - 1, 10)))
 
     def _delay(self, topic_partition: TopicPartition, delay_ms: int) -> None:
         delay_s = delay_ms * self._rng.uniform(0.8, 1.2) / 1000

@@ -17,6 +17,7 @@ from ..protocol.responses import ErrorResponse, ProducePartitionResponse, Produc
 from .backoff import Backoff
 from .client import Client
 from .errors import BarnabasError, CorruptRecordError, DeliveryTimeoutError, ErrorCode, NetworkError, error_for
+from .metadata import Leader
 from .ports import Connection
 from .record_accumulator import Batch, PartitionQueue
 
@@ -37,6 +38,14 @@ class SenderConfig:
     max_request_bytes: int
     request_timeout_ms: int
     delivery_timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _BackOff:
+    """Until when a partition waits, and for whom: a wait for one leader says nothing about the next one."""
+
+    timer: asyncio.TimerHandle
+    leader: Leader
 
 
 @dataclass(slots=True)
@@ -68,7 +77,7 @@ class Sender:
         self._on_error = on_error
         self._lanes: dict[int, _Lane] = {}
         self._loop = asyncio.get_running_loop()
-        self._timers: set[asyncio.TimerHandle] = set()
+        self._back_offs: dict[PartitionQueue, _BackOff] = {}
         self._is_closed = False
 
     def is_idle(self, partition: TopicPartition) -> bool:
@@ -95,6 +104,9 @@ class Sender:
         for lane in self._lanes.values():
             lane.ready.clear()
         for queue in queues:
+            waits = self._back_offs.get(queue)
+            if waits is not None and waits.leader != self._client.metadata.leader(queue.partition):
+                self._end_back_off(queue)
             self.route(queue)
 
     def expire(self, queue: PartitionQueue, now_ms: int) -> None:
@@ -109,8 +121,8 @@ class Sender:
 
     async def close(self) -> None:
         self._is_closed = True
-        for timer in self._timers:
-            timer.cancel()
+        for queue in list(self._back_offs):
+            self._end_back_off(queue)
         opening = [lane.opening for lane in self._lanes.values() if lane.opening is not None]
         for task in opening:
             task.cancel()
@@ -248,12 +260,16 @@ class Sender:
         delay_ms = (backoff or self._client.backoff).delay_ms(max(1, queue.failures), self._client.rng.random)
 
         def resume() -> None:
-            self._timers.discard(timer)
-            queue.is_backing_off = False
+            self._end_back_off(queue)
             self.route(queue)
 
-        timer = self._loop.call_later(delay_ms / 1000, resume)
-        self._timers.add(timer)
+        self._back_offs[queue] = _BackOff(
+            timer=self._loop.call_later(delay_ms / 1000, resume), leader=self._client.metadata.leader(queue.partition)
+        )
+
+    def _end_back_off(self, queue: PartitionQueue) -> None:
+        self._back_offs.pop(queue).timer.cancel()
+        queue.is_backing_off = False
 
     def _acknowledge_unseen(self, lane: _Lane, queues: _Sent) -> None:
         for queue in queues:

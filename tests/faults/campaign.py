@@ -14,13 +14,14 @@ from typing import Final
 
 from barnabas.net.client.consumer import Consumer
 from barnabas.net.client.errors import BarnabasError
+from barnabas.net.local_cluster import LAUNCHER
 
-from .checker import Expected, Report, check, percentile
-from .cluster import FaultCluster
+from .checker import Expected, Report, check
+from .cluster import LINKS_NEED, NETWORK_NEED, FaultCluster
 from .history import Fault, FinalRead, History, Partition, Stuck
 from .injections import FAULTS, Injector, Roles
 from .replicas import read_replica
-from .workload import PARTITIONS, TOPIC, Workload
+from .workload import PACE_S, PARTITIONS, TOPIC, Workload
 
 READY_S: Final = 60.0
 WHOLE_S: Final = 45.0  # until every ISR is full again after a fault
@@ -30,7 +31,9 @@ READ_S: Final = 90.0
 OVERLAP: Final = 0.15  # with this chance a fault of processes or links comes before the one before is recovered from
 CALM_S: Final = (0.2, 1.5)
 _LEVEL: Final = re.compile(r"\b(DEBUG|INFO|WARNING|ERROR|CRITICAL)\b")
-MAX_UNUSUAL: Final = 12
+FULL_PACE_S: Final = 600.0  # longer campaigns send more slowly: the history of all clients is kept in memory
+MINUTE_S: Final = 60.0
+_MAY_OVERLAP: Final = (None, NETWORK_NEED, LINKS_NEED)
 
 
 @dataclass(slots=True)
@@ -65,10 +68,11 @@ class Campaign:
         self.history = History()
         self._rng = Random(seed)
         self._seconds = seconds
-        self._kinds = [kind for kind in kinds if FAULTS[kind][1] is None or FAULTS[kind][1] in cluster.has]
+        self._kinds = [kind for kind in kinds if FAULTS[kind].need is None or FAULTS[kind].need in cluster.has]
         self._say = say
         self._admin = cluster.admin()
-        self._workload = Workload(cluster.bootstrap, self.history, Random(seed + 1))
+        pace_s = PACE_S * max(1.0, seconds / FULL_PACE_S)
+        self._workload = Workload(cluster.bootstrap, self.history, Random(seed + 1), pace_s=pace_s)
         self._rss_mib: dict[int, float] = {}
         self._began_s = time.monotonic()
         self._pending: list[tuple[int, asyncio.Task[None]]] = []
@@ -80,12 +84,14 @@ class Campaign:
             await admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3)
             await self._until(self.is_whole, "the topic is ready", READY_S, fatal=True)
             self._workload.start()
+            minutes = asyncio.create_task(self._tell_every_minute())
             try:
                 await self._until_progress({})
                 self._rss_mib = {broker.node_id: broker.rss_mib() for broker in self.cluster.brokers}
                 await self._rage()
                 await self._end()
             finally:
+                minutes.cancel()
                 await self._workload.cancel()
         failure = self._workload.failure()
         if failure is not None:
@@ -96,26 +102,31 @@ class Campaign:
     # --- faults ------------------------------------------------------------------------------------------------------
 
     async def _rage(self) -> None:
-        """Every kind once, in any order, then at random until the time is over."""
+        """Every kind once, in any order, then at random, by weight, until the time is over."""
         queue = self._rng.sample(self._kinds, len(self._kinds))
+        weights = [FAULTS[kind].weight for kind in self._kinds]
         deadline_s = time.monotonic() + self._seconds
         while queue or time.monotonic() < deadline_s:
             if time.monotonic() > deadline_s and self._seconds:
                 break
-            kind = queue.pop() if queue else self._rng.choice(self._kinds)
+            kind = queue.pop() if queue else self._rng.choices(self._kinds, weights)[0]
             await self._strike(kind)
             if self._workload.failure() is not None:
                 return
             await asyncio.sleep(self._rng.uniform(*CALM_S))
 
     async def _strike(self, kind: str) -> None:
-        injector = Injector(self.cluster, self._rng, await self._roles(), self._whole)
+        injector = Injector(self.cluster, self._rng, await self._roles(), self._admin, self._whole)
         began_s = time.monotonic()
         before = dict(self._workload.acked)
         sizes = {broker.node_id: broker.rss_mib() for broker in self.cluster.brokers}
-        await FAULTS[kind][0](injector)
+        try:
+            await FAULTS[kind].inflict(injector)
+        except (BarnabasError, OSError, TimeoutError) as error:
+            self._stuck(f"{kind} on {injector.targets} went wrong itself: {error!r}")
+            await asyncio.to_thread(self._heal)
         healed_s = time.monotonic()
-        if self._rng.random() >= OVERLAP or FAULTS[kind][1] not in (None, "network"):
+        if self._rng.random() >= OVERLAP or FAULTS[kind].need not in _MAY_OVERLAP:
             await self._whole()
             await self._until_progress(before)
         recovered_s = time.monotonic()
@@ -134,6 +145,32 @@ class Campaign:
             f"whole after {recovered_s - healed_s:5.1f} s; acked {sum(self._workload.acked.values())}, "
             f"memory {max(sizes.values()):.0f} MiB"
         )
+
+    def _heal(self) -> None:
+        """Undo whatever a fault that went wrong may have left."""
+        if self.cluster.network is not None:
+            self.cluster.network.mend()
+        for broker in self.cluster.brokers:
+            if broker.frozen:
+                broker.thaw()
+            if broker.shim is not None:
+                broker.shim.order()
+            if broker.disk is not None:
+                broker.disk.free()
+        self.cluster.start()
+
+    def _stuck(self, text: str) -> None:
+        self._say(text)
+        self.history.add(Stuck(what=text, at_s=time.monotonic()))
+
+    async def _tell_every_minute(self) -> None:
+        while True:
+            await asyncio.sleep(MINUTE_S)
+            faults = len(self.history.of(Fault))
+            self._tell(
+                f"minute: {faults} faults, {sum(self._workload.acked.values())} records acknowledged with acks=all, "
+                f"{len(self.history.of(Stuck))} times no progress, {len(self.history.events)} events in the history"
+            )
 
     async def _roles(self) -> Roles:
         controller, leaders = -1, dict.fromkeys(((TOPIC, number) for number in range(PARTITIONS)), -1)
@@ -192,8 +229,7 @@ class Campaign:
         text = f"not within {limit_s:g} s: {what}; last seen: {last!r}; {await self._state()}"
         if fatal:
             raise AssertionError(text)
-        self._say(text)
-        self.history.add(Stuck(what=text, at_s=time.monotonic()))
+        self._stuck(text)
 
     async def _state(self) -> str:
         """What the cluster says of itself, for a post-mortem."""
@@ -302,39 +338,18 @@ class Campaign:
         )
 
 
-def table(outcome: Outcome) -> str:
-    """What a person wants to know, with every kind of fault in a line."""
-    report = outcome.report
-    counts = Counter(fault.kind for fault in outcome.history.of(Fault))
-    lines = [f"{'fault':20}{'times':>6}{'partitions':>12}{'p50 s':>8}{'p99 s':>8}{'max s':>8}"]
-    for kind in sorted(counts):
-        values = report.unavailable_s.get(kind, [])
-        figures = (percentile(values, 0.5), percentile(values, 0.99), max(values, default=0.0))
-        lines.append(f"{kind:20}{counts[kind]:6}{len(values):12}" + "".join(f"{value:8.2f}" for value in figures))
-    lines += [
-        "",
-        f"seconds {outcome.seconds:.0f}, faults {sum(counts.values())}, acknowledged {report.acknowledged} (acks=all) and "
-        f"{report.acknowledged_by_leader} (acks=1), polled {report.polled}, topics made {outcome.topics_made} "
-        f"(slowest call {outcome.slowest_topic_call_s:.1f} s)",
-        f"lost {report.lost} (acks=all), {report.lost_acks_1} (acks=1); duplicates {report.duplicates}; "
-        f"unknown {report.unknown}, refused {report.refused}",
-        "memory MiB " + ", ".join(f"{node}: {a:.0f} to {b:.0f}" for node, (a, b) in outcome.rss_mib.items()),
-        f"log lines {outcome.log_lines}; client errors {outcome.client_errors}",
-    ]
-    lines += [f"left out, {need}: {why}" for need, why in outcome.lacking.items()]
-    kinds = Counter(re.sub(r"\d+", "N", line[24:]) for line in outcome.unusual)
-    lines += [f"in the logs x{count}: {line[:200]}" for line, count in kinds.most_common(MAX_UNUSUAL)]
-    if report.violations:
-        lines += ["", "VIOLATIONS", report.text()]
-    return "\n".join(lines)
-
-
 def run(
-    folder: Path, *, seed: int, seconds: float, kinds: Sequence[str], say: Callable[[str], None] = lambda _: None
+    folder: Path,
+    *,
+    seed: int,
+    seconds: float,
+    kinds: Sequence[str],
+    say: Callable[[str], None] = lambda _: None,
+    program: tuple[str, ...] = LAUNCHER,
 ) -> Outcome:
     """A cluster for one campaign, and the campaign. Leaves the brokers' logs in the folder."""
-    needs = frozenset(need for kind in kinds if (need := FAULTS[kind][1]) is not None)
-    with FaultCluster(folder, needs=needs) as cluster:
+    needs = frozenset(need for kind in kinds if (need := FAULTS[kind].need) is not None)
+    with FaultCluster(folder, needs=needs, program=program) as cluster:
         return asyncio.run(_run(cluster, seed, seconds, kinds, say))
 
 

@@ -5,6 +5,7 @@ written once by one producer, so a value names its record. Records acknowledged 
 lost when their leader dies, but what a consumer has seen of them must stay like everything else.
 """
 
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -394,16 +395,17 @@ def unavailability(evidence: Evidence) -> dict[str, list[float]]:
         until_s = later[0].began_s if later else float("inf")
         for partition in fault.affected or tuple(times):
             if partition in times:
-                found[fault.kind].append(_longest_gap_s(times[partition], fault.began_s, until_s))
+                found[fault.kind].append(longest_gap_s(times[partition], fault.began_s, until_s))
     return dict(found)
 
 
-def _longest_gap_s(times_s: list[float], began_s: float, until_s: float) -> float:
+def longest_gap_s(times_s: list[float], began_s: float, until_s: float) -> float:
+    """The longest time without any of `times_s`, which are in order, from `began_s` to `until_s`."""
     longest_s, last_s = 0.0, began_s
-    for time_s in times_s:
-        if time_s > began_s:
-            longest_s = max(longest_s, min(time_s, until_s) - last_s)
-            last_s = time_s
+    for position in range(bisect_right(times_s, began_s), len(times_s)):
+        time_s = times_s[position]
+        longest_s = max(longest_s, min(time_s, until_s) - last_s)
+        last_s = time_s
         if time_s > until_s:
             break  # the rest of this silence is the next fault's
     return longest_s

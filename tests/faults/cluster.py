@@ -35,6 +35,7 @@ CONFIG: Final[Mapping[str, str]] = {
     "log.segment.delete.delay.ms": "1000",
 }
 NETWORK_NEED: Final = "network"
+LINKS_NEED: Final = "links"  # bad ones; a network comes with them
 DISK_NEED: Final = "disk"
 SHIM_NEED: Final = "shim"
 
@@ -53,6 +54,7 @@ class FaultBroker:
     peak_rss_mib: float = 0.0
     frozen: bool = False
     environment: dict[str, str] = field(default_factory=dict)
+    program: tuple[str, ...] = LAUNCHER  # the path of the configuration is appended
 
     @property
     def data(self) -> Path:
@@ -70,7 +72,7 @@ class FaultBroker:
         assert not self.is_running
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                [*self.launcher, *LAUNCHER, str(self.folder / "server.properties")],
+                [*self.launcher, *self.program, str(self.folder / "server.properties")],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -122,13 +124,21 @@ class FaultBroker:
 class FaultCluster:
     """Started by `start`. A context manager that leaves neither processes nor mounts nor namespaces."""
 
-    def __init__(self, folder: Path, *, needs: frozenset[str], overrides: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        needs: frozenset[str],
+        config: Mapping[str, str] = CONFIG,
+        program: tuple[str, ...] = LAUNCHER,
+    ) -> None:
         self.folder = folder
         self.needs = needs
         self.network: network.NamespaceNetwork | None = None
         self.brokers: list[FaultBroker] = []
         self.lacking: dict[str, str] = {}  # need -> why this machine cannot do it
-        self._overrides = dict(overrides or {})
+        self._config = config
+        self._program = program
         self._stack = ExitStack()
 
     def __enter__(self) -> "FaultCluster":
@@ -146,10 +156,15 @@ class FaultCluster:
 
     def _build(self, stack: ExitStack) -> Path | None:
         """What this machine can do of what is asked for."""
-        checks = {NETWORK_NEED: network.why_not, DISK_NEED: disks.why_not, SHIM_NEED: shim.why_not}
+        checks = {
+            NETWORK_NEED: network.why_not,
+            LINKS_NEED: network.why_no_bad_links,
+            DISK_NEED: disks.why_not,
+            SHIM_NEED: shim.why_not,
+        }
         self.lacking = {need: why for need in sorted(self.needs) if (why := checks[need]())}
         self.folder.mkdir(parents=True, exist_ok=True)
-        if NETWORK_NEED in self.has:
+        if self.has & {NETWORK_NEED, LINKS_NEED}:
             self.network = stack.enter_context(network.NamespaceNetwork(BROKERS))
             stack.enter_context(self.network.entered())
         return shim.build(self.folder) if SHIM_NEED in self.has else None
@@ -182,8 +197,7 @@ class FaultCluster:
             "listeners": f"PLAINTEXT://{address}",
             "controller.quorum.voters": voters,
             "log.dirs": str(folder / "data" / "logs"),
-            **CONFIG,
-            **self._overrides,
+            **self._config,
         }
         text = "".join(f"{key}={value}\n" for key, value in values.items())
         (folder / "server.properties").write_text(text, encoding="utf-8")
@@ -201,6 +215,7 @@ class FaultCluster:
             disk=disk,
             shim=injected,
             environment=environment,
+            program=self._program,
         )
 
     def start(self) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-SIZE_MIB: Final = 192
+SIZE_MIB: Final = 1024  # sparse; half an hour of records, and the segments that are still to be deleted
 _SHUTDOWN: Final = 0x8004587D  # EXT4_IOC_SHUTDOWN, linux/fs/ext4/ext4.h
 _NO_FLUSH: Final = struct.pack("I", 2)  # EXT4_GOING_FLAGS_NOLOGFLUSH
 _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
@@ -75,14 +75,13 @@ class LoopDisk:
         if free_bytes < 16 * _SPARE_BYTES:
             sizes = sorted((path.stat().st_blocks * 512, str(path)) for path in self._mount_point.rglob("*"))
             raise OSError(f"{self._mount_point} has only {free_bytes} bytes free before it is filled: {sizes[-5:]}")
-        with (self._mount_point / "ballast").open("wb") as file:
+        with (self._mount_point / "ballast").open("wb", buffering=0) as file:
             chunk = bytes(_SPARE_BYTES)
             try:
                 os.posix_fallocate(file.fileno(), 0, max(free_bytes - 16 * _SPARE_BYTES, 1))
                 file.seek(0, os.SEEK_END)
                 while True:
                     file.write(chunk)
-                    file.flush()
             except OSError:
                 return
 

@@ -1,25 +1,44 @@
 """The faults: what is done to which broker, for how long, and how it is undone. Each ends with the cluster whole again.
 
-The names are those of the runner's `--faults`. A fault that needs what this machine lacks is not offered.
+The names are those of the runner's `--faults`. A fault that needs what this machine lacks is not offered. A new kind is a
+coroutine that takes an `Injector`, and a line in `FAULTS`: what it needs of the machine, and how often it comes.
 """
 
 import asyncio
 import errno
 import signal
+import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from .cluster import BROKERS, DISK_NEED, NETWORK_NEED, SHIM_NEED, FaultBroker, FaultCluster
+from barnabas.net.client.admin import Admin
+from barnabas.net.client.errors import BarnabasError
+
+from .cluster import (
+    BROKERS,
+    DISK_NEED,
+    LINKS_NEED,
+    NETWORK_NEED,
+    QUORUM_PORT,
+    SHIM_NEED,
+    FaultBroker,
+    FaultCluster,
+)
 from .history import Partition
 from .network import NamespaceNetwork
+from .switch import Quality
 
 HOLD_S: Final = (0.5, 6.0)  # shorter and longer than a broker's session of 3 s
 STOP_S: Final = 45.0  # of a controlled shutdown: controlled.shutdown.timeout.ms is 30 s
 TORN_CHANCE: Final = 0.02
 SLOW_US: Final = 20_000
+SHORT_CHANCE: Final = 0.2
 CLOCK_JUMP_MS: Final = 3_600_000
+TRANSFERS: Final = 10
+MOVES_S: Final = 30.0  # until a move is accepted, whatever else goes on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +56,15 @@ class Injector:
     """What faults work with: the cluster, the dice, who plays which role; and what was hit, for the history."""
 
     def __init__(
-        self, cluster: FaultCluster, rng: Random, roles: Roles, until_whole: Callable[[], Awaitable[object]]
+        self,
+        cluster: FaultCluster,
+        rng: Random,
+        roles: Roles,
+        admin: Admin,
+        until_whole: Callable[[], Awaitable[object]],
     ) -> None:
         self.cluster = cluster
+        self.admin = admin
         self.until_whole = until_whole  # every ISR is full
         self.rng = rng
         self.roles = roles
@@ -220,18 +245,122 @@ async def split(injector: Injector) -> None:
     await _until_mended(injector)
 
 
+async def isolate_from_quorum(injector: Injector) -> None:
+    """A leader from the other voters' quorum ports; clients and followers still reach it."""
+    injector.network.cut_port(injector.leader().node_id, QUORUM_PORT)
+    await _until_mended(injector)
+
+
+async def _weak(injector: Injector, quality: Quality) -> None:
+    injector.network.weaken(injector.leader().node_id, quality, injector.rng.getrandbits(32))
+    await _until_mended(injector)
+
+
+async def slow_link(injector: Injector) -> None:
+    """As far away as another continent."""
+    await _weak(injector, Quality(delay_ms=injector.rng.uniform(20, 150), jitter_ms=10))
+
+
+async def lossy_link(injector: Injector) -> None:
+    await _weak(injector, Quality(loss=injector.rng.uniform(0.05, 0.3)))
+
+
+async def reordering_link(injector: Injector) -> None:
+    """Frames overtake each other, and some come twice."""
+    await _weak(injector, Quality(delay_ms=20, jitter_ms=20, overtakes=0.2, twice=0.05))
+
+
+# --- leaders and replicas --------------------------------------------------------------------------------------------
+
+
+async def transfer(injector: Injector) -> None:
+    """Planned changes of leaders, one upon the other."""
+    for _ in range(TRANSFERS):
+        topic, number = injector.rng.choice(sorted(injector.roles.leaders))
+        with suppress(BarnabasError):
+            async with asyncio.timeout(STOP_S):
+                await injector.admin.transfer_leadership(topic, number, injector.rng.randrange(BROKERS))
+        await injector.hold(0.0, 0.2)
+
+
+async def transfer_and_kill(injector: Injector) -> None:
+    """The new leader dies as soon as it is one."""
+    topic, number = injector.rng.choice(sorted(injector.roles.leaders))
+    target = injector.anyone()
+    with suppress(BarnabasError):
+        await injector.admin.transfer_leadership(topic, number, target.node_id)
+    await _kill(injector, target)
+
+
+async def _assign(injector: Injector, partition: Partition, replicas: list[int]) -> None:
+    """Until the cluster takes it: some moves are refused while others, or faults, are under way."""
+    deadline_s = time.monotonic() + MOVES_S
+    while True:
+        try:
+            return await injector.admin.assign_replicas(*partition, replicas)
+        except BarnabasError:
+            if time.monotonic() > deadline_s:
+                raise
+        await injector.hold(0.05, 0.2)
+
+
+async def _reassign(injector: Injector, meanwhile: Fault | None = None) -> None:
+    """Some partitions give a replica up, which is deleted, and get it again, which is copied; another is preferred."""
+    moved = injector.rng.sample(sorted(injector.roles.leaders), 3)
+    try:
+        for partition in moved:
+            await _assign(injector, partition, injector.rng.sample(range(BROKERS), 2))
+        await injector.hold(0.0, 1.0)
+    finally:
+        hurt = asyncio.create_task(_run_if(meanwhile, injector))
+        try:
+            for partition in moved:
+                await _assign(injector, partition, injector.rng.sample(range(BROKERS), BROKERS))
+        finally:
+            await hurt
+
+
+async def _run_if(fault: Fault | None, injector: Injector) -> None:
+    if fault is not None:
+        await injector.hold(0.0, 0.3)
+        await fault(injector)
+
+
+async def reassign(injector: Injector) -> None:
+    await _reassign(injector)
+
+
+async def reassign_and_kill(injector: Injector) -> None:
+    await _reassign(injector, kill_leader)
+
+
+async def reassign_and_pause(injector: Injector) -> None:
+    await _reassign(injector, pause_leader)
+
+
 # --- disks -----------------------------------------------------------------------------------------------------------
 
 
 async def lost_power(injector: Injector) -> None:
     """One broker's machine: within the promise of acks=all with min.insync.replicas=2."""
-    broker = injector.anyone()
+    await _lose_power(injector, injector.anyone())
+
+
+async def _lose_power(injector: Injector, broker: FaultBroker) -> None:
     assert broker.disk is not None
     broker.disk.cut_power()
     broker.kill()
     await asyncio.to_thread(broker.disk.restore_power)
     await injector.hold(0.0, 4.0)
     broker.start()
+
+
+async def lost_power_in_turn(injector: Injector) -> None:
+    """Every machine, one after another, each when the cluster has recovered from the one before."""
+    for broker in injector.rng.sample(injector.cluster.brokers, BROKERS):
+        injector.targets.append(broker.node_id)
+        await _lose_power(injector, broker)
+        await injector.until_whole()
 
 
 async def disk_full(injector: Injector) -> None:
@@ -290,6 +419,11 @@ async def torn_write(injector: Injector) -> None:
     broker.start()
 
 
+async def short_writes(injector: Injector) -> None:
+    """Writes that store only their beginning, and say so."""
+    await _restarted_if_ended(await _orders(injector, short=SHORT_CHANCE))
+
+
 async def slow_disk(injector: Injector) -> None:
     await _orders(injector, delay_us=SLOW_US)
 
@@ -304,25 +438,54 @@ async def _restarted_if_ended(broker: FaultBroker) -> None:
         broker.start()
 
 
-FAULTS: Final[dict[str, tuple[Fault, str | None]]] = {
-    fault.__name__: (fault, need)
-    for need, faults in {
-        None: (
-            kill_leader,
-            kill_follower,
-            kill_controller,
-            kill_two,
-            kill_all,
-            bounce,
-            bounce_controller,
-            rolling,
-            pause_leader,
-            pause_follower,
-            pause_controller,
-        ),
-        NETWORK_NEED: (isolate_leader, isolate_controller, isolate_inside, one_way_deaf, one_way_mute, split),
-        DISK_NEED: (lost_power, disk_full),
-        SHIM_NEED: (write_errors, sync_errors, log_write_errors, log_sync_errors, torn_write, slow_disk, clock_jump),
-    }.items()
-    for fault in faults
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """What a fault needs of the machine (None: nothing), and how often it is drawn compared with others."""
+
+    inflict: Fault
+    need: str | None
+    weight: float = 1.0
+
+
+FAULTS: Final[dict[str, Kind]] = {
+    kind.inflict.__name__: kind
+    for kind in (
+        Kind(inflict=kill_leader, need=None, weight=2),
+        Kind(inflict=kill_follower, need=None),
+        Kind(inflict=kill_controller, need=None, weight=2),
+        Kind(inflict=kill_two, need=None),
+        Kind(inflict=kill_all, need=None),
+        Kind(inflict=bounce, need=None),
+        Kind(inflict=bounce_controller, need=None),
+        Kind(inflict=rolling, need=None, weight=0.5),
+        Kind(inflict=pause_leader, need=None, weight=2),
+        Kind(inflict=pause_follower, need=None),
+        Kind(inflict=pause_controller, need=None),
+        Kind(inflict=transfer, need=None),
+        Kind(inflict=transfer_and_kill, need=None),
+        Kind(inflict=reassign, need=None),
+        Kind(inflict=reassign_and_kill, need=None),
+        Kind(inflict=reassign_and_pause, need=None),
+        Kind(inflict=isolate_leader, need=NETWORK_NEED),
+        Kind(inflict=isolate_controller, need=NETWORK_NEED),
+        Kind(inflict=isolate_inside, need=NETWORK_NEED),
+        Kind(inflict=isolate_from_quorum, need=NETWORK_NEED),
+        Kind(inflict=one_way_deaf, need=NETWORK_NEED),
+        Kind(inflict=one_way_mute, need=NETWORK_NEED),
+        Kind(inflict=split, need=NETWORK_NEED),
+        Kind(inflict=slow_link, need=LINKS_NEED),
+        Kind(inflict=lossy_link, need=LINKS_NEED),
+        Kind(inflict=reordering_link, need=LINKS_NEED),
+        Kind(inflict=lost_power, need=DISK_NEED, weight=2),
+        Kind(inflict=lost_power_in_turn, need=DISK_NEED, weight=0.5),
+        Kind(inflict=disk_full, need=DISK_NEED),
+        Kind(inflict=write_errors, need=SHIM_NEED),
+        Kind(inflict=sync_errors, need=SHIM_NEED),
+        Kind(inflict=log_write_errors, need=SHIM_NEED),
+        Kind(inflict=log_sync_errors, need=SHIM_NEED),
+        Kind(inflict=torn_write, need=SHIM_NEED),
+        Kind(inflict=short_writes, need=SHIM_NEED),
+        Kind(inflict=slow_disk, need=SHIM_NEED),
+        Kind(inflict=clock_jump, need=SHIM_NEED),
+    )
 }

@@ -1,21 +1,29 @@
-"""Hosts of a campaign as network namespaces on a bridge of their own, and cuts between them in either direction.
+"""Hosts of a campaign as network namespaces on a bridge of their own, cuts between them in either direction, bad links.
 
 Needs root and iproute2, no firewall: a cut teaches the sender a wrong hardware address for the receiver, so that frames go
-out and nobody takes them, as on a dead wire. The process that runs the campaign lives on the bridge, as the clients do.
+out and nobody takes them, as on a dead wire; a cut of single ports is a rule that leads into a black hole. For a bad link
+the host is taken off the bridge, and a program passes its frames on (see `switch`). The process that runs the campaign
+lives on the bridge, as the clients do.
 """
 
 import ctypes
+import dataclasses
+import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from . import switch
+
 NETWORK: Final = "10.77.0"
 NOBODY: Final = "02:00:00:00:00:01"  # a hardware address that no interface has
 CLIENT_HOST: Final = -1
+_BRIDGE_ADDRESS: Final = "02:00:00:00:01:00"  # its own: otherwise it changes with the hosts that are plugged in
 _CLONE_NEWNET: Final = 0x40000000
 
 
@@ -34,6 +42,13 @@ def why_not() -> str:
     return ""
 
 
+def why_no_bad_links() -> str:
+    """Why links cannot be made bad here; empty where they can."""
+    if why := why_not():
+        return why
+    return "" if os.access(switch.DEVICE, os.R_OK | os.W_OK) else f"bad links need {switch.DEVICE}"
+
+
 class NamespaceNetwork:
     """One namespace for each broker, one for the bridge and the clients. A context manager that removes them all."""
 
@@ -41,11 +56,13 @@ class NamespaceNetwork:
         self._prefix = f"bf{os.getpid()}"
         self._brokers = range(broker_count)
         self._cuts: set[tuple[int, int]] = set()
+        self._rules: list[tuple[int, tuple[str, ...]]] = []  # host, rule
+        self._switches: dict[int, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> "NamespaceNetwork":
         switch = self._switch
         _ip("netns", "add", switch)
-        _ip("-n", switch, "link", "add", "br0", "type", "bridge")
+        _ip("-n", switch, "link", "add", "br0", "address", _BRIDGE_ADDRESS, "type", "bridge")
         _ip("-n", switch, "addr", "add", f"{self.address(CLIENT_HOST)}/24", "dev", "br0")
         for name in ("lo", "br0"):
             _ip("-n", switch, "link", "set", name, "up")
@@ -60,6 +77,8 @@ class NamespaceNetwork:
         return self
 
     def __exit__(self, *_: object) -> None:
+        for process in self._switches.values():
+            _end(process)
         for name in (self._switch, *map(self.namespace, self._brokers)):
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
 
@@ -104,7 +123,41 @@ class NamespaceNetwork:
                 self.cut(one, other)
                 self.cut(other, one)
 
+    def cut_port(self, node_id: int, port: int) -> None:
+        """Between this broker and the others nothing goes from or to this port any more; all else does, and clients'."""
+        others = [other for other in self._brokers if other != node_id]
+        pairs = [pair for other in others for pair in ((node_id, other), (other, node_id))]
+        for sender, receiver in pairs:
+            for end in ("dport", "sport"):
+                rule = ("to", self.address(receiver), "ipproto", "tcp", end, str(port), "blackhole")
+                _ip("-n", self.namespace(sender), "rule", "add", "pref", "100", *rule)
+                self._rules.append((sender, rule))
+
+    def weaken(self, node_id: int, quality: switch.Quality, seed: int) -> None:
+        """From now on a broker's link to everybody is of this quality."""
+        inside, outside, bridge = f"i{node_id}", f"o{node_id}", f"h{node_id}"
+        words = json.dumps(dataclasses.asdict(quality))
+        process = subprocess.Popen(
+            [sys.executable, switch.__file__, inside, outside, str(seed), words], stdout=subprocess.PIPE
+        )
+        self._switches[node_id] = process
+        assert process.stdout is not None
+        if process.stdout.readline().decode().strip() != switch.READY:
+            raise OSError(f"the switch of broker {node_id} ended with {process.wait()}")
+        _ip("-n", self._switch, "link", "add", bridge, "type", "bridge")
+        for device, master in ((inside, bridge), (outside, "br0"), (f"b{node_id}", bridge)):
+            _ip("-n", self._switch, "link", "set", device, "master", master, "up")
+        _ip("-n", self._switch, "link", "set", bridge, "up")
+
     def mend(self) -> None:
+        for node_id, process in self._switches.items():
+            _ip("-n", self._switch, "link", "set", f"b{node_id}", "master", "br0", "up")
+            _ip("-n", self._switch, "link", "del", f"h{node_id}")
+            _end(process)
+        self._switches.clear()
+        for host, rule in self._rules:
+            _ip("-n", self.namespace(host), "rule", "del", "pref", "100", *rule)
+        self._rules.clear()
         for sender, receiver in sorted(self._cuts):
             device = "br0" if sender == CLIENT_HOST else "eth0"
             _ip("-n", self.namespace(sender), "neigh", "del", self.address(receiver), "dev", device)
@@ -124,5 +177,14 @@ def _enter(path: Path) -> None:
         os.close(handle)
 
 
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
+
+
 def _ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True)
+    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise OSError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")

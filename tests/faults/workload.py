@@ -22,6 +22,7 @@ TOPIC: Final = "campaign"
 PARTITIONS: Final = 6
 GROUP: Final = "readers"
 PACE_S: Final = 0.02  # one record for each partition and producer
+MAX_REREAD: Final = 3_000  # records of a partition that a new reader begins before the end
 COMMIT_EVERY_S: Final = 0.4
 ENDS_EVERY_S: Final = 0.2
 TOPICS_EVERY_S: Final = 1.0
@@ -36,7 +37,7 @@ NEVER_SENT: Final = ("BufferExhaustedError", "RecordTooLargeError", "UnknownTopi
 class Workload:
     """Runs between `start` and `finish`. Every client is a task; one that dies of a bug is seen at once by `failure`."""
 
-    def __init__(self, bootstrap: str, history: History, rng: Random) -> None:
+    def __init__(self, bootstrap: str, history: History, rng: Random, *, pace_s: float = PACE_S) -> None:
         self.bootstrap = bootstrap
         self.history = history
         self.topics_made = 0
@@ -47,6 +48,8 @@ class Workload:
         self.acked_s: dict[Partition, float] = {}
         self.acked: dict[Partition, int] = defaultdict(int)
         self._rng = rng
+        self._pace_s = pace_s
+        self._ends: dict[Partition, int] = {}  # as last told
         self._producing: list[asyncio.Task[None]] = []
         self._watching: list[asyncio.Task[None]] = []
         self._members: list[asyncio.Task[None]] = []
@@ -139,7 +142,7 @@ class Workload:
                     handle = await producer.send(TOPIC, value.encode(), partition=number)
                     queue.put_nowait((value, sequence, began_s, handle))
                 sequence += 1
-                await _first(self._no_more_records, PACE_S)
+                await _first(self._no_more_records, self._pace_s)
             await producer.flush()
             for queue in queues:
                 queue.put_nowait(None)
@@ -180,18 +183,22 @@ class Workload:
     # --- consumers ---------------------------------------------------------------------------------------------------
 
     async def _consume(self, slot: str, *, lives: bool) -> None:
-        """Reads all partitions from the start; with `lives`, a new one takes its place after a while."""
+        """Reads all partitions from the start; with `lives`, a new one takes its place after a while, and begins where some
+        of what was read before comes again."""
         number = 0
         while not self._over.is_set():
             ends_s = time.monotonic() + self._rng.uniform(*LIFE_S) if lives else float("inf")
             name = f"{slot}.{number}"
             number += 1
             with self._counting(self.poll_errors):
-                await self._read_as(name, ends_s)
+                await self._read_as(name, ends_s, MAX_REREAD if lives else None)
 
-    async def _read_as(self, name: str, ends_s: float) -> None:
+    async def _read_as(self, name: str, ends_s: float, reread: int | None) -> None:
         async with Consumer(bootstrap=self.bootstrap, auto_offset_reset="earliest", client_id=name) as consumer:
             consumer.assign([(TOPIC, partition) for partition in range(PARTITIONS)])
+            for partition, end in self._ends.items():
+                if reread is not None and end > reread:
+                    consumer.seek(partition, end - reread)
             while not self._over.is_set() and time.monotonic() < ends_s:
                 await self._poll(consumer, name, "", defaultdict(int))
 
@@ -321,6 +328,7 @@ class Workload:
                     ends = {}
                 ended_s = time.monotonic()
                 for place, item in ends.items():
+                    self._ends[place.topic, place.partition] = item.offset
                     self.history.add(
                         EndOffset(
                             process="ends",

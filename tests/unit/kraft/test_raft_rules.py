@@ -234,6 +234,24 @@ def test_rule_15_the_broken_link_of_the_leader_is_a_hint() -> None:
     finish(cluster)
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_followers_of_a_broken_link_do_not_take_each_others_votes(seed: int) -> None:
+    """They once campaigned at the same moment, about one time in ten, and waited out their election timers then."""
+    cluster = SimulatedQuorum(seed, 3, SnapshotPolicy(entries=10**9))
+    cluster.start_all()
+    cluster.commit()
+    for _ in range(3):
+        leader = cluster.wait_for_leader()
+        cluster.kill(leader)
+        began = cluster.loop.time()
+        assert cluster.loop.run_until(lambda: cluster.leader is not None, 5.0)
+        assert cluster.loop.time() - began < 0.15
+        cluster.start(leader)
+        cluster.commit()
+        assert cluster.wait_until_equal()
+    finish(cluster)
+
+
 def test_rule_16_a_command_that_a_snapshot_jumped_over_is_unknown() -> None:
     cluster = running(3, SnapshotPolicy(entries=20))
     old = cluster.wait_for_leader()

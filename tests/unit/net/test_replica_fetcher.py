@@ -13,7 +13,7 @@ from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.protocol.requests import FetchRequest, Request
 from barnabas.net.protocol.responses import ErrorResponse, FetchPartitionResponse, FetchResponse, Response
 from barnabas.net.replica_fetcher import (
-    NEW_LEADER_BACKOFF_MS,
+    FIRST_PARTITION_BACKOFF_MS,
     FetchSettings,
     FetchThrottle,
     NoThrottle,
@@ -234,6 +234,30 @@ async def test_an_error_of_a_partition_delays_that_partition():
         assert [part.partition for part in request.partitions] == [0]
 
 
+async def test_a_partition_whose_leader_did_not_know_yet_is_asked_for_again_at_once():
+    """The answers of the other partitions may be half a second away, and acks=all waits for this one."""
+    async with World() as world:
+        world.fetcher._rng = Random(1)
+        world.fetcher.add(TopicPartition("t", 0), following(0))
+        world.fetcher.add(TopicPartition("t", 1), following(1))
+        waits_ms = []
+        for _ in range(9):
+            _, reply = await world.leader.next_call()
+            refused = FetchPartitionResponse(topic="t", partition=0, error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            reply.set_result(response(refused))
+            request, reply = await world.leader.next_call()
+            assert [part.partition for part in request.partitions] == [1]
+            waits_ms.append(request.max_wait_ms)
+            await asyncio.sleep(request.max_wait_ms / 1000)  # the leader parks it for so long
+            reply.set_result(response())
+        assert waits_ms[0] <= 6 and all(wait_ms <= 240 for wait_ms in waits_ms)
+        assert waits_ms[-1] >= 150  # what does not pass is asked for less and less often
+        request, reply = await world.leader.next_call()
+        reply.set_result(response(data(0)))
+        request, _ = await world.leader.next_call()
+        assert request.max_wait_ms == 500
+
+
 async def test_a_batch_of_a_newer_epoch_than_the_leaders_is_refused():
     """KAFKA-18723: the leader was deposed and its file rewritten while the answer was being sent."""
     async with World() as world:
@@ -304,8 +328,8 @@ async def test_a_new_leader_that_does_not_know_it_yet_is_asked_again_in_millisec
         reply.set_result(response(FetchPartitionResponse(topic="t", partition=0, error=ErrorCode.UNKNOWN_LEADER_EPOCH)))
         request, reply = await world.leader.next_call()
         assert [part.partition for part in request.partitions] == [1]
-        assert request.max_wait_ms <= 2 * NEW_LEADER_BACKOFF_MS
-        await asyncio.sleep(3 * NEW_LEADER_BACKOFF_MS / 1000)  # as the leader parks it
+        assert request.max_wait_ms <= 2 * FIRST_PARTITION_BACKOFF_MS
+        await asyncio.sleep(3 * FIRST_PARTITION_BACKOFF_MS / 1000)  # as the leader parks it
         reply.set_result(response())
         request, _ = await world.leader.next_call()
         assert {part.partition for part in request.partitions} == {0, 1}

@@ -100,6 +100,36 @@ def test_the_leader_moves_and_the_hint_is_followed_at_once() -> None:
     run(main())
 
 
+def test_a_back_off_for_a_leader_that_is_gone_ends_with_the_news_of_the_next_one() -> None:
+    """It had grown to a second while nobody knew; the successor is not to blame for it."""
+
+    async def main() -> None:
+        cluster = FakeCluster(brokers=2, topics={"t": 1})
+        loop = asyncio.get_running_loop()
+        client = cluster.client()
+        refusals = asyncio.Semaphore(0)
+
+        def refuse(node_id: int, request: ProduceRequest) -> Any:
+            if node_id == 1:
+                return None
+            refusals.release()
+            return refusing(ErrorCode.NOT_ENOUGH_REPLICAS)(node_id, request)
+
+        async with Producer(client=client) as producer:
+            cluster.script(ApiKey.PRODUCE, refuse, forever=True)
+            handle = await producer.send("t", b"a")
+            for _ in range(8):
+                await refusals.acquire()
+            await asyncio.sleep(0.3)  # in the middle of a wait of about a second
+            cluster.move_leader(T0, 1)
+            begin = loop.time()
+            await client.refresh()
+            assert (await handle).offset == 0
+            assert loop.time() - begin < 0.02
+
+    run(main())
+
+
 def test_a_lost_connection_is_opened_again() -> None:
     async def main() -> None:
         cluster = FakeCluster(topics={"t": 1})

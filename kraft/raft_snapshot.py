@@ -1,7 +1,7 @@
 """Snapshots of the state machine: packed without fork in the executor, and carried to voters that are too far behind.
 
 File: magic 4 | version 2 | crc32 4 | frames. A frame is a length (4) and zlib data; the first holds the header (the
-last entry that the snapshot covers and the position of the one before), the others one chunk of the state machine
+last entry that the snapshot covers, the position of the one before, and who voted then), the others one chunk of the state machine
 each. The file replaces its predecessor in one durable rename, and only then the journal is trimmed. A damaged
 snapshot is never skipped: going on with an empty state machine (as stock pysyncobj does) would look like a healthy
 node that has forgotten everything.
@@ -21,6 +21,7 @@ import msgpack
 
 from .raft_journal_format import Entry
 from .raft_storage import DamagedQuorumError, JournalStorage
+from .raft_voters import VoterSet, decode_voters, encode_voters
 
 _log = logging.getLogger("barnabas.quorum")
 
@@ -44,6 +45,7 @@ class Snapshot:
     last: Entry
     prev: Entry
     data: bytes
+    voters: VoterSet | None = None  # in force after `last`; None: those of server.properties
 
     @property
     def last_index(self) -> int:
@@ -59,9 +61,10 @@ class DamagedSnapshot(Exception):
     """These bytes are not a whole snapshot."""
 
 
-def pack_snapshot(last: Entry, prev: Entry, chunks: Iterable[bytes]) -> bytes:
+def pack_snapshot(last: Entry, prev: Entry, chunks: Iterable[bytes], voters: VoterSet | None = None) -> bytes:
     body = bytearray()
-    header: bytes = msgpack.packb([list(last), prev[1], prev[2]])
+    in_force = [] if voters is None else [voters.index, encode_voters(voters.voters)]
+    header: bytes = msgpack.packb([list(last), prev[1], prev[2], *in_force])
     _append_frame(body, header)
     for chunk in chunks:
         _append_frame(body, chunk)
@@ -79,8 +82,13 @@ def unpack_snapshot(data: bytes) -> Snapshot:
         raise DamagedSnapshot(f"format version {version} is not known here (known: {_FORMAT_VERSION})")
     if zlib.crc32(memoryview(data)[_HEADER.size :]) != crc:
         raise DamagedSnapshot("its checksum is wrong")
-    last, prev_index, prev_term = msgpack.unpackb(next(_frames(data)))
-    return Snapshot(last=(last[0], last[1], last[2]), prev=(_NO_OP, prev_index, prev_term), data=data)
+    last, prev_index, prev_term, *in_force = msgpack.unpackb(next(_frames(data)))
+    return Snapshot(
+        last=(last[0], last[1], last[2]),
+        prev=(_NO_OP, prev_index, prev_term),
+        data=data,
+        voters=decode_voters(in_force[1], in_force[0]) if in_force else None,
+    )
 
 
 def _append_frame(body: bytearray, chunk: bytes) -> None:
@@ -145,10 +153,12 @@ class SnapshotStore:
     def may_begin(self) -> bool:
         return not self._packing and self._finished_prev_index is None and self._clock() >= self._not_before
 
-    def begin(self, last: Entry, prev: Entry, pack: Callable[[], Iterable[bytes]]) -> None:
+    def begin(
+        self, last: Entry, prev: Entry, pack: Callable[[], Iterable[bytes]], voters: VoterSet | None = None
+    ) -> None:
         """Pack and store in the executor what `pack` yields: a view of the state after `last`."""
         self._packing = True
-        work = self._loop.run_in_executor(self._executor, self._write, last, prev, pack)
+        work = self._loop.run_in_executor(self._executor, self._write, last, prev, pack, voters)
         work.add_done_callback(lambda done: self._written(done, prev[1]))
 
     def take_finished(self) -> int | None:
@@ -156,8 +166,10 @@ class SnapshotStore:
         finished, self._finished_prev_index = self._finished_prev_index, None
         return finished
 
-    def _write(self, last: Entry, prev: Entry, pack: Callable[[], Iterable[bytes]]) -> None:
-        data = pack_snapshot(last, prev, pack())
+    def _write(
+        self, last: Entry, prev: Entry, pack: Callable[[], Iterable[bytes]], voters: VoterSet | None
+    ) -> None:
+        data = pack_snapshot(last, prev, pack(), voters)
         with self._writing:
             if last[1] > self._installed_index:
                 self._storage.write_atomically(self._path, data)

@@ -22,6 +22,7 @@ from .raft_voters import (
     QuorumStatus,
     Voter,
     VoterProgress,
+    VoterSet,
     encode_voters,
 )
 
@@ -53,6 +54,7 @@ class RaftMembership(RaftReplication):
 
     _learner: _Learner | None = None
     _hand_over: _HandOver | None = None
+    _met: VoterSet | None = None
     _linked: frozenset[int] = frozenset()
     _links_index: int = -1  # of the committed configuration that the links were made for
 
@@ -65,6 +67,8 @@ class RaftMembership(RaftReplication):
         if self._learner is not None:
             learners = [self._learner.voter.node_id]
             peers[learners[0]] = self._learner.voter
+        if self._met is not None and self._met.index > self.membership.current.index:
+            peers = {**{voter.node_id: voter for voter in self._met.voters}, **peers}
         peers.pop(self.node_id, None)
         self._links_index = self.membership.at(self.commit_index).index
         for gone in sorted(self._linked - peers.keys()):
@@ -72,6 +76,13 @@ class RaftMembership(RaftReplication):
         self._linked = frozenset(peers)
         self.set_recipients(self.other_ids, learners)
         self.port.set_peers({peer_id: (peer.host, peer.port) for peer_id, peer in sorted(peers.items())})
+
+    def meet(self, voters: VoterSet) -> None:
+        """What somebody else knows of the voters, for a node that hears no leader: while it was away, or when its disk was
+        emptied, all that it knows may have been replaced. It only makes links; who votes is for the journal to say."""
+        if voters.index > self.membership.current.index and voters != self._met:
+            self._met = voters
+            self.links_changed()
 
     # Requests, to the leader
 

@@ -42,6 +42,8 @@ class RaftQuorum:
     loop itself.
     """
 
+    core_type: type[RaftCore] = RaftCore  # a test's subclass shows what a planted fault does
+
     def __init__(
         self,
         *,
@@ -139,7 +141,7 @@ class RaftQuorum:
         return membership
 
     def _build_core(self, journal: DurableJournal, snapshots: SnapshotStore, membership: Membership) -> RaftCore:
-        return RaftCore(
+        return self.core_type(
             node_id=self._node_id,
             membership=membership,
             journal=journal,
@@ -208,6 +210,10 @@ class RaftQuorum:
     def remove_voter(self, node_id: int) -> VoterProgress:
         """Begin or go on; ask until it is done. Raises NotControllerError, InvalidRequestError (refused)."""
         return self._started.remove_voter(node_id, self._clock())
+
+    def meet(self, voters: VoterSet) -> None:
+        """Tell a node that hears no leader who votes now, as others say: it links to them."""
+        self._started.meet(voters)
 
     def status(self) -> QuorumStatus:
         return self._started.status(self._clock())

@@ -13,7 +13,7 @@ import msgpack
 
 from barnabas.log.value_codec import from_plain, to_plain
 
-from .image import NO_LEADER, Endpoint
+from .image import NO_LEADER, Endpoint, QuorumVoter
 
 FORMAT_VERSION = 1
 
@@ -149,6 +149,16 @@ class ProducerIdsRecord(Record):
     """All producer ids below `next_producer_id` have been given out in blocks."""
 
     next_producer_id: int
+
+
+@record(10)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VotersRecord(Record):
+    """Tells everybody who votes since the quorum's entry `index`, after that was committed. It changes nothing by itself: the
+    quorum's own configuration is an entry of its own, which brokers beyond the voters do not see."""
+
+    index: int
+    voters: tuple[QuorumVoter, ...]
 
 
 # --- topics ----------------------------------------------------------------------------------------------------------

@@ -129,7 +129,12 @@ class RaftElections(RaftInternals):
     def campaign_at_once_if_first(self) -> None:
         """At a cold start the lowest id does not wait for its timeout. Pre-vote spares a leader that exists."""
         cold = self._leader_heard_at == _NEVER and not self.is_leader and self.leader_id is None
-        if cold and self.is_voter and not self.formation.blank and all(self.node_id < other for other in self.other_ids):
+        if (
+            cold
+            and self.is_voter
+            and not self.formation.blank
+            and all(self.node_id < other for other in self.other_ids)
+        ):
             self.election_deadline = 0.0
             self._wake()
 

@@ -23,7 +23,10 @@ from .raft_wire import Message
 PINNED_VERSION = "0.3.17"
 MAX_BATCH_ENTRIES = 4096  # of one message; larger batches gain nothing, and a heartbeat must not wait for one
 FOLLOWER, CANDIDATE, LEADER = 0, 1, 2
-REGULAR, NO_OP = b"\x00", b"\x01"  # (and raft_voters.MEMBERSHIP) the first byte of every entry's command, as pysyncobj writes it
+REGULAR, NO_OP = (
+    b"\x00",
+    b"\x01",
+)  # (and raft_voters.MEMBERSHIP) the first byte of every entry's command, as pysyncobj writes it
 
 _OVERRIDDEN = (
     "_SyncObj__doApplyCommand",

@@ -198,7 +198,9 @@ class RaftMembership(RaftReplication):
         current = self.membership.current
         learner = self._learner
         if current.index == BOOTSTRAP_INDEX:
-            self._append_voters(current.voters)  # from here on it is the journal's, whatever server.properties say later
+            self._append_voters(
+                current.voters
+            )  # from here on it is the journal's, whatever server.properties say later
         elif learner is not None and self.is_caught_up(learner, now):
             self._learner = None
             self._append_voters(current.with_voter(learner.voter))

@@ -36,7 +36,8 @@ class RaftQuorum:
     """One voter, or a node that shall become one: it learns, and counts only from the configuration on that names it.
 
     `voters` are those of server.properties. They count as long as no configuration is on disk; later they are only further
-    addresses. A node that is not among them needs `listen`, the address of its own quorum port. `fatal` is called once, when going on could break a promise: the process must end.
+    addresses. A node that is not among them needs `listen`, the address of its own quorum port. `fatal` is called once,
+    when going on could break a promise: the process must end.
 
     `executor` needs two threads, one to flush the journal and one to pack a snapshot meanwhile; in simulation it is the
     loop itself.
@@ -200,7 +201,7 @@ class RaftQuorum:
         core = self._core
         if core is None or core.halted or not core.is_leader or not self.hand_over():
             return
-        while core.is_leader and core.is_handing_over and not core.halted:
+        while core.is_leader and core.is_handing_over and not core.halted:  # noqa: ASYNC110 - the core knows no loop
             await asyncio.sleep(HAND_OVER_POLL_S)
 
     def add_voter(self, voter: Voter) -> VoterProgress:

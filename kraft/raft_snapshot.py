@@ -1,8 +1,8 @@
 """Snapshots of the state machine: packed without fork in the executor, and carried to voters that are too far behind.
 
 File: magic 4 | version 2 | crc32 4 | frames. A frame is a length (4) and zlib data; the first holds the header (the
-last entry that the snapshot covers, the position of the one before, and who voted then), the others one chunk of the state machine
-each. The file replaces its predecessor in one durable rename, and only then the journal is trimmed. A damaged
+last entry that the snapshot covers, the position of the one before, and who voted then), the others one chunk of the state
+machine each. The file replaces its predecessor in one durable rename, and only then the journal is trimmed. A damaged
 snapshot is never skipped: going on with an empty state machine (as stock pysyncobj does) would look like a healthy
 node that has forgotten everything.
 """
@@ -166,9 +166,7 @@ class SnapshotStore:
         finished, self._finished_prev_index = self._finished_prev_index, None
         return finished
 
-    def _write(
-        self, last: Entry, prev: Entry, pack: Callable[[], Iterable[bytes]], voters: VoterSet | None
-    ) -> None:
+    def _write(self, last: Entry, prev: Entry, pack: Callable[[], Iterable[bytes]], voters: VoterSet | None) -> None:
         data = pack_snapshot(last, prev, pack(), voters)
         with self._writing:
             if last[1] > self._installed_index:

@@ -33,6 +33,7 @@ PING_INTERVAL_S = 1.0
 DEAD_AFTER_S = 3.0  # three pings; the end of a process is seen at once by its reset, this is for hosts and cables
 EAGER_DIAL_S = (0.02, 0.05)  # right after the start or the loss of a link: forming a cluster must not wait for us
 EAGER_FOR_S = 5.0
+REFUSED_WITHIN_S = 0.2  # a link that ends sooner: the other side does not know us, and will not at once
 PATIENT_DIAL_S = (0.2, 0.4)  # later: a peer that is down for long is still found within half a second
 MAX_REMEMBERED_REFUSALS = 256  # addresses; the log must not be a way to use up memory or disk
 REFUSAL_REPEAT_S = 60.0
@@ -93,6 +94,7 @@ class RaftTransport:
         self._connections: dict[PeerConnection, None] = {}  # in order of arrival, unlike a set: traces repeat
         self._endpoints: dict[int, bytes] = {}
         self._dialing: dict[int, asyncio.Task[None]] = {}
+        self._turned_away: set[int] = set()  # peers that did not know us when we were linked last
         self._pinging: asyncio.Task[None] | None = None
         self._encoded: dict[tuple[int, int, int, int], bytes] = {}
         self._listener: Listener | None = None
@@ -216,6 +218,8 @@ class RaftTransport:
         peer_id = connection.peer_id
         if peer_id is not None and self._links.get(peer_id) is connection:
             del self._links[peer_id]
+            refused = self._loop.time() - connection.opened_at < REFUSED_WITHIN_S
+            (self._turned_away.add if refused else self._turned_away.discard)(peer_id)
             self._handler.peer_disconnected(peer_id)
 
     def _accept(self) -> PeerConnection:
@@ -254,8 +258,8 @@ class RaftTransport:
             )
         if hello.voters_hash and own.voters_hash and hello.voters_hash != own.voters_hash:
             raise WireError(
-                f"voter {hello.voter_id} knows other voters than {sorted({*self._peers, self._node_id})}: controller.quorum.voters must"
-                " have the same node ids everywhere"
+                f"voter {hello.voter_id} knows other voters than {sorted({*self._peers, self._node_id})}:"
+                " controller.quorum.voters must have the same node ids everywhere"
             )
 
     def _expect_hello(self, connection: PeerConnection) -> None:
@@ -268,14 +272,15 @@ class RaftTransport:
     async def _dial(self, peer_id: int) -> None:
         eager_until = self._loop.time() + EAGER_FOR_S
         while not self._closed:
-            if peer_id in self._links:
+            link = self._links.get(peer_id)
+            if link is not None and self._loop.time() - link.opened_at > REFUSED_WITHIN_S:
                 eager_until = self._loop.time() + EAGER_FOR_S
-            else:
+            elif link is None:
                 addresses = dict.fromkeys((self._peers[peer_id], self._contacts.get(peer_id, self._peers[peer_id])))
                 for host, port in addresses:
                     if peer_id not in self._links:
                         await self._dial_once(peer_id, host, port)
-            eager = self._loop.time() < eager_until
+            eager = self._loop.time() < eager_until and peer_id not in self._turned_away
             await asyncio.sleep(self._rng.uniform(*(EAGER_DIAL_S if eager else PATIENT_DIAL_S)))
 
     async def _dial_once(self, peer_id: int, host: str, port: int) -> None:

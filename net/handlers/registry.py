@@ -15,11 +15,13 @@ from .offsets import OffsetHandlers
 from .produce import ProduceHandler
 from .services import Services
 from .topics import TopicHandlers
+from .voters import VoterHandlers
 
 
 def build_handlers(services: Services, *, shut_down: Callable[[], None]) -> dict[ApiKey, Handler]:
     topics = TopicHandlers(services)
     cluster = ClusterHandlers(services, shut_down=shut_down)
+    voters = VoterHandlers(services)
     controller = ControllerHandlers(services)
     configs = ConfigHandlers(services)
     groups = GroupHandlers(services)
@@ -39,7 +41,9 @@ def build_handlers(services: Services, *, shut_down: Callable[[], None]) -> dict
         ApiKey.DESCRIBE_CONFIGS: answering(configs.describe),
         ApiKey.ALTER_CONFIG: answering(configs.alter, survives_disconnect=True),
         ApiKey.DESCRIBE_CLUSTER: answering(cluster.describe_cluster),
-        ApiKey.DESCRIBE_QUORUM: answering(cluster.describe_quorum),
+        ApiKey.DESCRIBE_QUORUM: answering(voters.describe),
+        ApiKey.ALTER_VOTERS: answering(voters.alter),
+        ApiKey.QUORUM_ROLE: answering(voters.role, survives_disconnect=True),
         ApiKey.UNREGISTER_BROKER: answering(cluster.unregister, survives_disconnect=True),
         ApiKey.BROKER_SHUTDOWN: answering(cluster.shut_down),
         ApiKey.CONTROLLER_CALL: answering(controller.call, survives_disconnect=True),

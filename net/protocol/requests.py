@@ -360,6 +360,8 @@ Request = (
     | DescribeClusterRequest
     | DescribeQuorumRequest
     | UnregisterBrokerRequest
+    | AlterVotersRequest
+    | QuorumRoleRequest
     | ControllerCallRequest
     | MetadataFeedRequest
     | FindCoordinatorRequest

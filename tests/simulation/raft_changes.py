@@ -142,8 +142,9 @@ def run_changes(
     faults.heal()
     converged = _settle(cluster)
     result = _result(seed, cluster, faults, converged)
-    return ChangeResult(result=result, added=changes.counts["add"], removed=changes.counts["remove"],
-                        refused=changes.counts["refused"])
+    return ChangeResult(
+        result=result, added=changes.counts["add"], removed=changes.counts["remove"], refused=changes.counts["refused"]
+    )
 
 
 def _check_leader(cluster: ChangingQuorum) -> None:

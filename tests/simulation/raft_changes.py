@@ -238,7 +238,7 @@ PLANTED = {
 }
 
 
-def seeds_until_found(name: str, limit: int, **options: float) -> int | None:
+def seeds_until_found(name: str, limit: int, **options: float | None) -> int | None:
     """How many seeds it takes to see the fault; None: more than `limit`."""
     for seed in range(limit):
         if run_changes(seed, quorum_type=PLANTED[name], wipes=False, **options).result.violations:  # type: ignore[arg-type]

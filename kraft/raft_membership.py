@@ -121,7 +121,7 @@ class RaftMembership(RaftReplication):
                 return VoterProgress(done=False, state="no other voter can take over the leadership yet")
             return VoterProgress(done=False, state=f"voter {node_id} leads and hands over first")
         if not self.may_change_voters():
-            return VoterProgress(done=False, state="the leader is taking over")
+            return VoterProgress(done=False, state="an earlier entry of this leader must be committed first")
         self._append_voters(current.without(node_id))
         return self._committing()
 
@@ -130,15 +130,11 @@ class RaftMembership(RaftReplication):
             raise NotControllerError(f"node {self.node_id} does not lead the quorum")
 
     def _check_alone(self, node_id: int) -> None:
-        """One change at a time."""
+        """One change at a time: a second learner is refused, and what is not committed yet is waited for."""
         if self._learner is not None and self._learner.voter.node_id != node_id:
             raise InvalidRequestError(
                 f"node {self._learner.voter.node_id} is being added to the voters: wait until it is done, or for"
                 f" {LEARNER_LAPSES_AFTER_S:g} s if that command was given up"
-            )
-        if not self._is_settled() and self.membership.current.index != BOOTSTRAP_INDEX:
-            raise InvalidRequestError(
-                f"another change of the voters is not committed yet (entry {self.membership.current.index}): try again"
             )
 
     def _check_live_majority(self, node_id: int, now: float) -> None:

@@ -25,6 +25,7 @@ def running(count: int = 3, others: int = 2) -> ChangingQuorum:
     cluster = ChangingQuorum(5, count, others=others)
     cluster.start_all()
     cluster.commit()
+    cluster.loop.run_for(0.5)  # everybody has joined
     return cluster
 
 

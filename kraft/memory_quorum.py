@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from barnabas.log.errors import InvalidRequestError
 
 from .quorum import AppendOutcome, CommittedCommand, Leadership, QuorumListener
-from .raft_voters import VoterSet
 
 MAX_COMMAND_BYTES = 1024 * 1024  # as raft_config has it; this module does not import the raft
 
@@ -56,11 +55,6 @@ class InMemoryNode:
     @property
     def committed_index(self) -> int:
         return self._committed_index
-
-    @property
-    def voters(self) -> VoterSet:
-        """It has no configuration of its own."""
-        return VoterSet(voters=())
 
     def catch_up(self) -> None:
         """Hand over what the listener lacks, as one batch."""

@@ -31,6 +31,7 @@ from .records import (
     SlotRecord,
     TopicRecord,
     UnregisterBrokerRecord,
+    VotersRecord,
 )
 
 K = TypeVar("K")
@@ -72,6 +73,8 @@ class MetadataDelta:
         self.controller_epoch = base.controller_epoch
         self.feature_level = base.feature_level
         self.next_producer_id = base.next_producer_id
+        self.voters = base.voters
+        self.voters_index = base.voters_index
         self._brokers: dict[int, BrokerImage | None] = {}
         self._topics: dict[str, _ChangedTopic | None] = {}
         self._topic_names: dict[str, str | None] = {}
@@ -210,6 +213,12 @@ class MetadataDelta:
         self.next_producer_id = record.next_producer_id
         return True
 
+    def _replay_voters(self, record: VotersRecord, index: int) -> bool:
+        if record.index <= self.voters_index:
+            return False
+        self.voters, self.voters_index = record.voters, record.index
+        return True
+
     def _replay_topic(self, record: TopicRecord, index: int) -> bool:
         if self.topic(record.name) is not None or self.topic_name(record.topic_id) is not None:
             return False
@@ -303,6 +312,8 @@ class MetadataDelta:
             controller_epoch=self.controller_epoch,
             feature_level=self.feature_level,
             next_producer_id=self.next_producer_id,
+            voters=self.voters,
+            voters_index=self.voters_index,
             brokers=_merged(self.base.brokers, self._brokers),
             topics=_merged(self.base.topics, topics),
             topic_names=_merged(self.base.topic_names, self._topic_names),
@@ -377,6 +388,7 @@ _REPLAY = cast(
         BrokerStorageRecord: MetadataDelta._replay_broker_storage,
         DecommissionRecord: MetadataDelta._replay_decommission,
         ProducerIdsRecord: MetadataDelta._replay_producer_ids,
+        VotersRecord: MetadataDelta._replay_voters,
         TopicRecord: MetadataDelta._replay_topic,
         RemoveTopicRecord: MetadataDelta._replay_remove_topic,
         PartitionRecord: MetadataDelta._replay_partition,

@@ -117,6 +117,15 @@ class SlotImage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumVoter:
+    """A voter of the quorum and the address of its quorum port."""
+
+    node_id: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataImage:
     """Everything that the cluster agreed on up to the quorum index `offset`."""
 
@@ -134,6 +143,8 @@ class MetadataImage:
     )  # by node id, "" is the cluster-wide default
     slots: tuple[SlotImage, ...] = (SlotImage(),) * SLOT_COUNT
     next_producer_id: int = 0
+    voters: tuple[QuorumVoter, ...] = ()  # what everybody may know of the quorum's own configuration; (): not told yet
+    voters_index: int = 0  # the entry that holds it
 
     def partition(self, topic_partition: TopicPartition) -> PartitionImage | None:
         topic = self.topics.get(topic_partition.topic)

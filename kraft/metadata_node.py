@@ -23,7 +23,7 @@ from .controller_result import ControllerResult, Respond
 from .controller_settings import MAX_RECORDS_PER_COMMAND
 from .delta import MetadataDelta
 from .group_state import GROUP_RECORDS, GroupState
-from .image import MetadataChanges, MetadataImage
+from .image import MetadataChanges, MetadataImage, QuorumVoter
 from .metadata_feed import FeedRing, MetadataFeed
 from .pending_appends import Answer, PendingAppend, PendingAppends, Waiter
 from .quorum import AppendOutcome, CommittedCommand, Leadership, Quorum
@@ -35,6 +35,7 @@ from .records import (
     RemoveTopicRecord,
     SlotRecord,
     UnknownRecordError,
+    VotersRecord,
     decode_batch,
     encode_batch,
 )
@@ -131,6 +132,12 @@ class MetadataNode:
             if not records:
                 return
             self._perform(ControllerResult(records=records, atomic=False), _nobody_waits)
+
+    def note_voters(self, voters: tuple[QuorumVoter, ...], index: int) -> None:
+        """The quorum has committed another configuration: let everybody know, unless that is under way."""
+        if self._controller.is_active and index > self._controller.overlay.voters_index:
+            records = (VotersRecord(index=index, voters=voters),)
+            self._perform(ControllerResult(records=records), _nobody_waits)
 
     def next_deadline_ms(self, now_ms: int) -> int | None:
         """When `tick` is due; None while this node has nothing to do by itself."""
@@ -290,7 +297,7 @@ class MetadataNode:
             return
         self._controller.deactivate()
         self._must_claim = self._leadership.is_self
-        changes = _differences(self._image, image)
+        changes = differences(self._image, image)
         self._image = replace(image, offset=max(index, image.offset))
         self._groups = self._new_groups()
         self._occupied_slots = set()
@@ -357,7 +364,7 @@ def _commands(result: ControllerResult) -> Iterable[tuple[Record, ...]]:
     return tuple(result.records[start : start + MAX_RECORDS_PER_COMMAND] for start in starts)
 
 
-def _differences(old: MetadataImage, new: MetadataImage) -> MetadataChanges:
+def differences(old: MetadataImage, new: MetadataImage) -> MetadataChanges:
     """What a snapshot changed: compared item by item, which is rare enough."""
     return MetadataChanges(
         brokers=frozenset(key for key in {*old.brokers, *new.brokers} if old.brokers.get(key) != new.brokers.get(key)),

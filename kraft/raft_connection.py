@@ -32,7 +32,7 @@ class PeerConnection(asyncio.Protocol):
         self._loop = loop
         self.dialed_id = dialed_id
         self.peer_id: int | None = None
-        self.last_heard = loop.time()
+        self.opened_at = self.last_heard = loop.time()
         self._greeted = False
         self._received = bytearray()
         self._unsent: list[bytes] = []

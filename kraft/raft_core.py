@@ -26,25 +26,27 @@ from .raft_config import (
 from .raft_internals import NO_OP, REGULAR, MessageTransport
 from .raft_journal import DurableJournal
 from .raft_journal_format import Entry
-from .raft_replication import RaftReplication
+from .raft_membership import RaftMembership
 from .raft_snapshot import Snapshot, SnapshotStore
 from .raft_storage import FatalHandler
+from .raft_voters import BOOTSTRAP_INDEX, MEMBERSHIP, Membership
 from .raft_wire import Hello, Message
 
 _log = logging.getLogger("barnabas.quorum")
 
 Done = Callable[[AppendOutcome], None]
+_OF_THE_CORE = (NO_OP, MEMBERSHIP)  # entries that the listener does not hear of
 _Queued = tuple[bytes | None, int, Done]  # command (None: a no-op), term, done
 
 
-class RaftCore(RaftReplication):
+class RaftCore(RaftMembership):
     """Invariant: every `done` is in exactly one of `_queue`, `_waiting` and `_outcomes`, or was called."""
 
     def __init__(
         self,
         *,
         node_id: int,
-        voter_ids: frozenset[int],
+        membership: Membership,
         journal: DurableJournal,
         snapshots: SnapshotStore,
         transport: MessageTransport,
@@ -69,7 +71,7 @@ class RaftCore(RaftReplication):
         self.halted = False
         super().__init__(
             node_id=node_id,
-            voter_ids=voter_ids,
+            membership=membership,
             journal=journal,
             snapshots=snapshots,
             transport=transport,
@@ -99,6 +101,7 @@ class RaftCore(RaftReplication):
             "welcome": self.on_welcome,
         }
         journal.on_durable = lambda: self._guarded(self.on_durable)
+        self.links_changed()
 
     # From outside
 
@@ -190,7 +193,9 @@ class RaftCore(RaftReplication):
             self.give_up_if_isolated(now)
         self._apply_committed()
         self._report_leadership()
-        self._append_queued()
+        if not self.is_handing_over:
+            self._append_queued()
+        self.advance_membership(now)
         if self.is_leader:
             self.raise_barriers()
             moved = before != (self.journal.last_index, self.commit_index)
@@ -205,7 +210,7 @@ class RaftCore(RaftReplication):
         if count <= 0:
             return
         entries = self.journal.entries_from(first, min(count, MAX_APPLIED_PER_STEP))
-        commands = [self._committed(entry) for entry in entries if entry[0][:1] != NO_OP]
+        commands = [self._committed(entry) for entry in entries if entry[0][:1] not in _OF_THE_CORE]
         if commands:
             self.listener.committed(commands)
         self.applied_index = entries[-1][1]
@@ -280,7 +285,9 @@ class RaftCore(RaftReplication):
             self._snapshot_asked = False
             self._compacted_at = now
             prev, last = self.journal.entries_from(self.applied_index - 1, 2)
-            self.snapshots.begin(last, prev, self.listener.snapshot())
+            voters = self.membership.at(self.applied_index)
+            stored = voters if voters.index != BOOTSTRAP_INDEX else None
+            self.snapshots.begin(last, prev, self.listener.snapshot(), stored)
 
     def _snapshot_is_due(self, now: float) -> bool:
         fresh = self.applied_index - self.journal.first_index - 1  # entries that a snapshot would replace

@@ -13,6 +13,7 @@ from .raft_formation import Formation, VoterState
 from .raft_internals import MessageTransport, RaftInternals
 from .raft_journal import DurableJournal
 from .raft_snapshot import SnapshotSender
+from .raft_voters import BOOTSTRAP_INDEX, Membership
 from .raft_wire import Message
 
 _log = logging.getLogger("barnabas.quorum")
@@ -26,7 +27,7 @@ class RaftElections(RaftInternals):
         self,
         *,
         node_id: int,
-        voter_ids: frozenset[int],
+        membership: Membership,
         journal: DurableJournal,
         transport: MessageTransport,
         sender: SnapshotSender,
@@ -38,9 +39,9 @@ class RaftElections(RaftInternals):
         batch_bytes: int,
     ) -> None:
         self.node_id = node_id
-        self.other_ids = sorted(voter_ids - {node_id})
-        self.majority = len(voter_ids) // 2 + 1
-        self.formation = Formation(node_id, voter_ids, blank=journal.blank)
+        self.membership = membership
+        self._take_voters()
+        self.formation = Formation(node_id, membership.current.ids, blank=journal.blank)
         self._clock = clock
         self._rng = rng
         self._timing = timing
@@ -61,6 +62,13 @@ class RaftElections(RaftInternals):
             batch_bytes=batch_bytes,
         )
 
+    def _take_voters(self) -> None:
+        """The configuration in force, in the form that is used at every step."""
+        current = self.membership.current
+        self.other_ids = sorted(current.ids - {self.node_id})
+        self.majority = current.majority
+        self.is_voter = self.node_id in current.ids
+
     def _SyncObj__generateRaftTimeout(self) -> float:
         return self._rng.uniform(self._timing.election_min_s, self._timing.election_max_s)
 
@@ -77,14 +85,14 @@ class RaftElections(RaftInternals):
     # Campaigning
 
     def campaign_if_due(self, now: float) -> None:
-        if self.is_leader or self.formation.blank:
+        if self.is_leader or self.formation.blank or not self.is_voter:
             return
         if not self.other_ids:  # the only voter has nobody to wait for
-            self._campaign()
+            self._campaign(asked=False)
         elif now <= self.election_deadline:
             return
         elif self.transfer_in_progress:
-            self._campaign()
+            self._campaign(asked=True)
         else:
             self._start_prevote()
 
@@ -95,19 +103,20 @@ class RaftElections(RaftInternals):
         self._prevotes = {self.node_id}
         self._ask("pre_vote", self._prevote_term)
 
-    def _campaign(self) -> None:
+    def _campaign(self, *, asked: bool) -> None:
+        """`asked`: by the leader itself, who hands over; others then need not mind that they hear one."""
         self._prevote_term = None
         self.restart_election_timer()
         self.start_candidacy()
         self._votes = {self.node_id}
         _log.info("campaign node=%d term=%d", self.node_id, self.term)
-        self._ask("request_vote", self.term)
+        self._ask("request_vote", self.term, transfer=asked)
         if self.majority == 1:
             self.become_leader()
 
-    def _ask(self, kind: str, term: int) -> None:
+    def _ask(self, kind: str, term: int, **more: bool) -> None:
         journal = self.journal
-        self.tell_all(kind, term=term, last_log_index=journal.last_index, last_log_term=journal.last_term)
+        self.tell_all(kind, term=term, last_log_index=journal.last_index, last_log_term=journal.last_term, **more)
 
     def leader_link_lost(self) -> None:
         """The leader's process has ended, or the network between us; pre-vote finds out which."""
@@ -121,7 +130,12 @@ class RaftElections(RaftInternals):
     def campaign_at_once_if_first(self) -> None:
         """At a cold start the lowest id does not wait for its timeout. Pre-vote spares a leader that exists."""
         cold = self._leader_heard_at == _NEVER and not self.is_leader and self.leader_id is None
-        if cold and not self.formation.blank and all(self.node_id < other for other in self.other_ids):
+        if (
+            cold
+            and self.is_voter
+            and not self.formation.blank
+            and all(self.node_id < other for other in self.other_ids)
+        ):
             self.election_deadline = 0.0
             self._wake()
 
@@ -152,9 +166,13 @@ class RaftElections(RaftInternals):
 
     # Messages
 
-    def on_pre_vote(self, peer_id: int, message: Message) -> None:
+    @property
+    def _hears_a_leader(self) -> bool:
         sticky_s = self._timing.election_min_s - self._timing.heartbeat_s
-        if self.formation.blank or self.is_leader or self._clock() - self._leader_heard_at < sticky_s:
+        return self.is_leader or self._clock() - self._leader_heard_at < sticky_s
+
+    def on_pre_vote(self, peer_id: int, message: Message) -> None:
+        if self.formation.blank or self._hears_a_leader:
             return
         if message["term"] <= self.term:
             self.tell(peer_id, "stale_term", term=self.term)
@@ -165,28 +183,34 @@ class RaftElections(RaftInternals):
         if self._prevote_term != message["term"] or self._prevote_term != self.term + 1:
             return
         self._prevotes.add(peer_id)
-        if len(self._prevotes) >= self.majority:
-            self._campaign()
+        if self._are_majority(self._prevotes):
+            self._campaign(asked=False)
+
+    def _are_majority(self, voters: set[int]) -> bool:
+        """Of the configuration in force; others may have answered because of an older one."""
+        return len(voters & self.membership.current.ids) >= self.majority
 
     def on_request_vote(self, peer_id: int, message: Message) -> None:
+        """Voters ask for our vote in a configuration that we may not know yet, so it is theirs that counts, not ours."""
         if self.formation.blank:
             return
         if message["term"] < self.term:
             self.tell(peer_id, "stale_term", term=self.term)
-        else:
+        elif message["transfer"] or not self._hears_a_leader:  # thesis, 4.2.3: whoever was removed disturbs nobody
             self.stock_message(peer_id, message)
 
     def on_response_vote(self, peer_id: int, message: Message) -> None:
         if self.is_candidate and message["term"] == self.term and peer_id not in self._votes:
             self._votes.add(peer_id)
-            self.stock_message(peer_id, message)
+            if self._are_majority(self._votes):
+                self.become_leader()
 
     def on_stale_term(self, _peer_id: int, message: Message) -> None:
         if not self.formation.blank:
             self.step_down(message["term"])
 
     def on_timeout_now(self, peer_id: int, message: Message) -> None:
-        if not self.formation.blank:
+        if not self.formation.blank and self.is_voter:
             self.stock_message(peer_id, message)
 
     def _is_up_to_date(self, message: Message) -> bool:
@@ -204,11 +228,12 @@ class RaftElections(RaftInternals):
     def form_if_possible(self, now: float) -> None:
         if not self.formation.blank:
             return
-        if self.formation.is_complete:
+        may_form = self.is_voter and self.membership.current.index == BOOTSTRAP_INDEX  # later there is what to forget
+        if may_form and self.formation.is_complete:
             self._become_voter("single voter")
             return
         nonce = self._rng.getrandbits(48)
-        if self.formation.open_round(now, nonce):
+        if may_form and self.formation.open_round(now, nonce):
             self.tell_all("form_query", nonce=nonce)
         complaint = self.formation.complaint(now)
         if complaint is not None:
@@ -218,7 +243,8 @@ class RaftElections(RaftInternals):
         self.journal.clear_blank()
         self.formation.cleared()
         _log.info("voter takes part node=%d how=%s", self.node_id, how)
-        self.tell_all("joined")
+        for peer_id in sorted(self.formation.peers):
+            self.tell(peer_id, "joined")
         if how == "learned":
             self.restart_election_timer()
         else:

@@ -46,6 +46,11 @@ class Formation:
         self._blank_since: float | None = None
         self._complained_at = 0.0
 
+    def set_voters(self, voter_ids: frozenset[int]) -> None:
+        """Another configuration is in force; an open round was about the former one."""
+        self._others = voter_ids - {self._node_id}
+        self._void_round()
+
     def peer_connected(self, peer: int, state: VoterState) -> None:
         self.peers[peer] = state
         self._void_round()
@@ -74,7 +79,7 @@ class Formation:
 
     def open_round(self, now: float, nonce: int) -> bool:
         """Whether to ask everyone now, with this nonce."""
-        if not self.blank or self.peers.keys() != self._others or now - self._asked_at < QUERY_INTERVAL_S:
+        if not self.blank or not self._others <= self.peers.keys() or now - self._asked_at < QUERY_INTERVAL_S:
             return False
         self._asked_at = now
         self._nonce = nonce
@@ -95,7 +100,7 @@ class Formation:
             self._void_round(keep_interval=True)
             return False
         self._willing.add(peer)
-        return self._willing == self._others
+        return self._willing >= self._others
 
     def told_formed(self, peer: int, nonce: int) -> bool:
         """Whether `peer`'s word that all voters were without state covers our present self."""

@@ -23,7 +23,10 @@ from .raft_wire import Message
 PINNED_VERSION = "0.3.17"
 MAX_BATCH_ENTRIES = 4096  # of one message; larger batches gain nothing, and a heartbeat must not wait for one
 FOLLOWER, CANDIDATE, LEADER = 0, 1, 2
-REGULAR, NO_OP = b"\x00", b"\x01"  # the first byte of every entry's command, as pysyncobj writes it
+REGULAR, NO_OP = (
+    b"\x00",
+    b"\x01",
+)  # (and raft_voters.MEMBERSHIP) the first byte of every entry's command, as pysyncobj writes it
 
 _OVERRIDDEN = (
     "_SyncObj__doApplyCommand",
@@ -49,6 +52,7 @@ _ATTRIBUTES = (
     "_SyncObj__connectedNodes",
     "_SyncObj__lastResponseTime",
     "_SyncObj__newAppendEntriesTime",
+    "_SyncObj__otherNodes",
     "_SyncObj__raftCommitIndex",
     "_SyncObj__raftCurrentTerm",
     "_SyncObj__raftElectionDeadline",
@@ -58,10 +62,10 @@ _ATTRIBUTES = (
     "_SyncObj__raftMatchIndex",
     "_SyncObj__raftNextIndex",
     "_SyncObj__raftState",
+    "_SyncObj__readonlyNodes",
     "_SyncObj__serializer",
     "_SyncObj__transferInProgress",
     "_SyncObj__votedForNodeId",
-    "_SyncObj__votesCount",
 )
 TOUCHED_NAMES = frozenset((*_OVERRIDDEN, *_CALLED, *_ATTRIBUTES))
 _GLOBALS = ("createJournal", "monotonicTime")
@@ -106,7 +110,18 @@ class RaftNode(Node):  # type: ignore[misc]  # pysyncobj has no annotations
         return str(self)
 
 
+class _Nodes(dict[int, RaftNode]):
+    """Peers by their id, made when they are first named: voters come and go."""
+
+    def __missing__(self, node_id: int) -> RaftNode:
+        node = self[node_id] = RaftNode(node_id)
+        return node
+
+
 class MessageTransport(Protocol):
+    def set_peers(self, peers: dict[int, tuple[str, int]]) -> None:
+        """Keep links to these, at these addresses, and to nobody else."""
+
     def send(self, peer_id: int, message: Message) -> bool: ...
 
     def backlog_bytes(self, peer_id: int) -> int: ...
@@ -143,7 +158,7 @@ class RaftInternals(syncobj.SyncObj):  # type: ignore[misc]
         syncobj.monotonicTime = clock
         self.journal = journal
         self.port = transport
-        self.node_of = {other: RaftNode(other) for other in other_ids}
+        self.node_of = _Nodes()
         conf = syncobj.SyncObjConf(
             autoTick=False,
             appendEntriesUseBatch=True,
@@ -157,7 +172,10 @@ class RaftInternals(syncobj.SyncObj):  # type: ignore[misc]
             journalFile=journal,
         )
         super().__init__(
-            RaftNode(node_id), list(self.node_of.values()), conf=conf, transport=_TransportAdapter(transport)
+            RaftNode(node_id),
+            [self.node_of[other] for other in other_ids],
+            conf=conf,
+            transport=_TransportAdapter(transport),
         )
         _check_instance(self)
         self._SyncObj__serializer = sender
@@ -238,6 +256,27 @@ class RaftInternals(syncobj.SyncObj):  # type: ignore[misc]
     def set_heard(self, peer_id: int, now: float) -> None:
         self._SyncObj__lastResponseTime[self.node_of[peer_id]] = now
 
+    # Who takes part
+
+    def set_recipients(self, voter_ids: list[int], learner_ids: list[int]) -> None:
+        """Whom a leader sends entries: the other voters, and those that only learn. New ones begin at the log's end."""
+        self._SyncObj__otherNodes = {self.node_of[peer_id] for peer_id in voter_ids}
+        self._SyncObj__readonlyNodes = {self.node_of[peer_id] for peer_id in learner_ids}
+        for peer_id in (*voter_ids, *learner_ids):
+            node = self.node_of[peer_id]
+            self._SyncObj__raftNextIndex.setdefault(node, self.journal.last_index + 1)
+            self._SyncObj__raftMatchIndex.setdefault(node, 0)
+            self._SyncObj__lastResponseTime.setdefault(node, syncobj.monotonicTime())
+
+    def forget_peer(self, peer_id: int) -> None:
+        """What it had on disk is not known any more, should it come back."""
+        for known in (
+            self._SyncObj__raftNextIndex,
+            self._SyncObj__raftMatchIndex,
+            self._SyncObj__lastResponseTime,
+        ):
+            known.pop(self.node_of[peer_id], None)
+
     # Transitions
 
     def set_term(self, term: int, voted_for: int | None) -> None:
@@ -254,7 +293,6 @@ class RaftInternals(syncobj.SyncObj):  # type: ignore[misc]
         self._SyncObj__raftLeader = None
         self._SyncObj__setState(CANDIDATE)
         self.set_term(self.term + 1, self.selfNode.id)
-        self._SyncObj__votesCount = 1
 
     def become_leader(self) -> None:
         self._SyncObj__onBecomeLeader()

@@ -17,9 +17,10 @@ from .raft_core import RaftCore
 from .raft_formation import VoterState
 from .raft_journal import DurableJournal
 from .raft_network import RaftNetwork
-from .raft_snapshot import SnapshotStore
+from .raft_snapshot import Snapshot, SnapshotStore
 from .raft_storage import DamagedQuorumError, FatalHandler, JournalStorage
 from .raft_transport import MutualTls, RaftTransport
+from .raft_voters import BOOTSTRAP_INDEX, Membership, QuorumStatus, Voter, VoterProgress, VoterSet
 from .raft_wire import Directory, Hello, Message, voters_hash
 
 _log = logging.getLogger("barnabas.quorum")
@@ -28,14 +29,21 @@ JOURNAL_NAME = "quorum.journal"
 SNAPSHOT_NAME = "quorum.snapshot"
 TICKS_PER_HEARTBEAT = 4  # an election timeout is noticed within a quarter of a heartbeat
 MARK_INTERVAL_S = 1.0
+HAND_OVER_POLL_S = 0.002
 
 
 class RaftQuorum:
-    """One voter. `fatal` is called once, when going on could break a promise: the process must end.
+    """One voter, or a node that shall become one: it learns, and counts only from the configuration on that names it.
+
+    `voters` are those of server.properties. They count as long as no configuration is on disk; later they are only further
+    addresses. A node that is not among them needs `listen`, the address of its own quorum port. `fatal` is called once,
+    when going on could break a promise: the process must end.
 
     `executor` needs two threads, one to flush the journal and one to pack a snapshot meanwhile; in simulation it is the
     loop itself.
     """
+
+    core_type: type[RaftCore] = RaftCore  # a test's subclass shows what a planted fault does
 
     def __init__(
         self,
@@ -56,9 +64,10 @@ class RaftQuorum:
         timing: RaftTiming | None = None,
         snapshot_policy: SnapshotPolicy | None = None,
         tls: MutualTls | None = None,
+        listen: tuple[str, int] | None = None,
     ) -> None:
-        if node_id not in voters:
-            raise ValueError(f"node {node_id} is not among the voters {sorted(voters)}")
+        if node_id not in voters and listen is None:
+            raise ValueError(f"node {node_id} is not among the voters {sorted(voters)}, and has no address")
         self._node_id = node_id
         self._voters = voters
         self._directory_path = directory
@@ -74,7 +83,14 @@ class RaftQuorum:
         self._timing = timing or RaftTiming()
         self._policy = snapshot_policy or SnapshotPolicy()
         self._transport = RaftTransport(
-            node_id=node_id, voters=voters, network=network, loop=loop, rng=rng, handler=self, tls=tls
+            node_id=node_id,
+            listen=listen or voters[node_id],
+            contacts=voters,
+            network=network,
+            loop=loop,
+            rng=rng,
+            handler=self,
+            tls=tls,
         )
         self._core: RaftCore | None = None
         self._step_is_scheduled = False
@@ -104,15 +120,31 @@ class RaftQuorum:
             journal.reconcile(snapshot.last_index, snapshot.last[2], snapshot.prev, snapshot.last)
         elif journal.first_index > 1:
             raise DamagedQuorumError(self._directory_path, "the snapshot is missing that the journal continues")
-        self._core = self._build_core(journal, snapshots)
+        self._core = self._build_core(journal, snapshots, self._membership(journal, snapshot))
         self._core.load(snapshot)
         await self._transport.start(sock)
         self._tick()
 
-    def _build_core(self, journal: DurableJournal, snapshots: SnapshotStore) -> RaftCore:
-        return RaftCore(
+    def _membership(self, journal: DurableJournal, snapshot: Snapshot | None) -> Membership:
+        """The configuration on disk wins over the one of server.properties."""
+        given = VoterSet(voters=tuple(Voter(node_id=i, host=h, port=p) for i, (h, p) in sorted(self._voters.items())))
+        base = snapshot.voters if snapshot is not None and snapshot.voters is not None else given
+        membership = Membership(base, journal.entries_from(journal.first_index, len(journal)))
+        stored = membership.current
+        if stored.index != BOOTSTRAP_INDEX and stored.ids != given.ids:
+            _log.warning(
+                "node=%d the stored voters %s (entry %d) win over controller.quorum.voters, which names %s",
+                self._node_id,
+                sorted(stored.ids),
+                stored.index,
+                sorted(given.ids),
+            )
+        return membership
+
+    def _build_core(self, journal: DurableJournal, snapshots: SnapshotStore, membership: Membership) -> RaftCore:
+        return self.core_type(
             node_id=self._node_id,
-            voter_ids=frozenset(self._voters),
+            membership=membership,
             journal=journal,
             snapshots=snapshots,
             transport=self._transport,
@@ -127,7 +159,8 @@ class RaftQuorum:
         )
 
     async def close(self) -> None:
-        """Leave, with everything on disk. What is still open is told UNKNOWN or NOT_APPENDED."""
+        """Leave, with everything on disk, and hand over first. What is still open is told UNKNOWN or NOT_APPENDED."""
+        await self.hand_over_and_wait()
         if self._ticks is not None:
             self._ticks.cancel()
         core = self._core
@@ -157,9 +190,49 @@ class RaftQuorum:
 
     def transfer_leadership(self, target_id: int) -> bool:
         """Ask `target_id` to take over at once. False: not the leader, or the target lacks entries or is gone."""
-        if target_id not in self._voters or target_id == self._node_id:
-            return False
-        return self._started.ask_transfer(target_id)
+        return target_id in self._started.other_ids and self._started.ask_transfer(target_id)
+
+    def hand_over(self) -> bool:
+        """Let the best other voter take over; False: there is none, or this node does not lead."""
+        return self._started.begin_hand_over(self._clock())
+
+    async def hand_over_and_wait(self) -> None:
+        """Before leaving: a hand-over is ten times quicker than an election. Bounded by half an election timeout."""
+        core = self._core
+        if core is None or core.halted or not core.is_leader or not self.hand_over():
+            return
+        while core.is_leader and core.is_handing_over and not core.halted:  # noqa: ASYNC110 - the core knows no loop
+            await asyncio.sleep(HAND_OVER_POLL_S)
+
+    def add_voter(self, voter: Voter) -> VoterProgress:
+        """Begin or go on; ask until it is done. Raises NotControllerError, InvalidRequestError (refused)."""
+        return self._started.add_voter(voter, self._clock())
+
+    def remove_voter(self, node_id: int) -> VoterProgress:
+        """Begin or go on; ask until it is done. Raises NotControllerError, InvalidRequestError (refused)."""
+        return self._started.remove_voter(node_id, self._clock())
+
+    def meet(self, voters: VoterSet) -> None:
+        """Tell a node that hears no leader who votes now, as others say: it links to them."""
+        self._started.meet(voters)
+
+    def status(self) -> QuorumStatus:
+        return self._started.status(self._clock())
+
+    @property
+    def voters(self) -> VoterSet:
+        """The configuration that is committed, as far as this node knows."""
+        core = self._started
+        return core.membership.at(core.commit_index)
+
+    @property
+    def is_voter(self) -> bool:
+        """By the newest configuration that this node has in its journal."""
+        return self._started.is_voter
+
+    @property
+    def listens_at(self) -> tuple[str, int]:
+        return self._transport.listens_at
 
     def set_cluster_id(self, cluster_id: str) -> None:
         """Known since it was committed: from now on peers of another cluster are refused."""
@@ -204,10 +277,16 @@ class RaftQuorum:
         return Hello(
             voter_id=self._node_id,
             cluster_id=self._cluster_id,
-            voters_hash=voters_hash(self._voters),
+            voters_hash=self._bootstrap_hash(),
             state=self._core.voter_state() if self._core is not None else VoterState.BLANK,
             endpoint=self._broker_endpoint,
         )
+
+    def _bootstrap_hash(self) -> int:
+        core = self._core
+        if core is None or not core.is_voter or core.membership.current.index != BOOTSTRAP_INDEX:
+            return 0
+        return voters_hash(core.membership.current.ids)
 
     def directory(self, endpoints: dict[int, bytes]) -> Directory:
         return Directory(
@@ -215,6 +294,7 @@ class RaftQuorum:
             cluster_id=self._cluster_id,
             leader_id=self._started.leader_id,
             endpoints={**endpoints, self._node_id: self._broker_endpoint},
+            voters=self.voters,
         )
 
     # Driving the core

@@ -16,6 +16,7 @@ from .raft_elections import RaftElections
 from .raft_internals import NO_OP, MessageTransport
 from .raft_journal import DurableJournal
 from .raft_snapshot import Snapshot, SnapshotReceiver, SnapshotSender, SnapshotStore
+from .raft_voters import Membership
 from .raft_wire import Hello, Message
 
 _log = logging.getLogger("barnabas.quorum")
@@ -32,7 +33,7 @@ class RaftReplication(RaftElections):
         self,
         *,
         node_id: int,
-        voter_ids: frozenset[int],
+        membership: Membership,
         journal: DurableJournal,
         snapshots: SnapshotStore,
         transport: MessageTransport,
@@ -54,7 +55,7 @@ class RaftReplication(RaftElections):
         self._led_term: int | None = None
         super().__init__(
             node_id=node_id,
-            voter_ids=voter_ids,
+            membership=membership,
             journal=journal,
             transport=transport,
             sender=self._sender,
@@ -74,7 +75,7 @@ class RaftReplication(RaftElections):
         if not self.formation.counts(peer_id):
             self._learned[peer_id] = 0
             self.set_match(peer_id, 0)  # what it had acknowledged it may have forgotten
-        if len(self.formation.peers) == len(self.other_ids):
+        if self.formation.peers.keys() >= set(self.other_ids):
             self.campaign_at_once_if_first()
         self._resend = True
 
@@ -133,8 +134,12 @@ class RaftReplication(RaftElections):
                 self._truncate(entries[known][1])
                 break
             known += 1
-        for command, index, term in entries[known:]:
-            journal.add(command, index, term)
+        changed = False
+        for entry in entries[known:]:
+            journal.add(*entry)
+            changed |= self.membership.appended(entry)
+        if changed:
+            self.voters_changed()
         return entries[-1][1] if entries else int(message["prevLogIdx"])
 
     def _truncate(self, index: int) -> None:
@@ -142,6 +147,20 @@ class RaftReplication(RaftElections):
             raise LogDiverged(f"the leader replaces entry {index}, committed is {self.commit_index}")
         _log.info("entries overwritten node=%d from=%d to=%d", self.node_id, index, self.journal.last_index)
         self.journal.deleteEntriesFrom(index - self.journal.first_index)
+        if self.membership.truncated(index):
+            self.voters_changed()
+
+    def voters_changed(self) -> None:
+        """Another configuration is in force, by an entry that came or went."""
+        self._take_voters()
+        self.formation.set_voters(self.membership.current.ids)
+        self.links_changed()
+        current = self.membership.current
+        _log.info("voters node=%d index=%d voters=%s", self.node_id, current.index, sorted(current.ids))
+
+    def links_changed(self) -> None:
+        """Whom we send to and listen to follows from the configurations."""
+        raise NotImplementedError
 
     def _acknowledge_when_durable(self, leader_id: int, match_index: int) -> None:
         if match_index <= self.journal.durable_index:
@@ -183,6 +202,9 @@ class RaftReplication(RaftElections):
         self.snapshots.install(snapshot)
         _, last_index, last_term = snapshot.last
         self.journal.reconcile(last_index, last_term, snapshot.prev, snapshot.last)
+        behind = self.journal.entries_from(snapshot.last_index + 1, len(self.journal))
+        self.membership.restored(snapshot.voters, behind)
+        self.voters_changed()
         self.restore(snapshot)
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -242,7 +264,8 @@ class RaftReplication(RaftElections):
     def commit_what_a_majority_has(self) -> None:
         """The median of what is on disk, ours included; by counting only entries of this term (paper, 5.4.2)."""
         durable = [self.match_of(peer) if self.formation.counts(peer) else 0 for peer in self.other_ids]
-        durable.append(self.journal.durable_index)
+        if self.is_voter:
+            durable.append(self.journal.durable_index)
         durable.sort(reverse=True)
         index = durable[self.majority - 1]
         if index > self.commit_index and self.journal.term_at(index) == self.term:

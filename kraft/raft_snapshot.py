@@ -1,8 +1,8 @@
 """Snapshots of the state machine: packed without fork in the executor, and carried to voters that are too far behind.
 
 File: magic 4 | version 2 | crc32 4 | frames. A frame is a length (4) and zlib data; the first holds the header (the
-last entry that the snapshot covers and the position of the one before), the others one chunk of the state machine
-each. The file replaces its predecessor in one durable rename, and only then the journal is trimmed. A damaged
+last entry that the snapshot covers, the position of the one before, and who voted then), the others one chunk of the state
+machine each. The file replaces its predecessor in one durable rename, and only then the journal is trimmed. A damaged
 snapshot is never skipped: going on with an empty state machine (as stock pysyncobj does) would look like a healthy
 node that has forgotten everything.
 """
@@ -21,6 +21,7 @@ import msgpack
 
 from .raft_journal_format import Entry
 from .raft_storage import DamagedQuorumError, JournalStorage
+from .raft_voters import VoterSet, decode_voters, encode_voters
 
 _log = logging.getLogger("barnabas.quorum")
 
@@ -46,6 +47,7 @@ class Snapshot:
     last: Entry
     prev: Entry
     data: bytes
+    voters: VoterSet | None = None  # in force after `last`; None: those of server.properties
 
     @property
     def last_index(self) -> int:
@@ -61,9 +63,10 @@ class DamagedSnapshot(Exception):
     """These bytes are not a whole snapshot."""
 
 
-def pack_snapshot(last: Entry, prev: Entry, chunks: Iterable[bytes]) -> bytes:
+def pack_snapshot(last: Entry, prev: Entry, chunks: Iterable[bytes], voters: VoterSet | None = None) -> bytes:
     body = bytearray()
-    header: bytes = msgpack.packb([list(last), prev[1], prev[2]])
+    in_force = [] if voters is None else [voters.index, encode_voters(voters.voters)]
+    header: bytes = msgpack.packb([list(last), prev[1], prev[2], *in_force])
     _append_frame(body, header)
     for chunk in chunks:
         _append_frame(body, chunk)
@@ -82,23 +85,24 @@ def unpack_snapshot(data: bytes) -> Snapshot:
     if zlib.crc32(memoryview(data)[_HEADER.size :]) != crc:
         raise DamagedSnapshot("its checksum is wrong")
     frames = _frames(data)
-    last, prev = _read_header(next(frames, b""))
+    last, prev, voters = _read_header(next(frames, b""))
     for _ in frames:  # a checksum says who wrote it, not that it can be read
         pass
-    return Snapshot(last=last, prev=prev, data=data)
+    return Snapshot(last=last, prev=prev, data=data, voters=voters)
 
 
-def _read_header(frame: bytes) -> tuple[Entry, Entry]:
+def _read_header(frame: bytes) -> tuple[Entry, Entry, VoterSet | None]:
     try:
-        (command, index, term), prev_index, prev_term = msgpack.unpackb(frame)
-    except (ValueError, TypeError) as error:
+        (command, index, term), prev_index, prev_term, *in_force = msgpack.unpackb(frame)
+        voters = decode_voters(in_force[1], in_force[0]) if in_force else None
+    except (ValueError, TypeError, IndexError) as error:
         raise DamagedSnapshot(f"its header cannot be read: {error}") from error
     numbers = (index, term, prev_index, prev_term)
     if not isinstance(command, bytes) or not all(
         type(number) is int and 0 <= number < _MAX_NUMBER for number in numbers
     ):
         raise DamagedSnapshot("its header has fields of the wrong type")
-    return (command, index, term), (_NO_OP, prev_index, prev_term)
+    return (command, index, term), (_NO_OP, prev_index, prev_term), voters
 
 
 def _append_frame(body: bytearray, chunk: bytes) -> None:
@@ -173,10 +177,12 @@ class SnapshotStore:
     def may_begin(self) -> bool:
         return not self._packing and self._finished_prev_index is None and self._clock() >= self._not_before
 
-    def begin(self, last: Entry, prev: Entry, pack: Callable[[], Iterable[bytes]]) -> None:
+    def begin(
+        self, last: Entry, prev: Entry, pack: Callable[[], Iterable[bytes]], voters: VoterSet | None = None
+    ) -> None:
         """Pack and store in the executor what `pack` yields: a view of the state after `last`."""
         self._packing = True
-        work = self._loop.run_in_executor(self._executor, self._write, last, prev, pack)
+        work = self._loop.run_in_executor(self._executor, self._write, last, prev, pack, voters)
         work.add_done_callback(lambda done: self._written(done, prev[1]))
 
     def take_finished(self) -> int | None:
@@ -184,8 +190,8 @@ class SnapshotStore:
         finished, self._finished_prev_index = self._finished_prev_index, None
         return finished
 
-    def _write(self, last: Entry, prev: Entry, pack: Callable[[], Iterable[bytes]]) -> None:
-        data = pack_snapshot(last, prev, pack())
+    def _write(self, last: Entry, prev: Entry, pack: Callable[[], Iterable[bytes]], voters: VoterSet | None) -> None:
+        data = pack_snapshot(last, prev, pack(), voters)
         with self._writing:
             if last[1] > self._installed_index:
                 self._storage.write_atomically(self._path, data)

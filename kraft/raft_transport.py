@@ -33,6 +33,7 @@ PING_INTERVAL_S = 1.0
 DEAD_AFTER_S = 3.0  # three pings; the end of a process is seen at once by its reset, this is for hosts and cables
 EAGER_DIAL_S = (0.02, 0.05)  # right after the start or the loss of a link: forming a cluster must not wait for us
 EAGER_FOR_S = 5.0
+REFUSED_WITHIN_S = 0.2  # a link that ends sooner: the other side does not know us, and will not at once
 PATIENT_DIAL_S = (0.2, 0.4)  # later: a peer that is down for long is still found within half a second
 MAX_REMEMBERED_REFUSALS = 256  # addresses; the log must not be a way to use up memory or disk
 REFUSAL_REPEAT_S = 60.0
@@ -72,7 +73,8 @@ class RaftTransport:
         self,
         *,
         node_id: int,
-        voters: dict[int, tuple[str, int]],
+        listen: tuple[str, int],
+        contacts: dict[int, tuple[str, int]],
         network: RaftNetwork,
         loop: asyncio.AbstractEventLoop,
         rng: random.Random,
@@ -80,7 +82,9 @@ class RaftTransport:
         tls: MutualTls | None = None,
     ) -> None:
         self._node_id = node_id
-        self._voters = voters
+        self.listens_at = listen
+        self._contacts = contacts  # where a peer may be found, too
+        self._peers: dict[int, tuple[str, int]] = {}
         self._network = network
         self._loop = loop
         self._rng = rng
@@ -89,20 +93,40 @@ class RaftTransport:
         self._links: dict[int, PeerConnection] = {}
         self._connections: dict[PeerConnection, None] = {}  # in order of arrival, unlike a set: traces repeat
         self._endpoints: dict[int, bytes] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._dialing: dict[int, asyncio.Task[None]] = {}
+        self._turned_away: set[int] = set()  # peers that did not know us when we were linked last
+        self._pinging: asyncio.Task[None] | None = None
         self._encoded: dict[tuple[int, int, int, int], bytes] = {}
         self._listener: Listener | None = None
         self._closed = False
         self._refusals = RefusalLog(loop.time)
 
     async def start(self, sock: socket.socket | None = None) -> None:
-        host, port = self._voters[self._node_id]
+        host, port = self.listens_at
         tls = self._tls.server if self._tls else None
         self._listener = await self._network.listen(self._accept, host, port, sock=sock, tls=tls)
-        for peer_id in sorted(self._voters):
-            if peer_id < self._node_id:
-                self._tasks.append(self._loop.create_task(self._dial(peer_id)))
-        self._tasks.append(self._loop.create_task(self._ping()))
+        for peer_id in sorted(self._peers):
+            self._dial_if_ours(peer_id)
+        self._pinging = self._loop.create_task(self._ping())
+
+    def set_peers(self, peers: dict[int, tuple[str, int]]) -> None:
+        """Keep links to these, at these addresses, and to nobody else."""
+        gone = self._peers.keys() - peers.keys()
+        self._peers = dict(peers)
+        for peer_id in sorted(gone):
+            task = self._dialing.pop(peer_id, None)
+            if task is not None:
+                task.cancel()
+            link = self._links.get(peer_id)
+            if link is not None:
+                self._loop.call_soon(link.close_after_sending)  # not within the core's step that asked for it
+        if self._pinging is not None:
+            for peer_id in sorted(peers):
+                self._dial_if_ours(peer_id)
+
+    def _dial_if_ours(self, peer_id: int) -> None:
+        if peer_id < self._node_id and peer_id not in self._dialing:
+            self._dialing[peer_id] = self._loop.create_task(self._dial(peer_id))
 
     def endpoint_of(self, peer_id: int) -> bytes:
         """What the voter told of its broker when it connected last; empty: it has not been seen."""
@@ -110,17 +134,21 @@ class RaftTransport:
 
     async def close(self) -> None:
         self.halt()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks(), return_exceptions=True)
 
     def halt(self) -> None:
         """Close everything without waiting (also after a fatal error)."""
         self._closed = True
         if self._listener is not None:
             self._listener.close()
-        for task in self._tasks:
+        for task in self._tasks():
             task.cancel()
         for connection in list(self._connections):
             connection.abort()
+
+    def _tasks(self) -> list[asyncio.Task[None]]:
+        pinging = [] if self._pinging is None else [self._pinging]
+        return [*self._dialing.values(), *pinging]
 
     # Sending
 
@@ -190,6 +218,8 @@ class RaftTransport:
         peer_id = connection.peer_id
         if peer_id is not None and self._links.get(peer_id) is connection:
             del self._links[peer_id]
+            refused = self._loop.time() - connection.opened_at < REFUSED_WITHIN_S
+            (self._turned_away.add if refused else self._turned_away.discard)(peer_id)
             self._handler.peer_disconnected(peer_id)
 
     def _accept(self) -> PeerConnection:
@@ -209,8 +239,8 @@ class RaftTransport:
         self._handler.peer_connected(peer_id, hello)
 
     def _check_identity(self, connection: PeerConnection, voter_id: int) -> None:
-        if voter_id not in self._voters or voter_id == self._node_id:
-            raise WireError(f"it calls itself voter {voter_id}, the voters are {sorted(self._voters)}")
+        if voter_id not in self._peers:
+            raise WireError(f"it calls itself voter {voter_id}, the other voters are {sorted(self._peers)}")
         if connection.dialed_id not in (None, voter_id):
             raise WireError(f"voter {voter_id} answers at the address of voter {connection.dialed_id}")
         if self._tls is None:
@@ -226,10 +256,10 @@ class RaftTransport:
                 f"voter {hello.voter_id} belongs to cluster {hello.cluster_id}, this node {self._node_id} to cluster"
                 f" {own.cluster_id}: check controller.quorum.voters, or that the right data folder is mounted"
             )
-        if hello.voters_hash != own.voters_hash:
+        if hello.voters_hash and own.voters_hash and hello.voters_hash != own.voters_hash:
             raise WireError(
-                f"voter {hello.voter_id} knows other voters than {sorted(self._voters)}: controller.quorum.voters must"
-                " have the same node ids everywhere"
+                f"voter {hello.voter_id} knows other voters than {sorted({*self._peers, self._node_id})}:"
+                " controller.quorum.voters must have the same node ids everywhere"
             )
 
     def _expect_hello(self, connection: PeerConnection) -> None:
@@ -240,14 +270,17 @@ class RaftTransport:
     # Tasks
 
     async def _dial(self, peer_id: int) -> None:
-        host, port = self._voters[peer_id]
         eager_until = self._loop.time() + EAGER_FOR_S
         while not self._closed:
-            if peer_id in self._links:
+            link = self._links.get(peer_id)
+            if link is not None and self._loop.time() - link.opened_at > REFUSED_WITHIN_S:
                 eager_until = self._loop.time() + EAGER_FOR_S
-            else:
-                await self._dial_once(peer_id, host, port)
-            eager = self._loop.time() < eager_until
+            elif link is None:
+                addresses = dict.fromkeys((self._peers[peer_id], self._contacts.get(peer_id, self._peers[peer_id])))
+                for host, port in addresses:
+                    if peer_id not in self._links:
+                        await self._dial_once(peer_id, host, port)
+            eager = self._loop.time() < eager_until and peer_id not in self._turned_away
             await asyncio.sleep(self._rng.uniform(*(EAGER_DIAL_S if eager else PATIENT_DIAL_S)))
 
     async def _dial_once(self, peer_id: int, host: str, port: int) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import msgpack
 
 from .raft_formation import VoterState
+from .raft_voters import VoterSet, decode_voters, encode_voters
 
 PROTOCOL = "BNBQ"
 PROTOCOL_VERSION = 1
@@ -28,7 +29,7 @@ Message = dict[str, Any]
 _SHAPES: dict[str, dict[str, type | tuple[type, ...]]] = {
     "append_entries": {"term": int, "commit_index": int},
     "next_node_idx": {"term": int, "next_node_idx": int, "reset": bool, "success": bool},
-    "request_vote": {"term": int, "last_log_index": int, "last_log_term": int},
+    "request_vote": {"term": int, "last_log_index": int, "last_log_term": int, "transfer": bool},
     "response_vote": {"term": int},
     "pre_vote": {"term": int, "last_log_index": int, "last_log_term": int},
     "pre_vote_ok": {"term": int},
@@ -49,7 +50,10 @@ class WireError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """The first frame of each side. `voter_id` None: an observer, who asks for the directory."""
+    """The first frame of each side. `voter_id` None: an observer, who asks for the directory.
+
+    `voters_hash` is that of a configuration that server.properties gave, 0 for one from the journal.
+    """
 
     voter_id: int | None
     cluster_id: str = ""
@@ -60,12 +64,14 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Directory:
-    """The answer to an observer: whom it has reached, and where the voters' brokers are (opaque endpoints)."""
+    """The answer to an observer: whom it has reached, where the voters' brokers are (opaque endpoints), and who votes, as
+    far as the node that was asked has seen it committed."""
 
     node_id: int
     cluster_id: str
     leader_id: int | None
     endpoints: dict[int, bytes]
+    voters: VoterSet
 
 
 def voters_hash(voter_ids: Iterable[int]) -> int:
@@ -136,19 +142,31 @@ def decode_hello(body: bytes) -> Hello:
 
 def encode_directory(directory: Directory) -> bytes:
     endpoints = sorted(directory.endpoints.items())
-    return frame([PROTOCOL, directory.node_id, directory.cluster_id, directory.leader_id, endpoints])
+    voters = directory.voters
+    return frame(
+        [
+            PROTOCOL,
+            directory.node_id,
+            directory.cluster_id,
+            directory.leader_id,
+            endpoints,
+            voters.index,
+            encode_voters(voters.voters),
+        ]
+    )
 
 
 def decode_directory(body: bytes) -> Directory:
     value = unpack(body)
     try:
-        protocol, node_id, cluster_id, leader_id, endpoints = value
+        protocol, node_id, cluster_id, leader_id, endpoints, voters_index, packed = value
         known = {int(peer): bytes(endpoint) for peer, endpoint in endpoints}
+        voters = decode_voters(packed, int(voters_index))
     except (TypeError, ValueError) as error:
         raise WireError("no directory of a quorum") from error
     if protocol != PROTOCOL or not _is_int(node_id) or not isinstance(cluster_id, str):
         raise WireError("no directory of a quorum")
-    return Directory(node_id=node_id, cluster_id=cluster_id, leader_id=leader_id, endpoints=known)
+    return Directory(node_id=node_id, cluster_id=cluster_id, leader_id=leader_id, endpoints=known, voters=voters)
 
 
 def check_message(value: Any) -> Message:

@@ -13,7 +13,7 @@ import msgpack
 
 from barnabas.log.value_codec import from_plain, to_plain
 
-from .image import NO_LEADER, Endpoint, FolderTrouble
+from .image import NO_LEADER, Endpoint, FolderTrouble, QuorumVoter
 
 FORMAT_VERSION = 1
 
@@ -170,6 +170,16 @@ class DecommissionRecord(Record):
 
     node_id: int
     decommissioning: bool
+
+
+@record(10)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VotersRecord(Record):
+    """Tells everybody who votes since the quorum's entry `index`, after that was committed. It changes nothing by itself: the
+    quorum's own configuration is an entry of its own, which brokers beyond the voters do not see."""
+
+    index: int
+    voters: tuple[QuorumVoter, ...]
 
 
 # --- topics ----------------------------------------------------------------------------------------------------------

@@ -307,6 +307,55 @@ class FillBroker(ControllerRequest):
     throttle_bytes_per_s: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VotersAnswer:
+    """How far a change of the voters is, in words; it is asked for again until it is done."""
+
+    done: bool
+    state: str
+    offset: int = 0
+
+
+@_request(16, VotersAnswer)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterVoters(ControllerRequest):
+    """Begin to add or to remove a voter of the quorum, or go on with it. `check_only`: would it be refused?"""
+
+    node_id: int
+    add: bool
+    host: str = ""  # of the quorum port, to be added
+    port: int = 0
+    check_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumPeer:
+    """A voter, or a node that learns to become one. `lag_entries`: what it lacks on disk, -1: not known."""
+
+    node_id: int
+    host: str
+    port: int
+    is_voter: bool
+    is_live: bool
+    lag_entries: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumAnswer:
+    leader_id: int
+    term: int
+    committed_index: int
+    voters_index: int
+    peers: tuple[QuorumPeer, ...]
+    change: str = ""
+
+
+@_request(17, QuorumAnswer)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeVoters(ControllerRequest):
+    """What only the quorum's leader knows of its voters."""
+
+
 def encode_request(request: ControllerRequest) -> bytes:
     packed: bytes = msgpack.packb([request.kind, to_plain(request)])
     return packed

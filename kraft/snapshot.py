@@ -14,7 +14,7 @@ from barnabas.log.errors import BarnabasError
 from barnabas.log.value_codec import from_plain, to_plain
 
 from .group_state import GroupState
-from .image import SLOT_COUNT, BrokerImage, MetadataImage, PartitionImage, SlotImage, TopicImage
+from .image import SLOT_COUNT, BrokerImage, MetadataImage, PartitionImage, QuorumVoter, SlotImage, TopicImage
 from .records import Record, RecordBatch, UnknownRecordError, decode_batch, encode_batch
 
 SNAPSHOT_VERSION = 1
@@ -36,6 +36,8 @@ class _Header:
     controller_id: int
     feature_level: int
     next_producer_id: int
+    voters: tuple[QuorumVoter, ...] = ()
+    voters_index: int = 0
 
 
 def encode_snapshot(image: MetadataImage, groups: GroupState) -> Iterator[bytes]:
@@ -66,6 +68,8 @@ def _parts(image: MetadataImage, groups: GroupState) -> Iterator[tuple[int, obje
         controller_id=image.controller_id,
         feature_level=image.feature_level,
         next_producer_id=image.next_producer_id,
+        voters=image.voters,
+        voters_index=image.voters_index,
     )
     yield _HEADER, [SNAPSHOT_VERSION, to_plain(header)]
     for some in _limited(to_plain(broker) for broker in image.brokers.values()):
@@ -163,6 +167,8 @@ class _Reader:
             controller_id=self._header.controller_id,
             feature_level=self._header.feature_level,
             next_producer_id=self._header.next_producer_id,
+            voters=self._header.voters,
+            voters_index=self._header.voters_index,
             brokers=self._brokers,
             topics=self._topics,
             topic_names={topic.topic_id: name for name, topic in self._topics.items()},

@@ -311,6 +311,15 @@ class Broker:
                 endpoints.append(Endpoint(listener=name, host=host, port=port))
         return tuple(endpoints)
 
+    def quorum_address(self) -> tuple[str, int]:
+        """Where this broker listens if it is added to the voters: by the rule of ports, beside the port for brokers."""
+        configured = self.config.quorum_listener
+        if configured is not None:
+            return configured.host, configured.port
+        inter_broker = self.config.inter_broker_listener()
+        host = next(item.host for item in self.advertised() if item.listener == inter_broker)
+        return host, self.addresses[inter_broker][1] + 1
+
     # --- metadata and effects -----------------------------------------------------------------------------------------
 
     def _published(self, publication: MetadataPublication) -> None:

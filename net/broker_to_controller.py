@@ -21,8 +21,8 @@ from barnabas.log.errors import (
 
 from .clock import Clock
 from .metadata_service import MetadataService
-from .protocol.requests import ControllerCallRequest
-from .protocol.responses import ControllerCallResponse
+from .protocol.requests import ControllerCallRequest, Request
+from .protocol.responses import ControllerCallResponse, Response
 from .rpc import RpcPool
 
 RETRY_BACKOFF_MS = 20  # first pause after a refusal: an election takes tens of milliseconds
@@ -132,6 +132,12 @@ class ControllerChannel:
         response = await connection.call(ControllerCallRequest(body=encode_request(request)), timeout_ms=timeout_ms)
         assert isinstance(response, ControllerCallResponse)
         return decode_answer(request, response.body)
+
+    async def ask_broker(self, node_id: int, request: Request, *, timeout_ms: int) -> Response:
+        """One attempt with one broker, whoever that is. Raises what it answers, NetworkError, RequestTimedOutError."""
+        connection = await self._pool.get(*self.address_of(node_id))
+        response: Response = await connection.call(request, timeout_ms=timeout_ms)
+        return response
 
     def address_of(self, node_id: int) -> tuple[str, int]:
         """Where a broker takes requests of other brokers. Raises BrokerNotAvailableError when nobody has told yet."""

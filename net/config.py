@@ -129,6 +129,9 @@ class BrokerConfig:
     controller_quorum_voters: tuple[Voter, ...] = setting(
         (), VOTERS, "The voters of the quorum: id@host:port, comma list."
     )
+    quorum_listener: Listener | None = setting(
+        None, LISTENER, "Where a node listens that is added to the voters; default: the port after that of brokers."
+    )
     log_dirs: tuple[str, ...] = setting((), LIST, "Data folders, comma list; partitions are spread over them.")
     metadata_log_dir: str | None = setting(
         None, TEXT, "Folder of the quorum's journal; default: in the first data folder."

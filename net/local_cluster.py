@@ -335,6 +335,7 @@ def _start_broker(plan: Plan, node_id: int, ports: NodePorts, voters: str) -> Br
         "node.id": str(node_id),
         "listeners": f"PLAINTEXT://{address}",
         "admin.listener": f"{_LOOPBACK}:{ports.admin}",
+        "quorum.listener": f"{_LOOPBACK}:{ports.quorum}",
         "controller.quorum.voters": voters,
         "log.dirs": str(folder / "data"),
         "default.replication.factor": str(min(plan.broker_count, 3)),

@@ -7,7 +7,7 @@ feed from a voter) is the business of a `MetadataSource`.
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, cast
 
 from barnabas.kraft.image import MetadataImage
 from barnabas.kraft.metadata_feed import MetadataFeed
@@ -15,7 +15,7 @@ from barnabas.kraft.metadata_node import MetadataPublication
 from barnabas.kraft.quorum import Leadership
 from barnabas.kraft.records import Record
 from barnabas.kraft.requests import ControllerRequest
-from barnabas.log.errors import RequestTimedOutError
+from barnabas.log.errors import InvalidRequestError, RequestTimedOutError
 
 logger = logging.getLogger("barnabas.metadata")
 
@@ -43,6 +43,16 @@ class MetadataSource(Protocol):
     async def close(self) -> None: ...
 
 
+class RoleSource(MetadataSource, Protocol):
+    """A source that can change between voter and observer: see `quorum_role`."""
+
+    async def join(self) -> tuple[str, int]:
+        """Open this broker's quorum port and learn to become a voter; its address."""
+
+    async def look(self) -> None:
+        """Look whether this broker's role in the quorum has changed."""
+
+
 class MetadataService:
     """Keeps the newest image, and tells subscribers of every publication in order."""
 
@@ -53,6 +63,13 @@ class MetadataService:
         self.is_active_controller = False
         self._subscribers: list[Subscriber] = []
         self._waiters: dict[asyncio.Future[None], int] = {}  # the offset that each waits for
+
+    @property
+    def role(self) -> RoleSource:
+        """Raises InvalidRequestError where the source has but one role (tests)."""
+        if not hasattr(self.source, "join"):
+            raise InvalidRequestError("this broker cannot change its role in the quorum")
+        return cast(RoleSource, self.source)
 
     def subscribe(self, subscriber: Subscriber) -> None:
         """Subscribers are called synchronously, in order of subscription, and must not raise."""

@@ -13,7 +13,8 @@ from barnabas.kraft.group_state import GroupState
 from barnabas.kraft.metadata_node import MetadataNode
 from barnabas.kraft.raft_config import RaftTiming, SnapshotPolicy
 from barnabas.kraft.raft_network import LoopNetwork, RaftNetwork
-from barnabas.kraft.raft_quorum import RaftQuorum
+from barnabas.kraft.raft_quorum import JOURNAL_NAME, RaftQuorum
+from barnabas.kraft.raft_voters import Voter
 
 from .broker import Broker
 from .core_settings import check_broker_config, check_topic_config, controller_settings, raft_timing
@@ -21,6 +22,7 @@ from .journal_ballast import BALLAST_BYTES, BallastedStorage
 from .metadata_observer import MetadataObserver
 from .metadata_service import MetadataSource, Subscriber
 from .quorum_directory import QuorumDirectory
+from .quorum_role import QuorumRole
 from .quorum_source import QuorumHost, ThreadHost, VoterMetadata, encode_address
 
 DISK_THREADS = 2  # one for the journal's fdatasync, one for a snapshot: packing it must not hold up a commit
@@ -43,23 +45,46 @@ class QuorumPorts:
 
 
 def build_source(broker: Broker, ports: QuorumPorts | None = None) -> MetadataSource:
-    """A voter's source for a node among `controller.quorum.voters`, an observer's for any other."""
+    """A voter's source for a node that has the quorum's journal or is named in `controller.quorum.voters`, an observer's for
+    any other; while it runs, the quorum's own configuration decides."""
     ports = ports or QuorumPorts()
+    folder = broker.config.metadata_folder()
+    given = {voter.node_id: voter for voter in broker.config.voters()}
+    directory = QuorumDirectory(
+        voters=tuple((voter.host, voter.port) for voter in given.values()),
+        network=ports.network(),
+        files=broker.ports.files,
+        folder=folder,
+        cluster_id=broker.logs.cluster_id or "",
+    )
+    return QuorumRole(
+        node_id=broker.node_id,
+        starts_as_voter=broker.node_id in given or broker.ports.files.exists(f"{folder}/{JOURNAL_NAME}"),
+        build_voter=lambda contacts: _build_voter(broker, ports, contacts),
+        build_observer=lambda: _build_observer(broker, directory),
+        directory=directory,
+        fatal=broker.ports.fatal,
+    )
+
+
+def _build_voter(broker: Broker, ports: QuorumPorts, contacts: tuple[Voter, ...]) -> VoterMetadata:
     rng = random.Random(broker.ports.rng.getrandbits(64))  # the quorum's own: it runs in another thread
-    voters = broker.config.voters()
-    if broker.node_id in {voter.node_id for voter in voters}:
-        return VoterMetadata(
-            node_id=broker.node_id,
-            host=ports.host(),
-            build_node=lambda publish: _build_node(broker, rng, publish),
-            build_quorum=lambda loop, node: _build_quorum(broker, ports, rng, loop, node),
-            fatal=broker.ports.fatal,
-        )
+    return VoterMetadata(
+        node_id=broker.node_id,
+        host=ports.host(),
+        build_node=lambda publish: _build_node(broker, rng, publish),
+        build_quorum=lambda loop, node: _build_quorum(broker, ports, contacts, rng, loop, node),
+        fatal=broker.ports.fatal,
+    )
+
+
+def _build_observer(broker: Broker, directory: QuorumDirectory) -> MetadataObserver:
+    rng = random.Random(broker.ports.rng.getrandbits(64))
     return MetadataObserver(
         node_id=broker.node_id,
         build_node=lambda publish: _build_node(broker, rng, publish),
         fatal=broker.ports.fatal,
-        directory=QuorumDirectory(voters=voters, network=ports.network()),
+        directory=directory,
         pool=broker.pool,
         rng=rng,
     )
@@ -82,17 +107,24 @@ def _build_node(broker: Broker, rng: random.Random, publish: Subscriber) -> Meta
 
 
 def _build_quorum(
-    broker: Broker, ports: QuorumPorts, rng: random.Random, loop: asyncio.AbstractEventLoop, node: MetadataNode
+    broker: Broker,
+    ports: QuorumPorts,
+    contacts: tuple[Voter, ...],
+    rng: random.Random,
+    loop: asyncio.AbstractEventLoop,
+    node: MetadataNode,
 ) -> RaftQuorum:
     broker.journal_storage = BallastedStorage(
         broker.ports.files, broker.config.metadata_folder(), size_bytes=ports.ballast_bytes
     )
+    given = {voter.node_id: (voter.host, voter.port) for voter in broker.config.voters()}
     inter_broker = next(
         endpoint for endpoint in broker.advertised() if endpoint.listener == broker.config.inter_broker_listener()
     )
     return RaftQuorum(
         node_id=broker.node_id,
-        voters={voter.node_id: (voter.host, voter.port) for voter in broker.config.voters()},
+        voters={voter.node_id: (voter.host, voter.port) for voter in contacts} if contacts else given,
+        listen=given.get(broker.node_id) or broker.quorum_address(),
         directory=broker.config.metadata_folder(),
         storage=broker.journal_storage,
         network=ports.network(),

@@ -10,15 +10,18 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol, TypeVar, cast
 
+from barnabas.kraft.image import QuorumVoter
 from barnabas.kraft.metadata_feed import MetadataFeed
 from barnabas.kraft.metadata_node import MetadataNode, MetadataPublication
 from barnabas.kraft.pending_appends import Answer
 from barnabas.kraft.raft_quorum import RaftQuorum
 from barnabas.kraft.raft_thread import RaftThread
+from barnabas.kraft.raft_voters import VoterSet
 from barnabas.kraft.records import Record
-from barnabas.kraft.requests import ControllerRequest
+from barnabas.kraft.requests import AlterVoters, ControllerRequest, DescribeVoters
 
 from .metadata_service import Subscriber
+from .quorum_voters import alter_voters, describe_voters
 
 logger = logging.getLogger("barnabas.metadata")
 
@@ -147,6 +150,8 @@ class VoterMetadata:
         now_ms = _now_ms(self._quorum_loop)
         try:
             self._node.tick(now_ms)
+            if self._node.is_active_controller:
+                self._tell_voters(self._node)
             deadline_ms = self._node.next_deadline_ms(now_ms)
         except Exception as error:
             logger.exception("the controller's maintenance failed")
@@ -154,6 +159,13 @@ class VoterMetadata:
             return
         delay_ms = MAX_TICK_INTERVAL_MS if deadline_ms is None else min(deadline_ms - now_ms, MAX_TICK_INTERVAL_MS)
         self._quorum_loop.call_later(max(delay_ms, MIN_TICK_INTERVAL_MS) / 1000, self._tick)
+
+    def _tell_voters(self, node: MetadataNode) -> None:
+        assert self._quorum is not None
+        now = self._quorum.voters
+        if now.index > node.image.voters_index:
+            voters = tuple(QuorumVoter(node_id=v.node_id, host=v.host, port=v.port) for v in now.voters)
+            node.note_voters(voters, now.index)
 
     # --- in the broker's loop -----------------------------------------------------------------------------------------
 
@@ -177,7 +189,43 @@ class VoterMetadata:
                 self._loop.call_soon(self._publish_next)
 
     async def submit(self, request: ControllerRequest) -> object:
+        if isinstance(request, AlterVoters | DescribeVoters):
+            return await self._cross(lambda node, _, answer: answer(self._of_the_quorum(node, request)))
         return await self._cross(lambda node, now_ms, answer: node.submit(request, now_ms, answer))
+
+    def _of_the_quorum(self, node: MetadataNode, request: AlterVoters | DescribeVoters) -> object:
+        """In the quorum's loop. Voters are no decision of the controller: the quorum changes itself."""
+        assert self._quorum is not None
+        if isinstance(request, DescribeVoters):
+            return describe_voters(self._quorum)
+        return alter_voters(self._quorum, node.image, request)
+
+    # --- its part in the quorum ---------------------------------------------------------------------------------------
+
+    @property
+    def is_voter(self) -> bool:
+        """By the newest configuration in its journal."""
+        return self._quorum is not None and self._quorum.is_voter
+
+    @property
+    def voters(self) -> VoterSet:
+        """As far as they are committed here."""
+        assert self._quorum is not None
+        return self._quorum.voters
+
+    @property
+    def listens_at(self) -> tuple[str, int]:
+        """The address of the quorum port."""
+        assert self._quorum is not None
+        return self._quorum.listens_at
+
+    def meet(self, voters: VoterSet) -> None:
+        """These vote, as others say; this one hears no leader."""
+        quorum = self._quorum
+        assert quorum is not None
+        self._host.post(lambda: quorum.meet(voters))
+
+    # --- questions ----------------------------------------------------------------------------------------------------
 
     async def slot_snapshot(self, slot: int) -> tuple[int, list[Record]]:
         return await self._ask(lambda node: node.slot_snapshot(slot))

@@ -8,7 +8,7 @@ from typing import Final
 from barnabas.net.protocol.responses import DescribeClusterResponse, DescribeQuorumResponse, TopicMetadata
 
 from .command import Context, Verb, no_arguments
-from .exit_codes import ExitCode, not_available_yet
+from .exit_codes import CommandError, ExitCode
 from .sdk import AdminPort
 from .storage import folder_cause
 
@@ -113,32 +113,70 @@ def _state(fenced: bool, stopping: bool, leaving: bool) -> str:
 
 
 async def _quorum(context: Context) -> int:
+    """Leader and voters; how far each of them is, and a change under way, where there is a leader to say so."""
     async with context.connector.admin(context.bootstrap) as admin:
         quorum = await admin.describe_quorum()
-    context.out.record(
-        {
-            "leader": quorum.leader_id if quorum.leader_id >= 0 else None,
-            "term": quorum.term,
-            "committed_index": quorum.committed_index,
-            "voters": quorum.voters,
-            "observers": quorum.observers,
-        }
-    )
+    summary = {
+        "leader": quorum.leader_id if quorum.leader_id >= 0 else None,
+        "term": quorum.term,
+        "committed_index": quorum.committed_index,
+        "voters": quorum.voters,
+        "observers": quorum.observers,
+        "change": quorum.change or None,
+    }
+    if context.out.is_json:
+        context.out.record({**summary, "peers": _peers(quorum)})
+    else:
+        context.out.record(summary)
+        if quorum.peers:
+            print(file=context.out.stdout)
+            context.out.rows(_peers(quorum), PEER_COLUMNS)
     return ExitCode.OK if quorum.leader_id >= 0 else ExitCode.UNHEALTHY
 
 
+PEER_COLUMNS: Final = ("node", "role", "address", "live", "lag_entries")
+
+
+def _peers(quorum: DescribeQuorumResponse) -> list[dict[str, object]]:
+    return [
+        {
+            "node": peer.node_id,
+            "role": "leader" if peer.node_id == quorum.leader_id else "voter" if peer.is_voter else "learner",
+            "address": f"{peer.host}:{peer.port}",
+            "live": peer.is_live,
+            "lag_entries": peer.lag_entries if peer.lag_entries >= 0 else None,
+        }
+        for peer in quorum.peers
+    ]
+
+
 def _voters_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("change", choices=("add", "remove"))
-    parser.add_argument("node", type=int)
+    parser.add_argument("change", choices=("list", "describe", "add", "remove"))
+    parser.add_argument("node", type=int, nargs="?", metavar="NODE", help="the node id of a broker")
 
 
 async def _voters(context: Context) -> int:
-    raise not_available_yet("changing voters; set controller.quorum.voters before the cluster first starts")
+    """One voter at a time, online. To replace a lost machine: remove the dead voter, then add the new broker."""
+    change, node = context.arguments.change, context.arguments.node
+    if change in ("add", "remove") and node is None:
+        raise CommandError(f"`cluster voters {change}` needs the node id of a broker", ExitCode.USAGE)
+    async with context.connector.admin(context.bootstrap) as admin:
+        if change == "add":
+            state = await admin.add_voter(node)
+        elif change == "remove":
+            state = await admin.remove_voter(node)
+        else:
+            peers = _peers(await admin.describe_quorum())
+            context.out.rows([peer for peer in peers if node in (None, peer["node"])], PEER_COLUMNS)
+            return ExitCode.OK
+    done = "added to" if change == "add" else "removed from"
+    context.out.line(f"node {node} is {done} the voters; {state}", {"node": node, "change": change, "state": state})
+    return ExitCode.OK
 
 
 VERBS = (
     Verb(name="health", summary="is all well? exit code 3 if not", arguments=_health_arguments, run=_health),
     Verb(name="describe", summary="the brokers", arguments=no_arguments, run=_describe),
     Verb(name="quorum", summary="leader and voters of the quorum", arguments=no_arguments, run=_quorum),
-    Verb(name="voters", summary="add or remove voters", arguments=_voters_arguments, run=_voters, hidden=True),
+    Verb(name="voters", summary="list, add or remove voters", arguments=_voters_arguments, run=_voters),
 )

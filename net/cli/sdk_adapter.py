@@ -168,6 +168,12 @@ class _Admin:
     async def describe_cluster(self) -> DescribeClusterResponse:
         return await self._admin.describe_cluster()
 
+    async def add_voter(self, node_id: int) -> str:
+        return await self._admin.add_voter(node_id)
+
+    async def remove_voter(self, node_id: int) -> str:
+        return await self._admin.remove_voter(node_id)
+
     async def describe_quorum(self) -> DescribeQuorumResponse:
         return await self._admin.describe_quorum()
 

@@ -12,6 +12,7 @@ from ..clock import Clock
 from ..network import Network
 from ..protocol import requests as q
 from ..protocol.responses import (
+    AlterVotersResponse,
     ConfigEntry,
     CreateTopicResponse,
     DeleteRecordsResponse,
@@ -255,6 +256,28 @@ class Admin(GroupAdmin):
     async def describe_quorum(self) -> DescribeQuorumResponse:
         response: DescribeQuorumResponse = await self._anywhere(q.DescribeQuorumRequest())
         return response
+
+    async def add_voter(self, node_id: int) -> str:
+        """Make a running broker a voter of the quorum; returns when that is committed, with who votes in words.
+
+        Raises InvalidRequestError when it is one already, is not active, or another change is under way.
+        """
+        return await self._alter_voters(node_id, add=True)
+
+    async def remove_voter(self, node_id: int) -> str:
+        """Take a voter, dead or alive, out of the quorum; it stays a broker. Returns when that is committed.
+
+        Raises InvalidRequestError when it is none, is the last one, or without it no majority of the voters is up.
+        """
+        return await self._alter_voters(node_id, add=False)
+
+    async def _alter_voters(self, node_id: int, *, add: bool) -> str:
+        timeout_ms = min(
+            self._timeout_ms, self._client.request_timeout_ms * 9 // 10
+        )  # so that it says why it took longer
+        request = q.AlterVotersRequest(node_id=node_id, add=add, timeout_ms=timeout_ms)
+        response: AlterVotersResponse = await self._controller(request)
+        return response.state
 
     async def unregister_broker(self, node_id: int) -> None:
         """Forget a broker that is gone for good; it must not hold replicas."""

@@ -1,4 +1,4 @@
-"""DescribeCluster (60), DescribeQuorum (55), UnregisterBroker (64), BrokerShutdown (1003): the cluster as a whole.
+"""DescribeCluster (60), UnregisterBroker (64), BrokerShutdown (1003): the cluster as a whole.
 
 Versions: 0. Behaviour: described from the image of the broker that is asked; changes go to the active controller.
 """
@@ -13,13 +13,11 @@ from barnabas.net.dispatcher import RequestContext
 from barnabas.net.protocol.requests import (
     BrokerShutdownRequest,
     DescribeClusterRequest,
-    DescribeQuorumRequest,
     UnregisterBrokerRequest,
 )
 from barnabas.net.protocol.responses import (
     ClusterBroker,
     DescribeClusterResponse,
-    DescribeQuorumResponse,
     EmptyResponse,
     TroubledFolder,
 )
@@ -76,18 +74,6 @@ class ClusterHandlers:
             brokers=tuple(brokers),
         )
 
-    async def describe_quorum(self, request: DescribeQuorumRequest, context: RequestContext) -> DescribeQuorumResponse:
-        metadata = self._services.metadata
-        voters = voter_ids(self._services)
-        leader_id = metadata.leadership.leader_id
-        return DescribeQuorumResponse(
-            leader_id=-1 if leader_id is None else leader_id,
-            term=metadata.leadership.term,
-            committed_index=metadata.image.offset,
-            voters=voters,
-            observers=tuple(sorted(set(metadata.image.brokers) - set(voters))),
-        )
-
     async def unregister(self, request: UnregisterBrokerRequest, context: RequestContext) -> EmptyResponse:
         done = await self._services.controller.call(
             UnregisterBroker(node_id=request.node_id),
@@ -109,4 +95,4 @@ class ClusterHandlers:
 
 def voter_ids(services: Services) -> tuple[int, ...]:
     """Who votes in the quorum, sorted."""
-    return tuple(sorted(voter.node_id for voter in services.config.voters()))
+    return tuple(sorted(voter.node_id for voter in services.metadata.image.voters or services.config.voters()))

@@ -7,10 +7,14 @@ its bytes are an estimate by records. Changes go to the active controller, which
 from barnabas.kraft.image import PartitionImage
 from barnabas.kraft.requests import DecommissionBroker, Done, FillBroker, MovesBegun
 from barnabas.kraft.topic_settings import CLUSTER_DEFAULT, REASSIGNMENT_THROTTLE
-from barnabas.log.errors import InvalidRequestError
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.dispatcher import RequestContext
-from barnabas.net.protocol.requests import DecommissionBrokerRequest, DescribeMovesRequest, FillBrokerRequest
+from barnabas.net.protocol.requests import (
+    AlterVotersRequest,
+    DecommissionBrokerRequest,
+    DescribeMovesRequest,
+    FillBrokerRequest,
+)
 from barnabas.net.protocol.responses import (
     CatchingUp,
     DescribeMovesResponse,
@@ -21,11 +25,13 @@ from barnabas.net.protocol.responses import (
 
 from .cluster import CHANGE_TIMEOUT_MS, voter_ids
 from .services import Services
+from .voters import VoterHandlers
 
 
 class MoveHandlers:
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, voters: VoterHandlers) -> None:
         self._services = services
+        self._voters = voters
 
     async def describe(self, request: DescribeMovesRequest, context: RequestContext) -> DescribeMovesResponse:
         image = self._services.metadata.image
@@ -68,10 +74,6 @@ class MoveHandlers:
         return CatchingUp(node_id=node_id, records_left=records_left, bytes_left=bytes_left)
 
     async def decommission(self, request: DecommissionBrokerRequest, context: RequestContext) -> EmptyResponse:
-        if not request.cancel and request.node_id in voter_ids(self._services):
-            raise InvalidRequestError(
-                f"broker {request.node_id} is a voter of the quorum; first: barnabas cluster voters remove {request.node_id}"
-            )
         done = await self._services.controller.call(
             DecommissionBroker(
                 node_id=request.node_id, cancel=request.cancel, throttle_bytes_per_s=request.throttle_bytes_per_s
@@ -80,6 +82,10 @@ class MoveHandlers:
         )
         assert isinstance(done, Done)
         await self._services.metadata.wait_for_offset(done.offset, timeout_ms=CHANGE_TIMEOUT_MS)
+        if not request.cancel and request.node_id in voter_ids(self._services):
+            # After the controller has agreed: a broker that must stay keeps its vote. A repetition does what is left.
+            leaving = AlterVotersRequest(node_id=request.node_id, add=False, timeout_ms=CHANGE_TIMEOUT_MS)
+            await self._voters.alter(leaving, context)
         return EmptyResponse()
 
     async def fill(self, request: FillBrokerRequest, context: RequestContext) -> FillBrokerResponse:

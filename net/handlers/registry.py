@@ -23,6 +23,7 @@ from .produce import ProduceHandler
 from .services import Services
 from .storage import StorageHandlers
 from .topics import TopicHandlers
+from .voters import VoterHandlers
 
 
 def build_handlers(
@@ -31,6 +32,7 @@ def build_handlers(
     disks = StorageHandlers(services.node_id, storage)
     topics = TopicHandlers(services)
     cluster = ClusterHandlers(services, shut_down=shut_down)
+    voters = VoterHandlers(services)
     controller = ControllerHandlers(services)
     configs = ConfigHandlers(services)
     groups = GroupHandlers(services)
@@ -38,7 +40,7 @@ def build_handlers(
     kafka_groups = KafkaGroupHandlers(services)
     kafka_offsets = KafkaOffsetHandlers(services)
     kafka_group_admin = KafkaGroupAdminHandlers(services)
-    moves = MoveHandlers(services)
+    moves = MoveHandlers(services, voters)
     return {
         ApiKey.PRODUCE: ProduceHandler(services),
         ApiKey.FETCH: FetchHandler(services),
@@ -54,7 +56,9 @@ def build_handlers(
         ApiKey.DESCRIBE_CONFIGS: answering(configs.describe),
         ApiKey.ALTER_CONFIG: answering(configs.alter, survives_disconnect=True),
         ApiKey.DESCRIBE_CLUSTER: answering(cluster.describe_cluster),
-        ApiKey.DESCRIBE_QUORUM: answering(cluster.describe_quorum),
+        ApiKey.DESCRIBE_QUORUM: answering(voters.describe),
+        ApiKey.ALTER_VOTERS: answering(voters.alter),
+        ApiKey.QUORUM_ROLE: answering(voters.role, survives_disconnect=True),
         ApiKey.UNREGISTER_BROKER: answering(cluster.unregister, survives_disconnect=True),
         ApiKey.BROKER_SHUTDOWN: answering(cluster.shut_down),
         ApiKey.DESCRIBE_STORAGE: answering(disks.describe),

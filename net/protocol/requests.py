@@ -212,6 +212,25 @@ class DescribeQuorumRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AlterVotersRequest:
+    """Add a broker to the voters of the quorum, or remove a voter; answered when it is done."""
+
+    api_key: ClassVar[ApiKey] = ApiKey.ALTER_VOTERS
+    node_id: int
+    add: bool
+    timeout_ms: int = 30_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumRoleRequest:
+    """Broker to broker: open your quorum port and learn (`join`), or look whether you have been removed."""
+
+    api_key: ClassVar[ApiKey] = ApiKey.QUORUM_ROLE
+    node_id: int
+    join: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UnregisterBrokerRequest:
     api_key: ClassVar[ApiKey] = ApiKey.UNREGISTER_BROKER
     node_id: int
@@ -354,7 +373,7 @@ class BringBackFolderRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecommissionBrokerRequest:
-    """Empty a broker for good, or (cancel) give it back. Refused for a voter of the quorum."""
+    """Empty a broker for good, or (cancel) give it back. A voter of the quorum first loses its vote."""
 
     api_key: ClassVar[ApiKey] = ApiKey.DECOMMISSION_BROKER
     node_id: int
@@ -388,6 +407,8 @@ Request = (
     | DescribeClusterRequest
     | DescribeQuorumRequest
     | UnregisterBrokerRequest
+    | AlterVotersRequest
+    | QuorumRoleRequest
     | ControllerCallRequest
     | MetadataFeedRequest
     | FindCoordinatorRequest

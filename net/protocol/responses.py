@@ -241,12 +241,39 @@ class DescribeStorageResponse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumPeer:
+    """A voter, or a node that learns to become one. `lag_entries`: what it lacks on disk, -1: not known."""
+
+    node_id: int
+    host: str
+    port: int
+    is_voter: bool
+    is_live: bool
+    lag_entries: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeQuorumResponse:
     leader_id: int
     term: int
     committed_index: int
     voters: tuple[int, ...]
     observers: tuple[int, ...] = ()
+    peers: tuple[QuorumPeer, ...] = ()  # empty where the leader could not be asked
+    change: str = ""  # of the voters, under way
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterVotersResponse:
+    state: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumRoleResponse:
+    """The address of the quorum port; port -1 where it has none."""
+
+    host: str
+    port: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -410,6 +437,8 @@ Response = (
     | DescribeClusterResponse
     | DescribeQuorumResponse
     | DescribeStorageResponse
+    | AlterVotersResponse
+    | QuorumRoleResponse
     | ControllerCallResponse
     | MetadataFeedResponse
     | FindCoordinatorResponse
@@ -439,6 +468,8 @@ RESPONSE_OF: dict[type, type] = {
     requests.DescribeClusterRequest: DescribeClusterResponse,
     requests.DescribeQuorumRequest: DescribeQuorumResponse,
     requests.UnregisterBrokerRequest: EmptyResponse,
+    requests.AlterVotersRequest: AlterVotersResponse,
+    requests.QuorumRoleRequest: QuorumRoleResponse,
     requests.ControllerCallRequest: ControllerCallResponse,
     requests.MetadataFeedRequest: MetadataFeedResponse,
     requests.FindCoordinatorRequest: FindCoordinatorResponse,

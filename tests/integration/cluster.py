@@ -180,6 +180,7 @@ class Cluster:
             "node.id": str(node_id),
             "listeners": f"PLAINTEXT://127.0.0.1:{ports.client}",
             "admin.listener": f"127.0.0.1:{ports.admin}",
+            "quorum.listener": f"127.0.0.1:{ports.quorum}",
             "controller.quorum.voters": self.nodes[0].property("controller.quorum.voters"),
             "log.dirs": str(folder / "data"),
             **self._overrides,

@@ -100,12 +100,23 @@ class Node:
 class SimulatedQuorum:
     """`nodes` are those that run."""
 
-    def __init__(self, seed: int, voters: int = 3, policy: SnapshotPolicy = NEVER_COMPACT) -> None:
+    def __init__(
+        self,
+        seed: int,
+        voters: int = 3,
+        policy: SnapshotPolicy = NEVER_COMPACT,
+        *,
+        others: int = 0,
+        quorum_type: type[RaftQuorum] = RaftQuorum,
+    ) -> None:
+        """`others` are nodes beyond the first voters, which may be added."""
         self.rng = random.Random(seed)
         self.loop = VirtualLoop()
         self.oracle = Oracle()
         self.net = FakeNet(self.loop, self.rng)
-        self.ids = list(range(voters))
+        self.bootstrap = list(range(voters))
+        self.ids = list(range(voters + others))
+        self.quorum_type = quorum_type
         self.disks = {node_id: FakeDisk(self.rng) for node_id in self.ids}
         self.nodes: dict[int, Node] = {}
         self.policy = policy
@@ -116,9 +127,10 @@ class SimulatedQuorum:
         listener = RecordingListener(node_id, self.oracle)
         executor = DelayedExecutor(self.loop, lambda: self.rng.uniform(0.0003, self.fsync_s))
         fatal: list[str] = []
-        quorum = RaftQuorum(
+        quorum = self.quorum_type(
             node_id=node_id,
-            voters={peer: ("sim", peer) for peer in self.ids},
+            voters={peer: ("sim", peer) for peer in self.contacts(node_id)},
+            listen=("sim", node_id),
             directory=DIRECTORY,
             storage=self.disks[node_id],
             network=self.net.of(node_id),
@@ -136,6 +148,10 @@ class SimulatedQuorum:
         self.loop.run_until_complete(quorum.start())
         self.nodes[node_id] = node
         return node
+
+    def contacts(self, node_id: int) -> list[int]:
+        """What its server.properties say: the first voters, for ever, also where this node is one of them no more."""
+        return self.bootstrap
 
     def start_all(self) -> None:
         for node_id in self.ids:

@@ -62,10 +62,3 @@ def test_help_and_the_start_of_a_broker_import_nothing_heavy(statement: str) -> 
     shown = f"{statement}; import sys; print(*(name for name in {heavy} if name in sys.modules))"
     done = subprocess.run([sys.executable, "-P", "-c", shown], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.split() == []
-
-
-def test_help_lists_no_verb_that_does_not_work(capsys: pytest.CaptureFixture[str]) -> None:
-    for noun, absent in (("cluster", "voters"),):
-        with pytest.raises(SystemExit):
-            build_parser([noun]).parse_args([noun, "--help"])
-        assert not re.search(rf"^ +{absent}\b", capsys.readouterr().out, flags=re.MULTILINE)

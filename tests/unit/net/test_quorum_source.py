@@ -29,6 +29,8 @@ def publication(cluster_id: str) -> MetadataPublication:
 class Node:
     """A metadata node in which everything fails that can fail."""
 
+    is_active_controller = False
+
     def __init__(self, publish: Subscriber, *, tick_fails: bool) -> None:
         self.publish = publish
         self._tick_fails = tick_fails

@@ -161,7 +161,7 @@ async def test_a_brokers_metrics_have_units_labels_and_the_values_of_now() -> No
         groups=SimpleNamespace(machines=lambda: [1, 2]),
         replication=SimpleNamespace(manager=SimpleNamespace(counts=lambda: counts), purgatory=[1, 2, 3]),
         logs=SimpleNamespace(
-            logs={1: SimpleNamespace(size_bytes=100), 2: SimpleNamespace(size_bytes=23)}, offline_folders={}
+            logs={1: SimpleNamespace(size_bytes=100), 2: SimpleNamespace(size_bytes=23)}, offline_folders={}, folders=[]
         ),
         servers={LISTENER: server},
     )

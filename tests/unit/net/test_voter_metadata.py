@@ -14,6 +14,7 @@ from barnabas.kraft.image import Endpoint
 from barnabas.kraft.memory_quorum import InMemoryNode, InMemoryQuorum
 from barnabas.kraft.metadata_node import MetadataNode, MetadataPublication
 from barnabas.kraft.quorum import AppendOutcome
+from barnabas.kraft.raft_voters import VoterSet
 from barnabas.kraft.requests import BrokerHeartbeat, CreateTopic, RegisterBroker, Registered
 from barnabas.log.errors import (
     BarnabasError,
@@ -47,6 +48,10 @@ class StandingQuorum:
 
     def set_cluster_id(self, cluster_id: str) -> None:
         self.cluster_id = cluster_id
+
+    @property
+    def voters(self) -> VoterSet:
+        return VoterSet(voters=())
 
     def broker_endpoint_of(self, node_id: int) -> bytes | None:
         return self.endpoints.get(node_id)

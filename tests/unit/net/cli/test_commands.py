@@ -106,7 +106,7 @@ def test_an_interrupt_is_130(run: Any, cluster: FakeCluster) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("cluster", "voters", "add", "3"), ("group", "seek", "g", "--undo")],
+    [("group", "seek", "g", "--undo")],
 )
 def test_what_is_not_there_yet_says_so(run: Any, arguments: tuple[str, ...]) -> None:
     code, _, err = run(*arguments)

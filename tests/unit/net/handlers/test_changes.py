@@ -33,6 +33,7 @@ from barnabas.net.config import definitions
 from barnabas.net.handlers.cluster import ClusterHandlers
 from barnabas.net.handlers.configs import ConfigHandlers
 from barnabas.net.handlers.topics import TopicHandlers
+from barnabas.net.handlers.voters import VoterHandlers
 from barnabas.net.protocol.requests import (
     AddPartitionsRequest,
     AlterConfigRequest,
@@ -244,13 +245,13 @@ async def test_the_cluster_with_all_its_brokers_in_order() -> None:
 async def test_the_quorum_with_voters_and_observers() -> None:
     voters = "1@b:1,0@a:1"
     world = await HandlerWorld.start(brokers=(broker(0), broker(1), broker(5)), controller_quorum_voters=voters)
-    handlers = ClusterHandlers(world.services, shut_down=lambda: None)
+    handlers = VoterHandlers(world.services)
     world.source.publish(leader=1, term=8)
-    response = await ask(handlers.describe_quorum, DescribeQuorumRequest())
+    response = await ask(handlers.describe, DescribeQuorumRequest())
     assert (response.leader_id, response.term, response.committed_index) == (1, 8, 10)
     assert (response.voters, response.observers) == ((0, 1), (5,))
     world.source.publish(leader=None)
-    assert (await ask(handlers.describe_quorum, DescribeQuorumRequest())).leader_id == -1
+    assert (await ask(handlers.describe, DescribeQuorumRequest())).leader_id == -1
 
 
 @simulated

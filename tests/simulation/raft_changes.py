@@ -1,0 +1,246 @@
+"""Histories in which voters are added and removed under crashes, cuts, power loss and wiped disks; and planted faults.
+
+`run_changes(seed)` is one. Beyond the oracles of `raft_cluster` it checks leader completeness (a leader of the newest term
+holds what was acknowledged) and, at the end, that all voters that are left agree and go on.
+"""
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+from simulation.raft_cluster import NEVER_COMPACT, Result, SimulatedQuorum, _Faults, _result
+
+from barnabas.kraft.raft_config import SnapshotPolicy
+from barnabas.kraft.raft_core import RaftCore
+from barnabas.kraft.raft_quorum import RaftQuorum
+from barnabas.kraft.raft_voters import Voter
+from barnabas.log.errors import BarnabasError
+
+OTHERS = 2
+MAX_OPERATIONS = 2  # asked for at a time: the second one must be refused, or wait
+
+
+@dataclass
+class ChangeResult:
+    result: Result
+    added: int
+    removed: int
+    refused: int
+
+
+class ChangingQuorum(SimulatedQuorum):
+    """Nodes beyond the first voters know the voters of the moment at which they start, as brokers do by their metadata."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._at_rest: dict[int, int] = {}
+
+    def contacts(self, node_id: int) -> list[int]:
+        if node_id in self.bootstrap:
+            return self.bootstrap
+        return [peer for peer in self.newest_voters() if peer != node_id] or self.bootstrap
+
+    def newest_voters(self) -> list[int]:
+        """Of the newest configuration that anybody who runs holds for committed."""
+        known = [node.quorum.voters for node in self.nodes.values()]
+        newest = max(known, key=lambda item: item.index, default=None)
+        return sorted(newest.ids) if newest is not None else self.bootstrap
+
+    def kill(self, node_id: int, *, power: bool = False) -> None:
+        self._at_rest[node_id] = self._size_at(node_id)
+        super().kill(node_id, power=power)
+
+    def introduce(self) -> None:
+        """As brokers do that hear no leader: they ask around who votes."""
+        known = [node.quorum.voters for node in self.nodes.values()]
+        for node in self.nodes.values():
+            if node.quorum.leadership.leader_id is None:
+                node.quorum.meet(max(known, key=lambda item: item.index))
+
+    def smallest_configuration(self) -> int:
+        """In force anywhere, committed or not, also on nodes that are down."""
+        return min(self._size_at(node_id) if node_id in self.nodes else self._at_rest[node_id] for node_id in self.ids)
+
+    def _size_at(self, node_id: int) -> int:
+        return min(len(item.voters) for item in self.nodes[node_id].quorum._started.membership._sets)
+
+
+class Changes:
+    """Asks the leader for changes, again and again until they are done or it loses interest."""
+
+    def __init__(self, cluster: ChangingQuorum, rate: float) -> None:
+        self.cluster = cluster
+        self.rng = random.Random(cluster.rng.getrandbits(64))
+        self.rate = rate
+        self.under_way: list[tuple[str, int]] = []
+        self.counts = {"add": 0, "remove": 0, "refused": 0}
+
+    def step(self) -> None:
+        leader = self.cluster.leader
+        if leader is None:
+            return
+        if len(self.under_way) < MAX_OPERATIONS and self.rng.random() < self.rate:
+            self.under_way.append((self.rng.choice(["add", "remove"]), self.rng.choice(self.cluster.ids)))
+        for operation in list(self.under_way):
+            if self._ask(leader, *operation) or self.rng.random() < 0.01:
+                self.under_way.remove(operation)
+
+    def _ask(self, leader: int, what: str, node_id: int) -> bool:
+        quorum = self.cluster.nodes[leader].quorum
+        was_voter = node_id in quorum.voters.ids
+        try:
+            if what == "add":
+                if node_id not in self.cluster.nodes:
+                    return True
+                done = quorum.add_voter(Voter(node_id=node_id, host="sim", port=node_id)).done
+            else:
+                done = quorum.remove_voter(node_id).done
+        except BarnabasError:
+            self.counts["refused"] += 1
+            return True
+        if done and was_voter == (what == "add"):
+            self.counts[what] += 1
+        return done
+
+
+class ChangeFaults(_Faults):
+    """No disk is wiped while a configuration of two is in force: it cannot lose one, which is no fault of ours. Nor that of a
+    voter whose server.properties name nobody else: nothing tells it from a new one (see the README's procedure).
+    """
+
+    cluster: ChangingQuorum
+
+    def _may_wipe(self, node_id: int) -> bool:
+        alone = self.cluster.bootstrap == [node_id]
+        small = alone or self.cluster.smallest_configuration() < 3
+        return not small and super()._may_wipe(node_id)
+
+
+def run_changes(
+    seed: int,
+    *,
+    faults_s: float = 6.0,
+    rate: float = 0.1,
+    voters: int | None = None,
+    quorum_type: type[RaftQuorum] = RaftQuorum,
+    wipes: bool = True,
+) -> ChangeResult:
+    choice = random.Random(seed)
+    count = voters or choice.choice([1, 2, 3, 3, 4])
+    policy = choice.choice([NEVER_COMPACT, SnapshotPolicy(entries=20), SnapshotPolicy(entries=100)])
+    cluster = ChangingQuorum(seed, count, policy, others=OTHERS, quorum_type=quorum_type)
+    cluster.start_all()
+    faults = ChangeFaults(cluster, power=True, wipes=wipes)
+    changes = Changes(cluster, rate)
+    end = cluster.loop.time() + faults_s
+    while cluster.loop.time() < end:
+        faults.step()
+        changes.step()
+        cluster.introduce()
+        cluster.loop.run_for(0.02)
+        _check_leader(cluster)
+    faults.heal()
+    converged = _settle(cluster)
+    result = _result(seed, cluster, faults, converged)
+    return ChangeResult(
+        result=result, added=changes.counts["add"], removed=changes.counts["remove"], refused=changes.counts["refused"]
+    )
+
+
+def _check_leader(cluster: ChangingQuorum) -> None:
+    """Leader completeness: the leader of the newest term has the newest acknowledged command."""
+    oracle = cluster.oracle
+    leader = cluster.leader
+    if leader is None or not oracle.acked:
+        return
+    core = cluster.nodes[leader].quorum._started
+    if core.term < max(oracle.leaders) or not core.is_leader:
+        return
+    newest = next(reversed(oracle.acked))
+    index = next((at for at, command in reversed(oracle.log.items()) if command == newest), 0)
+    if core.journal.last_index < index:
+        oracle.violations.append(f"leader {leader} of term {core.term} lacks {newest!r}, acknowledged at {index}")
+
+
+def _settle(cluster: ChangingQuorum) -> bool:
+    """The voters that are left make progress and agree; who was removed may stand still."""
+    try:
+        cluster.commit(limit_s=10.0)
+    except AssertionError:
+        return False
+    cluster.introduce()
+    return cluster.loop.run_until(lambda: _voters_agree(cluster), 10.0)
+
+
+def _voters_agree(cluster: ChangingQuorum) -> bool:
+    nodes = [cluster.nodes[voter] for voter in cluster.newest_voters()]
+    states = [node.listener.state for node in nodes]
+    indexes = {node.quorum.committed_index for node in nodes}
+    return all(state == states[0] for state in states) and len(indexes) == 1
+
+
+def run_changes_of(first: int, count: int) -> list[ChangeResult]:
+    """Many histories; the ones that went wrong are returned."""
+    found = (run_changes(seed) for seed in range(first, first + count))
+    return [item for item in found if item.result.violations or not item.result.converged]
+
+
+# --- planted faults ---------------------------------------------------------------------------------------------------
+
+
+class _OldMajority(RaftCore):
+    """Counts the majority that the bootstrap configuration needed, whatever is in force."""
+
+    def _take_voters(self) -> None:
+        super()._take_voters()
+        first = getattr(self, "_first_majority", self.majority)
+        self._first_majority = self.majority = first
+
+
+class _CountsLearners(RaftCore):
+    """A learner's acknowledgement makes up for a voter's."""
+
+    def commit_what_a_majority_has(self) -> None:
+        voters = self.other_ids
+        if self._learner is not None:
+            self.other_ids = sorted({*voters, self._learner.voter.node_id})
+        super().commit_what_a_majority_has()
+        self.other_ids = voters
+
+    def is_caught_up(self, learner: Any, now: float) -> bool:
+        """It stays a learner, so that there is always one to count."""
+        return False
+
+
+class _TwoAtOnce(RaftCore):
+    """Takes a change while another one is not committed."""
+
+    def _is_settled(self) -> bool:
+        return True
+
+
+class _WithoutOwnTerm(RaftCore):
+    """Changes the configuration before an entry of its own term is committed (the fault that Ongaro reported in 2015)."""
+
+    def may_change_voters(self) -> bool:
+        return self.is_leader and self._is_settled()
+
+
+def _with(core: type[RaftCore]) -> type[RaftQuorum]:
+    return type(f"Quorum{core.__name__}", (RaftQuorum,), {"core_type": core})
+
+
+PLANTED = {
+    "the majority of an old configuration": _with(_OldMajority),
+    "learners count": _with(_CountsLearners),
+    "two changes at once": _with(_TwoAtOnce),
+    "no entry of its own term": _with(_WithoutOwnTerm),
+}
+
+
+def seeds_until_found(name: str, limit: int, **options: float | None) -> int | None:
+    """How many seeds it takes to see the fault; None: more than `limit`."""
+    for seed in range(limit):
+        if run_changes(seed, quorum_type=PLANTED[name], wipes=False, **options).result.violations:  # type: ignore[arg-type]
+            return seed + 1
+    return None

@@ -1,0 +1,170 @@
+"""The rules of changing voters, one by one, and the configuration as journal and snapshots hold it."""
+
+import pytest
+from simulation.raft_changes import ChangingQuorum
+from simulation.raft_cluster import TIMING
+
+from barnabas.kraft.raft_snapshot import pack_snapshot, unpack_snapshot
+from barnabas.kraft.raft_voters import MEMBERSHIP, Membership, Voter, VoterSet, decode_voters, encode_voters
+from barnabas.log.errors import InvalidRequestError, NotControllerError
+
+
+def voter(node_id: int) -> Voter:
+    return Voter(node_id=node_id, host="sim", port=node_id)
+
+
+def voters(*node_ids: int) -> tuple[Voter, ...]:
+    return tuple(voter(node_id) for node_id in node_ids)
+
+
+def entry(index: int, *node_ids: int) -> tuple[bytes, int, int]:
+    return (MEMBERSHIP + encode_voters(voters(*node_ids)), index, 1)
+
+
+def running(count: int = 3, others: int = 2) -> ChangingQuorum:
+    cluster = ChangingQuorum(5, count, others=others)
+    cluster.start_all()
+    cluster.commit()
+    cluster.loop.run_for(0.5)  # everybody has joined
+    return cluster
+
+
+def change(cluster: ChangingQuorum, node_id: int, *, add: bool) -> None:
+    def is_done() -> bool:
+        leader = cluster.leader
+        if leader is None:
+            return False
+        quorum = cluster.nodes[leader].quorum
+        try:
+            return (quorum.add_voter(voter(node_id)) if add else quorum.remove_voter(node_id)).done
+        except NotControllerError:
+            return False
+
+    assert cluster.loop.run_until(is_done, 10.0)
+
+
+def finish(cluster: ChangingQuorum) -> None:
+    assert not cluster.oracle.violations
+    assert not cluster.loop.failures
+    cluster.close()
+
+
+def test_a_configuration_counts_from_its_append_and_no_longer_when_it_is_truncated() -> None:
+    membership = Membership(VoterSet(voters=voters(0, 1, 2)), [])
+    assert membership.appended(entry(5, 0, 1, 2, 3))
+    assert membership.current.majority == 3
+    assert membership.at(4).ids == {0, 1, 2}
+    assert membership.truncated(5)
+    assert membership.current.ids == {0, 1, 2}
+    assert not membership.truncated(2)
+
+
+def test_whoever_is_being_removed_stays_linked_until_it_is_committed() -> None:
+    membership = Membership(VoterSet(voters=voters(0, 1, 2)), [entry(5, 0, 1)])
+    assert membership.reachable(4).keys() == {0, 1, 2}
+    assert membership.reachable(5).keys() == {0, 1}
+
+
+def test_a_snapshot_holds_the_configuration_of_its_last_entry() -> None:
+    in_force = VoterSet(voters=voters(1, 4), index=7)
+    found = unpack_snapshot(pack_snapshot((b"\0", 9, 2), (b"\0", 8, 2), [b"state"], in_force))
+    assert found.voters == in_force
+    assert list(found.chunks()) == [b"state"]
+    assert unpack_snapshot(pack_snapshot((b"\0", 9, 2), (b"\0", 8, 2), [])).voters is None
+
+
+@pytest.mark.parametrize("packed", [b"", b"\xc1", b"\x90", b"\x91\x01", encode_voters(())])
+def test_what_is_no_configuration_is_refused(packed: bytes) -> None:
+    with pytest.raises(ValueError, match="entry 3"):
+        decode_voters(packed, 3)
+
+
+def test_a_restart_uses_the_stored_voters_whatever_server_properties_say() -> None:
+    cluster = running()
+    change(cluster, 3, add=True)
+    change(cluster, 0, add=False)
+    cluster.commit()
+    for node_id in cluster.ids:
+        cluster.kill(node_id, power=True)
+    cluster.start_all()
+    cluster.commit()
+    assert cluster.newest_voters() == [1, 2, 3]
+    assert cluster.leader in (1, 2, 3)
+    finish(cluster)
+
+
+def test_a_learner_counts_for_nothing() -> None:
+    cluster = running()
+    leader = cluster.wait_for_leader()
+    for other in cluster.ids:
+        if other not in (leader, 3):
+            cluster.net.cut(leader, other, silent=True)
+    core = cluster.nodes[leader].quorum._started
+    core.add_voter(voter(3), cluster.loop.time())
+    before = core.commit_index
+    cluster.append(leader)
+    cluster.loop.run_for(TIMING.leader_fallback_s * 2)
+    assert core.commit_index == before
+    assert not core.is_leader
+    finish(cluster)
+
+
+def test_the_leader_hands_over_before_it_is_removed() -> None:
+    cluster = running()
+    leader = cluster.wait_for_leader()
+    began = cluster.loop.time()
+    change(cluster, leader, add=False)
+    assert cluster.loop.time() - began < TIMING.election_min_s
+    assert cluster.leader != leader
+    assert leader not in cluster.newest_voters()
+    cluster.commit()
+    finish(cluster)
+
+
+def test_what_is_refused_names_its_reason() -> None:
+    cluster = running()
+    leader = cluster.wait_for_leader()
+    dead, alive = [node for node in (0, 1, 2) if node != leader]
+    quorum = cluster.nodes[leader].quorum
+    quorum.add_voter(Voter(node_id=9, host="sim", port=9))
+    with pytest.raises(InvalidRequestError, match="node 9 is being added"):
+        quorum.add_voter(voter(3))
+    quorum.remove_voter(9)
+    cluster.kill(dead)
+    cluster.loop.run_for(TIMING.leader_fallback_s * 1.5)
+    with pytest.raises(InvalidRequestError, match=rf"\[{dead}\] cannot be reached"):
+        quorum.remove_voter(alive)
+    change(cluster, dead, add=False)
+    with pytest.raises(NotControllerError):
+        cluster.nodes[alive].quorum.remove_voter(leader)
+    finish(cluster)
+
+
+def test_the_last_voter_is_not_removed() -> None:
+    cluster = running(1)
+    with pytest.raises(InvalidRequestError, match="the only one"):
+        cluster.nodes[0].quorum.remove_voter(0)
+    finish(cluster)
+
+
+def test_a_removed_voter_disturbs_nobody() -> None:
+    cluster = running(4)
+    leader = cluster.wait_for_leader()
+    removed = next(node for node in (0, 1, 2, 3) if node != leader)
+    change(cluster, removed, add=False)
+    term = cluster.nodes[leader].quorum.leadership.term
+    cluster.loop.run_for(10.0)
+    assert cluster.nodes[leader].quorum.leadership.term == term
+    assert cluster.nodes[leader].quorum.leadership.is_self
+    finish(cluster)
+
+
+def test_a_leader_that_leaves_hands_over_faster_than_an_election() -> None:
+    cluster = running()
+    leader = cluster.wait_for_leader()
+    node = cluster.nodes.pop(leader)
+    began = cluster.loop.time()
+    cluster.loop.run_until_complete(node.quorum.close())
+    assert cluster.loop.run_until(lambda: cluster.leader not in (None, leader), 1.0)
+    assert cluster.loop.time() - began < 0.1
+    finish(cluster)

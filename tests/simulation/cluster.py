@@ -117,7 +117,8 @@ class _QuorumListener:
 
 
 class SimulatedCluster:
-    """`violate` is told of what no broker may ever do; `ended` of every process that is no more, and why."""
+    """`violate` is told of what no broker may ever do; `ending` of every node whose process is about to die, `ended` of
+    every process that is no more, and why."""
 
     def __init__(
         self,
@@ -138,6 +139,7 @@ class SimulatedCluster:
         self.fsync_s = fsync_s
         self.graveyard: list[SimulatedProcess] = []
         self.lossy: set[int] = set()  # nodes that lost writes and are not back in every ISR
+        self.ending: list[Callable[[SimulatedNode], None]] = []
         self.ended: list[Callable[[SimulatedNode, SimulatedProcess, bool], None]] = []
         self.violate = violate
         self._make_broker = make_broker
@@ -214,6 +216,8 @@ class SimulatedCluster:
     def _end(self, node: SimulatedNode, *, power: bool) -> None:
         process = node.process
         if process is not None:
+            for ending in self.ending:
+                ending(node)
             self.loop.note(f"{'POWER LOSS' if power else 'KILL'} {process}")
             process.is_dead = True
             process.parked.clear()

@@ -21,7 +21,7 @@ from .checkers.clients import ClientChecker
 from .checkers.metadata import MetadataChecker
 from .checkers.partitions import PartitionChecker, read_batches
 from .checkers.violation import Violation
-from .cluster import SimulatedCluster, is_serving, wait_until
+from .cluster import SimulatedCluster, SimulatedNode, is_serving, wait_until
 from .faults import FaultPlan, Faults
 from .observed_loop import ObservedLoop
 from .process import ProcessDied, SimulatedProcess
@@ -93,6 +93,7 @@ class History:
         self.faults = Faults(self.cluster, self.plan, Random(self.rng.getrandbits(64)))
         self._nodes = {node.name: node for node in self.cluster.nodes}
         self.loop.observer = self._observe
+        self.cluster.ending.append(self._last_look)
 
     def _draw_surroundings(self) -> None:
         """Wall clocks that are wrong by up to a minute, and a network that is fast, or not so fast, for everybody."""
@@ -123,6 +124,14 @@ class History:
             if node.process is process:
                 self.partitions.check(node)
                 self.metadata.check(node)
+
+    def _last_look(self, node: SimulatedNode) -> None:
+        """What a process did in the very event in which it dies counts as well: its last answers may be on the wire."""
+        try:
+            self.partitions.check(node)
+            self.metadata.check(node)
+        except Violation as violation:  # inside of code of the broker, which must not take it for an error of its own
+            self.violations.append(str(violation))
 
     # --- the course ---------------------------------------------------------------------------------------------------
 

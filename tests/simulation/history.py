@@ -227,6 +227,7 @@ class History:
         for partition in self.workload.partitions + [key for key in self.workload.extras if key[0] != PHOENIX]:
             deadline = self.loop.time() + SETTLE_S
             while not await self.workload.produce(client, partition, -1):
+                self.faults.restart_dead()  # one that was told to stop before everything was healed
                 if self.loop.time() > deadline:
                     raise Violation(f"{partition} takes no records after everything was healed: {self._state()}")
 
@@ -245,6 +246,7 @@ class History:
                     raise Violation(f"group {group} owns {owned}, not {sorted(self.workload.partitions)}")
                 await asyncio.sleep(0.05)
                 self.workload.check_tasks()
+                self.faults.restart_dead()
             await self._check_commits(own[0], deadline)
 
     async def _check_commits(self, member: Any, deadline: float) -> None:

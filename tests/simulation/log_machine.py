@@ -76,7 +76,7 @@ class LogMachine:
         while offset < log.log_end_offset:
             data: Any = log.read(offset, max_bytes=READ_BYTES, up_to_offset=log.log_end_offset).slice
             headers = list(iter_headers(data if isinstance(data, bytes) else data.read(), verify_crc=True))
-            if not headers:
+            if not headers or headers[-1].next_offset <= offset:
                 raise Violation(f"nothing at {offset}, the log ends at {log.log_end_offset}")
             found += [(it.base_offset, it.next_offset, it.leader_epoch, it.crc) for it in headers]
             offset = headers[-1].next_offset

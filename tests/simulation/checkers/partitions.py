@@ -240,7 +240,8 @@ def read_batches(log: Any, offset: int) -> list[Batch]:
     """Everything from the batch that holds `offset` to the log end."""
     found: list[Batch] = []
     while offset < log.log_end_offset:
-        data = log.read(offset, max_bytes=READ_BYTES, up_to_offset=log.log_end_offset).slice.read()
+        found_slice = log.read(offset, max_bytes=READ_BYTES, up_to_offset=log.log_end_offset).slice
+        data = found_slice if isinstance(found_slice, bytes) else found_slice.read()
         if not data:
             raise Violation(
                 f"{log.topic_partition}: nothing at offset {offset}, but the log ends at {log.log_end_offset}"

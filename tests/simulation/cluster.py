@@ -140,7 +140,7 @@ class SimulatedCluster:
         self.world = SimulatedNetwork(loop, Random(rng.getrandbits(64)))
         self.nodes = [SimulatedNode(node_id=node_id, disk=SimulatedDisk()) for node_id in range(brokers)]
         for node in self.nodes:
-            node.disk.took_time = lambda action, path, node=node: self._disk_took_time(node, action, path)  # type: ignore[misc]
+            node.disk.took_time = lambda action, path, node=node: self._disk_took_time(node, action, path)
         self.fsync_s = fsync_s
         self.graveyard: list[SimulatedProcess] = []
         self.lossy: set[int] = set()  # nodes that lost writes and are not back in every ISR
@@ -253,7 +253,12 @@ class SimulatedCluster:
         """The broker's loop stands still for as long as its call to a slow disk takes. Flushes of the quorum run in a
         thread of their own, so their time is the executor's."""
         process = node.process
-        if not node.slow_disk_s or process is None or QUORUM_FOLDER in path or action not in ("append", "flush", "write"):
+        if (
+            not node.slow_disk_s
+            or process is None
+            or QUORUM_FOLDER in path
+            or action not in ("append", "flush", "write")
+        ):
             return
         taken_s = self.rng.uniform(0.0, node.slow_disk_s) * (1.0 if action == "flush" else 0.05)
         until = max(process.stalled_until, self.loop.time()) + taken_s

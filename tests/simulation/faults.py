@@ -37,8 +37,17 @@ class Faults:
         self.plan = plan
         self.rng = rng
         self.count = 0
-        links, disks, nodes = LinkFaults(cluster, plan, rng), DiskFaults(cluster, plan, rng), NodeFaults(cluster, plan, rng)
-        self._rooms = (links, disks, nodes, Operations(cluster, plan, rng, workload, permit_start))  # as they are healed
+        links, disks, nodes = (
+            LinkFaults(cluster, plan, rng),
+            DiskFaults(cluster, plan, rng),
+            NodeFaults(cluster, plan, rng),
+        )
+        self._rooms = (
+            links,
+            disks,
+            nodes,
+            Operations(cluster, plan, rng, workload, permit_start),
+        )  # as they are healed
         self._room_of = {kind: room for room in self._rooms for kind in room.WEIGHTS}
 
     async def run(self, duration_s: float) -> None:

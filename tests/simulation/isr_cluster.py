@@ -478,8 +478,7 @@ class IsrCluster:
         cuts: set[tuple[int, int]] = set()
         if kind in ("cut", "one_way"):
             other = self.rng.choice([*others, CONTROLLER])
-            there, back = (node_id, other), (other, node_id)
-            cuts = {there, back} if kind == "cut" else {self.rng.choice((there, back))}
+            cuts = {(node_id, other)} | ({(other, node_id)} if kind == "cut" else set())
         elif kind == "isolate":
             targets = [*others, CONTROLLER] if self.rng.random() < 0.5 else others
             cuts = {(node_id, other) for other in targets} | {(other, node_id) for other in targets}

@@ -92,10 +92,14 @@ class JournalMachine:
         executor: Any = None
         loop: Any = self.loop
         self.journal = DurableJournal(
-            storage=self.disk, path=f"{DIRECTORY}/quorum.journal", loop=loop, executor=executor, fatal=self._fatal  # type: ignore[arg-type]
+            storage=self.disk,
+            path=f"{DIRECTORY}/quorum.journal",
+            loop=loop,
+            executor=executor,
+            fatal=self._fatal,
         )
         self.snapshots = SnapshotStore(
-            storage=self.disk, path=f"{DIRECTORY}/quorum.snapshot", loop=loop, executor=executor, clock=lambda: 0.0,  # type: ignore[arg-type]
+            storage=self.disk, path=f"{DIRECTORY}/quorum.snapshot", loop=loop, executor=executor, clock=lambda: 0.0,
             wake=lambda: None,
         )  # fmt: skip
         snapshot = self.snapshots.load()
@@ -185,7 +189,10 @@ class JournalMachine:
         if last_index > self.journal.durable_index:
             return  # only what is committed is in a snapshot
         prev, last = self.journal.entries_from(last_index - 1, 2)
-        chunks: Callable[[], Iterable[bytes]] = lambda: [b"state"]
+
+        def chunks() -> Iterable[bytes]:
+            return [b"state"]
+
         self.snapshot_index = max(self.snapshot_index, last_index)
         self.snapshots.begin(last, prev, chunks)
 
@@ -198,29 +205,12 @@ class JournalMachine:
             self.states = [self.content()]
 
     def step(self) -> None:
-        dice = self.rng.random()
-        if dice < 0.35:
-            self.append()
-        elif dice < 0.55:
-            self.journal.sync_soon()
-        elif dice < 0.72:
-            self.finish_work()
-        elif dice < 0.78:
-            self.truncate()
-        elif dice < 0.84:
-            self.store_vote()
-        elif dice < 0.86:
-            self.clear_blank()
-        elif dice < 0.91:
-            self.begin_snapshot()
-        elif dice < 0.94:
-            self.trim()
-        elif dice < 0.96:
-            self.journal.onOneSecondTimer()
-        elif dice < 0.98:
-            self.die_later()
-        else:
-            self.crash()
+        steps = {
+            self.append: 35, self.journal.sync_soon: 20, self.finish_work: 17, self.truncate: 6, self.store_vote: 6,
+            self.clear_blank: 2, self.begin_snapshot: 5, self.trim: 3, self.journal.onOneSecondTimer: 2,
+            self.die_later: 2, self.crash: 2,
+        }  # fmt: skip
+        self.rng.choices(list(steps), list(steps.values()))[0]()
 
     def die_later(self) -> None:
         left = self.rng.randint(1, 8)

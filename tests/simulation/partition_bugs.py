@@ -13,26 +13,13 @@ from .isr_cluster import Scenario, run_seed
 from .planted import Planted
 
 
-class CommittedIsrDecides(LeaderState):
-    """The high watermark waits for the committed ISR, not for the maximal one: an expansion that the controller has
-    taken and we have not heard of counts for nothing."""
-
-    def _advance(self, now_ms: int) -> list[Effect]:
-        if self.is_under_min_isr:
-            return []
-        ends = [replica.log_end_offset for replica in self.replicas.values() if replica.replica_id in self.isr.isr]
-        high_watermark = min([self.log_end_offset, *ends])
-        if high_watermark <= self.high_watermark:
-            return []
-        self.high_watermark = high_watermark
-        return [HighWatermarkAdvanced(topic_partition=self.topic_partition, high_watermark=high_watermark)]
-
-
 class HighWatermarkFalls(LeaderState):
     """The high watermark is worked out anew from whoever is in the ISR now, also when that is less."""
 
     def _advance(self, now_ms: int) -> list[Effect]:
-        ends = [replica.log_end_offset for replica in self.replicas.values() if replica.replica_id in self.isr.maximal_isr]
+        ends = [
+            replica.log_end_offset for replica in self.replicas.values() if replica.replica_id in self.isr.maximal_isr
+        ]
         high_watermark = min([self.log_end_offset, *(end for end in ends if end >= 0)])
         if high_watermark == self.high_watermark or self.is_under_min_isr:
             return []
@@ -65,9 +52,6 @@ class KeepsItsTail(Partition):
 
 
 BUGS: dict[str, Scenario] = {
-    "high watermark from the committed instead of the maximal ISR": Scenario(
-        partition_class=_with_machines("CommittedIsr", leader=CommittedIsrDecides)
-    ),
     "the high watermark falls": Scenario(partition_class=_with_machines("Falls", leader=HighWatermarkFalls)),
     "a follower counts for what it was only sent": Scenario(
         partition_class=_with_machines("CountsEarly", leader=CountsBeforeTheFollowerHasIt)

@@ -1,7 +1,7 @@
 """The suite of planted bugs: classical faults of replicated logs, each put in from a test, each to be found by some seed.
 
-A bug is planted by replacing a function or a class for as long as histories run; nothing in the product knows of it. `LEVELS` says
-where it is looked for: in the smallest machine that has what it needs.
+A bug is planted by replacing a function or a class for as long as histories run; nothing in the product knows of it. Its `level`
+is where it is looked for: in the smallest machine that has what it needs.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """Whole clusters under seeded faults: every invariant after every event, progress and equal replicas at the end.
 
-A failure prints its seed; `scripts/simulate --seed N --trace` replays it. BARNABAS_SIMULATION_SECONDS (100) is how long
+A failure prints its seed; `scripts/simulate --seed N --trace` replays it. BARNABAS_SIMULATION_SECONDS (150) is how long
 new seeds are run; the first of them is today's, so that every day (and every machine) looks somewhere else.
 """
 
@@ -16,10 +16,10 @@ import pytest
 from .history import Result, Scenario, run_history
 
 ROOT = Path(__file__).resolve().parents[2]
-SECONDS = float(os.environ.get("BARNABAS_SIMULATION_SECONDS", "100"))
+SECONDS = float(os.environ.get("BARNABAS_SIMULATION_SECONDS", "150"))
 # The same seeds at every run of CI, so that a change is judged by what it changed; `scripts/simulate` looks for new ones.
 FIRST_SEED = int(os.environ.get("BARNABAS_SIMULATION_FIRST_SEED", "1"))
-MOST_SEEDS = int(os.environ.get("BARNABAS_SIMULATION_SEEDS", "40"))
+MOST_SEEDS = int(os.environ.get("BARNABAS_SIMULATION_SEEDS", "60"))
 
 # Seeds that failed once, and why. Product: 4, 15, 28, 37 a change in a fetcher's back-off broke the publication of
 # metadata; 32, 39 a broker killed before it had told of a power loss forgot it; 10, 13, 60 a slot was hosted upon

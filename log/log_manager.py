@@ -153,6 +153,7 @@ class LogManager:
             open_segments=self._open_segments,
             before_truncation=lambda end_offset: self._lower_recovery_point(folder, topic_partition, end_offset),
         )
+        self._lower_log_start(folder, topic_partition, log.log_start_offset)
         self._logs[topic_partition] = log
         self._folder_of[topic_partition] = folder
         return log
@@ -272,6 +273,15 @@ class LogManager:
         if folder.recovery_points.get(topic_partition, 0) > end_offset:
             folder.recovery_points[topic_partition] = end_offset
             folder.write_offsets(checkpoint.RECOVERY_POINTS, folder.recovery_points)
+        self._lower_log_start(folder, topic_partition, end_offset)
+
+    @staticmethod
+    def _lower_log_start(folder: LogFolder, topic_partition: TopicPartition, offset: int) -> None:
+        """A log that lost its end, or was cut, below the start that was written down: what is appended from there on would
+        count as deleted after the next crash."""
+        if folder.log_start_offsets.get(topic_partition, 0) > offset:
+            folder.log_start_offsets[topic_partition] = offset
+            folder.write_offsets(checkpoint.LOG_START_OFFSETS, folder.log_start_offsets)
 
     def _logs_in(self, folder: LogFolder) -> Iterable[PartitionLog]:
         return (log for key, log in self._logs.items() if self._folder_of[key] is folder)

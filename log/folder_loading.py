@@ -146,8 +146,9 @@ def open_log(
         if folder.recovery_points.get(topic_partition, 0) > end_offset:
             folder.recovery_points[topic_partition] = end_offset
             folder.write_offsets(checkpoint.RECOVERY_POINTS, folder.recovery_points)
+        _lower_log_start(folder, topic_partition, end_offset)
 
-    return PartitionLog(
+    log = PartitionLog(
         files,
         directory,
         topic_partition=topic_partition,
@@ -161,6 +162,16 @@ def open_log(
         open_segments=folder.open_segments,
         before_truncation=lower_recovery_point,
     )
+    _lower_log_start(folder, topic_partition, log.log_start_offset)
+    return log
+
+
+def _lower_log_start(folder: LogFolder, topic_partition: TopicPartition, offset: int) -> None:
+    """A log that lost its end, or was cut, below the start that was written down: what is appended from there on would count
+    as deleted after the next crash."""
+    if folder.log_start_offsets.get(topic_partition, 0) > offset:
+        folder.log_start_offsets[topic_partition] = offset
+        folder.write_offsets(checkpoint.LOG_START_OFFSETS, folder.log_start_offsets)
 
 
 def partition_of(name: str) -> TopicPartition | None:

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 
+import pytest
 from integration.cluster import Cluster, clean_environment, describe_cluster, full_isr, partitions_of, until
 from integration.gaps import AckTimes, percentiles
 from integration.load import Load, read_all, send
@@ -210,7 +211,7 @@ async def test_a_frozen_controller_that_leads_is_given_up_after_the_election_and
 
 
 def command(cluster: Cluster, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**clean_environment(), "BARNABAS_BOOTSTRAP": cluster.nodes[0].address}
+    environment = {**clean_environment(), "BARNABAS_BOOTSTRAP": cluster.bootstrap}
     return subprocess.run(
         [sys.executable, "-m", "barnabas", *arguments],
         env=environment,

@@ -33,6 +33,7 @@ from .raft_loop import DelayedExecutor
 CLIENT_PORT, QUORUM_PORT = 9092, 9093
 MOST_VOTERS = 3
 PLENTY_BYTES = 1 << 30
+QUORUM_FOLDER = "/__cluster_metadata/"
 TIMING = RaftTiming(election_min_s=0.3, election_max_s=0.6, heartbeat_s=0.06, leader_fallback_s=0.27)
 # Everything that waits is shortened, so that a seed sees in ten virtual seconds what production sees in minutes.
 SETTINGS = {
@@ -65,8 +66,10 @@ class SimulatedNode:
     broker: Broker | None = None
     incarnations: int = 0
     has_powered_off: bool = False
+    clock: SimulatedClock | None = None  # of its process
     clock_skew_ms: int = 0  # of the wall clock only
-    disk_is_limited: bool = False  # it may refuse, so that the broker may end itself
+    slow_disk_s: float = 0.0  # what a flush or write takes at most
+    disk_may_refuse: bool = False  # so that the broker may end itself
     fatal: list[str] = field(default_factory=list)
 
     @property
@@ -117,7 +120,8 @@ class _QuorumListener:
 
 
 class SimulatedCluster:
-    """`violate` is told of what no broker may ever do; `ended` of every process that is no more, and why."""
+    """`violate` is told of what no broker may ever do; `ending` of every node whose process is about to die, `ended` of
+    every process that is no more, and why."""
 
     def __init__(
         self,
@@ -135,11 +139,15 @@ class SimulatedCluster:
         self.rng = rng
         self.world = SimulatedNetwork(loop, Random(rng.getrandbits(64)))
         self.nodes = [SimulatedNode(node_id=node_id, disk=SimulatedDisk()) for node_id in range(brokers)]
+        for node in self.nodes:
+            node.disk.took_time = lambda action, path, node=node: self._disk_took_time(node, action, path)
         self.fsync_s = fsync_s
         self.graveyard: list[SimulatedProcess] = []
         self.lossy: set[int] = set()  # nodes that lost writes and are not back in every ISR
+        self.ending: list[Callable[[SimulatedNode], None]] = []
         self.ended: list[Callable[[SimulatedNode, SimulatedProcess, bool], None]] = []
         self.violate = violate
+        self.client_names: list[str] = []
         self._make_broker = make_broker
         self._settings = SETTINGS | (settings or {})
         self._snapshot_policy = snapshot_policy
@@ -161,18 +169,19 @@ class SimulatedCluster:
     async def _boot(self, node: SimulatedNode, process: SimulatedProcess) -> None:
         rng = Random(self.rng.getrandbits(64))
         network = self.world.node(node.name)
+        node.clock = SimulatedClock(self.loop, skew_ms=node.clock_skew_ms)
         quorum = QuorumPorts(
             ballast_bytes=0,
             host=SameLoopHost,
             network=lambda: QuorumNetwork(network),
-            executor=lambda: DelayedExecutor(self.loop, lambda: rng.uniform(0.0002, self.fsync_s)),
+            executor=lambda: DelayedExecutor(self.loop, lambda: rng.uniform(0.0002, self.fsync_s + node.slow_disk_s)),
             timing=TIMING,
             snapshot_policy=self._snapshot_policy,
         )
         ports = Ports(
             network=network,
             files=node.disk,
-            clock=SimulatedClock(self.loop, skew_ms=node.clock_skew_ms),
+            clock=node.clock,
             rng=rng,
             make_source=lambda broker: build_source(broker, quorum),
             fatal=lambda reason: self._fatal(node, process, reason),
@@ -197,7 +206,7 @@ class SimulatedCluster:
         """What os._exit is to a real broker: nothing after this call runs."""
         node.fatal.append(reason)
         self.loop.note(f"FATAL {process} {reason}")
-        if not node.disk_is_limited or "background work failed" in reason:
+        if not node.disk_may_refuse or "background work failed" in reason:
             self.violate(f"{process} stopped: {reason}")
         if node.process is process:
             self.kill(node.node_id)
@@ -215,6 +224,8 @@ class SimulatedCluster:
     def _end(self, node: SimulatedNode, *, power: bool) -> None:
         process = node.process
         if process is not None:
+            for ending in self.ending:
+                ending(node)
             self.loop.note(f"{'POWER LOSS' if power else 'KILL'} {process}")
             process.is_dead = True
             process.parked.clear()
@@ -238,6 +249,36 @@ class SimulatedCluster:
         self.loop.note(f"STALL {process} {duration_s:.3f}")
         process.stalled_until = self.loop.time() + duration_s
         self.loop.call_at(process.stalled_until, self._resume, process, context=NOBODY)
+
+    def _disk_took_time(self, node: SimulatedNode, action: str, path: str) -> None:
+        """The broker's loop stands still for as long as its call to a slow disk takes. Flushes of the quorum run in a
+        thread of their own, so their time is the executor's."""
+        process = node.process
+        if (
+            not node.slow_disk_s
+            or process is None
+            or QUORUM_FOLDER in path
+            or action not in ("append", "flush", "write")
+        ):
+            return
+        taken_s = self.rng.uniform(0.0, node.slow_disk_s) * (1.0 if action == "flush" else 0.05)
+        until = max(process.stalled_until, self.loop.time()) + taken_s
+        if process.stalled_until <= self.loop.time():
+            self.loop.call_at(until, self._resume_from_disk, process, context=NOBODY)
+        process.stalled_until = until
+
+    def _resume_from_disk(self, process: SimulatedProcess) -> None:
+        if process.stalled_until > self.loop.time():  # more operations followed
+            self.loop.call_at(process.stalled_until, self._resume_from_disk, process, context=NOBODY)
+        else:
+            self._resume(process)
+
+    def jump_clock(self, node_id: int, by_ms: int) -> None:
+        node = self.nodes[node_id]
+        self.loop.note(f"CLOCK JUMP {node.name} {by_ms}")
+        node.clock_skew_ms += by_ms
+        if node.clock is not None:
+            node.clock.skew_ms = node.clock_skew_ms
 
     def _resume(self, process: SimulatedProcess) -> None:
         if not process.is_dead:

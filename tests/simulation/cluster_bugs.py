@@ -1,29 +1,27 @@
-"""Bugs that are planted to prove that the checkers bite. Each replaces a part of the product, in a test only.
-
-The value of an entry is a context manager under which histories are run, and the kinds of fault that bring the bug out.
-"""
+"""Bugs of whole brokers, found by `history`: each replaces a part of the product, and names the faults that bring it out."""
 
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
+from barnabas.kraft.group_slots import SlotState
+from barnabas.kraft.records import OffsetCommitRecord
+from barnabas.log import partition_log, retention
 from barnabas.log.log_folder import LogFolder
 from barnabas.log.replication.isr import PendingIsrShrink
 from barnabas.log.replication.partition import Partition
+from barnabas.log.replication.replica_manager import ReplicaManager
 from barnabas.net.group_service import GroupService
 from barnabas.net.handlers.produce import ProduceHandler
 from barnabas.net.protocol.responses import ProduceResponse
 
+from .history import Scenario, run_history
+from .planted import Planted
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlantedBug:
-    plant: Callable[[], AbstractContextManager[Any]]
-    kinds: tuple[str, ...]
-    faults_s: float = 6.0
+Plant = Callable[[], AbstractContextManager[Any]]
 
 
 @contextlib.contextmanager
@@ -92,16 +90,93 @@ def _forgotten_loss() -> Iterator[None]:
         yield
 
 
-PLANTED = {
-    "acks=all by the leader alone": PlantedBug(plant=_acks_by_the_leader_alone, kinds=("kill", "isolate")),
-    "truncation to the high watermark": PlantedBug(
-        plant=_truncation_to_the_high_watermark, kinds=("kill", "stop", "stall", "cut")
-    ),
-    "a shrink before its commit": PlantedBug(
-        plant=_shrink_before_its_commit, kinds=("cut_one_way", "isolate", "stall")
-    ),
-    "group answers before their commit": PlantedBug(
-        plant=_commits_before_the_quorum, kinds=("kill", "kill_all", "isolate")
-    ),
-    "a power loss that is not noticed": PlantedBug(plant=_forgotten_loss, kinds=("power_loss", "kill")),
+@contextlib.contextmanager
+def _successor_takes_the_log() -> Iterator[None]:
+    """A deleted topic's log stays where it is, and the topic that is made under its name goes on with it."""
+
+    def opened(self: Any, assignment: Any) -> Any:
+        partition = self._partitions.get(assignment.topic_partition)
+        if partition is not None and partition.topic_id == assignment.topic_id:
+            return partition, []
+        log = self._logs.create_log(assignment.topic_partition, assignment.topic_id)
+        log.topic_id = assignment.topic_id
+        partition = Partition(log, self.node_id, replica_lag_time_max_ms=self._replica_lag_time_max_ms)
+        self._partitions[assignment.topic_partition] = partition
+        return partition, []
+
+    def kept(self: Any, topic_partition: Any) -> list[Any]:
+        partition = self._partitions.pop(topic_partition, None)
+        return [] if partition is None else partition.stop()
+
+    with patch.object(ReplicaManager, "_open", opened), patch.object(ReplicaManager, "_remove", kept):
+        yield
+
+
+@contextlib.contextmanager
+def _commits_out_of_order() -> Iterator[None]:
+    """Of two offset commits that follow each other, the second is applied first."""
+    genuine = SlotState.replay
+    held: dict[int, OffsetCommitRecord] = {}
+
+    def replay(self: Any, record: Any) -> bool:
+        if not isinstance(record, OffsetCommitRecord):
+            return genuine(self, record)
+        before = held.pop(id(self), None)
+        if before is None:
+            held[id(self)] = record
+            return True
+        genuine(self, record)
+        return genuine(self, before)
+
+    with patch.object(SlotState, "replay", replay):
+        yield
+
+
+@contextlib.contextmanager
+def _consumers_read_the_log_end() -> Iterator[None]:
+    with patch.object(Partition, "_visible_end", lambda self, isolation_level: self.log.log_end_offset):
+        yield
+
+
+@contextlib.contextmanager
+def _retention_passes_the_high_watermark() -> Iterator[None]:
+    """Retention does not look at what is committed."""
+    genuine = retention.expired_segments
+
+    def expired(segments: Any, *, config: Any, log_start_offset: int, high_watermark: int, now_ms: int) -> int:
+        count = genuine(
+            segments, config=config, log_start_offset=log_start_offset, high_watermark=1 << 60, now_ms=now_ms
+        )
+        return max(count, len(segments) - 1)
+
+    with patch.object(partition_log, "expired_segments", expired):
+        yield
+
+
+BUGS: dict[str, tuple[Plant, tuple[str, ...]]] = {
+    "acks=all by the leader alone": (_acks_by_the_leader_alone, ("kill", "isolate")),
+    "truncation to the high watermark": (_truncation_to_the_high_watermark, ("kill", "stop", "stall", "cut")),
+    "a shrink before its commit": (_shrink_before_its_commit, ("cut_one_way", "isolate", "stall")),
+    "group answers before their commit": (_commits_before_the_quorum, ("kill", "kill_all", "isolate")),
+    "a power loss that is not noticed": (_forgotten_loss, ("power_loss", "kill")),
+    "a deleted topic's log goes to its successor": (_successor_takes_the_log, ("recreate", "kill")),
+    "offset commits applied out of order": (_commits_out_of_order, ("slow",)),
+    "consumers read up to the log end": (_consumers_read_the_log_end, ("kill", "isolate")),
+    "retention deletes what nobody allowed": (_retention_passes_the_high_watermark, ("delete_records", "stall")),
 }
+FAULTS_S = 6.0
+
+
+def bugs() -> list[Planted]:
+    return [
+        Planted(level="cluster", name=name, plant=plant, run=_runner(kinds)) for name, (plant, kinds) in BUGS.items()
+    ]
+
+
+def _runner(kinds: tuple[str, ...]) -> Callable[[int], bool]:
+    def run(seed: int) -> bool:
+        result = run_history(seed, Scenario(kinds=kinds, faults_s=FAULTS_S))
+        assert not result.failure, result.failure
+        return False
+
+    return run

@@ -14,8 +14,10 @@ from barnabas.log.errors import DiskFailedError, DiskFullError, StorageError
 from barnabas.log.files import AppendFile, DiskUsage, FileLock
 from barnabas.log.record_batch import Buffer
 
+Write = Callable[[float], None]  # puts that share of an append into its file, as a write that is cut off does
 TORN_PROBABILITY = 0.25  # of an unflushed tail that it ends in bytes that nobody wrote
 DEFAULT_CAPACITY_BYTES = 1 << 40
+UNLIMITED_BYTES = 1 << 30  # no simulation writes so much: a disk that holds more need not be summed up at every write
 
 
 @dataclass(slots=True, eq=False)
@@ -100,10 +102,13 @@ class SimulatedFile:
         self._check(writing=True)
         self._disk.check_space(len(data), self.path)  # A full disk refuses cleanly, as the real one does.
         try:
-            self._disk.check_fault("append", self.path)
+            self._disk.check_fault("append", self.path, lambda share: self._put(data[: int(len(data) * share)]))
         except StorageError:
             self._write_failed = True
             raise
+        self._put(data)
+
+    def _put(self, data: Buffer) -> None:
         self._inode.written(len(self._inode.live))
         self._inode.live += data
         self._inode.modified_ms = self._disk.now_ms
@@ -168,6 +173,10 @@ class SimulatedDisk:
         self._boots = 0
         self.failed: dict[str, str] = {}  # folders whose disk is broken, and what it says
         self.bytes_read = 0  # of log files, through `read_at`
+        # Called before each operation with its action and path: one may end the process (and, of an append, write a
+        # part of it first), the other notes how long it takes.
+        self.before_operation: Callable[[str, str, Write | None], None] | None = None
+        self.took_time: Callable[[str, str], None] | None = None
         self.capacity_bytes = capacity_bytes
         self.flush_count = 0
         self.incarnation = 0
@@ -220,7 +229,16 @@ class SimulatedDisk:
         inode.live[position] ^= 1 << bit
         inode.flush()
 
-    def check_fault(self, action: str, path: str) -> None:
+    def mend(self) -> None:
+        """No fault that was ordered comes any more."""
+        self._faults.clear()
+
+    def check_fault(self, action: str, path: str, write: Write | None = None) -> None:
+        if action != "read":  # the checkers read, too
+            if self.took_time is not None:
+                self.took_time(action, path)
+            if self.before_operation is not None:
+                self.before_operation(action, path, write)
         for fault in self._faults:
             if fault.action == action and fnmatch(path, fault.pattern):
                 self._faults.remove(fault)
@@ -230,7 +248,7 @@ class SimulatedDisk:
                 raise DiskFailedError(f"cannot {action} {path}: {message}")
 
     def check_space(self, size_bytes: int, path: str) -> None:
-        if self.used_bytes + size_bytes > self.capacity_bytes:
+        if self.capacity_bytes < UNLIMITED_BYTES and self.used_bytes + size_bytes > self.capacity_bytes:
             raise DiskFullError(f"cannot write {path}: No space left on device; free space")
 
     @property

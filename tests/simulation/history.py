@@ -21,11 +21,12 @@ from .checkers.clients import ClientChecker
 from .checkers.metadata import MetadataChecker
 from .checkers.partitions import PartitionChecker, read_batches
 from .checkers.violation import Violation
-from .cluster import SimulatedCluster, is_serving, wait_until
-from .faults import FaultPlan, Faults
+from .cluster import SimulatedCluster, SimulatedNode, is_serving, wait_until
+from .fault_room import FaultPlan
+from .faults import FIRST_ERA, WEIGHTS, Faults
 from .observed_loop import ObservedLoop
 from .process import ProcessDied, SimulatedProcess
-from .workload import Workload
+from .workload import PHOENIX, SHORT, Workload
 
 START_LIMIT_S = 20.0
 SETTLE_S = 40.0
@@ -39,6 +40,7 @@ class Scenario:
     brokers: int | None = None
     faults_s: float | None = None
     kinds: tuple[str, ...] = ()
+    is_first_era: bool = False  # as it was drawn when there were no other faults than `faults.FIRST_ERA`
     make_broker: Callable[..., Broker] = Broker
 
 
@@ -72,16 +74,19 @@ class History:
         self.loop.trace_line = trace_line
         self.loop.set_exception_handler(self._unseen)
         self.violations: list[str] = []
-        self.plan = FaultPlan.draw(self.rng)
+        if scenario.is_first_era:
+            self.plan = FaultPlan.draw_of_first_era(self.rng, FIRST_ERA)
+        else:
+            self.plan = FaultPlan.draw(self.rng, WEIGHTS)
         if scenario.kinds:
             self.plan = FaultPlan(kinds=scenario.kinds, interval_s=self.plan.interval_s, longest_s=self.plan.longest_s)
         self.cluster = SimulatedCluster(
             self.loop,
             Random(self.rng.getrandbits(64)),
-            brokers=scenario.brokers or self.rng.choice((3, 3, 3, 4, 5)),
+            brokers=(scenario.brokers or self.rng.choice((3, 3, 3, 4, 5))) + ("join_or_leave" in self.plan.kinds),
             snapshot_policy=self.rng.choice((None, SnapshotPolicy(entries=50), SnapshotPolicy(entries=300))),
             fsync_s=self.rng.choice((0.001, 0.004, 0.02)),
-            settings={"min.insync.replicas": "2"},
+            settings={"min.insync.replicas": "2", "log.retention.check.interval.ms": "600"},
             make_broker=scenario.make_broker,
             violate=self.violations.append,
         )
@@ -90,9 +95,13 @@ class History:
         self.metadata = MetadataChecker(self.cluster)
         self.clients = ClientChecker(self.partitions)
         self.workload = Workload(self.cluster, self.clients, Random(self.rng.getrandbits(64)))
-        self.faults = Faults(self.cluster, self.plan, Random(self.rng.getrandbits(64)))
+        self.clients.recreated.add(PHOENIX)
+        self.faults = Faults(
+            self.cluster, self.plan, Random(self.rng.getrandbits(64)), self.workload, self.partitions.permit_start
+        )
         self._nodes = {node.name: node for node in self.cluster.nodes}
         self.loop.observer = self._observe
+        self.cluster.ending.append(self._last_look)
 
     def _draw_surroundings(self) -> None:
         """Wall clocks that are wrong by up to a minute, and a network that is fast, or not so fast, for everybody."""
@@ -124,6 +133,14 @@ class History:
                 self.partitions.check(node)
                 self.metadata.check(node)
 
+    def _last_look(self, node: SimulatedNode) -> None:
+        """What a process did in the very event in which it dies counts as well: its last answers may be on the wire."""
+        try:
+            self.partitions.check(node)
+            self.metadata.check(node)
+        except Violation as violation:  # inside of code of the broker, which must not take it for an error of its own
+            self.violations.append(str(violation))
+
     # --- the course ---------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -134,6 +151,7 @@ class History:
         await self.workload.create_topics(
             {"events": (2, 3, {"min.insync.replicas": "2"}), "clicks": (1, min(3, len(self.cluster.nodes)), {})}
         )
+        await self._create_extras()
         self.workload.start(
             producers=rng.randint(1, 3),
             consumers=rng.randint(1, 2),
@@ -144,6 +162,24 @@ class History:
         await self.faults.run(self.scenario.faults_s or rng.choice((4.0, 8.0, 12.0)))
         self.faults.heal()
         await self._settle()
+
+    async def _create_extras(self) -> None:
+        """Topics that only some faults need, and settings that are not the usual ones."""
+        if self.scenario.is_first_era:
+            return
+        self.workload.acks = (-1, -1, -1, 1, 0)
+        kinds, dice = self.plan.kinds, Random(self.rng.getrandbits(64))
+        topics: dict[str, tuple[int, int, dict[str, str]]] = {}
+        if "recreate" in kinds:
+            topics[PHOENIX] = (1, 3, {})
+        if "delete_records" in kinds or "retention" in kinds:
+            topics[SHORT] = (1, 3, {"segment.bytes": "1024", "file.delete.delay.ms": "200"})
+        if dice.random() < 0.25:
+            topics["careful"] = (1, 3, {"min.insync.replicas": "3"})
+        if dice.random() < 0.25 and "power_loss" not in kinds:  # which is beyond its promise
+            topics["careless"] = (1, 3, {"min.insync.replicas": "1"})
+        if topics:
+            await self.workload.create_extras(topics)
 
     def _is_up(self) -> bool:
         return all(is_serving(node) and node.broker.is_ready for node in self.cluster.nodes)  # type: ignore[union-attr]
@@ -160,6 +196,7 @@ class History:
     async def _settle(self) -> None:
         await self._require(self._is_up, SETTLE_S, "not every broker was unfenced again")
         await self._require(self._all_in_sync, SETTLE_S, "not every replica was in sync again")
+        self.workload.learn_partitions(self.cluster.newest_image())
         await self._progress()
         await self._check_groups()
         self.loop.note("QUIET")
@@ -187,9 +224,10 @@ class History:
 
     async def _progress(self) -> None:
         client = self.workload.client("prober")
-        for partition in self.workload.partitions:
+        for partition in self.workload.partitions + [key for key in self.workload.extras if key[0] != PHOENIX]:
             deadline = self.loop.time() + SETTLE_S
             while not await self.workload.produce(client, partition, -1):
+                self.faults.restart_dead()  # one that was told to stop before everything was healed
                 if self.loop.time() > deadline:
                     raise Violation(f"{partition} takes no records after everything was healed: {self._state()}")
 
@@ -208,6 +246,7 @@ class History:
                     raise Violation(f"group {group} owns {owned}, not {sorted(self.workload.partitions)}")
                 await asyncio.sleep(0.05)
                 self.workload.check_tasks()
+                self.faults.restart_dead()
             await self._check_commits(own[0], deadline)
 
     async def _check_commits(self, member: Any, deadline: float) -> None:
@@ -231,8 +270,8 @@ class History:
             for commit, end in zip(hidden, ends, strict=True):
                 commit.ended = end
 
-    def _replicas(self) -> list[tuple[str, list[tuple[SimulatedProcess, Any]]]]:
-        """Of each partition, the logs of all its replicas."""
+    def _replicas(self) -> list[tuple[tuple[str, int], list[tuple[SimulatedProcess, Any]]]]:
+        """By topic id and number, of each partition the logs of all its replicas."""
         image = self.cluster.newest_image()
         found = []
         for topic in image.topics.values():
@@ -244,7 +283,7 @@ class History:
                     view = self.partitions.views.get(node.process, {}).get(key) if node.process is not None else None
                     if view is not None and node.process is not None:
                         logs.append((node.process, view.log))
-                found.append((f"{topic.name}-{number}", logs if len(logs) == len(partition.replicas) else []))
+                found.append(((topic.topic_id, number), logs if len(logs) == len(partition.replicas) else []))
         return found
 
     def _ends_agree(self) -> bool:
@@ -254,16 +293,25 @@ class History:
         )
 
     def _compare_logs(self) -> None:
-        """Read everything from the files again: replicas are equal, and everything acknowledged is there."""
-        contents: dict[str, dict[int, Any]] = {}
-        for name, logs in self._replicas():
-            copies = [read_batches(log, log.log_start_offset) for _, log in logs]
+        """Read everything from the files again: replicas are equal, and everything that was committed is there."""
+        contents: dict[tuple[str, int], tuple[int, dict[int, Any]]] = {}
+        for key, logs in self._replicas():
+            start = max(log.log_start_offset for _, log in logs)  # each broker's retention has its own time
+            copies = [read_batches(log, start) if start < log.log_end_offset else [] for _, log in logs]
             if any(copy != copies[0] for copy in copies):
-                raise Violation(f"{name}: the replicas differ at the end")
-            contents[name] = {batch.base_offset: batch for batch in copies[0]}
+                raise Violation(f"{self.partitions.histories[key].name}: the replicas differ at the end")
+            contents[key] = (start, {batch.base_offset: batch for batch in copies[0]})
+        for key, (start, batches) in contents.items():
+            history = self.partitions.histories[key]
+            for base_offset, committed in history.committed.items():
+                if base_offset >= start and batches.get(base_offset) != committed.batch:
+                    raise Violation(f"{history.name}: {committed} is lost at the end: {batches.get(base_offset)}")
         for item in self.clients.acknowledged:
-            batch = contents[f"{item.topic}-{item.partition}"].get(item.base_offset)
-            if batch is None or batch.crc != item.crc:
+            if item.topic in self.clients.recreated:
+                continue  # it may have been an earlier topic's
+            start, batches = contents[self.clients.topic_ids[item.topic], item.partition]
+            batch = batches.get(item.base_offset)
+            if item.base_offset >= start and (batch is None or batch.crc != item.crc):
                 raise Violation(f"{item} is lost at the end: {batch}")
 
     def _state(self) -> str:

@@ -70,6 +70,16 @@ class SimulatedNetwork:
         for transport in [it for it in self._transports if it.node == name]:
             transport.die()
 
+    def links(self) -> Iterable[LinkConditions]:
+        return self._links.values()
+
+    def mend(self, directions: Iterable[tuple[str, str]]) -> None:
+        """These work again; what is stalled goes on its way."""
+        for source, target in directions:
+            self.link(source, target).is_cut = False
+        for transport in list(self._transports):
+            transport.link_is_back()
+
     def power_off(self, name: str) -> None:
         """The machine is gone: as `kill`, but nobody is told, and connecting to it hangs."""
         self._down.add(name)
@@ -87,6 +97,13 @@ class SimulatedNetwork:
         for transport in list(self._transports):
             if (transport.node, transport.peer_node) in ((one, other), (other, one)):
                 transport.lose(ConnectionResetError("connection reset by the simulation"))
+
+    def reset_after_arrival(self, sender: str, receiver: str) -> None:
+        """Break what the sender has opened to the receiver: at once for the sender, who hears no answer any more; for the
+        receiver when all that was sent has arrived."""
+        for transport in list(self._transports):
+            if (transport.node, transport.peer_node) == (sender, receiver):
+                transport.abort()
 
     def free_port(self) -> int:
         self._next_port += 1

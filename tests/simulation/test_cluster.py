@@ -1,6 +1,6 @@
 """Whole clusters under seeded faults: every invariant after every event, progress and equal replicas at the end.
 
-A failure prints its seed; `scripts/simulate --seed N --trace` replays it. BARNABAS_SIMULATION_SECONDS (100) is how long
+A failure prints its seed; `scripts/simulate --seed N --trace` replays it. BARNABAS_SIMULATION_SECONDS (150) is how long
 new seeds are run; the first of them is today's, so that every day (and every machine) looks somewhere else.
 """
 
@@ -13,22 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from .cluster_bugs import PLANTED
 from .history import Result, Scenario, run_history
 
 ROOT = Path(__file__).resolve().parents[2]
-SECONDS = float(os.environ.get("BARNABAS_SIMULATION_SECONDS", "100"))
-# The same seeds at every run of CI, so that a change is judged by what it changed; `scripts/simulate --seeds A-B` looks for new
-# ones. Open: in seed 179526931115 an acknowledgement is heard before the checker has seen its batch committed; with that check
-# put off, the comparison at the end finds the batch on every replica.
+SECONDS = float(os.environ.get("BARNABAS_SIMULATION_SECONDS", "150"))
+# The same seeds at every run of CI, so that a change is judged by what it changed; `scripts/simulate` looks for new ones.
 FIRST_SEED = int(os.environ.get("BARNABAS_SIMULATION_FIRST_SEED", "1"))
-MOST_SEEDS = int(os.environ.get("BARNABAS_SIMULATION_SEEDS", "40"))
-MOST_SEEDS_FOR_A_BUG = 40
+MOST_SEEDS = int(os.environ.get("BARNABAS_SIMULATION_SEEDS", "60"))
 
 # Seeds that failed once, and why. Product: 4, 15, 28, 37 a change in a fetcher's back-off broke the publication of
 # metadata; 32, 39 a broker killed before it had told of a power loss forgot it; 10, 13, 60 a slot was hosted upon
-# metadata of a former process; 23 went differently in every process. Harness: 0, 5, 76, 150.
-REGRESSIONS = (0, 4, 5, 10, 13, 15, 23, 28, 32, 37, 39, 60, 76, 150)
+# metadata of a former process; 23 went differently in every process. Harness: 0, 5, 76, 150, and 179526931115: what a
+# process did in the event of its death was not looked at.
+REGRESSIONS = (0, 4, 5, 10, 13, 15, 23, 28, 32, 37, 39, 60, 76, 150, 179526931115)
 
 
 def passed(result: Result) -> Result:
@@ -39,7 +36,7 @@ def passed(result: Result) -> Result:
 
 @pytest.mark.parametrize("seed", REGRESSIONS)
 def test_seeds_that_failed_once(seed: int) -> None:
-    passed(run_history(seed))
+    passed(run_history(seed, Scenario(is_first_era=True)))
 
 
 @pytest.mark.timeout(SECONDS + 120)
@@ -67,13 +64,3 @@ def test_the_same_seed_gives_the_same_trace_in_every_process() -> None:
         done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
         told.append(done.stdout.strip())
     assert told[0] == told[1] == str([run_history(seed).trace_hash for seed in seeds])
-
-
-@pytest.mark.parametrize("name", sorted(PLANTED))
-def test_a_planted_bug_is_found(name: str) -> None:
-    bug = PLANTED[name]
-    with bug.plant():
-        for seed in range(MOST_SEEDS_FOR_A_BUG):
-            if run_history(seed, Scenario(kinds=bug.kinds, faults_s=bug.faults_s)).failure:
-                return
-    pytest.fail(f"{name} survived {MOST_SEEDS_FOR_A_BUG} seeds")

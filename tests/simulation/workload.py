@@ -4,10 +4,11 @@ They report what they were told to the `ClientChecker`, and never die: their mac
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from random import Random
 from typing import Any
 
+from barnabas.kraft.image import MetadataImage
 from barnabas.log.errors import BarnabasError, ErrorCode, NetworkError, error_for
 from barnabas.log.record_batch import iter_headers, read_header
 from barnabas.log.record_codec import encode_batch
@@ -41,6 +42,9 @@ from .checkers.violation import Violation
 from .cluster import CLIENT_PORT, SimulatedCluster
 
 Partition = tuple[str, int]
+PHOENIX = "phoenix"  # is deleted and made again under its name
+SHORT = "short"  # loses its oldest records to retention and to DeleteRecords
+MOST_OPERATIONS = 8  # of administrators at the same time
 LATEST = -1
 REFUSED_COMMITS = frozenset(
     {
@@ -63,6 +67,7 @@ class Client:
         self.rng = rng
         self.loop = cluster.loop
         self.node_count = len(cluster.nodes)
+        cluster.client_names.append(name)
         self.pool = RpcPool(cluster.world.node(name), client_id=name, random=rng, connect_timeout_ms=400)
         self.leaders: dict[Partition, tuple[int, int]] = {}  # leader epoch, leader; the epoch never goes back
 
@@ -70,6 +75,12 @@ class Client:
         async with asyncio.timeout(timeout_ms / 1000 + 0.5):
             connection = await self.pool.get(f"node-{node_id}", CLIENT_PORT)
             return await connection.call(request, timeout_ms=timeout_ms)
+
+    async def tell(self, node_id: int, request: Any) -> None:
+        """Without an answer."""
+        async with asyncio.timeout(1.5):
+            connection = await self.pool.get(f"node-{node_id}", CLIENT_PORT)
+            connection.send_oneway(request)
 
     async def ask_anyone(self, request: Any, *, timeout_ms: int = 1_000) -> Any:
         return await self.ask(self.rng.randrange(self.node_count), request, timeout_ms=timeout_ms)
@@ -110,7 +121,10 @@ class Workload:
         self.cluster = cluster
         self.checker = checker
         self.rng = rng
-        self.partitions: list[Partition] = []
+        self.partitions: list[Partition] = []  # of topics that live on, which groups read, too
+        self.extras: list[Partition] = []  # of topics that special faults need, or settings
+        self.acks: tuple[int, ...] = (-1, -1, -1, 1)
+        self.ends: dict[Partition, int] = {}  # a little below the high watermark
         self.groups: list[str] = []
         self.clients: list[Client] = []
         self.members: list[GroupMember] = []
@@ -118,6 +132,8 @@ class Workload:
         self.is_over = False
         self._values = 0
         self._tasks: list[asyncio.Task[None]] = []
+        self._operations: list[asyncio.Task[None]] = []
+        self._operators: list[Client] = []
 
     def client(self, name: str) -> Client:
         client = Client(self.cluster, name, Random(self.rng.getrandbits(64)))
@@ -131,6 +147,23 @@ class Workload:
                 CreateTopicRequest(name=n, partition_count=p, replication_factor=r, configs=c), timeout_ms=3_000
             ))  # fmt: skip
             self.partitions += [(name, number) for number in range(partitions)]
+        await self._learn_ids(client, topics)
+
+    async def create_extras(self, topics: dict[str, tuple[int, int, dict[str, str]]]) -> None:
+        """As above, for topics that groups do not read."""
+        known = list(self.partitions)
+        await self.create_topics(topics)
+        self.extras = [partition for partition in self.partitions if partition not in known]
+        self.partitions = known
+
+    def learn_partitions(self, image: MetadataImage) -> None:
+        """Of topics that have grown. What an administrator was not answered may have been done all the same."""
+        names = {topic for topic, _ in self.partitions}
+        for name in sorted(names & image.topics.keys()):
+            keys = [(name, number) for number in range(len(image.topics[name].partitions))]
+            self.partitions += [key for key in keys if key not in self.partitions]
+
+    async def _learn_ids(self, client: "Client", topics: Iterable[str]) -> None:
         while not all(topic in self.checker.topic_ids for topic in topics):
             try:
                 for topic in (await client.refresh()).topics:
@@ -166,6 +199,32 @@ class Workload:
     def _run(self, work: Any) -> None:
         self._tasks.append(asyncio.get_running_loop().create_task(work))
 
+    def operate(self, *requests: Any) -> None:
+        """An administrator asks for these one after the other, of anybody, and gives up at the first that fails."""
+        self._operate(None, requests)
+
+    def operate_at(self, node_id: int, *requests: Any) -> None:
+        self._operate(node_id, requests)
+
+    def _operate(self, node_id: int | None, requests: Sequence[Any]) -> None:
+        self._operations = [task for task in self._operations if not task.done()]
+        if len(self._operations) >= MOST_OPERATIONS or self.is_over:
+            return
+        if not self._operators:
+            self._operators = [self.client("operator")]
+        client = self._operators[0]
+
+        async def ask() -> None:
+            try:
+                for request in requests:
+                    target = client.rng.randrange(client.node_count) if node_id is None else node_id
+                    await client.ask(target, request, timeout_ms=2_000)
+                    self.counts["admin"] += 1
+            except (BarnabasError, TimeoutError):
+                pass
+
+        self._operations.append(asyncio.get_running_loop().create_task(ask()))
+
     def check_tasks(self) -> None:
         """A client that ended by an error of ours ends the simulation with it."""
         for task in self._tasks:
@@ -174,9 +233,10 @@ class Workload:
 
     async def stop(self) -> None:
         self.is_over = True
-        for task in self._tasks:
+        tasks = [*self._tasks, *self._operations]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         for client in self.clients:
             await client.close()
 
@@ -185,8 +245,8 @@ class Workload:
     async def _produce(self, client: Client) -> None:
         while True:
             await client.pause(0.001, 0.06)
-            acks = client.rng.choice((-1, -1, -1, 1))
-            await self.produce(client, client.rng.choice(self.partitions), acks)
+            acks = client.rng.choice(self.acks)
+            await self.produce(client, client.rng.choice(self.partitions + self.extras), acks)
 
     async def produce(self, client: Client, partition: Partition, acks: int, *, timeout_ms: int = 800) -> bool:
         """One attempt; each batch has values of its own, so that nothing is ever the same batch sent twice."""
@@ -203,6 +263,9 @@ class Workload:
         )
         try:
             _, leader = await client.leader_of(partition)
+            if acks == 0:
+                await client.tell(leader, request)
+                return True
             answer = (await client.ask(leader, request, timeout_ms=timeout_ms)).partitions[0]
         except (BarnabasError, TimeoutError):
             self.counts["failed"] += 1
@@ -215,6 +278,7 @@ class Workload:
             return False
         self.counts["acked"] += 1
         client.loop.note(f"{client.name} acked {partition} acks={acks} offset={answer.base_offset}")
+        self.ends[partition] = max(self.ends.get(partition, 0), answer.base_offset if acks == -1 else 0)
         if acks == -1:
             self.checker.acked_by_all(*partition, answer.base_offset, crc)
         else:
@@ -226,7 +290,7 @@ class Workload:
     async def _consume(self, client: Client) -> None:
         positions = dict.fromkeys(self.partitions, 0)
         while True:
-            partition = client.rng.choice(self.partitions)
+            partition = client.rng.choice(self.partitions + self.extras)
             try:
                 if client.rng.random() < 0.2:
                     await self._ask_end(client, partition)
@@ -244,7 +308,7 @@ class Workload:
         item = FetchPartition(
             topic=partition[0],
             partition=partition[1],
-            fetch_offset=positions[partition],
+            fetch_offset=positions.setdefault(partition, 0),
             max_bytes=1 << 16,
             current_leader_epoch=epoch,
         )
@@ -253,6 +317,9 @@ class Workload:
         )
         answer = (await client.ask(leader, request)).partitions[0]
         if answer.error == ErrorCode.OFFSET_OUT_OF_RANGE:
+            if partition[0] in (SHORT, PHOENIX):  # what was there is gone
+                positions[partition] = max(answer.log_start_offset, 0)
+                return
             raise Violation(f"{client.name} is out of range at {positions[partition]} of {partition}: {answer}")
         if answer.error:
             raise error_for(answer.error, answer.message)

@@ -63,6 +63,8 @@ class PartitionChecker:
     def __init__(self, cluster: SimulatedCluster) -> None:
         self.cluster = cluster
         self.histories: dict[Key, History] = {}
+        self.named: dict[tuple[str, int], list[History]] = {}  # by topic name: more than one if it was made again
+        self.start_limits: dict[tuple[str, int], float] = {}  # the highest log start that anybody asked for; else 0
         self.views: dict[SimulatedProcess, dict[Key, View]] = {}
         cluster.ended.append(self._ended)
 
@@ -94,17 +96,30 @@ class PartitionChecker:
         self, node: SimulatedNode, process: SimulatedProcess, partition: Partition, views: dict[Key, View]
     ) -> None:
         key = (partition.topic_id, partition.topic_partition.partition)
-        history = self.histories.setdefault(key, History(name=f"{partition.topic_partition}"))
+        history = self.histories.get(key)
+        if history is None:
+            history = self.histories[key] = History(name=f"{partition.topic_partition}")
+            self.named.setdefault(partition.topic_partition, []).append(history)
         if partition.storage_error is not None or partition.log.failed:
             views.pop(key, None)
             return
         view = views.get(key)
         if view is None or view.log is not partition.log:
             view = views[key] = View(log=partition.log, truncations=partition.log._truncations)  # type: ignore[attr-defined]
+        self._check_log_start(process, partition)
         self._follow_log(process, view, history)
         self._follow_high_watermark(process, partition, view, history)
         self._follow_leadership(node, process, partition, view, history, key)
         view.leader_epoch = partition.leader_epoch
+
+    def permit_start(self, topic: str, partition: int, highest_offset: float) -> None:
+        key = (topic, partition)
+        self.start_limits[key] = max(self.start_limits.get(key, 0), highest_offset)
+
+    def _check_log_start(self, process: SimulatedProcess, partition: Partition) -> None:
+        start, name = partition.log.log_start_offset, partition.topic_partition
+        if start > self.start_limits.get(name, 0):
+            raise Violation(f"{name}: the log of {process} begins at {start}, and nobody deleted so much")
 
     # --- the log ------------------------------------------------------------------------------------------------------
 
@@ -145,9 +160,11 @@ class PartitionChecker:
         if now < before and partition.leader_epoch == view.leader_epoch:
             raise Violation(f"{history.name}: the high watermark of {process} fell from {before} to {now}")
         offset = max(before if before in view.batches else 0, view.log_start)
+        if offset not in view.batches:  # a log start inside of a batch
+            offset = max((base for base in view.batches if base <= offset), default=offset)
         while offset < now:
             batch = view.batches.get(offset)
-            if batch is None:  # a log start inside of a batch
+            if batch is None:
                 break
             self._commit(process, partition, batch, history)
             offset = batch.next_offset
@@ -223,7 +240,8 @@ def read_batches(log: Any, offset: int) -> list[Batch]:
     """Everything from the batch that holds `offset` to the log end."""
     found: list[Batch] = []
     while offset < log.log_end_offset:
-        data = log.read(offset, max_bytes=READ_BYTES, up_to_offset=log.log_end_offset).slice.read()
+        found_slice = log.read(offset, max_bytes=READ_BYTES, up_to_offset=log.log_end_offset).slice
+        data = found_slice if isinstance(found_slice, bytes) else found_slice.read()
         if not data:
             raise Violation(
                 f"{log.topic_partition}: nothing at offset {offset}, but the log ends at {log.log_end_offset}"

@@ -7,6 +7,7 @@ The shell is simulated as `coordinator.py` demands it: results queue up for the 
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from barnabas.consumer_groups.coordinator import GroupCoordinator
 from barnabas.consumer_groups.messages import (
@@ -238,12 +239,8 @@ class Simulation:
                 return
             response = result.response
             lost = 0.12 <= dice < 0.2
-            self.queue.append(
-                Append(
-                    records=result.records,
-                    deliver=None if lost else lambda response=response: self.answered(client, number, said, response),
-                )
-            )
+            deliver = partial(self.answered, client, number, said, response)
+            self.queue.append(Append(records=result.records, deliver=None if lost else deliver))
 
     def answered(
         self, client: Client, number: int, said: tuple[PartitionSet, tuple[str, ...]], response: HeartbeatResponse

@@ -155,7 +155,7 @@ class Simulation:
 
     # --- events ------------------------------------------------------------------------------------------------------
 
-    def run(self) -> None:
+    def run(self, count: int = EVENTS) -> None:
         events = [
             (30, self.heartbeat),
             (6, self.register),
@@ -173,7 +173,7 @@ class Simulation:
         ]
         weights = [weight for weight, _ in events]
         actions = [action for _, action in events]
-        for action in self.rng.choices(actions, weights, k=EVENTS):
+        for action in self.rng.choices(actions, weights, k=count):
             action()
         self.quiesce()
 

@@ -252,3 +252,33 @@ def test_a_log_that_was_deleted_and_made_anew_does_not_believe_the_old_recovery_
     logs.delete(A, now_ms=NOW_MS)
     create(logs, A)
     assert b"a 0 5\n" not in disk.read_bytes("/one/recovery-point-offset-checkpoint")
+
+
+@pytest.mark.parametrize("how", ["truncation", "power loss"])
+def test_a_log_that_ends_below_its_written_start_hides_nothing_that_is_appended_then(how):
+    disk = SimulatedDisk()
+    logs = manager(disk, DIRS[:1])
+    (log,) = create(logs, A)
+    append(log, b"x")
+    log.flush()
+    for _ in range(5):
+        append(log, b"y")
+    log.set_high_watermark(6)
+    log.delete_records_before(5)
+    logs.checkpoint()
+    if how == "truncation":
+        log.truncate_to(1)
+    else:
+        for seed in range(100):  # until all that was not flushed is gone
+            disk.power_loss(Random(seed))
+            logs = manager(disk, DIRS[:1])
+            log = logs.get(A)
+            if log.log_end_offset < 5:
+                break
+    start, end = log.log_start_offset, log.log_end_offset
+    for _ in range(8):
+        append(log, b"new")
+    log.flush()
+    disk.kill()
+    again = manager(disk, DIRS[:1]).get(A)
+    assert (again.log_start_offset, again.log_end_offset) == (start, end + 8)

@@ -1,0 +1,184 @@
+"""Bugs of what stands on the disk: a partition's log and the quorum's journal, found by `log_machine` and `journal_machine`."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest.mock import patch
+
+from barnabas.kraft.raft_journal import DurableJournal
+from barnabas.kraft.raft_meta import MetaStore
+from barnabas.kraft.raft_snapshot import SnapshotStore
+from barnabas.log import recovery
+from barnabas.log.log_manager import LogManager
+from barnabas.log.partition_log import PartitionLog
+from barnabas.log.segment import LogSegment
+
+from . import journal_machine, log_machine
+from .planted import Planted
+
+
+def _torn_batch_is_kept() -> AbstractContextManager[Any]:
+    """Recovery believes lengths, and looks at no CRC."""
+    genuine = recovery._recover_segment
+
+    def recover(segment: Any, recovery_point: int, epochs: Any, *, verify_crc: bool) -> int:
+        return genuine(segment, recovery_point, epochs, verify_crc=False)
+
+    return patch.object(recovery, "_recover_segment", recover)
+
+
+def _recovery_point_without_flush() -> AbstractContextManager[Any]:
+    """A checkpoint says that all is on the disk, and nothing was flushed."""
+    return patch.object(PartitionLog, "_flush_files", lambda self: None)
+
+
+def _recovery_point_stays_at_truncation() -> AbstractContextManager[Any]:
+    """A truncation leaves the recovery point of the checkpoint where it was, above the new end."""
+    return patch.object(LogManager, "_lower_recovery_point", lambda self, folder, key, end: None)
+
+
+def _truncation_keeps_a_record() -> AbstractContextManager[Any]:
+    """The cut is one batch too high."""
+    genuine = LogSegment.truncate_to
+
+    def truncate_to(self: Any, offset: int) -> int:
+        return genuine(self, offset + 2)
+
+    return patch.object(LogSegment, "truncate_to", truncate_to)
+
+
+def _gap_between_segments() -> AbstractContextManager[Any]:
+    """A segment that lost its end at the border of a batch is followed by the next one all the same."""
+    genuine = recovery._recover_segments
+
+    def recover(*arguments: Any, **options: Any) -> int:
+        return genuine(*arguments, **(options | {"may_have_gaps": True}))
+
+    return patch.object(recovery, "_recover_segments", recover)
+
+
+def _retention_above_the_start() -> AbstractContextManager[Any]:
+    """DeleteRecords moves the start in memory only a little too far."""
+    genuine = PartitionLog.delete_records_before
+
+    def delete(self: Any, offset: int) -> None:
+        genuine(self, min(offset + 1, self.high_watermark))
+
+    return patch.object(PartitionLog, "delete_records_before", delete)
+
+
+def _vote_without_flush() -> AbstractContextManager[Any]:
+    """Term and vote are in the page cache when the vote is given."""
+
+    def store(self: Any, **fields: Any) -> None:
+        from dataclasses import replace
+
+        from barnabas.kraft.raft_meta import _encode
+
+        meta = replace(self.current, sequence=self.current.sequence + 1, **fields)
+        path = self._slot_path(meta.sequence % 2)
+        self._storage.remove(path)
+        self._storage.open_append(path).append(_encode(meta))
+        self.current, self.found = meta, True
+
+    return patch.object(MetaStore, "store", store)
+
+
+def _durable_when_written() -> AbstractContextManager[Any]:
+    """The journal takes what it has written for what is on the disk: the leader counts itself too early."""
+    genuine = DurableJournal._write
+
+    def write(self: Any) -> bool:
+        waits = genuine(self)
+        self.durable_index = self.last_index
+        return waits
+
+    return patch.object(DurableJournal, "_write", write)
+
+
+def _snapshot_swallows_the_journal() -> AbstractContextManager[Any]:
+    """At the start a snapshot that is newer than the journal's begin replaces all of it, and what lies behind is gone."""
+
+    def reconcile(self: Any, last_index: int, last_term: int, prev: Any, last: Any) -> None:
+        if self.first_index < last_index - 1:
+            self.replace([prev, last])
+
+    return patch.object(DurableJournal, "reconcile", reconcile)
+
+
+def _journal_is_trimmed_before_the_snapshot() -> AbstractContextManager[Any]:
+    """The journal's prefix goes when the snapshot is begun, not when it is on the disk."""
+    genuine = SnapshotStore.begin
+
+    def begin(self: Any, last: Any, prev: Any, pack: Any) -> None:
+        genuine(self, last, prev, pack)
+        self._finished_prev_index = prev[1]
+
+    return patch.object(SnapshotStore, "begin", begin)
+
+
+def _truncation_during_a_flush_is_forgotten() -> AbstractContextManager[Any]:
+    """A flush that was begun before entries were replaced counts for those that replaced them."""
+    genuine = DurableJournal._flushed
+
+    def flushed(self: Any, *arguments: Any) -> None:
+        self._safe_below = None
+        genuine(self, *arguments)
+
+    return patch.object(DurableJournal, "_flushed", flushed)
+
+
+def _old_file_in_place() -> AbstractContextManager[Any]:
+    """The folder is not flushed after the journal was replaced."""
+    genuine = DurableJournal._rewrite
+
+    def rewrite(self: Any, entries: Any) -> None:
+        storage, self._storage = self._storage, _WithoutSyncDir(self._storage)
+        try:
+            genuine(self, entries)
+        finally:
+            self._storage = storage
+
+    return patch.object(DurableJournal, "_rewrite", rewrite)
+
+
+class _WithoutSyncDir:
+    def __init__(self, storage: Any) -> None:
+        self._storage = storage
+
+    def sync_dir(self, path: str) -> None:
+        return None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._storage, name)
+
+
+LOG_BUGS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "recovery keeps a torn batch": _torn_batch_is_kept,
+    "a recovery point without a flush": _recovery_point_without_flush,
+    "a truncation leaves the recovery point above the end": _recovery_point_stays_at_truncation,
+    "a truncation keeps a batch too many": _truncation_keeps_a_record,
+    "recovery overlooks a gap between segments": _gap_between_segments,
+    "DeleteRecords deletes a record too many": _retention_above_the_start,
+}
+JOURNAL_BUGS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "a vote without fsync": _vote_without_flush,
+    "the leader counts itself before its append is durable": _durable_when_written,
+    "a snapshot newer than the journal replaces it": _snapshot_swallows_the_journal,
+    "the journal is trimmed before its snapshot is on the disk": _journal_is_trimmed_before_the_snapshot,
+    "a flush counts for entries that replaced what it flushed": _truncation_during_a_flush_is_forgotten,
+    "a rename without a flush of the folder": _old_file_in_place,
+}
+
+
+def bugs() -> list[Planted]:
+    def log(seed: int) -> bool:
+        log_machine.run_seed(seed)
+        return False
+
+    def journal(seed: int) -> bool:
+        journal_machine.run_seed(seed)
+        return False
+
+    logs = [Planted(level="log", name=name, plant=plant, run=log) for name, plant in LOG_BUGS.items()]
+    return logs + [Planted(level="journal", name=n, plant=plant, run=journal) for n, plant in JOURNAL_BUGS.items()]

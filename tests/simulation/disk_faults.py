@@ -1,0 +1,88 @@
+"""Disks: full, slow, failing; and processes that die in the middle of a write or between two steps on the disk.
+
+What a power loss leaves of unflushed writes (nothing, a part, a torn end) is the business of `disk.SimulatedDisk`.
+"""
+
+from typing import ClassVar
+
+from .cluster import PLENTY_BYTES
+from .disk import Write
+from .fault_room import FaultRoom
+from .process import ProcessDied
+
+FAILING = ("append", "flush", "write", "rename")
+FAILING_FILES = ("*.log", "*.index", "*.timeindex", "*checkpoint", "*quorum.journal", "*")
+MOST_OPERATIONS = 60  # until a process dies in one of them
+
+
+class DiskFaults(FaultRoom):
+    WEIGHTS: ClassVar = {"disk_full": 1, "slow_disk": 1, "io_error": 1, "die_in_write": 1}
+
+    def heal(self) -> None:
+        super().heal()
+        for node in self.cluster.nodes:
+            node.slow_disk_s = 0.0
+            node.disk.before_operation = None
+            node.disk.capacity_bytes = PLENTY_BYTES
+            node.disk.mend()
+            if node.disk_may_refuse and node.is_running:
+                self.cluster.kill(node.node_id)  # a log that failed takes no more writes until its broker starts again
+            node.disk_may_refuse = False
+            self.cluster.start(node.node_id)
+
+    def _disk_full(self, node_id: int) -> None:
+        """One node at a time; it gets room again after a while, and a new process, as its operator would do."""
+        if any(node.disk_may_refuse for node in self.cluster.nodes):
+            return
+        node = self.cluster.nodes[node_id]
+        node.disk_may_refuse = True
+        node.disk.capacity_bytes = node.disk.used_bytes + self.rng.randrange(3_000)
+        self.cluster.loop.note(f"DISK FULL {node.name}")
+        self._later(self._duration(), self._mend, node_id)
+
+    def _io_error(self, node_id: int) -> None:
+        """EIO of one operation; the operator mends the disk and starts the broker again, as above."""
+        if any(node.disk_may_refuse for node in self.cluster.nodes):
+            return
+        node = self.cluster.nodes[node_id]
+        node.disk_may_refuse = True
+        action, pattern = self.rng.choice(FAILING), self.rng.choice(FAILING_FILES)
+        node.disk.fail_next(action, pattern)
+        self.cluster.loop.note(f"IO ERROR {node.name} {action} {pattern}")
+        self._later(self._duration(), self._mend, node_id)
+
+    def _mend(self, node_id: int) -> None:
+        node = self.cluster.nodes[node_id]
+        node.disk.capacity_bytes = PLENTY_BYTES
+        node.disk.mend()
+        if node.is_running:
+            self.cluster.kill(node_id)
+        node.disk_may_refuse = False
+        self.cluster.start(node_id)
+
+    def _slow_disk(self, node_id: int) -> None:
+        """Flushes of the quorum take longer in their thread; a flush or write of the broker holds up its whole loop."""
+        node = self.cluster.nodes[node_id]
+        node.slow_disk_s = self.rng.choice((0.0, 0.01, 0.1, 0.5))
+        self.cluster.loop.note(f"SLOW DISK {node.name} {node.slow_disk_s}")
+        self._later(self._duration(), setattr, node, "slow_disk_s", 0.0)
+
+    def _die_in_write(self, node_id: int) -> None:
+        """kill -9 in the n-th operation from now: an append is in the file in part, anything else has not begun."""
+        node = self.cluster.nodes[node_id]
+        left = self.rng.randint(1, MOST_OPERATIONS)
+
+        def before(action: str, path: str, write: Write | None) -> None:
+            nonlocal left
+            left -= 1
+            if left > 0 or node.process is None:
+                return
+            node.disk.before_operation = None
+            self.cluster.loop.note(f"DIES {node.process} in {action} {path}")
+            if write is not None:
+                write(self.rng.random())
+            self.cluster.kill(node_id)
+            self._later(self._duration(), self.cluster.start, node_id)
+            raise ProcessDied
+
+        node.disk.before_operation = before

@@ -1,0 +1,275 @@
+"""One partition's log with its manager on a disk that crashes: what is opened again is what was written, or a prefix of it.
+
+Appends of a leader and of a follower, rolls, flushes, checkpoints, truncations, DeleteRecords, retention, a full disk; and
+between them clean stops, kills, power losses and deaths in the middle of an operation. `run_seed(seed)` is one history.
+"""
+
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+from barnabas.log.config import LogConfig
+from barnabas.log.errors import StorageError
+from barnabas.log.log_manager import LogManager
+from barnabas.log.partition_log import PartitionLog
+from barnabas.log.record_batch import iter_headers
+from barnabas.log.record_codec import encode_batch
+from barnabas.log.topic_partition import TopicPartition
+
+from .checkers.violation import Violation
+from .disk import DEFAULT_CAPACITY_BYTES, SimulatedDisk, Write
+from .process import ProcessDied
+
+PARTITION = TopicPartition("orders", 0)
+NOW_MS = 1_700_000_000_000
+STEPS = 40
+CONFIG = LogConfig(segment_bytes=700, index_interval_bytes=100, segment_index_bytes=512, file_delete_delay_ms=0)
+RETENTION_BYTES = 1_500
+READ_BYTES = 2_000
+_BATCHES = [
+    bytes(encode_batch([b"%d" % number + b"x" * (number * 7 % 90)] * (1 + number % 3), timestamps_ms=NOW_MS + number))
+    for number in range(40)
+]
+
+Known = tuple[int, int, int, int]  # base offset, next offset, leader epoch, CRC
+State = tuple[Known, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogResult:
+    seed: int
+    events: int
+    crashes: int
+    lost_batches: int  # in power losses, as is allowed
+
+
+class LogMachine:
+    """`states` are the contents of the log after each operation since all of it was last known to be on the disk: a power
+    loss leaves one of them, or the beginning of one that holds all that was flushed."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = Random(seed)
+        self.disk = SimulatedDisk()
+        self.epoch = 0
+        self.now_ms = NOW_MS
+        self.crashes = self.lost = self.written = self.events = 0
+        self.start = 0  # the highest log start that was asked for
+        self.states: list[State] = [()]
+        self.flushed_end = 0  # all below is on the disk, whatever was cut off and written since then
+        self.start_again()
+
+    @property
+    def content(self) -> State:
+        return self.states[-1]
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    def start_again(self) -> None:
+        self.disk.capacity_bytes = DEFAULT_CAPACITY_BYTES
+        self.manager = LogManager(self.disk, ["/data"], node_id=0, defaults=CONFIG)
+        self.manager.load(now_ms=self.now_ms)
+        self.log: PartitionLog = self.manager.get_or_create(PARTITION, topic_id="id", now_ms=self.now_ms, config=CONFIG)
+
+    def read(self) -> State:
+        found: list[Known] = []
+        log, offset = self.log, self.log.log_start_offset
+        while offset < log.log_end_offset:
+            data: Any = log.read(offset, max_bytes=READ_BYTES, up_to_offset=log.log_end_offset).slice
+            headers = list(iter_headers(data if isinstance(data, bytes) else data.read(), verify_crc=True))
+            if not headers or headers[-1].next_offset <= offset:
+                raise Violation(f"nothing at {offset}, the log ends at {log.log_end_offset}")
+            found += [(it.base_offset, it.next_offset, it.leader_epoch, it.crc) for it in headers]
+            offset = headers[-1].next_offset
+        return tuple(found)
+
+    def crash(self, *, power: bool) -> None:
+        self.crashes += 1
+        if power:
+            self.disk.power_loss(self.rng)
+        else:
+            self.disk.kill()
+        self.start_again()
+        self.check_opened(is_power_loss=power)
+
+    def stop(self) -> None:
+        self.manager.close()
+        self.disk.kill()
+        self.start_again()
+        self.check_equal("after a clean stop")
+        self.all_on_disk()
+
+    # --- what must hold -----------------------------------------------------------------------------------------------
+
+    def check_equal(self, when: str) -> None:
+        found = self.read()
+        start = self.log.log_start_offset
+        wanted = tuple(batch for batch in self.content if batch[1] > start)
+        if found != wanted or self.log.log_end_offset != (
+            self.content[-1][1] if self.content else self.log.log_end_offset
+        ):
+            raise Violation(f"{when}: the log holds {found}, written was {wanted}")
+
+    def check_opened(self, *, is_power_loss: bool) -> None:
+        found = self.read()
+        log_start = self.log.log_start_offset
+        if log_start > self.start:
+            raise Violation(f"the log begins at {log_start}, asked for was {self.start}")
+        candidates = self.states if is_power_loss else self.states[-2:]
+        matching = [state for state in candidates if self.is_beginning(found, state, whole=not is_power_loss)]
+        if not matching:
+            raise Violation(f"opened {found}, but written was {self.content}, flushed up to {self.flushed_end}")
+        if is_power_loss and self.log.log_end_offset < self.flushed_end:
+            raise Violation(f"opened up to {self.log.log_end_offset}, flushed was up to {self.flushed_end}")
+        self.lost += max(len([b for b in self.content if b[1] > log_start]) - len(found), 0)
+        epochs = [batch[2] for batch in found]
+        if epochs and self.log.latest_epoch < epochs[-1]:
+            raise Violation(f"the log holds epoch {epochs[-1]}, its epochs end at {self.log.latest_epoch}")
+        self.epoch = max(self.epoch, self.log.latest_epoch)
+        # A log start that was not on the disk may come back, with the batches below.
+        below = found[0][0] if found else log_start
+        self.states = [tuple(batch for batch in matching[-1] if batch[1] <= below) + found]
+        self.flushed_end = min(self.flushed_end, self.log.log_end_offset)
+
+    def is_beginning(self, found: State, state: State, *, whole: bool) -> bool:
+        wanted = tuple(batch for batch in state if batch[1] > self.log.log_start_offset)
+        return found == wanted if whole else found == wanted[: len(found)]
+
+    def all_on_disk(self) -> None:
+        self.states = [self.content]
+        self.flushed_end = self.log.log_end_offset
+
+    # --- operations ---------------------------------------------------------------------------------------------------
+
+    def write(self, count: int, *, as_follower: bool) -> None:
+        batches = [bytearray(_BATCHES[(self.written + number) % len(_BATCHES)]) for number in range(count)]
+        self.written += count
+        if as_follower:
+            offset = self.log.log_end_offset
+            for batch in batches:
+                header = next(iter_headers(batch))
+                batch[0:8] = offset.to_bytes(8, "big")
+                batch[12:16] = max(self.epoch, 0).to_bytes(4, "big")
+                offset += header.next_offset - header.base_offset
+            self.states.append(self.content + self._as_known(b"".join(batches)))
+            self.log.append_as_follower(b"".join(batches), now_ms=self.now_ms)
+            return
+        for batch in batches:
+            self.states.append(self.content)
+            before = self.log.log_end_offset
+            header = next(iter_headers(batch))
+            length = header.next_offset - header.base_offset
+            self.states[-1] = (*self.content, (before, before + length, self.epoch, header.crc))
+            self.log.append_as_leader(batch, leader_epoch=self.epoch, now_ms=self.now_ms)
+
+    @staticmethod
+    def _as_known(data: bytes) -> State:
+        return tuple((it.base_offset, it.next_offset, it.leader_epoch, it.crc) for it in iter_headers(data))
+
+    def truncate(self) -> None:
+        offset = self.rng.randint(self.log.log_start_offset, self.log.log_end_offset)
+        kept = tuple(batch for batch in self.content if batch[1] <= offset)
+        self.states.append(kept)
+        self.flushed_end = min(self.flushed_end, kept[-1][1] if kept else 0)
+        self.log.truncate_to(offset)
+        if not kept and self.log.log_end_offset == offset:
+            self.start = max(self.start, offset)  # cut off from the first segment's begin on: a log that begins there
+
+    def step(self) -> None:
+        dice, log = self.rng.random(), self.log
+        self.now_ms += 10
+        if dice < 0.45:
+            self.write(self.rng.randint(1, 4), as_follower=self.rng.random() < 0.5)
+        elif dice < 0.55:
+            log.flush(now_ms=self.now_ms)
+            self.all_on_disk()
+        elif dice < 0.63:
+            self.manager.checkpoint()
+        elif dice < 0.68:
+            self.epoch += 1
+            log.assign_epoch_start(self.epoch, log.log_end_offset)
+        elif dice < 0.74:
+            self.truncate()
+        elif dice < 0.78:
+            log.set_high_watermark(log.log_end_offset)
+            before = self.rng.randint(log.log_start_offset, log.high_watermark)
+            self.start = max(self.start, before)
+            log.delete_records_before(before)
+        elif dice < 0.82:
+            self.retain()
+        elif dice < 0.86:
+            log.roll(self.now_ms)
+        else:
+            self.fault(dice)
+
+    def retain(self) -> None:
+        self.log.set_high_watermark(self.log.log_end_offset)
+        self.log.update_config(replace(CONFIG, retention_bytes=RETENTION_BYTES))
+        self.start = self.log.log_end_offset
+        self.manager.run_retention(self.now_ms)
+        self.manager.remove_due(self.now_ms)
+
+    def fault(self, dice: float) -> None:
+        if dice < 0.89:
+            self.stop()
+        elif dice < 0.92:
+            self.crash(power=False)
+        elif dice < 0.96:
+            self.crash(power=True)
+        elif dice < 0.98:
+            self.disk.capacity_bytes = self.disk.used_bytes + self.rng.randrange(400)
+        else:
+            self.die_later()
+
+    def die_later(self) -> None:
+        left = self.rng.randint(1, 12)
+
+        def before(action: str, path: str, write: Write | None) -> None:
+            nonlocal left
+            left -= 1
+            if left <= 0:
+                self.disk.before_operation = None
+                if write is not None:
+                    write(self.rng.random())
+                raise ProcessDied
+
+        self.disk.before_operation = before
+
+    def run(self) -> None:
+        for _ in range(STEPS):
+            self.events += 1
+            try:
+                self.step()
+            except ProcessDied:
+                self.die()
+            except StorageError:
+                self.make_room()
+        self.disk.before_operation = None
+        self.check_equal("at the end")
+
+    def die(self) -> None:
+        """In the middle of an operation: all of it, a part of it or nothing of it has happened."""
+        power = self.rng.random() < 0.5
+        if not power:
+            self.states = self.states[-6:]
+        self.crashes += 1
+        self.flushed_end = min(self.flushed_end, *(state[-1][1] if state else 0 for state in self.states[-2:]))
+        if power:
+            self.disk.power_loss(self.rng)
+        else:
+            self.disk.kill()
+        self.start_again()
+        self.check_opened(is_power_loss=True)
+
+    def make_room(self) -> None:
+        """A full disk refused; nothing of what it refused may be there, and what was there must be."""
+        self.disk.capacity_bytes = DEFAULT_CAPACITY_BYTES
+        if self.log.failed:
+            self.disk.kill()
+            self.start_again()
+        self.check_opened(is_power_loss=True)
+
+
+def run_seed(seed: int, machine: type[LogMachine] = LogMachine) -> LogResult:
+    found: Any = machine(seed)
+    found.run()
+    return LogResult(seed=seed, events=found.events, crashes=found.crashes, lost_batches=found.lost)

@@ -1,0 +1,89 @@
+"""Bugs of one partition's leader and followers, found by `isr_cluster` (more of them are in `isr_bugs`)."""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from barnabas.log.replication.effects import Effect, HighWatermarkAdvanced, PartitionAssignment
+from barnabas.log.replication.leader import LeaderState
+from barnabas.log.replication.partition import Partition
+
+from .isr_bugs import _with_machines
+from .isr_cluster import Scenario, run_seed
+from .planted import Planted
+
+
+class HighWatermarkFalls(LeaderState):
+    """The high watermark is worked out anew from whoever is in the ISR now, also when that is less."""
+
+    def _advance(self, now_ms: int) -> list[Effect]:
+        ends = [
+            replica.log_end_offset for replica in self.replicas.values() if replica.replica_id in self.isr.maximal_isr
+        ]
+        high_watermark = min([self.log_end_offset, *(end for end in ends if end >= 0)])
+        if high_watermark == self.high_watermark or self.is_under_min_isr:
+            return []
+        self.high_watermark = high_watermark
+        return [HighWatermarkAdvanced(topic_partition=self.topic_partition, high_watermark=high_watermark)]
+
+
+class CountsBeforeTheFollowerHasIt(LeaderState):
+    """A follower is taken to have what it was sent, before its next fetch says so."""
+
+    def follower_fetched(self, replica_id: int, *, broker_epoch: int, fetch_offset: int, now_ms: int) -> list[Effect]:
+        ahead = max(fetch_offset, min(self.log_end_offset, fetch_offset + 20))
+        return super().follower_fetched(replica_id, broker_epoch=broker_epoch, fetch_offset=ahead, now_ms=now_ms)
+
+
+class TruncatesToItsOwnHighWatermark(Partition):
+    """A follower that fetches cuts what lies behind its high watermark whenever its leader changes, and a new leader too."""
+
+    def make_leader(self, assignment: PartitionAssignment, now_ms: int) -> list[Effect]:
+        if assignment.leader_epoch > self.leader_epoch and not self.is_leader:
+            self.log.truncate_to(min(self.log.high_watermark, self.log.log_end_offset))
+        return super().make_leader(assignment, now_ms)
+
+
+class KeepsItsTail(Partition):
+    """A divergence is not looked at: the follower goes on behind its own tail."""
+
+    def _refusal(self, offset: int, last_fetched_epoch: int, end_offset: int) -> Any:
+        return None if offset <= end_offset else super()._refusal(offset, -1, end_offset)
+
+
+BUGS: dict[str, Scenario] = {
+    "the high watermark falls": Scenario(partition_class=_with_machines("Falls", leader=HighWatermarkFalls)),
+    "a follower counts for what it was only sent": Scenario(
+        partition_class=_with_machines("CountsEarly", leader=CountsBeforeTheFollowerHasIt)
+    ),
+    "a new leader cuts its log to its high watermark": Scenario(partition_class=TruncatesToItsOwnHighWatermark),
+    "a follower keeps a tail that its leader has not": Scenario(partition_class=KeepsItsTail),
+}
+NAMES = {
+    "truncates_to_high_watermark": "truncation to the high watermark instead of by epoch (KIP-101)",
+    "compares_offsets_only": "divergence by offset only (KIP-279, KIP-320)",
+    "any_answer_counts": "a fetch answer that is not tied to its request",
+    "shrinks_at_once": "an ISR shrink counts before it is committed",
+    "expands_early": "whoever fetches joins the ISR",
+    "acknowledges_alone": "the leader's own log end is the high watermark",
+    "ignores_min_isr": "min.insync.replicas is not looked at",
+    "serves_uncommitted": "consumers read what is not committed",
+    "unclean_election": "anyone is elected",
+    "no_elr": "the last replica standing is elected after a lossy restart (KIP-966)",
+}
+
+
+def bugs(others: dict[str, Scenario]) -> list[Planted]:
+    named = {NAMES.get(name, name.replace("_", " ")): scenario for name, scenario in others.items()}
+    return [
+        Planted(level="partition", name=name, plant=contextlib.nullcontext, run=_runner(scenario))
+        for name, scenario in {**BUGS, **named}.items()
+    ]
+
+
+def _runner(scenario: Scenario) -> Callable[[int], bool]:
+    def run(seed: int) -> bool:
+        run_seed(seed, scenario)
+        return False
+
+    return run

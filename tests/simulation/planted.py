@@ -1,0 +1,61 @@
+"""The suite of planted bugs: classical faults of replicated logs, each put in from a test, each to be found by some seed.
+
+A bug is planted by replacing a function or a class for as long as histories run; nothing in the product knows of it. Its `level`
+is where it is looked for: in the smallest machine that has what it needs.
+"""
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+MOST_SEEDS = {"partition": 500, "log": 300, "journal": 300, "quorum": 120, "cluster": 40}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planted:
+    """`run(seed)` is true, or raises, when the bug shows."""
+
+    level: str
+    name: str
+    plant: Callable[[], AbstractContextManager[Any]]
+    run: Callable[[int], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    bug: Planted
+    seeds: int  # how many were run; the last one shows it
+    by: str  # what was said
+
+
+def all_bugs() -> list[Planted]:
+    from . import cluster_bugs, disk_bugs, isr_bugs, partition_bugs, quorum_bugs
+
+    own = [*partition_bugs.bugs(isr_bugs.PLANTED), *disk_bugs.bugs(), *quorum_bugs.bugs(), *cluster_bugs.bugs()]
+    return sorted(own, key=lambda bug: (list(MOST_SEEDS).index(bug.level), bug.name))
+
+
+def find(bug: Planted, first: int = 0) -> Found | None:
+    """Run seeds until one shows the bug; None: as many as its level grants have passed."""
+    with bug.plant(), _quiet():
+        for count in range(1, MOST_SEEDS[bug.level] + 1):
+            try:
+                if bug.run(first + count - 1):
+                    return Found(bug=bug, seeds=count, by="")
+            except Exception as error:  # a checker's, or an error of the product that stops it
+                return Found(bug=bug, seeds=count, by=str(error).splitlines()[0] if str(error) else repr(error))
+    return None
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    logger = logging.getLogger("barnabas")
+    former = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(former)

@@ -1,0 +1,50 @@
+"""Bugs of consensus, found by `raft_cluster`: whole quorums with crashes, power losses and wiped disks."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest.mock import patch
+
+from barnabas.kraft.raft_replication import RaftReplication
+
+from .planted import Planted
+from .raft_cluster import run_seed
+
+
+def _minority_commits() -> AbstractContextManager[Any]:
+    """One durable copy less than a majority is enough."""
+
+    def commit(self: Any) -> None:
+        durable = [self.match_of(peer) for peer in self.other_ids] + [self.journal.durable_index]
+        index = sorted(durable, reverse=True)[max(self.majority - 2, 0)]
+        if index > self.commit_index:
+            self.advance_commit(index)
+
+    return patch.object(RaftReplication, "commit_what_a_majority_has", commit)
+
+
+def _commit_beyond_what_was_compared() -> AbstractContextManager[Any]:
+    """A follower believes the leader's commit index for entries that it has not compared (stock pysyncobj)."""
+    genuine = RaftReplication.on_append_entries
+
+    def on_append_entries(self: Any, peer_id: int, message: Any) -> None:
+        genuine(self, peer_id, message)
+        if message["term"] == self.term and "serialized" not in message:
+            self.advance_commit(min(message["commit_index"], self.journal.last_index))
+
+    return patch.object(RaftReplication, "on_append_entries", on_append_entries)
+
+
+BUGS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "a minority commits": _minority_commits,
+    "a commit index beyond what was compared": _commit_beyond_what_was_compared,
+}
+
+
+def bugs() -> list[Planted]:
+    def run(seed: int) -> bool:
+        result = run_seed(seed)
+        assert not result.violations, result.violations[0]
+        return not result.converged
+
+    return [Planted(level="quorum", name=name, plant=plant, run=run) for name, plant in BUGS.items()]

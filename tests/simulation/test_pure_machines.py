@@ -1,0 +1,42 @@
+"""Thousands of seeds of the machines that run alone. BARNABAS_PURE_SEEDS (1000) is how many of each; a failure names its seed,
+`scripts/simulate --pure-seed MACHINE SEED` repeats it. (Groups have theirs in tests/unit/consumer_groups, quorums in
+tests/unit/kraft, partitions in test_isr_simulation, too.)
+"""
+
+import logging
+import os
+import time
+from collections.abc import Callable
+
+import pytest
+
+from .pure_machines import run
+
+SEEDS = int(os.environ.get("BARNABAS_PURE_SEEDS", "1000"))
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("machine", ["partition", "log", "journal", "controller"])
+def test_every_seed_keeps_the_invariants(machine: str, report_line: Callable[[str], None]) -> None:
+    logger = logging.getLogger("barnabas")
+    former = logger.level
+    logger.setLevel(logging.CRITICAL)  # torn tails are cut by the thousand here
+    began, events = time.monotonic(), 0
+    try:
+        for seed in range(SEEDS):
+            try:
+                events += run(machine, seed)
+            except Exception as error:
+                raise AssertionError(f"{machine}: seed {seed} failed: {error!r}") from error
+    finally:
+        logger.setLevel(former)
+    report_line(f"pure machine {machine}: {SEEDS} seeds, {events} events in {time.monotonic() - began:.0f} s")
+    assert events > SEEDS
+
+
+def test_the_same_seed_takes_the_same_course() -> None:
+    from . import journal_machine, log_machine
+
+    for seed in (3, 17):
+        assert log_machine.run_seed(seed) == log_machine.run_seed(seed)
+        assert journal_machine.run_seed(seed) == journal_machine.run_seed(seed)

@@ -173,7 +173,7 @@ class LogManager:
         checkpoint.write_properties(
             self._files, f"{directory}/{PARTITION_METADATA}", {"version": "0", "topic_id": topic_id}, separator=": "
         )
-        for offsets in (folder.recovery_points, folder.log_start_offsets, folder.high_watermarks):
+        for offsets in folder.all_offsets:
             offsets.pop(topic_partition, None)  # of a partition of the same name that was deleted
         if topic_partition in self._deleted:
             self.checkpoint()  # a crash must not give the new log the old one's recovery point
@@ -193,7 +193,7 @@ class LogManager:
         self._files.rename(log.directory, target)
         self._files.sync_dir(folder.path)
         self._due_folders.append((now_ms + log.config.file_delete_delay_ms, target))
-        for offsets in (folder.recovery_points, folder.log_start_offsets, folder.high_watermarks):
+        for offsets in folder.all_offsets:
             offsets.pop(topic_partition, None)
         self._deleted.add(topic_partition)
         _log.info("event=deleted partition=%s folder=%s", topic_partition, target)
@@ -268,10 +268,23 @@ class LogManager:
 
     def _lower_recovery_point(self, folder: LogFolder, topic_partition: TopicPartition, end_offset: int) -> None:
         """Before a truncation: after a crash everything behind the new end must be scanned, whatever is written
-        there."""
+        there, and what comes there next is dirty."""
         if folder.recovery_points.get(topic_partition, 0) > end_offset:
             folder.recovery_points[topic_partition] = end_offset
             folder.write_offsets(checkpoint.RECOVERY_POINTS, folder.recovery_points)
+        if folder.cleaned_offsets.get(topic_partition, 0) > end_offset:
+            folder.cleaned_offsets[topic_partition] = end_offset
+            folder.write_offsets(checkpoint.CLEANED_OFFSETS, folder.cleaned_offsets)
+
+    def cleaned_up_to(self, topic_partition: TopicPartition) -> int:
+        """The first offset of a log that was never compacted; 0 when nothing was."""
+        return self._folder_of[topic_partition].cleaned_offsets.get(topic_partition, 0)
+
+    def note_cleaned(self, topic_partition: TopicPartition, end_offset: int) -> None:
+        """Write down that the log is compacted up to there (exclusive). Raises StorageError."""
+        folder = self._folder_of[topic_partition]
+        folder.cleaned_offsets[topic_partition] = end_offset
+        folder.write_offsets(checkpoint.CLEANED_OFFSETS, folder.cleaned_offsets)
 
     def _logs_in(self, folder: LogFolder) -> Iterable[PartitionLog]:
         return (log for key, log in self._logs.items() if self._folder_of[key] is folder)

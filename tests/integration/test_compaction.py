@@ -7,6 +7,7 @@ from collections.abc import Callable
 from integration.cluster import Cluster, Node, full_isr, until
 
 from barnabas.log.topic_partition import TopicPartition
+from barnabas.net.client.admin import Admin
 from barnabas.net.client.consumer import Consumer
 from barnabas.net.client.producer import Producer
 
@@ -55,13 +56,14 @@ async def update(bootstrap: str, rounds: range, *, gone: bytes = b"") -> dict[by
 
 async def read_topic(bootstrap: str) -> list[tuple[int, bytes | None, bytes | None]]:
     found: list[tuple[int, bytes | None, bytes | None]] = []
+    place = TopicPartition(TOPIC, 0)
+    async with Admin(bootstrap) as admin:
+        end = (await admin.list_offsets(TOPIC))[place].offset
     async with Consumer(bootstrap=bootstrap) as consumer:
-        place = TopicPartition(TOPIC, 0)
         consumer.assign([place])
-        end = (await consumer.end_offsets([place]))[place]
         await consumer.seek_to_start()
         async with asyncio.timeout(60):
-            while consumer.position(place) < end:
+            while await consumer.position(place) < end:
                 for records in (await consumer.poll(timeout_ms=200)).values():
                     found += [(record.offset, record.key, record.value) for record in records]
     return found

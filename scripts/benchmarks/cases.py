@@ -61,9 +61,12 @@ def compaction(scale: Scale, sketches: Sketches) -> Iterator[list[Case]]:
     try:
         with Cluster(1, log_cleaner_backoff_ms="100") as cluster:
             beside = {
-                "cleaner: one at a time beside keyed load": {"segment.bytes": str(1 << 20)},
-                "cleaner: one at a time beside keyed load that is compacted": {
-                    "segment.bytes": str(1 << 20),
+                "cleaner: one at a time, beside load": {},
+                "cleaner: one at a time, beside load with keys checked": {
+                    "cleanup.policy": "compact",
+                    "min.cleanable.dirty.ratio": "1.0",  # never more than that
+                },
+                "cleaner: one at a time, beside load and compaction": {
                     "cleanup.policy": "compact",
                     "min.cleanable.dirty.ratio": "0.01",
                 },
@@ -76,7 +79,9 @@ def compaction(scale: Scale, sketches: Sketches) -> Iterator[list[Case]]:
                 *(
                     Case(
                         name=name,
-                        run=lambda configs=configs: cluster.beside_load(configs, scale.round_trips),
+                        run=lambda configs=configs: cluster.beside_load(
+                            {"segment.bytes": "1000000", **configs}, scale.round_trips
+                        ),
                         pids=cluster.pids,
                     )
                     for name, configs in beside.items()

@@ -18,7 +18,7 @@ from barnabas.net import local_cluster
 from barnabas.net.local_cluster import Plan
 
 START_TIMEOUT_S = 30.0
-LOAD_RECORDS = 5_000_000  # more than are sent before it is ended
+LOAD_RECORDS = 8_000_000  # more than are sent before it is ended
 LOAD_BEGINS_S = 3.0
 CLIENT = HERE / "client.py"
 
@@ -126,11 +126,20 @@ class Cluster:
             LOAD_RECORDS,
         )
         try:
-            with process(sys.executable, CLIENT, *load):
+            cleanings = self._cleanings()
+            with process(sys.executable, CLIENT, *load) as client:
                 time.sleep(LOAD_BEGINS_S)
-                return self.on_new_topic("one-at-a-time", partitions=1, acks="1", count=round_trips)
+                found = self.on_new_topic("one-at-a-time", partitions=1, acks="1", count=round_trips)
+                if client.poll() is not None:
+                    raise RuntimeError("the load ended before what it was to load was measured")
+            return {**found, "cleanings": float(self._cleanings() - cleanings)}
         finally:
             self.delete(loaded)
+
+    def _cleanings(self) -> int:
+        """How often a log was compacted since the start."""
+        logs = (self._folder / "cluster").rglob("broker.log")
+        return sum(log.read_text(encoding="utf-8").count("event=cleaned") for log in logs)
 
     def on_topic(self, topic: str, role: str, **options: object) -> Metrics:
         named = itertools.chain.from_iterable((f"--{name}", value) for name, value in options.items())

@@ -1,7 +1,7 @@
 """What a leader checks in the batches of a client before it appends them, and what a log says about an append.
 
 Pure, and on the hot path: a header is unpacked into locals here, once, and not into a BatchHeader. Records inside of a
-batch are not looked at (DESIGN.md, section 2).
+batch are not looked at (DESIGN.md, section 2), but for the keys of a compacted topic.
 """
 
 import struct
@@ -25,6 +25,7 @@ from .record_batch import (
     CONTROL_MASK,
     CRC_COVERS_FROM,
     CRC_POSITION,
+    DELETE_HORIZON_MASK,
     HEADER,
     HEADER_SIZE,
     LOG_OVERHEAD,
@@ -36,9 +37,12 @@ from .record_batch import (
     read_header,
 )
 from .record_codec import MAX_RECORDS_PER_BATCH
+from .record_scan import has_record_without_key
 
 _HIGHEST_CODEC = 4
-_UNUSUAL_MASK = CONTROL_MASK | TIMESTAMP_TYPE_MASK | 0x04  # 0x04: a codec of 4 and above, of which only 4 is one
+_UNUSUAL_MASK = (
+    CONTROL_MASK | TIMESTAMP_TYPE_MASK | DELETE_HORIZON_MASK | 0x04
+)  # 0x04: a codec of 4 and above, of which only 4 is one
 _ATTRIBUTES = struct.Struct(">h")
 _TIMESTAMP = struct.Struct(">q")
 _CRC = struct.Struct(">I")
@@ -109,7 +113,7 @@ def check_client_batches(
         position += size_bytes
     if not placed:
         raise InvalidRecordError("there is no record batch to append")
-    return placed
+    return placed if not config.is_compacted or from_coordinator else _with_keys(view, placed)
 
 
 def stamp_append_time(buffer: bytearray | memoryview, batch: PlacedBatch, now_ms: int) -> PlacedBatch:
@@ -140,6 +144,17 @@ def _check_attributes(attributes: int, from_coordinator: bool) -> None:
         raise InvalidRecordError("control batches are written by transaction coordinators only")
     if attributes & TIMESTAMP_TYPE_MASK:
         raise InvalidRecordError("a producer may not claim LogAppendTime for its records")
+    if attributes & DELETE_HORIZON_MASK:
+        raise InvalidRecordError("a delete horizon is set by compaction only")
+
+
+def _with_keys(view: memoryview, placed: list[PlacedBatch]) -> list[PlacedBatch]:
+    """The only look inside of a batch before it is appended: without keys there is nothing to compact by."""
+    for batch in placed:
+        whole = view[batch.position : batch.position + batch.size_bytes]
+        if has_record_without_key(whole, read_header(whole)):
+            raise InvalidRecordError("a record has no key, and the topic is compacted (cleanup.policy): give it one")
+    return placed
 
 
 def _check_timestamp(timestamp_ms: int, now_ms: int, config: LogConfig) -> None:

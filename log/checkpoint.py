@@ -1,8 +1,10 @@
 """Small text files that are always replaced whole: Kafka's checkpoint files, `meta.properties`, `partition.metadata`.
 
 A checkpoint file has the version (0), the number of entries, and one entry per line. `topic partition offset` in
-`recovery-point-offset-checkpoint`, `replication-offset-checkpoint` and `log-start-offset-checkpoint`; `epoch offset` in
-`leader-epoch-checkpoint`. A damaged file is a DamagedCheckpointError: the caller knows whether it can be rebuilt.
+`recovery-point-offset-checkpoint`, `replication-offset-checkpoint`, `log-start-offset-checkpoint` and
+`cleaner-offset-checkpoint`; `epoch offset` in `leader-epoch-checkpoint`.
+
+A damaged file is a DamagedCheckpointError: the caller knows whether it can be rebuilt.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,6 +17,7 @@ from .topic_partition import TopicPartition
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
+CLEANED_OFFSETS = "cleaner-offset-checkpoint"  # up to where each log is compacted
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 _VERSION = "0"
 

@@ -118,14 +118,13 @@ def _choice(name: str, default: str, choices: tuple[str, ...], text: str, *, bro
 
 
 _COMPRESSIONS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
-_UNUSED = "without effect until there is compaction"
 _WHEN_FLUSHED = "in the background; not before the acknowledgement yet"
 _ALL_DEFINITIONS = (
-    _choice("cleanup.policy", "delete", ("delete", "compact"), "What happens to old segments; only `delete` yet.",
+    _choice("cleanup.policy", "delete", ("delete", "compact"), "Old segments go; or only the last record of a key stays.",
             many=True),
     _choice("compression.type", "producer", _COMPRESSIONS, "Codec on disk; only `producer` yet: what the producer chose.",
             broker="compression.type"),
-    _long("delete.retention.ms", _DAY_MS, 0, f"How long a compacted topic keeps tombstones; {_UNUSED}.",
+    _long("delete.retention.ms", _DAY_MS, 0, "How long a compacted topic keeps tombstones once they are compacted.",
           broker="log.cleaner.delete.retention.ms"),
     _long("file.delete.delay.ms", 60_000, 0, "How long a removed file stays on disk.",
           broker="log.segment.delete.delay.ms"),
@@ -134,16 +133,16 @@ _ALL_DEFINITIONS = (
     _long("flush.ms", _MAX_LONG, 0, f"Flush to disk at least so often, {_WHEN_FLUSHED}.",
           broker="log.flush.interval.ms"),
     _int("index.interval.bytes", 4096, 0, "An index entry for about so many bytes of the log."),
-    _long("max.compaction.lag.ms", _MAX_LONG, 1, f"A record is compacted at the latest after so long; {_UNUSED}.",
+    _long("max.compaction.lag.ms", _MAX_LONG, 1, "A record is due for compaction at the latest after so long.",
           broker="log.cleaner.max.compaction.lag.ms"),
     _int("max.message.bytes", 1_048_588, 0, "The largest record batch, its 12 bytes of overhead included.",
          broker="message.max.bytes"),
     _long("message.timestamp.after.max.ms", _HOUR_MS, 0, "A timestamp may be so far ahead of the broker's clock."),
     _long("message.timestamp.before.max.ms", _MAX_LONG, 0, "A timestamp may be so far behind the broker's clock."),
     _choice("message.timestamp.type", "CreateTime", ("CreateTime", "LogAppendTime"), "Whose clock stamps a record."),
-    _ratio("min.cleanable.dirty.ratio", 0.5, f"Compact when so much of the log is not compacted yet; {_UNUSED}.",
+    _ratio("min.cleanable.dirty.ratio", 0.5, "Compact when so much of the log is not compacted yet.",
            broker="log.cleaner.min.cleanable.ratio"),
-    _long("min.compaction.lag.ms", 0, 0, f"A record stays uncompacted at least so long; {_UNUSED}.",
+    _long("min.compaction.lag.ms", 0, 0, "A record stays uncompacted at least so long.",
           broker="log.cleaner.min.compaction.lag.ms"),
     _int("min.insync.replicas", 1, 1, "acks=all is refused with fewer replicas in sync.", broker="min.insync.replicas"),
     _boolean("preallocate", False, "Reserve the space of a segment when it is made; only `false` yet.",
@@ -209,6 +208,11 @@ class LogConfig:
     @property
     def is_compacted(self) -> bool:
         return "compact" in self.cleanup_policy
+
+    @property
+    def max_segment_ms(self) -> int:
+        """Only sealed segments are compacted, so one that shall be compacted soon is sealed soon."""
+        return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms
 
     @property
     def is_deleted_by_retention(self) -> bool:

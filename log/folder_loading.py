@@ -146,6 +146,9 @@ def open_log(
         if folder.recovery_points.get(topic_partition, 0) > end_offset:
             folder.recovery_points[topic_partition] = end_offset
             folder.write_offsets(checkpoint.RECOVERY_POINTS, folder.recovery_points)
+        if folder.cleaned_offsets.get(topic_partition, 0) > end_offset:
+            folder.cleaned_offsets[topic_partition] = end_offset  # what comes there next is dirty
+            folder.write_offsets(checkpoint.CLEANED_OFFSETS, folder.cleaned_offsets)
         _lower_log_start(folder, topic_partition, end_offset)
 
     log = PartitionLog(

@@ -93,6 +93,7 @@ class LogFolder:
         self.recovery_points = self._read_offsets(checkpoint.RECOVERY_POINTS)
         self.log_start_offsets = self._read_offsets(checkpoint.LOG_START_OFFSETS)
         self.high_watermarks = self._read_offsets(checkpoint.HIGH_WATERMARKS)
+        self.cleaned_offsets = self._read_offsets(checkpoint.CLEANED_OFFSETS)
 
     @property
     def directory_id(self) -> str:
@@ -101,6 +102,11 @@ class LogFolder:
     @property
     def cluster_id(self) -> str | None:
         return self._meta.get("cluster.id")
+
+    @property
+    def all_offsets(self) -> tuple[dict[TopicPartition, int], ...]:
+        """Whatever is noted of a partition here."""
+        return self.recovery_points, self.log_start_offsets, self.high_watermarks, self.cleaned_offsets
 
     def join_cluster(self, cluster_id: str) -> None:
         """Note the cluster. Raises InconsistentClusterIdError when the folder holds the data of another one."""
@@ -142,6 +148,6 @@ class LogFolder:
         try:
             return checkpoint.read_offsets(self._files, f"{self.path}/{name}")
         except checkpoint.DamagedCheckpointError:
-            # All three are lower bounds of what the logs themselves tell: without them more is scanned.
+            # All are lower bounds of what the logs themselves tell: without them more is scanned.
             self.was_stopped_cleanly = False
             return {}

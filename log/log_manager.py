@@ -317,7 +317,7 @@ class LogManager:
         folder = min(self.folders, key=lambda folder: (folder.is_full, self._log_count(folder)))
         directory = f"{folder.path}/{topic_partition}"
         topic_id = self._make_folder(directory, topic_id)
-        for offsets in (folder.recovery_points, folder.log_start_offsets, folder.high_watermarks):
+        for offsets in folder.all_offsets:
             offsets.pop(topic_partition, None)  # of a partition of the same name that was deleted
         if topic_partition in self._deleted:
             self._checkpoint(folder)  # a crash must not give the new log the old one's recovery point
@@ -356,7 +356,7 @@ class LogManager:
         self._files.rename(log.directory, target)
         self._files.sync_dir(folder.path)
         self._due_folders.add(now_ms + log.config.file_delete_delay_ms, target)
-        for offsets in (folder.recovery_points, folder.log_start_offsets, folder.high_watermarks):
+        for offsets in folder.all_offsets:
             offsets.pop(topic_partition, None)
         self._deleted.add(topic_partition)
         _log.info("event=deleted partition=%s folder=%s", topic_partition, target)
@@ -460,6 +460,16 @@ class LogManager:
         return [
             self._logs[key] for key, place in list(self._folder_of.items()) if place is folder and key in self._logs
         ]
+
+    def cleaned_up_to(self, topic_partition: TopicPartition) -> int:
+        """The first offset of a log that was never compacted; 0 when nothing was."""
+        return self._folder_of[topic_partition].cleaned_offsets.get(topic_partition, 0)
+
+    def note_cleaned(self, topic_partition: TopicPartition, end_offset: int) -> None:
+        """Write down that the log is compacted up to there (exclusive). Raises StorageError."""
+        folder = self._folder_of[topic_partition]
+        folder.cleaned_offsets[topic_partition] = end_offset
+        folder.write_offsets(checkpoint.CLEANED_OFFSETS, folder.cleaned_offsets)
 
     # --- stopping ---
 

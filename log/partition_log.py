@@ -4,7 +4,7 @@ One thread appends, reads and truncates; `flush` and `remove_due_files` may run 
 Every time is an argument. What a failed write would have brought is nowhere: neither in the file nor in memory.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from .append_check import (
     AppendInfo,
@@ -18,24 +18,23 @@ from .config import LogConfig
 from .due_files import DueFiles
 from .errors import CorruptRecordError, FencedLeaderEpochError, InvalidRecordError, OffsetOutOfRangeError, StorageError
 from .files import Files
+from .offered_swap import OfferedSwap
 from .open_segments import OpenSegments
 from .partition_folder import PartitionFolder
 from .producer_snapshots import ProducerSnapshots
-from .producer_state import AppendedBatch, ProducerState
+from .producer_state import AppendedBatch, LastBatch
 from .record_batch import NO_PRODUCER_ID, NO_TIMESTAMP, BatchHeader, Buffer, iter_headers, patch, read_header
 from .record_codec import is_abort_marker
 from .recovery import new_segment, recover_log
-from .retention import SegmentAge, expired_segments
+from .retention import expired_segments
 from .saved_epochs import SavedEpochs
 from .sealed_segments import SealedSegments
 from .segment import LogRead, LogSegment, segment_holding
+from .segment_swap import SegmentSwap
 from .topic_partition import TopicPartition
 from .transaction_index import AbortedTransaction
 
 IDLE_MS = 600_000  # a partition without appends for so long needs no open file; it opens again in microseconds
-_SNAPSHOT_REPLAY_SEGMENTS = 2  # without any producer snapshot, as in Kafka, only the newest segments are replayed
-
-
 _NOTHING = LogRead(slice=b"")
 
 
@@ -69,7 +68,7 @@ class PartitionLog:
         self._open_segments = open_segments or OpenSegments()
         self._due_files = DueFiles(files.remove)
         self._flush_failed = False
-        self._truncations = 0  # so that a flush in another thread sees that it was overtaken
+        self._truncations = 0  # so that a flush or a cleaning in another thread sees that it was overtaken
         self._snapshots = ProducerSnapshots(files, directory)
         self.topic_partition = topic_partition
         self.topic_id = topic_id
@@ -83,6 +82,7 @@ class PartitionLog:
                                 log_start_offset=log_start_offset, was_stopped_cleanly=was_stopped_cleanly)  # fmt: skip
         self._segments = recovered.segments
         self._sealed = SealedSegments(self._segments)
+        self.swaps = OfferedSwap(self._segments)
         self._active = self._segments[-1]
         self._active_since_ms = now_ms
         self._last_append_ms = now_ms
@@ -92,7 +92,7 @@ class PartitionLog:
         self.log_start_offset = min(max(log_start_offset, self._segments[0].base_offset), self.log_end_offset)
         self.high_watermark = self.log_start_offset
         self.recovery_point = self.log_end_offset if was_stopped_cleanly else min(recovery_point, self.log_end_offset)
-        self._producers = self._load_producers()
+        self._producers, self._snapshot_offset = self._snapshots.restore(self._segments, self.log_end_offset)
         self._first_unstable_offset = self._producers.first_unstable_offset
 
     # --- what it is ---
@@ -178,12 +178,12 @@ class PartitionLog:
         self._check_continues(headers)
         batches = [
             PlacedBatch(header.position, header.size_bytes, header.base_offset, header.last_offset,
-                        header.max_timestamp_ms, header.producer_id)
+                        header.newest_record_ms, header.producer_id)
             for header in headers
         ]  # fmt: skip
         end = headers[-1].position + headers[-1].size_bytes
         try:
-            self._write(memoryview(buffer)[:end], batches, now_ms or batches[-1].max_timestamp_ms)
+            self._write(memoryview(buffer)[:end], batches, now_ms or headers[-1].max_timestamp_ms)
         finally:
             for header in headers:  # a disk may fill up between two batches
                 if header.base_offset < self.log_end_offset:
@@ -221,7 +221,7 @@ class PartitionLog:
             return
         if (
             not active.has_room_for(batch.size_bytes, batch.last_offset, self._config.segment_bytes)
-            or self._age_ms(batch.max_timestamp_ms, now_ms) > self._config.segment_ms
+            or self._age_ms(batch.max_timestamp_ms, now_ms) > self._config.max_segment_ms
         ):
             self.roll(now_ms)
 
@@ -261,8 +261,9 @@ class PartitionLog:
             self._restart_inside(first.base_offset, self.log_start_offset)
         next_offset, epoch = self.log_end_offset, self._epochs.latest_epoch
         for header in headers:
-            has_gap = header.base_offset > next_offset and not self._config.is_compacted
-            if header.base_offset < next_offset or has_gap:
+            # It may begin behind our end: the leader may have compacted what lies between, under this configuration or a
+            # former one.
+            if header.base_offset < next_offset:
                 raise OffsetOutOfRangeError(
                     f"{self.topic_partition} ends at {next_offset}, its leader's batch begins at {header.base_offset}"
                 )
@@ -276,6 +277,40 @@ class PartitionLog:
         self.truncate_fully_and_start_at(base_offset)
         self.log_start_offset = log_start_offset
         self.high_watermark = base_offset
+
+    # --- compaction (see cleaner) ---
+
+    @property
+    def segments(self) -> tuple[LogSegment, ...]:
+        """By base offset; the last one is active."""
+        return tuple(self._segments)
+
+    @property
+    def truncations(self) -> int:
+        """Another number says that records which were read before may have been replaced, or that the log is closed."""
+        return self._truncations
+
+    def last_batches_of_producers(self) -> dict[int, LastBatch]:
+        return self._producers.last_batches()
+
+    def take_swap(self, swap: SegmentSwap, now_ms: int) -> bool:
+        """Put the cleaned segment in the place of the others, when the folder is flushed. Who reads the others may go on.
+
+        False when the log has changed meanwhile. Raises StorageError, and then the log has failed: a start helps.
+        """
+        due_ms = now_ms + self._config.file_delete_delay_ms
+        try:
+            self.folder.changed()
+            taken = self.swaps.fulfil(
+                swap,
+                retire=lambda segment: self._retire(segment, due_ms),
+                opened=lambda base_offset: new_segment(self._files, self.directory, base_offset, self._config),
+            )
+            self._sealed.changed()
+            return taken
+        except StorageError:
+            self._flush_failed = True
+            raise
 
     # --- producers and transactions ---
 
@@ -320,26 +355,6 @@ class PartitionLog:
             for segment in self._segments[number:]
             for transaction in segment.transaction_index.aborted_between(first_offset, end_offset)
         )
-
-    def _load_producers(self) -> ProducerState:
-        """The newest snapshot, brought up to the log end by the batches behind it."""
-        found = self._snapshots.newest(self.log_end_offset)
-        if found is not None:
-            state, offset = found
-        else:
-            state, offset = ProducerState(), self._segments[-_SNAPSHOT_REPLAY_SEGMENTS:][0].base_offset
-        self._snapshot_offset = offset if found is not None else 0
-        if offset < self.log_end_offset:
-            for header, _ in self._batches_from(max(offset, self._segments[0].base_offset)):
-                state.update(header, first_offset=header.base_offset)
-        return state
-
-    def _batches_from(self, offset: int) -> Iterator[tuple[BatchHeader, memoryview]]:
-        for segment in self._segments[max(segment_holding(self._segments, offset), 0) :]:
-            place = segment.batch_at(offset)
-            if place is not None:
-                yield from segment.batches(place.position, verify_crc=False)
-            offset = max(offset, segment.next_offset)
 
     # --- reading ---
 
@@ -477,11 +492,12 @@ class PartitionLog:
         self.log_end_offset = self._active.truncate_to(offset)
         self._files.sync_dir(self.directory)
         self._after_truncation()
-        self._producers = self._load_producers()
+        self._producers, self._snapshot_offset = self._snapshots.restore(self._segments, self.log_end_offset)
         self._first_unstable_offset = self._producers.first_unstable_offset
 
     def _announce_truncation(self, offset: int) -> None:
         self._truncations += 1
+        self.swaps.withdraw()
         if self._before_truncation is not None:
             # The batch that holds the offset begins below it.
             place = self._segments[segment_holding(self._segments, offset)].batch_at(offset)
@@ -505,6 +521,7 @@ class PartitionLog:
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything and begin anew at `offset`, as a replica does that is too far behind."""
         self._truncations += 1
+        self.swaps.withdraw()
         if self._before_truncation is not None:
             self._before_truncation(min(offset, self._segments[0].base_offset))
         while self._segments:
@@ -536,11 +553,13 @@ class PartitionLog:
 
     def delete_old_segments(self, now_ms: int) -> list[int]:
         """Take the segments out of the log that retention lets go; return their base offsets."""
-        ages = map(self._age_of, self._segments)  # of which it looks at those that go, and one more
+        ages = (segment.age for segment in self._segments)  # of which it looks at those that go, and one more
         count = expired_segments(ages, config=self._config, log_start_offset=self.log_start_offset,
                                  high_watermark=self.high_watermark, now_ms=now_ms, log_bytes=self.size_bytes)  # fmt: skip
         if count == len(self._segments):
             self.roll(now_ms)
+        if count:
+            self.swaps.withdraw()
         gone = self._segments[:count]
         del self._segments[:count]
         self._sealed.changed()
@@ -549,13 +568,6 @@ class PartitionLog:
         self._raise_start(self._segments[0].base_offset)
         self._producers.expire(now_ms)
         return [segment.base_offset for segment in gone]
-
-    def _age_of(self, segment: LogSegment) -> SegmentAge:
-        newest_ms = segment.largest_timestamp[0]
-        if newest_ms == NO_TIMESTAMP and segment.size_bytes:
-            newest_ms = self._files.modified_ms(segment.path)
-        return SegmentAge(base_offset=segment.base_offset, next_offset=segment.next_offset,
-                          size_bytes=segment.size_bytes, newest_ms=newest_ms)  # fmt: skip
 
     def _retire(self, segment: LogSegment, due_ms: int) -> None:
         self._open_segments.forget(segment)
@@ -591,6 +603,7 @@ class PartitionLog:
 
     def release(self) -> None:
         """Let go of all open files; slices that are being sent keep theirs."""
+        self._truncations += 1
         for segment in self._segments:
             self._open_segments.forget(segment)
             segment.release()

@@ -5,13 +5,17 @@ one is passed over and the one before is taken.
 """
 
 import struct
+from collections.abc import Iterator, Sequence
 
 from .errors import CorruptRecordError
 from .files import Files
 from .producer_state import ProducerState
+from .record_batch import BatchHeader
+from .segment import LogSegment, segment_holding
 
 _SUFFIX = ".snapshot"
 _OFFSET_DIGITS = 20
+_REPLAYED_SEGMENTS = 2  # without any snapshot, as in Kafka, only the newest segments are replayed
 _KEPT = 2  # the newest, and one more in case it is torn
 
 
@@ -46,9 +50,30 @@ class ProducerSnapshots:
                 self._files.remove(self._path(offset))
         return None
 
+    def restore(self, segments: Sequence[LogSegment], log_end_offset: int) -> tuple[ProducerState, int]:
+        """The newest snapshot, brought up to the log end by the batches behind it; and its offset, 0 where there was none."""
+        found = self.newest(log_end_offset)
+        if found is not None:
+            state, offset = found
+        else:
+            state, offset = ProducerState(), segments[-_REPLAYED_SEGMENTS:][0].base_offset
+        if offset < log_end_offset:
+            for header in _headers_from(segments, max(offset, segments[0].base_offset)):
+                state.update(header, first_offset=header.base_offset)
+        return state, 0 if found is None else offset
+
     def clear(self) -> None:
         for offset in self.offsets():
             self._files.remove(self._path(offset))
 
     def _path(self, offset: int) -> str:
         return f"{self._directory}/{offset:0{_OFFSET_DIGITS}d}{_SUFFIX}"
+
+
+def _headers_from(segments: Sequence[LogSegment], offset: int) -> Iterator[BatchHeader]:
+    for segment in segments[max(segment_holding(segments, offset), 0) :]:
+        place = segment.batch_at(offset)
+        if place is not None:
+            for header, _ in segment.batches(place.position, verify_crc=False):
+                yield header
+        offset = max(offset, segment.next_offset)

@@ -44,6 +44,14 @@ class AppendedBatch:
         return (self.first_sequence + self.offset_delta) % _SEQUENCES
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastBatch:
+    """What compaction keeps of a producer."""
+
+    epoch: int
+    last_offset: int | None  # of its last batch with records; None when only a marker is known
+
+
 @dataclass(slots=True, kw_only=True)
 class ProducerEntry:
     epoch: int
@@ -144,6 +152,15 @@ class ProducerState:
         ]
         for producer_id in silent:
             del self._producers[producer_id]
+
+    def last_batches(self) -> dict[int, LastBatch]:
+        """By producer id, of every producer that is not forgotten."""
+        return {
+            producer_id: LastBatch(
+                epoch=entry.epoch, last_offset=entry.batches[-1].last_offset if entry.batches else None
+            )
+            for producer_id, entry in self._producers.items()
+        }
 
     def clear(self) -> None:
         self._producers.clear()

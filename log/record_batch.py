@@ -8,16 +8,16 @@ inside of a batch are not looked at: see `record_codec`. Layout (big endian), wi
     12 partition leader epoch i32 patched by the leader
     16 magic                i8    2
     17 CRC                  u32   CRC-32C of everything from `attributes` on, hence patching breaks nothing
-    21 attributes           i16   bits 0-2 compression, 3 timestamp type, 4 transactional, 5 control
+    21 attributes           i16   bits 0-2 compression, 3 timestamp type, 4 transactional, 5 control, 6 delete horizon
     23 last offset delta    i32
-    27 base timestamp       i64
+    27 base timestamp       i64   with bit 6 the delete horizon (KIP-534); timestamps of records are relative to it anyway
     35 max timestamp        i64
     43 producer id          i64
     51 producer epoch       i16
     53 base sequence        i32
     57 record count         i32
 
-Source: Kafka documentation, "Record Batch"; KIP-98.
+Source: Kafka documentation, "Record Batch"; KIP-98; KIP-534.
 """
 
 import struct
@@ -40,6 +40,7 @@ COMPRESSION_MASK = 0x07
 TIMESTAMP_TYPE_MASK = 0x08
 TRANSACTIONAL_MASK = 0x10
 CONTROL_MASK = 0x20
+DELETE_HORIZON_MASK = 0x40
 CRC_COVERS_FROM = 21
 CRC_POSITION = 17
 MAX_TIMESTAMP_POSITION = 35
@@ -94,6 +95,16 @@ class BatchHeader:
     @property
     def is_transactional(self) -> bool:
         return bool(self.attributes & TRANSACTIONAL_MASK)
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """From then on compaction may drop the batch's tombstones, or its marker; None before its first cleaning."""
+        return self.base_timestamp_ms if self.attributes & DELETE_HORIZON_MASK else None
+
+    @property
+    def newest_record_ms(self) -> int:
+        """For the time index: a batch whose records were all cleaned away has no time, though its header keeps one."""
+        return self.max_timestamp_ms if self.record_count else NO_TIMESTAMP
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:

@@ -13,9 +13,10 @@ from .config import LogConfig
 from .files import Files
 from .leader_epoch_cache import LeaderEpochCache
 from .segment import DELETED_SUFFIX, LOG_SUFFIX, LogSegment
+from .segment_swap import CLEANED_SUFFIX, finish_swaps
 
 _log = logging.getLogger("barnabas.log")
-_LEFTOVER_SUFFIXES = (DELETED_SUFFIX, ".tmp", ".cleaned", ".swap")
+_LEFTOVER_SUFFIXES = (DELETED_SUFFIX, ".tmp", CLEANED_SUFFIX)
 _OFFSET_DIGITS = 20
 
 
@@ -25,13 +26,16 @@ class RecoveredLog:
     truncated_bytes: int
 
 
-def new_segment(files: Files, directory: str, base_offset: int, config: LogConfig) -> LogSegment:
+def new_segment(
+    files: Files, directory: str, base_offset: int, config: LogConfig, *, state_suffix: str = ""
+) -> LogSegment:
     return LogSegment(
         files,
         directory,
         base_offset,
         index_interval_bytes=config.index_interval_bytes,
         max_index_bytes=config.segment_index_bytes,
+        state_suffix=state_suffix,
     )
 
 
@@ -58,10 +62,7 @@ def recover_log(
     else:
         # What was assigned behind it is in the batches that are scanned now, if it was not truncated away since.
         epochs.truncate_from_end(recovery_point + 1)
-    may_have_gaps = config.is_compacted
-    truncated = _recover_segments(
-        segments, recovery_point, epochs, is_clean=was_stopped_cleanly, may_have_gaps=may_have_gaps
-    )
+    truncated = _recover_segments(segments, recovery_point, epochs, is_clean=was_stopped_cleanly)
     if truncated:
         _log.warning("event=truncated folder=%s bytes=%d end_offset=%d", directory, truncated, segments[-1].next_offset)
     epochs.truncate_from_end(segments[-1].next_offset + 1)
@@ -69,12 +70,7 @@ def recover_log(
 
 
 def _recover_segments(
-    segments: list[LogSegment],
-    recovery_point: int,
-    epochs: LeaderEpochCache,
-    *,
-    is_clean: bool,
-    may_have_gaps: bool,
+    segments: list[LogSegment], recovery_point: int, epochs: LeaderEpochCache, *, is_clean: bool
 ) -> int:
     """Scan the segments that reach behind the recovery point; drop all behind the first fault. Return the bytes cut
     off."""
@@ -88,8 +84,9 @@ def _recover_segments(
         expected_end = segment.next_offset
         cut = _recover_segment(segment, recovery_point, epochs, verify_crc=not is_clean)
         number += 1
-        # A power loss may take the end of a segment at the border of a batch, and leave the following segment whole.
-        has_gap = not is_last and segment.next_offset != expected_end and not may_have_gaps
+        # A power loss may take the end of a segment at the border of a batch, and leave the following segment whole. A
+        # segment that was compacted has gaps inside, and still ends where the next one begins (see batch_cleaning).
+        has_gap = not is_last and segment.next_offset != expected_end
         if cut or has_gap:
             truncated += cut + _drop(segments, number)
         elif not is_last:
@@ -105,7 +102,7 @@ def _recover_segment(segment: LogSegment, recovery_point: int, epochs: LeaderEpo
         if header.base_offset < segment.next_offset:
             break
         epochs.assign(header.leader_epoch, header.base_offset)
-        segment.note_batch(position, header.size_bytes, header.base_offset, header.last_offset, header.max_timestamp_ms)
+        segment.note_batch(position, header.size_bytes, header.base_offset, header.last_offset, header.newest_record_ms)
         position += header.size_bytes
     cut = segment.size_bytes - position
     if cut:
@@ -125,6 +122,7 @@ def _drop(segments: list[LogSegment], number: int) -> int:
 
 
 def _found_segments(files: Files, directory: str, config: LogConfig) -> list[LogSegment]:
+    finish_swaps(files, directory)
     names = files.list_dir(directory)
     for name in names:
         if name.endswith(_LEFTOVER_SUFFIXES):

@@ -7,12 +7,12 @@ is believed when the batch that it points to is the one that it names.
 
 import struct
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from .append_check import PlacedBatch
-from .errors import CorruptRecordError
+from .errors import CorruptRecordError, StorageError
 from .files import AppendFile, Files
 from .offset_index import MAX_RELATIVE_OFFSET, NO_ENTRY, OffsetIndex
 from .quick_init import quick_init
@@ -28,10 +28,12 @@ from .record_batch import (
     peek_header,
     read_header,
 )
+from .retention import SegmentAge
 from .time_index import TimeIndex
 from .transaction_index import TransactionIndex
 
 LOG_SUFFIX = ".log"
+INDEX_SUFFIXES = (".index", ".timeindex", ".txnindex")
 DELETED_SUFFIX = ".deleted"
 _SCAN_WINDOW_BYTES = 4096  # The stretch between two index entries of small batches, by default.
 _RECOVERY_CHUNK_BYTES = 1024 * 1024
@@ -84,8 +86,16 @@ class LogSegment:
     """Offsets [base_offset, next_offset). Only the last segment of a log is active."""
 
     def __init__(
-        self, files: Files, directory: str, base_offset: int, *, index_interval_bytes: int, max_index_bytes: int
+        self,
+        files: Files,
+        directory: str,
+        base_offset: int,
+        *,
+        index_interval_bytes: int,
+        max_index_bytes: int,
+        state_suffix: str = "",
     ) -> None:
+        """`state_suffix` is behind all names of a segment that is not part of its log (see segment_swap)."""
         stem = f"{directory}/{base_offset:020d}"
         self._files = files
         self._file: AppendFile | None = None
@@ -102,17 +112,18 @@ class LogSegment:
         self._max_timestamp_ms = NO_TIMESTAMP
         self._offset_of_max_timestamp = base_offset
         self._offset_index = OffsetIndex(
-            files, stem + ".index", base_offset=base_offset, max_size_bytes=max_index_bytes
+            files, f"{stem}.index{state_suffix}", base_offset=base_offset, max_size_bytes=max_index_bytes
         )
         self._time_index = TimeIndex(
-            files, stem + ".timeindex", base_offset=base_offset, max_size_bytes=max_index_bytes
+            files, f"{stem}.timeindex{state_suffix}", base_offset=base_offset, max_size_bytes=max_index_bytes
         )
-        self.transaction_index = TransactionIndex(files, stem + ".txnindex")
-        self.path = stem + LOG_SUFFIX
+        self.transaction_index = TransactionIndex(files, f"{stem}.txnindex{state_suffix}")
+        self.path = f"{stem}{LOG_SUFFIX}{state_suffix}"
         self.base_offset = base_offset
         self.next_offset = base_offset
         self.size_bytes = files.size_bytes(self.path) if files.exists(self.path) else 0
         self.is_active = False
+        self.is_retired = False  # its files have other names by now, and nobody needs them
 
     @property
     def file(self) -> AppendFile:
@@ -148,6 +159,14 @@ class LogSegment:
             first = self._header_at(0)
             self._first_timestamp_ms = first.max_timestamp_ms if first is not None else NO_TIMESTAMP
         return self._first_timestamp_ms
+
+    @property
+    def age(self) -> SegmentAge:
+        newest_ms = self.largest_timestamp[0]
+        if newest_ms == NO_TIMESTAMP and self.size_bytes:
+            newest_ms = self._files.modified_ms(self.path)
+        return SegmentAge(base_offset=self.base_offset, next_offset=self.next_offset, size_bytes=self.size_bytes,
+                          newest_ms=newest_ms)  # fmt: skip
 
     # --- appending ---
 
@@ -217,6 +236,7 @@ class LogSegment:
         end = self.size_bytes
         if up_to_offset < self.next_offset:
             last = self.batch_at(up_to_offset)  # None: it lies in a gap behind the last batch (compaction)
+            last = self.batch_at(up_to_offset)  # None in a gap at the end, where a log was truncated inside of a gap
             if last is not None:
                 end = last.position if last.base_offset >= up_to_offset else last.position + last.size_bytes
         if end <= limit:
@@ -403,9 +423,14 @@ class LogSegment:
     def flush(self) -> None:
         """Make the log durable, and the indexes of a segment that grows no more. May run in another thread."""
         # Another thread must not be the one that opens `file`: two descriptors would each count the size for themselves.
-        file = self._file or self._files.open_append(self.path, create=False)
+        try:
+            file = self._file or self._files.open_append(self.path, create=False)
+        except StorageError:
+            if self.is_retired:  # meanwhile: by retention, or by a cleaned segment that is on the disk
+                return
+            raise
         file.flush()
-        if not self.is_active:
+        if not self.is_active and not self.is_retired:
             self.flush_indexes()
 
     def flush_indexes(self) -> None:
@@ -423,9 +448,10 @@ class LogSegment:
         self.transaction_index.truncate_to(place.base_offset)
         self.cut_at(place.position)
         # What the time index does not know of the largest timestamp is read again, from the last entry on.
+        self.next_offset = self.base_offset
         self.note_batches(self._start_of_unindexed())
-        # Inside of a batch the whole batch goes; in a gap that compaction left, the end is what was asked for.
-        self.next_offset = min(place.base_offset, offset)
+        # In a gap that compaction left, and inside of a batch, the end is that of the batch before: what comes next is
+        # fetched from there, and no gap is between this segment and the next one.
         return self.next_offset
 
     def note_batches(self, position: int) -> None:
@@ -436,7 +462,7 @@ class LogSegment:
                 break
             expected = header.next_offset
             self.note_batch(
-                position, header.size_bytes, header.base_offset, header.last_offset, header.max_timestamp_ms
+                position, header.size_bytes, header.base_offset, header.last_offset, header.newest_record_ms
             )
             position += header.size_bytes
 
@@ -466,6 +492,7 @@ class LogSegment:
 
     def rename_as_deleted(self) -> list[str]:
         """Take the files out of the log; return their new paths, to be removed later."""
+        self.is_retired = True
         renamed = []
         for path in (self.path, self._offset_index.path, self._time_index.path, self.transaction_index.path):
             if self._files.exists(path):
@@ -488,6 +515,6 @@ def _sound_headers(chunk: memoryview, *, verify_crc: bool) -> Iterator[BatchHead
         position += header.size_bytes
 
 
-def segment_holding(segments: list[LogSegment], offset: int) -> int:
+def segment_holding(segments: Sequence[LogSegment], offset: int) -> int:
     """The index in `segments` of the last one that begins at or before `offset`; -1 when none does."""
     return bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1

@@ -27,6 +27,7 @@ from barnabas.log.replication.replica_manager import ReplicaManager
 
 from .broker_lifecycle import BrokerLifecycle
 from .broker_to_controller import ControllerChannel
+from .cleaner_service import CleanerService
 from .clock import Clock
 from .config import BrokerConfig
 from .core_settings import fetch_settings, group_settings, server_limits
@@ -120,6 +121,7 @@ class Broker:
         self._run(self.proposer.run())
         self._run(self.log_service.run())
         self._run(self.storage.run())
+        self._run(self.cleaner_service.run())
         self._run(self._expire_requests())
         self._run(self._check_isr())
 
@@ -162,6 +164,7 @@ class Broker:
         )
         self.replication = self._build_replication()
         self.storage = self._build_storage()
+        self.cleaner_service = self._build_cleaner()
         self.proposer = IsrProposer(
             node_id=self.node_id,
             controller=self.controller,
@@ -228,6 +231,15 @@ class Broker:
         self.log_service.log_failed = storage.log_failed
         self.log_service.folder_refused = storage.folder_refused
         return storage
+
+    def _build_cleaner(self) -> CleanerService:
+        return CleanerService(
+            logs=self.logs,
+            files=self.ports.files,
+            config=self.config,
+            clock=self.ports.clock,
+            is_current=lambda: self.replication.is_current,
+        )
 
     def _build_fetchers(self) -> ReplicaFetcherManager:
         self.fetch_pool = RpcPool(

@@ -19,11 +19,14 @@ from .config_values import (
     LIST,
     LISTENER,
     LISTENERS,
+    MAX_DOUBLE,
+    MAX_INT64,
     TEXT,
     VOTERS,
     Listener,
     Setting,
     Voter,
+    decimal,
     large_number,
     one_of,
     parse_properties,
@@ -47,7 +50,6 @@ _MINUTE_MS: Final = 60_000
 _HOUR_MS: Final = 60 * _MINUTE_MS
 _WEEK_HOURS: Final = 168
 
-_NO_COMPACTION: Final = "compaction is not built yet"
 _NO_CLASSIC_GROUPS: Final = "the classic group protocol is not built yet"
 _NO_OFFSET_EXPIRY: Final = "expiry of group offsets is not built yet; they stay until the group is deleted"
 
@@ -74,17 +76,9 @@ IGNORED_KEYS: Final[dict[str, str]] = {
     "max.connections.per.ip": "connections are limited together only, by max.connections",
     "log.flush.scheduler.interval.ms": "what is due for a flush is looked for every second",
     "log.flush.start.offset.checkpoint.interval.ms": "log starts are written with the recovery points",
-    "log.cleaner.enable": _NO_COMPACTION,
-    "log.cleaner.threads": _NO_COMPACTION,
-    "log.cleaner.backoff.ms": _NO_COMPACTION,
-    "log.cleaner.dedupe.buffer.size": _NO_COMPACTION,
-    "log.cleaner.io.buffer.size": _NO_COMPACTION,
-    "log.cleaner.io.buffer.load.factor": _NO_COMPACTION,
-    "log.cleaner.io.max.bytes.per.second": _NO_COMPACTION,
-    "log.cleaner.delete.retention.ms": _NO_COMPACTION,
-    "log.cleaner.min.compaction.lag.ms": _NO_COMPACTION,
-    "log.cleaner.max.compaction.lag.ms": _NO_COMPACTION,
-    "log.cleaner.min.cleanable.ratio": _NO_COMPACTION,
+    "log.cleaner.threads": "one log is compacted at a time",
+    "log.cleaner.io.buffer.size": "segments are read and written a megabyte at a time",
+    "log.cleaner.io.buffer.load.factor": "log.cleaner.dedupe.buffer.size is the memory of the whole map",
     "group.initial.rebalance.delay.ms": _NO_CLASSIC_GROUPS,
     "group.min.session.timeout.ms": _NO_CLASSIC_GROUPS,
     "group.max.session.timeout.ms": _NO_CLASSIC_GROUPS,
@@ -95,7 +89,6 @@ IGNORED_KEYS: Final[dict[str, str]] = {
 # By the topics' name of a key: the one value that there is, and why there is no other yet. The others are refused, since a
 # topic that does not do what it was made for is worse than none.
 ONLY_VALUES: Final[dict[str, tuple[str, str]]] = {
-    "cleanup.policy": ("delete", _NO_COMPACTION),
     "compression.type": ("producer", "a broker stores batches as their producers compressed them"),
     "preallocate": ("false", "segments grow as they are written"),
 }
@@ -212,8 +205,33 @@ class BrokerConfig:
     log_cleanup_policy: str = setting(
         "delete",
         some_of("delete", "compact"),
-        "What happens to old records; only delete yet.",
+        "Old segments go (delete), only the last record of each key stays (compact), or both.",
         topic_key="cleanup.policy",
+    )
+    log_cleaner_enable: bool = setting(True, BOOLEAN, "Compact the logs of topics that want it.")
+    log_cleaner_backoff_ms: int = setting(15_000, MILLISECONDS, "Wait where no log needs to be compacted.")
+    log_cleaner_dedupe_buffer_size: int = setting(
+        128 * 1024 * 1024,
+        large_number(1024 * 1024),
+        "Memory for keys: 200 bytes each; a log with more takes more runs.",
+    )
+    log_cleaner_io_max_bytes_per_second: float = setting(
+        MAX_DOUBLE, decimal(1.0), "Bytes that compaction reads in a second at most."
+    )
+    log_cleaner_min_cleanable_ratio: float = setting(
+        0.5,
+        decimal(0.0, 1.0),
+        "Compact a log of which a larger part is dirty.",
+        topic_key="min.cleanable.dirty.ratio",
+    )
+    log_cleaner_min_compaction_lag_ms: int = setting(
+        0, large_number(0), "A record stays uncompacted at least so long.", topic_key="min.compaction.lag.ms"
+    )
+    log_cleaner_max_compaction_lag_ms: int = setting(
+        MAX_INT64, large_number(1), "A record is due at the latest after so long.", topic_key="max.compaction.lag.ms"
+    )
+    log_cleaner_delete_retention_ms: int = setting(
+        24 * _HOUR_MS, large_number(0), "How long tombstones stay once compacted.", topic_key="delete.retention.ms"
     )
     log_index_interval_bytes: int = setting(
         4096, whole_number(0), "Bytes between index entries.", topic_key="index.interval.bytes"

@@ -4,6 +4,7 @@ A value that cannot be read raises InvalidConfigError with what is allowed; `con
 """
 
 import dataclasses
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
@@ -16,6 +17,7 @@ DEFAULT_LISTENER: Final = "PLAINTEXT"
 MAX_PORT: Final = 65_535
 MAX_INT32: Final = 2**31 - 1
 MAX_INT64: Final = 2**63 - 1
+MAX_DOUBLE: Final = sys.float_info.max  # as Kafka says "without limit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +173,19 @@ def whole_number(low: int, high: int = MAX_INT32, name: str = "INT") -> Kind[int
 def large_number(low: int) -> Kind[int]:
     """A 64-bit integer, `low` or more: times and sizes."""
     return whole_number(low, MAX_INT64, "LONG")
+
+
+def decimal(low: float, high: float = MAX_DOUBLE) -> Kind[float]:
+    """A number from `low` to `high`, both inclusive, with or without decimals."""
+
+    def read(text: str) -> float:
+        value = float(text)
+        if not low <= value <= high:
+            raise ValueError(f"{value} is out of range")
+        return value
+
+    upper = f" to {high:g}" if high != MAX_DOUBLE else " or more"
+    return Kind(name="DOUBLE", allowed=f"a number, {low:g}{upper}", read=read)
 
 
 def one_of(*choices: str) -> Kind[str]:

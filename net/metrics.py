@@ -9,7 +9,7 @@ from .protocol.api_keys import ApiKey
 
 def samples(broker: Broker) -> Sequence[Sample]:
     """All of the broker's own metrics (`barnabas_*`); those of topics and groups are made from the metadata."""
-    return [*_cluster(broker), *_replicas(broker), *_network(broker)]
+    return [*_cluster(broker), *_replicas(broker), *_network(broker), *_cleaner(broker)]
 
 
 def _gauge(name: str, text: str, value: float, **labels: str) -> Sample:
@@ -71,3 +71,21 @@ def _network(broker: Broker) -> Iterator[Sample]:
         for api, count in metrics.requests.items():
             name = ApiKey(api).name.lower()
             yield _counter("requests", "Requests by API.", count, listener=listener, api=name)
+
+
+def _cleaner(broker: Broker) -> Iterator[Sample]:
+    totals = broker.cleaner_service.cleaner.totals
+    yield _counter("log_cleaner_runs", "Logs compacted.", totals.runs)
+    yield _counter("log_cleaner_bytes_read", "Bytes that compaction has read.", totals.bytes_read)
+    yield _counter("log_cleaner_bytes_written", "Bytes that compaction has written.", totals.bytes_written)
+    yield _counter("log_cleaner_bytes_freed", "Bytes that compaction has saved.", totals.bytes_freed)
+    yield _gauge("log_cleaner_ratio", "Size after the last compaction to the size before.", totals.last_ratio)
+    yield _gauge("log_cleaner_max_dirty_ratio", "Dirty part of the filthiest log.", totals.max_dirty_ratio)
+    if totals.last_run_ms is not None:
+        idle_s = (broker.ports.clock.wall_ms() - totals.last_run_ms) / 1000
+        yield _gauge("log_cleaner_seconds_since_last_run", "Time since a log was compacted.", idle_s)
+    yield _counter("log_cleaner_failures", "Compactions that failed.", totals.failures)
+    yield _gauge("log_cleaner_uncleanable_partitions", "Logs set aside after that.", len(totals.uncleanable))
+    for topic_partition in totals.uncleanable:
+        topic, partition = topic_partition.topic, str(topic_partition.partition)
+        yield _gauge("log_cleaner_uncleanable", "1 for a log set aside.", 1, topic=topic, partition=partition)

@@ -13,6 +13,7 @@ from peers import against_mock, against_nats, against_redis
 from sketches import Sketches
 
 MACHINE = HERE / "machine.py"
+CLEANER = HERE / "cleaner.py"
 SMALL, LARGE = 100, 1_000  # bytes of a record
 BATCH = 65_536
 PARTITIONS = 4  # of topics on one broker, as in the sketch
@@ -51,6 +52,48 @@ def machine(scale: Scale, sketches: Sketches) -> Iterator[list[Case]]:
         yield [Case(name=name, run=lambda role=role: child(MACHINE, role, folder)) for name, role in roles.items()]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def compaction(scale: Scale, sketches: Sketches) -> Iterator[list[Case]]:
+    """The cleaner beside a copy of the same files; and what a broker's other clients notice of it."""
+    folder = Path(tempfile.mkdtemp(prefix="barnabas-cleaner-"))
+    try:
+        with Cluster(1, log_cleaner_backoff_ms="100") as cluster:
+            beside = {
+                "cleaner: one at a time, beside load": {},
+                "cleaner: one at a time, beside load with keys checked": {
+                    "cleanup.policy": "compact",
+                    "min.cleanable.dirty.ratio": "1.0",  # never more than that
+                },
+                "cleaner: one at a time, beside load and compaction": {
+                    "cleanup.policy": "compact",
+                    "min.cleanable.dirty.ratio": "0.01",
+                },
+            }
+            yield [
+                *(
+                    Case(name=f"cleaner: {role}", run=lambda role=role: in_new_folder(CLEANER, role, folder))
+                    for role in ("copy", "clean")
+                ),
+                *(
+                    Case(
+                        name=name,
+                        run=lambda configs=configs: cluster.beside_load(
+                            {"segment.bytes": "1000000", **configs}, scale.round_trips
+                        ),
+                        pids=cluster.pids,
+                    )
+                    for name, configs in beside.items()
+                ),
+            ]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def in_new_folder(script: Path, role: str, parent: Path) -> Metrics:
+    with tempfile.TemporaryDirectory(dir=parent) as folder:
+        return child(script, role, folder)
 
 
 @contextlib.contextmanager
@@ -213,4 +256,4 @@ def _size(size: int) -> str:
     return "100 B" if size == SMALL else "1 KB"
 
 
-PHASES = (machine, one_broker, three_brokers, peers)
+PHASES = (machine, compaction, one_broker, three_brokers, peers)

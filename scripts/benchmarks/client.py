@@ -28,7 +28,7 @@ async def produce(options: Options) -> Metrics:
     topic = options.topic
     async with Producer(options.bootstrap, acks=options.acks) as producer:
         await producer.prepare(topic)
-        await (await producer.send(topic, values[0]))
+        await (await producer.send(topic, values[0], key=b"user" if options.api == "send_key" else None))
         began, cpu = time.perf_counter(), time.process_time()
         if options.api == "send":
             for value in values:

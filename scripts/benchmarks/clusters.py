@@ -3,27 +3,33 @@
 import asyncio
 import itertools
 import shutil
+import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from measure import HERE, Metrics, child, cpu_of
+from measure import HERE, Metrics, child, cpu_of, process
 
 from barnabas import Admin, BarnabasError
 from barnabas.net import local_cluster
 from barnabas.net.local_cluster import Plan
 
 START_TIMEOUT_S = 30.0
+LOAD_RECORDS = 8_000_000  # more than are sent before it is ended
+LOAD_BEGINS_S = 3.0
 CLIENT = HERE / "client.py"
 
 
 class Cluster:
     """`brokers` processes on free ports, in a folder that goes with them."""
 
-    def __init__(self, brokers: int) -> None:
+    def __init__(self, brokers: int, **overrides: str) -> None:
+        """`overrides` are keys of the configuration, with underscores for dots."""
         self.size = brokers
+        self._overrides = {key.replace("_", "."): value for key, value in overrides.items()}
         self._numbers = itertools.count()
 
     def __enter__(self) -> Self:
@@ -35,7 +41,11 @@ class Cluster:
                 broker_count=self.size,
                 base_port=0,
                 die_with_parent=True,
-                overrides={"min.insync.replicas": str(min(2, self.size)), "log.segment.delete.delay.ms": "1000"},
+                overrides={
+                    "min.insync.replicas": str(min(2, self.size)),
+                    "log.segment.delete.delay.ms": "1000",
+                    **self._overrides,
+                },
             )
         )
         self.bootstrap = ",".join(broker.address for broker in self.brokers)
@@ -68,12 +78,12 @@ class Cluster:
     def pids(self) -> list[int]:
         return [broker.process.pid for broker in self.brokers]
 
-    def create(self, name: str, *, partitions: int) -> None:
+    def create(self, name: str, *, partitions: int, configs: Mapping[str, str] | None = None) -> None:
         """Create a topic on all brokers; the cluster may still be forming."""
 
         async def attempt() -> None:
             async with Admin(self.bootstrap) as admin:
-                await admin.create_topic(name, partitions=partitions, replication_factor=self.size)
+                await admin.create_topic(name, partitions=partitions, replication_factor=self.size, configs=configs)
 
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:
@@ -99,6 +109,37 @@ class Cluster:
             return self.on_topic(topic, role, partitions=partitions, **options)
         finally:
             self.delete(topic)
+
+    def beside_load(self, configs: Mapping[str, str], round_trips: int) -> Metrics:
+        """How long an acknowledgement takes while another client sends to a topic of these settings without a pause."""
+        loaded = f"loaded-{next(self._numbers)}"
+        self.create(loaded, partitions=1, configs=configs)
+        load = (
+            "produce",
+            "--bootstrap",
+            self.bootstrap,
+            "--topic",
+            loaded,
+            "--api",
+            "send_key",
+            "--count",
+            LOAD_RECORDS,
+        )
+        try:
+            cleanings = self._cleanings()
+            with process(sys.executable, CLIENT, *load) as client:
+                time.sleep(LOAD_BEGINS_S)
+                found = self.on_new_topic("one-at-a-time", partitions=1, acks="1", count=round_trips)
+                if client.poll() is not None:
+                    raise RuntimeError("the load ended before what it was to load was measured")
+            return {**found, "cleanings": float(self._cleanings() - cleanings)}
+        finally:
+            self.delete(loaded)
+
+    def _cleanings(self) -> int:
+        """How often a log was compacted since the start."""
+        logs = (self._folder / "cluster").rglob("broker.log")
+        return sum(log.read_text(encoding="utf-8").count("event=cleaned") for log in logs)
 
     def on_topic(self, topic: str, role: str, **options: object) -> Metrics:
         named = itertools.chain.from_iterable((f"--{name}", value) for name, value in options.items())

@@ -32,6 +32,17 @@ class Ratio:
 
 
 RATIOS = (
+    Ratio(ours="cleaner: clean", theirs="cleaner: copy", metric="MB/s"),
+    Ratio(
+        ours="cleaner: one at a time, beside load with keys checked",
+        theirs="cleaner: one at a time, beside load",
+        metric="p50_us",
+    ),
+    Ratio(
+        ours="cleaner: one at a time, beside load and compaction",
+        theirs="cleaner: one at a time, beside load with keys checked",
+        metric="p50_us",
+    ),
     Ratio(ours="1 broker, send acks=1 100 B", theirs="sketch, send 100 B", at_least=0.4),
     Ratio(ours="1 broker, send acks=1 100 B", theirs="confluent-kafka on its mock, 100 B", at_least=1.0),
     Ratio(ours="1 broker, send acks=1 1 KB", theirs="confluent-kafka on its mock, 1 KB"),

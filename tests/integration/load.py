@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable
-from typing import Any
+from typing import Any, Self
 
 from barnabas.log.errors import BarnabasError
 from barnabas.log.topic_partition import TopicPartition
@@ -31,7 +31,7 @@ class Load:
         self._producers = producers
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def __aenter__(self) -> "Load":
+    async def __aenter__(self) -> Self:
         self._tasks = [asyncio.create_task(self._run(number)) for number in range(self._producers)]
         return self
 

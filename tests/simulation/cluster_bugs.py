@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
@@ -143,11 +143,9 @@ def _retention_passes_the_high_watermark() -> Iterator[None]:
     """Retention does not look at what is committed."""
     genuine = retention.expired_segments
 
-    def expired(segments: Any, *, config: Any, log_start_offset: int, high_watermark: int, now_ms: int) -> int:
-        count = genuine(
-            segments, config=config, log_start_offset=log_start_offset, high_watermark=1 << 60, now_ms=now_ms
-        )
-        return max(count, len(segments) - 1)
+    def expired(segments: Iterable[Any], **known: Any) -> int:
+        ages = list(segments)
+        return max(genuine(ages, **{**known, "high_watermark": 1 << 60}), len(ages) - 1)
 
     with patch.object(partition_log, "expired_segments", expired):
         yield

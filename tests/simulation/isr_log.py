@@ -71,6 +71,10 @@ class MemoryLog:
         return self.first + len(self.records)
 
     @property
+    def size_bytes(self) -> int:
+        return len(self.records)
+
+    @property
     def last_stable_offset(self) -> int:
         open_at = self.open_transaction_at
         return self.high_watermark if open_at is None else min(open_at, self.high_watermark)

@@ -14,13 +14,6 @@ TOPIC_CONFIG: Final = "log/config.py"
 CLIENTS: Final = ("net/client", "net/cli", "net/admin", "scripts/barnabas", "spark_connector")
 # Read from the cluster's metadata by the key itself, see kraft/topic_settings.py.
 READ_BY_KEY: Final = {"min.insync.replicas", "unclean.leader.election.enable"}
-# Parts of compaction, which a topic may say for later; their descriptions say so, as the last test asks.
-FOR_LATER: Final = {
-    "delete.retention.ms",
-    "max.compaction.lag.ms",
-    "min.cleanable.dirty.ratio",
-    "min.compaction.lag.ms",
-}
 
 
 def of_the_broker() -> tuple[SourceFile, ...]:
@@ -68,15 +61,9 @@ def test_every_key_of_a_topic_is_read_somewhere_or_has_one_value_only() -> None:
 
     read = read_outside(TOPIC_CONFIG, (file for file in of_the_broker() if file.name != CONFIG))
     unread = {key for key, item in DEFINITIONS.items() if item.field_name not in read}
-    assert unread - ONLY_VALUES.keys() - READ_BY_KEY == FOR_LATER
+    assert not unread - ONLY_VALUES.keys() - READ_BY_KEY
 
 
 def test_what_is_read_by_key_stands_in_the_source() -> None:
     text = (ROOT / "kraft/topic_settings.py").read_text(encoding="utf-8")
     assert {key for key in READ_BY_KEY if re.search(rf"[\"']{re.escape(key)}[\"']", text)} == READ_BY_KEY
-
-
-def test_what_is_for_later_says_so() -> None:
-    from barnabas.log.config import DEFINITIONS
-
-    assert all("without effect until" in DEFINITIONS[key].documentation for key in FOR_LATER)

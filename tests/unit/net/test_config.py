@@ -90,7 +90,8 @@ def test_an_unknown_key_names_the_nearest(key: str, nearest: str) -> None:
         ("controller.quorum.voters", "1@h:1,1@h:2", "voter 1 is given twice"),
         ("compression.type", "rar", "allowed is one of producer, uncompressed, gzip"),
         ("log.cleanup.policy", "burn", "allowed is a comma list of delete, compact"),
-        ("log.cleanup.policy", "compact,delete", "not available yet: compaction is not built yet; use delete"),
+        ("log.cleaner.min.cleanable.ratio", "1.5", "1.5 is out of range; allowed is a number, 0 to 1"),
+        ("log.cleaner.io.max.bytes.per.second", "0", "0.0 is out of range; allowed is a number, 1 or more"),
         ("compression.type", "zstd", "not available yet: a broker stores batches as their producers compressed them"),
         ("log.preallocate", "true", "not available yet: segments grow as they are written; use false"),
         ("controller.quorum.election.timeout.ms", "99", "allowed is a whole number, 100 or more"),
@@ -132,10 +133,10 @@ def test_keys_of_kafka_that_mean_nothing_here_are_taken_and_reported() -> None:
 
 def test_a_key_without_effect_is_reported_wherever_it_comes_from(tmp_path: Path) -> None:
     path = tmp_path / "server.properties"
-    path.write_text("log.cleaner.enable=true\nlog.cleanup.policy=delete\ncompression.type=producer\n")
+    path.write_text("log.cleaner.threads=1\nlog.cleanup.policy=delete\ncompression.type=producer\n")
     config = load(str(path), {"group.max.size": "5"}, {"BARNABAS_MAX_CONNECTIONS_PER_IP": "3"})
-    assert config.ignored == ("log.cleaner.enable", "max.connections.per.ip", "group.max.size")
-    assert "compaction is not built yet" in IGNORED_KEYS["log.cleaner.enable"]
+    assert config.ignored == ("log.cleaner.threads", "max.connections.per.ip", "group.max.size")
+    assert "one log is compacted at a time" in IGNORED_KEYS["log.cleaner.threads"]
 
 
 def test_no_key_both_has_an_effect_and_is_reported_without_one() -> None:

@@ -50,8 +50,6 @@ def test_a_connection_buffers_what_its_configuration_says() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "told"),
     [
-        ("cleanup.policy", "compact", "not available yet: compaction is not built yet; use delete"),
-        ("cleanup.policy", "delete, compact", "not available yet: compaction is not built yet; use delete"),
         ("compression.type", "zstd", "use producer"),
         ("compression.type", "uncompressed", "use producer"),
         ("preallocate", "TRUE", "use false"),
@@ -68,6 +66,8 @@ def test_a_topic_may_say_every_default_and_flush_in_the_background() -> None:
     for definition in DEFINITIONS.values():
         check_topic_config(definition.name, definition.default)
     check_topic_config("preallocate", "False")
+    for policy in ("compact", "delete, compact"):
+        check_topic_config("cleanup.policy", policy)
     check_topic_config("flush.messages", "1")
     for key in ("flush.messages", "flush.ms"):
         assert "not before the acknowledgement yet" in DEFINITIONS[key].documentation

@@ -9,8 +9,10 @@ from simulation.cluster import QuorumNetwork
 from unit.net.shell_world import LISTENER, Shell, broker, image_of, simulated
 
 from barnabas.kraft.raft_wire import Directory, encode_directory
+from barnabas.log.cleaner import CleanerTotals, Uncleanable
 from barnabas.log.errors import BrokerNotAvailableError, InvalidConfigError, NetworkError
 from barnabas.log.replication.replica_manager import ReplicaCounts
+from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.config import load
 from barnabas.net.config_values import Voter
 from barnabas.net.core_settings import check_broker_config, check_topic_config, controller_settings, group_settings
@@ -155,6 +157,8 @@ async def test_a_brokers_metrics_have_units_labels_and_the_values_of_now() -> No
     server = Server(shell.world.node("host-0"), Dispatcher({}), listener_name=LISTENER)
     server.metrics.bytes_in, server.metrics.bytes_out = 11, 12
     server.metrics.requests[ApiKey.FETCH] = 13
+    totals = CleanerTotals(runs=3, bytes_read=700, bytes_written=70, last_ratio=0.1, last_run_ms=8_000)
+    totals.uncleanable[TopicPartition("t", 1)] = Uncleanable(cause="damaged", retry_at_ms=10_000)
     watched = SimpleNamespace(
         metadata=shell.metadata,
         lifecycle=SimpleNamespace(fenced=True),
@@ -164,6 +168,8 @@ async def test_a_brokers_metrics_have_units_labels_and_the_values_of_now() -> No
             logs={1: SimpleNamespace(size_bytes=100), 2: SimpleNamespace(size_bytes=23)}, offline_folders={}, folders=[]
         ),
         servers={LISTENER: server},
+        cleaner_service=SimpleNamespace(cleaner=SimpleNamespace(totals=totals)),
+        ports=SimpleNamespace(clock=SimpleNamespace(wall_ms=lambda: 9_500)),
     )
     found = {(item.name, item.labels.get("api", "")): item for item in samples(cast(Any, watched))}
     values = {name: item.value for (name, _), item in found.items()}
@@ -184,6 +190,12 @@ async def test_a_brokers_metrics_have_units_labels_and_the_values_of_now() -> No
         "barnabas_log_size_bytes": 123,
         "barnabas_bytes_received_total": 11,
         "barnabas_bytes_sent_total": 12,
+        "barnabas_log_cleaner_runs_total": 3,
+        "barnabas_log_cleaner_bytes_read_total": 700,
+        "barnabas_log_cleaner_bytes_written_total": 70,
+        "barnabas_log_cleaner_ratio": 0.1,
+        "barnabas_log_cleaner_seconds_since_last_run": 1.5,
+        "barnabas_log_cleaner_uncleanable_partitions": 1,
     }
     assert values.items() >= expected.items()
     fetches = found["barnabas_requests_total", "fetch"]

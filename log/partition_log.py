@@ -1,6 +1,7 @@
 """The log of one partition on one broker: appends, reads, truncation, retention.
 
-One thread appends, reads and truncates; `flush` and `remove_due_files` may run in another, since a disk takes its time.
+One thread appends, reads and truncates; a `PendingFlush` and `remove_due_files` may run in another, since a disk takes
+its time.
 Every time is an argument. What a failed write would have brought is nowhere: neither in the file nor in memory.
 """
 
@@ -10,20 +11,22 @@ from .append_check import (
     AppendInfo,
     PlacedBatch,
     check_client_batches,
+    check_leader_batches,
     info_of_duplicate,
     is_readonly,
     stamp_append_time,
 )
 from .config import LogConfig
-from .errors import CorruptRecordError, FencedLeaderEpochError, InvalidRecordError, OffsetOutOfRangeError, StorageError
-from .files import Files
+from .errors import FencedLeaderEpochError, InvalidRecordError, OffsetOutOfRangeError, StorageError
+from .files import AppendFile, Files
 from .open_segments import OpenSegments
+from .pending_flush import PendingFlush
 from .producer_snapshots import ProducerSnapshots
 from .producer_state import AppendedBatch, ProducerState
 from .record_batch import NO_PRODUCER_ID, NO_TIMESTAMP, BatchHeader, Buffer, iter_headers, patch, read_header
 from .record_codec import first_record_at_or_after, is_abort_marker
 from .recovery import new_segment, recover_log
-from .retention import SegmentAge, expired_segments
+from .retention import expired_segments
 from .saved_epochs import SavedEpochs
 from .segment import LogRead, LogSegment, segment_holding
 from .topic_partition import TopicPartition
@@ -65,7 +68,7 @@ class PartitionLog:
         self._due_files: list[tuple[int, str]] = []
         self._folder_changed = True
         self._flush_failed = False
-        self._truncations = 0  # so that a flush in another thread sees that it was overtaken
+        self._truncations = 0  # so that a flush that ends sees that it was overtaken
         self._snapshots = ProducerSnapshots(files, directory)
         self.topic_partition = topic_partition
         self.topic_id = topic_id
@@ -85,6 +88,7 @@ class PartitionLog:
         self.log_end_offset = self._active.next_offset
         self.log_start_offset = min(max(log_start_offset, self._segments[0].base_offset), self.log_end_offset)
         self.high_watermark = self.log_start_offset
+        # Everything before it is on the disk; it is the flushed offset as well.
         self.recovery_point = self.log_end_offset if was_stopped_cleanly else min(recovery_point, self.log_end_offset)
         self._producers = self._load_producers()
         self._first_unstable_offset = self._producers.first_unstable_offset
@@ -191,7 +195,7 @@ class PartitionLog:
     def _write(self, data: Buffer, batches: list[PlacedBatch], now_ms: int) -> None:
         """Append the batches, to one segment if they fit there."""
         if self._flush_failed:
-            raise StorageError(f"{self.topic_partition} takes no more writes since a flush failed; restart the broker")
+            raise self._takes_no_more()
         first, last = batches[0], batches[-1]
         self._roll_if_due(first, now_ms)
         limit = self._config.segment_bytes
@@ -206,6 +210,9 @@ class PartitionLog:
                 self._active.append(whole, (batch._replace(position=0),))
                 self.log_end_offset = batch.last_offset + 1
         self._last_append_ms = now_ms
+
+    def _takes_no_more(self) -> StorageError:
+        return StorageError(f"{self.topic_partition} takes no more writes since a flush failed; restart the broker")
 
     def _roll_if_due(self, batch: PlacedBatch, now_ms: int) -> None:
         active = self._active
@@ -250,18 +257,8 @@ class PartitionLog:
         ):
             # The leader's log begins inside of a batch (DeleteRecords); a new replica holds that batch whole.
             self._restart_inside(first.base_offset, self.log_start_offset)
-        next_offset, epoch = self.log_end_offset, self._epochs.latest_epoch
-        for header in headers:
-            has_gap = header.base_offset > next_offset and not self._config.is_compacted
-            if header.base_offset < next_offset or has_gap:
-                raise OffsetOutOfRangeError(
-                    f"{self.topic_partition} ends at {next_offset}, its leader's batch begins at {header.base_offset}"
-                )
-            if header.leader_epoch < epoch:
-                raise CorruptRecordError(
-                    f"{self.topic_partition} is in epoch {epoch}, a batch of its leader has {header.leader_epoch}"
-                )
-            next_offset, epoch = header.next_offset, header.leader_epoch
+        check_leader_batches(headers, log=str(self.topic_partition), next_offset=self.log_end_offset,
+                             epoch=self._epochs.latest_epoch, may_have_gaps=self._config.is_compacted)  # fmt: skip
 
     def _restart_inside(self, base_offset: int, log_start_offset: int) -> None:
         self.truncate_fully_and_start_at(base_offset)
@@ -407,41 +404,54 @@ class PartitionLog:
     # --- flushing ---
 
     def is_flush_due(self, now_ms: int) -> bool:
-        """Whether flush.messages or flush.ms asks for a flush now. Upkeep asks; no acknowledgement waits for it yet."""
+        """Whether flush.messages or flush.ms asks for a flush now, or a segment that grows no more is not on disk yet."""
         unflushed = self.log_end_offset - self.recovery_point
         return unflushed > 0 and (
-            unflushed >= self._config.flush_messages or now_ms - self._last_flush_ms >= self._config.flush_ms
+            unflushed >= self._config.flush_messages
+            or now_ms - self._last_flush_ms >= self._config.flush_ms
+            or self.recovery_point < self._active.base_offset
         )
 
-    def flush(self, up_to_offset: int | None = None, *, now_ms: int | None = None) -> None:
-        """Return when the log is on disk (up to an exclusive offset); advances `recovery_point`.
+    def begin_flush(self, now_ms: int | None = None) -> PendingFlush | None:
+        """What must go to the disk so that all that is here now is durable; None when it is. Raises StorageError.
 
-        May run in another thread, one at a time, while this one appends. Raises StorageError, and then the log has
-        failed.
+        One at a time. Whoever has performed it tells `finish_flush`; this log may go on meanwhile.
         """
-        end_offset = self.log_end_offset
-        if self.recovery_point >= (end_offset if up_to_offset is None else min(up_to_offset, end_offset)):
-            return
-        truncations = self._truncations
-        try:
-            self._flush_files()
-        except StorageError:
-            # A truncation may have taken a file away meanwhile; anything else is final.
-            self._flush_failed |= truncations == self._truncations
-            raise
-        self._saved_epochs.save()  # a full disk that refuses this has taken nothing away
-        if truncations == self._truncations:
-            self.recovery_point = max(self.recovery_point, end_offset)
-            if now_ms is not None:
-                self._last_flush_ms = now_ms
+        if self._flush_failed:
+            raise self._takes_no_more()
+        if self.recovery_point >= self.log_end_offset:
+            return None
+        if now_ms is not None:
+            self._last_flush_ms = now_ms
+        files: list[AppendFile] = []
+        for segment in self._segments[max(segment_holding(self._segments, self.recovery_point), 0) :]:
+            files += segment.files_to_flush()
+            if segment is not self._active:
+                self._open_segments.used(segment)
+        changed, self._folder_changed = self._folder_changed, False
+        return PendingFlush(
+            end_offset=self.log_end_offset,
+            truncations=self._truncations,
+            files=tuple(files),
+            sync_names=(lambda: self._files.sync_dir(self.directory)) if changed else None,
+            save_epochs=self._saved_epochs.save,
+        )
 
-    def _flush_files(self) -> None:
-        for segment in tuple(self._segments):
-            if segment.next_offset > self.recovery_point:
-                segment.flush()
-        if self._folder_changed:
-            self._folder_changed = False
-            self._files.sync_dir(self.directory)
+    def finish_flush(self, pending: PendingFlush) -> None:
+        """Take the outcome; advances `recovery_point`. Raises the StorageError, and then (but for a full disk that did not
+        take the epochs) the log has failed: a second flush would lie that all is well."""
+        if pending.error is not None:
+            self._flush_failed |= not pending.is_epochs_error
+            raise pending.error
+        if pending.truncations == self._truncations:
+            self.recovery_point = max(self.recovery_point, pending.end_offset)
+
+    def flush(self, *, now_ms: int | None = None) -> None:
+        """Return when the log is on disk. Raises StorageError."""
+        pending = self.begin_flush(now_ms)
+        if pending is not None:
+            pending.perform()
+            self.finish_flush(pending)
 
     def save_indexes(self) -> None:
         """Write the active segment's index entries, so that a recovery need not begin at its start."""
@@ -526,7 +536,7 @@ class PartitionLog:
 
     def delete_old_segments(self, now_ms: int) -> list[int]:
         """Take the segments out of the log that retention lets go; return their base offsets."""
-        ages = [self._age_of(segment) for segment in self._segments]
+        ages = [segment.age() for segment in self._segments]
         count = expired_segments(ages, config=self._config, log_start_offset=self.log_start_offset,
                                  high_watermark=self.high_watermark, now_ms=now_ms)  # fmt: skip
         if count == len(self._segments):
@@ -538,13 +548,6 @@ class PartitionLog:
         self._raise_start(self._segments[0].base_offset)
         self._producers.expire(now_ms)
         return [segment.base_offset for segment in gone]
-
-    def _age_of(self, segment: LogSegment) -> SegmentAge:
-        newest_ms = segment.largest_timestamp[0]
-        if newest_ms == NO_TIMESTAMP and segment.size_bytes:
-            newest_ms = self._files.modified_ms(segment.path)
-        return SegmentAge(base_offset=segment.base_offset, next_offset=segment.next_offset,
-                          size_bytes=segment.size_bytes, newest_ms=newest_ms)  # fmt: skip
 
     def _retire(self, segment: LogSegment, due_ms: int) -> None:
         self._open_segments.forget(segment)

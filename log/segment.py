@@ -26,6 +26,7 @@ from .record_batch import (
     check_crc,
     read_header,
 )
+from .retention import SegmentAge
 from .time_index import TimeIndex
 from .transaction_index import TransactionIndex
 
@@ -137,6 +138,15 @@ class LogSegment:
             first = next(self.batches(0, verify_crc=False), None)
             self._first_timestamp_ms = first[0].max_timestamp_ms if first is not None else NO_TIMESTAMP
         return self._first_timestamp_ms
+
+    def age(self) -> SegmentAge:
+        """What retention asks."""
+        newest_ms = self.largest_timestamp[0]
+        if newest_ms == NO_TIMESTAMP and self.size_bytes:
+            newest_ms = self._files.modified_ms(self.path)
+        return SegmentAge(
+            base_offset=self.base_offset, next_offset=self.next_offset, size_bytes=self.size_bytes, newest_ms=newest_ms
+        )
 
     # --- appending ---
 
@@ -347,13 +357,12 @@ class LogSegment:
         self.save_indexes()
         self.is_active = False
 
-    def flush(self) -> None:
-        """Make the log durable, and the indexes of a segment that grows no more. May run in another thread."""
-        # Another thread must not be the one that opens `file`: two descriptors would each count the size for themselves.
-        file = self._file or self._files.open_append(self.path, create=False)
-        file.flush()
+    def files_to_flush(self) -> list[AppendFile]:
+        """The log, and the indexes of a segment that grows no more. Whoever flushes them needs nothing of this object."""
+        files = [self.file]
         if not self.is_active:
-            self.flush_indexes()
+            files += [file for index in (self._offset_index, self._time_index) if (file := index.file_to_flush())]
+        return files
 
     def flush_indexes(self) -> None:
         self._offset_index.flush()

@@ -22,7 +22,7 @@ from barnabas.log.config import LogConfig
 from barnabas.log.errors import BarnabasError, StorageError
 from barnabas.log.files import Files
 from barnabas.log.log_manager import LogManager, new_directory_id
-from barnabas.log.replication.effects import StartFetching, StopFetching, StorageFailed
+from barnabas.log.replication.effects import FlushLog, ResumeFetching, StartFetching, StopFetching, StorageFailed
 from barnabas.log.replication.replica_manager import ReplicaManager
 
 from .broker_lifecycle import BrokerLifecycle
@@ -31,6 +31,7 @@ from .clock import Clock
 from .config import BrokerConfig
 from .core_settings import fetch_settings, group_settings, server_limits
 from .dispatcher import Dispatcher
+from .flusher import Flusher
 from .group_service import GroupService
 from .handlers.registry import build_handlers
 from .handlers.services import Services
@@ -141,7 +142,9 @@ class Broker:
             clock=ports.clock,
             fatal=ports.fatal,
             is_current=lambda: self.replication.is_current,
+            flush=lambda log: self.flusher.ask(log),
         )
+        self.flusher = self._build_flusher()
         self.replication = ReplicationService(
             node_id=self.node_id,
             manager=ReplicaManager(
@@ -154,6 +157,8 @@ class Broker:
             storage_failed=self._storage_failed,
             turn=self.turn,
             took_up=self.log_service.remove_strays,
+            flush=self._flush,
+            resume_fetching=self._resume_fetching,
         )
         self.proposer = IsrProposer(
             node_id=self.node_id,
@@ -181,6 +186,15 @@ class Broker:
             rng=ports.rng,
         )
         self.dispatcher = Dispatcher(build_handlers(self.services, shut_down=self.shutdown_requested.set))
+
+    def _build_flusher(self) -> Flusher:
+        return Flusher(
+            folder_of=self.logs.folder_of,
+            ended=lambda log, error: self.replication.flush_ended(log.topic_partition, error),
+            wall_ms=self.ports.clock.wall_ms,
+            fatal=self.ports.fatal,
+            folders=len(self.logs.folders),
+        )
 
     def _build_fetchers(self) -> ReplicaFetcherManager:
         self.fetch_pool = RpcPool(
@@ -275,6 +289,16 @@ class Broker:
     def _stop_fetching(self, effect: StopFetching) -> None:
         self.fetchers.stop(effect.topic_partition)
 
+    def _resume_fetching(self, effect: ResumeFetching) -> None:
+        partition = self.replication.manager.find(effect.topic_partition)
+        if partition is not None:
+            self.fetchers.resume(effect.topic_partition, partition)
+
+    def _flush(self, effect: FlushLog) -> None:
+        log = self.logs.get(effect.topic_partition)
+        if log is not None:
+            self.flusher.ask(log)
+
     def _storage_failed(self, effect: StorageFailed) -> None:
         """A replica that fails while it serves holds up its partition: as leader it stays the leader, as follower every
         acks=all waits for it. The controller cannot be told of single replicas, but knows at once when a process is gone.
@@ -365,6 +389,7 @@ class Broker:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.liveness.close()
         await self.fetchers.close()
+        await self.flusher.close()
         await self.groups.close()
         self.replication.stop()
         await self.dispatcher.close()

@@ -201,13 +201,13 @@ class BrokerConfig:
     log_flush_interval_messages: int = setting(
         2**63 - 1,
         MILLISECONDS,
-        "Records after which a log is flushed, in the background; not before the acknowledgement yet.",
+        "Records after which a log is flushed; 1: before it is acknowledged, more: in the background.",
         topic_key="flush.messages",
     )
     log_flush_interval_ms: int | None = setting(
         None,
         large_number(0),
-        "Time after which a log is flushed, in the background; not before the acknowledgement yet.",
+        "Time after which a log is flushed, in the background (looked at every second).",
         topic_key="flush.ms",
     )
     log_flush_offset_checkpoint_interval_ms: int = setting(

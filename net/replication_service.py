@@ -11,16 +11,20 @@ from collections.abc import Callable, Hashable, Iterable
 from barnabas.kraft.image import MetadataImage
 from barnabas.kraft.metadata_node import MetadataPublication
 from barnabas.kraft.requests import PartitionIsrAnswer
+from barnabas.log.errors import StorageError
 from barnabas.log.record_batch import Buffer
 from barnabas.log.replication.effects import (
     Effect,
+    FlushLog,
     HighWatermarkAdvanced,
     IsrAnswer,
     LeadershipGained,
     LeadershipLost,
     LogEndAdvanced,
+    LogFlushed,
     PartitionAssignment,
     ProposeIsr,
+    ResumeFetching,
     StartFetching,
     StopFetching,
     StorageFailed,
@@ -54,6 +58,8 @@ class ReplicationService:
         stop_fetching: Callable[[StopFetching], None],
         storage_failed: Callable[[StorageFailed], None],
         took_up: Callable[[MetadataImage], None],
+        flush: Callable[[FlushLog], None],
+        resume_fetching: Callable[[ResumeFetching], None],
         turn: Turn | None = None,
     ) -> None:
         self.node_id = node_id
@@ -66,6 +72,8 @@ class ReplicationService:
         self._storage_failed = storage_failed
         self._turn = turn or Turn()
         self._took_up = took_up
+        self._flush = flush
+        self._resume_fetching = resume_fetching
         self._changed: dict[TopicPartition, None] = {}
         self._check_is_scheduled = False
         self._image = MetadataImage()
@@ -109,7 +117,13 @@ class ReplicationService:
                 self._stop_fetching(effect)
             case StorageFailed():
                 self._storage_failed(effect)
-            case LeadershipGained() | LeadershipLost():
+            case FlushLog():
+                self._flush(effect)
+                return  # that alone changes nothing for anybody
+            case ResumeFetching():
+                self._resume_fetching(effect)
+                return
+            case LeadershipGained() | LeadershipLost() | LogFlushed():
                 pass
         self._mark_changed(effect.topic_partition)
 
@@ -157,6 +171,8 @@ class ReplicationService:
         effects = self.manager.apply(assignments, (), now_ms)
         if is_first or publication.changes.brokers:
             effects += self.manager.brokers_changed(broker_epochs, now_ms)
+        if publication.changes.topic_configs:
+            effects += self.manager.configs_changed(publication.changes.topic_configs, now_ms)
         self.perform(effects)
         if is_first:
             self._took_up(image)
@@ -185,6 +201,19 @@ class ReplicationService:
         """(leader, leader epoch) as the newest metadata says, for a client that asked the wrong broker."""
         partition = self._image.partition(topic_partition)
         return NO_LEADER_HINT if partition is None else (partition.leader, partition.leader_epoch)
+
+    # --- flushing -----------------------------------------------------------------------------------------------------
+
+    def flush_ended(self, topic_partition: TopicPartition, error: StorageError | None) -> None:
+        """What waited for the disk is acknowledged; after a failure nothing of it ever is."""
+        partition = self.manager.find(topic_partition)
+        if partition is None:
+            return
+        if error is None:
+            self.perform(partition.flushed(self._clock.now_ms()))
+            return
+        partition.flush_failed(error)
+        self.perform(self.manager.storage_failures())
 
     # --- the ISR ------------------------------------------------------------------------------------------------------
 

@@ -7,12 +7,13 @@ the broker learns of it through `storage_error`. A write that a full disk refuse
 
 from typing import Final
 
-from ..errors import NotEnoughReplicasError, OffsetOutOfRangeError
+from ..errors import NotEnoughReplicasError, OffsetOutOfRangeError, StorageError
 from ..record_batch import Buffer
 from .effects import (
     NO_LEADER,
     AppendFetched,
     Effect,
+    FlushLog,
     HighWatermarkAdvanced,
     IsrAnswer,
     LeadershipGained,
@@ -21,6 +22,7 @@ from .effects import (
     LogEndAdvanced,
     PartitionAssignment,
     ProposeIsr,
+    ResumeFetching,
     StartFetching,
     StartOver,
     StopFetching,
@@ -28,7 +30,7 @@ from .effects import (
 )
 from .follower import FetchAnswer, FetchPosition, FollowerState
 from .leader import DEFAULT_REPLICA_LAG_TIME_MAX_MS, LeaderState
-from .partition_reads import PartitionReads
+from .partition_reads import FLUSH_FIRST, PartitionReads
 from .ports import AppendInfo, ReplicatedLog
 
 ACKS_ALL: Final = -1
@@ -78,10 +80,14 @@ class Partition(PartitionReads):
         effects.append(LeadershipGained(topic_partition=self.topic_partition, leader_epoch=assignment.leader_epoch))
         effects += self._perform(
             self._current_leader().become_leader(
-                assignment, log_end_offset=log.log_end_offset, high_watermark=log.high_watermark, now_ms=now_ms
+                assignment,
+                log_end_offset=log.log_end_offset,
+                durable_end_offset=self.durable_end_offset,
+                high_watermark=log.high_watermark,
+                now_ms=now_ms,
             )
         )
-        return effects
+        return effects + self._flush_what_counts()
 
     def make_follower(self, assignment: PartitionAssignment, now_ms: int) -> list[Effect]:
         """Follow as the metadata says; with no leader, wait."""
@@ -100,7 +106,7 @@ class Partition(PartitionReads):
             leader=assignment.leader, leader_epoch=assignment.leader_epoch, first_sequence=self._fetch_sequence
         )
         effects.append(self._start_or_stop_fetching())
-        return effects
+        return effects + self._flush_what_counts()
 
     def _start_or_stop_fetching(self) -> Effect:
         if self.leader == NO_LEADER:
@@ -171,11 +177,13 @@ class Partition(PartitionReads):
             info = self.log.append_as_leader(buffer, leader_epoch=self.leader_epoch, now_ms=now_ms)
             if info.duplicate:
                 return info, info.last_offset + 1, []
-            return (
-                info,
-                info.last_offset + 1,
-                self._perform(leading.appended(self.log.log_end_offset, now_ms=now_ms)),
-            )
+            log = self.log
+            end_offset, flush_messages = log.log_end_offset, log.config.flush_messages
+            durable_end = log.recovery_point if flush_messages == FLUSH_FIRST else end_offset
+            effects = self._perform(leading.appended(end_offset, durable_end_offset=durable_end, now_ms=now_ms))
+            if end_offset - log.recovery_point >= flush_messages:
+                effects.append(FlushLog(topic_partition=self.topic_partition))
+            return info, info.last_offset + 1, effects
 
     def check_isr(self, now_ms: int) -> list[Effect]:
         if self._leading is None or self.storage_error is not None:
@@ -216,8 +224,12 @@ class Partition(PartitionReads):
     # --- following ---------------------------------------------------------------------------------------------------
 
     def next_fetch(self) -> FetchPosition | None:
-        """What to ask the leader for next; whatever was asked before is void. None: we follow nobody."""
-        if self._following is None or self.storage_error is not None:
+        """What to ask the leader for next; whatever was asked before is void. None: we follow nobody, or must flush first.
+
+        The offset says how far we have come, so on a topic with flush.messages=1 it must not be said before that is on our
+        disk. `flushed` ends the wait with ResumeFetching.
+        """
+        if self._following is None or self.storage_error is not None or self.awaits_flush:
             return None
         return self._following.next_fetch(log_end_offset=self.log.log_end_offset, latest_epoch=self.log.latest_epoch)
 
@@ -254,6 +266,8 @@ class Partition(PartitionReads):
         if len(fetched.records):
             log.append_as_follower(fetched.records)
             effects.append(LogEndAdvanced(topic_partition=self.topic_partition, log_end_offset=log.log_end_offset))
+            if log.log_end_offset - log.recovery_point >= log.config.flush_messages:
+                effects.append(FlushLog(topic_partition=self.topic_partition))
         high_watermark = min(fetched.high_watermark, log.log_end_offset)
         if high_watermark > log.high_watermark:
             log.set_high_watermark(high_watermark)
@@ -261,6 +275,34 @@ class Partition(PartitionReads):
         if log.log_start_offset < fetched.leader_log_start_offset <= log.log_end_offset:
             log.delete_records_before(fetched.leader_log_start_offset)
         return effects
+
+    # --- flushing ----------------------------------------------------------------------------------------------------
+
+    def flushed(self, now_ms: int) -> list[Effect]:
+        """A flush of the log ended well: it counts up to its recovery point, if it had to wait for that."""
+        if self.storage_error is not None:
+            return []
+        if self._leading is not None:
+            with self._storage:
+                effects = self._perform(self._current_leader().flushed(self.durable_end_offset, now_ms=now_ms))
+        else:
+            effects = [] if self.awaits_flush else [ResumeFetching(topic_partition=self.topic_partition)]
+        return effects + self._flush_what_counts()
+
+    def flush_failed(self, error: StorageError) -> None:
+        """Nothing that was not flushed is acknowledged by us any more: the second flush lies (PostgreSQL's "fsyncgate")."""
+        try:
+            with self._storage:
+                raise error
+        except StorageError:
+            return
+
+    def config_changed(self, now_ms: int) -> list[Effect]:
+        """The topic's flush policy, or its min.insync.replicas, may be another one."""
+        return self.flushed(now_ms)
+
+    def _flush_what_counts(self) -> list[Effect]:
+        return [FlushLog(topic_partition=self.topic_partition)] if self.awaits_flush else []
 
     def __str__(self) -> str:
         role = self._leading or self._following or "no role"

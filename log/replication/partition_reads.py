@@ -26,6 +26,7 @@ from .ports import RecordSlice, ReplicatedLog, slice_size
 
 ANY_EPOCH: Final = -1
 ANY_SIZE_BYTES: Final = 1 << 62
+FLUSH_FIRST: Final = 1  # flush.messages: every record is on the disk before it counts
 READ_COMMITTED: Final = 1  # as on the wire; 0 is READ_UNCOMMITTED
 LATEST_TIMESTAMP: Final = -1
 EARLIEST_TIMESTAMP: Final = -2
@@ -107,6 +108,21 @@ class PartitionReads:
     @property
     def log_end_offset(self) -> int:
         return self.log.log_end_offset
+
+    @property
+    def durable_end_offset(self) -> int:
+        """How far our own log counts: to its end, or, with flush.messages=1, as far as it is on the disk."""
+        log = self.log
+        return log.recovery_point if log.config.flush_messages == FLUSH_FIRST else log.log_end_offset
+
+    @property
+    def awaits_flush(self) -> bool:
+        """Is there anything here that does not count before it is on the disk, and may get there?"""
+        return self.storage_error is None and self.durable_end_offset < self.log.log_end_offset
+
+    @property
+    def flushes_first(self) -> bool:
+        return self.log.config.flush_messages == FLUSH_FIRST
 
     @property
     def last_stable_offset(self) -> int:

@@ -45,6 +45,9 @@ class LogRead(Protocol):
 class ReplicatedLogConfig(Protocol):
     @property
     def min_insync_replicas(self) -> int: ...
+    @property
+    def flush_messages(self) -> int:
+        """Flush after so many records; with 1 nothing counts as replicated before it is on the disk."""
 
 
 class ReplicatedLog(Protocol):
@@ -60,6 +63,10 @@ class ReplicatedLog(Protocol):
     def log_start_offset(self) -> int: ...
     @property
     def log_end_offset(self) -> int: ...
+    @property
+    def recovery_point(self) -> int:
+        """Everything before it is on the disk."""
+
     @property
     def failed(self) -> bool:
         """A write failed so that memory and disk may differ. A refused one (disk full) leaves the log usable."""

@@ -115,6 +115,15 @@ class ReplicaManager:
         """Which brokers are active in which incarnation; to be called with every change of brokers in the metadata."""
         return self._each_led(lambda partition: partition.brokers_changed(broker_epochs, now_ms))
 
+    def configs_changed(self, topics: Iterable[str], now_ms: int) -> list[Effect]:
+        """Their logs have the new configuration already."""
+        changed = frozenset(topics)
+        effects: list[Effect] = []
+        for partition in list(self._partitions.values()):
+            if partition.topic_partition.topic in changed:
+                effects += partition.config_changed(now_ms)
+        return self._count(effects)
+
     # --- partitions --------------------------------------------------------------------------------------------------
 
     def partition(self, topic_partition: TopicPartition) -> Partition:

@@ -14,12 +14,15 @@ from typing import Any, cast
 from barnabas.log.errors import BarnabasError, ErrorCode, OffsetOutOfRangeError
 from barnabas.log.replication.effects import (
     Effect,
+    FlushLog,
     HighWatermarkAdvanced,
     IsrAnswer,
     LeadershipLost,
     LogEndAdvanced,
+    LogFlushed,
     PartitionAssignment,
     ProposeIsr,
+    ResumeFetching,
     StartFetching,
 )
 from barnabas.log.replication.follower import FetchAnswer, FetchPosition
@@ -35,7 +38,7 @@ CONTROLLER, CLIENT = -10, -11
 FETCH_BYTES = 20 * RECORD.size
 LAG_MS = 800
 CALL_TIMEOUT_S = 0.4
-FAULTS = ("kill", "power", "pause", "cut", "one_way", "isolate")
+FAULTS = ("kill", "power", "power_all", "pause", "cut", "one_way", "isolate")
 
 
 class Violation(AssertionError):
@@ -48,7 +51,7 @@ class Scenario:
 
     node_count: int | None = None
     min_isr: int = 2
-    flush_always: bool | None = None
+    flush_first: bool | None = None  # flush.messages=1: nothing counts before it is on the disk
     bugs: frozenset[str] = frozenset()  # of the model controller
     partition_class: type[Partition] = Partition
 
@@ -69,6 +72,8 @@ class SimBroker:
     fetch_sent_s: float = -1.0
     asked: FetchPosition | None = None
     inbox: list[tuple[int, int, Callable[..., None], tuple[object, ...]]] = field(default_factory=list)
+    is_flushing: bool = False
+    is_flush_wanted: bool = False
     seen_epoch: int = -1
     seen_high_watermark: int = 0
 
@@ -86,11 +91,12 @@ class IsrCluster:
         self.loss = rng.choice([0.0, 0.02, 0.2])
         self.duplication = rng.choice([0.0, 0.05, 0.3])
         self.latency_s = rng.choice([0.001, 0.01, 0.1])
+        self.flush_s = rng.choice([0.001, 0.02, 0.2])
         self.fault_weights = {kind: rng.random() if rng.random() < 0.6 else 0.0 for kind in FAULTS}
         if not any(self.fault_weights.values()):
             self.fault_weights["kill"] = 1.0
-        flush = self.scenario.flush_always
-        self.flush_always = rng.random() < 0.5 if flush is None else flush
+        flush = self.scenario.flush_first
+        self.flush_first = rng.random() < 0.5 if flush is None else flush
         self.node_count = self.scenario.node_count or rng.choice([3, 3, 3, 5])
         self.cuts: set[tuple[int, int]] = set()
         self.is_healed = False
@@ -115,7 +121,9 @@ class IsrCluster:
         self.publish()
 
     def _new_broker(self, node_id: int) -> SimBroker:
-        log = MemoryLog(TP, min_insync_replicas=self.scenario.min_isr, flush_always=self.flush_always)
+        log = MemoryLog(TP, min_insync_replicas=self.scenario.min_isr)
+        if self.flush_first:
+            log.config.flush_messages = 1
         log.appended_hashes = self.appended
         partition = self.scenario.partition_class(log, node_id, replica_lag_time_max_ms=LAG_MS)
         return SimBroker(node_id, log, partition, Purgatory(lambda _: partition))
@@ -297,8 +305,8 @@ class IsrCluster:
             return
         heartbeat = (broker.node_id, broker.broker_epoch, broker.incarnation, broker.lost_data)
         self.send(broker.node_id, CONTROLLER, self._on_heartbeat, *heartbeat)
-        if not self.flush_always and self.rng.random() < 0.1:
-            broker.log.flush()
+        if self.rng.random() < 0.1:
+            self._flush(broker)  # upkeep
         self._perform(broker, broker.partition.check_isr(self.now_ms))
         self._answer_all(broker, broker.purgatory.expire(self.now_ms))
         if broker.partition.is_follower and self.now_s - broker.fetch_sent_s > CALL_TIMEOUT_S:
@@ -312,10 +320,34 @@ class IsrCluster:
                         broker.node_id, CONTROLLER, self._on_proposal, broker.node_id, broker.broker_epoch, effect
                     )
                     self.at(CALL_TIMEOUT_S, self._isr_time_out, broker, broker.incarnation, effect)
-                case HighWatermarkAdvanced() | LogEndAdvanced() | LeadershipLost():
+                case HighWatermarkAdvanced() | LogEndAdvanced() | LogFlushed() | LeadershipLost():
                     self._answer_all(broker, broker.purgatory.check(TP))
-                case StartFetching():
+                case StartFetching() | ResumeFetching():
                     self._fetch(broker)
+                case FlushLog():
+                    self._flush(broker)
+
+    def _flush(self, broker: SimBroker) -> None:
+        """It takes a while, and covers what was there when it began; whoever asks meanwhile gets the next one."""
+        broker.is_flush_wanted = broker.is_flushing
+        if broker.is_flushing:
+            return
+        broker.is_flushing = True
+        began = (broker.incarnation, broker.log.log_end_offset, broker.log.truncations)
+        self.at(self.flush_s * self.rng.expovariate(1), self._on_disk, broker, *began)
+
+    def _on_disk(self, broker: SimBroker, incarnation: int, end_offset: int, truncations: int) -> None:
+        if incarnation != broker.incarnation:
+            return
+        if truncations == broker.log.truncations:
+            broker.log.recovery_point = max(broker.log.recovery_point, end_offset)
+        self._deliver(broker.node_id, broker.node_id, self._on_flushed, ())
+
+    def _on_flushed(self, broker: SimBroker) -> None:
+        broker.is_flushing = False
+        self._perform(broker, broker.partition.flushed(self.now_ms))
+        if broker.is_flush_wanted:
+            self._flush(broker)
 
     def _answer_all(self, broker: SimBroker, operations: list[Operation]) -> None:
         for operation in operations:
@@ -466,6 +498,10 @@ class IsrCluster:
         broker = self.brokers[self.controller.leader] if at_leader else self.rng.choice(self.brokers)
         if kind in ("kill", "power") and broker.is_up:
             self._crash(broker, kind == "power")
+        elif kind == "power_all":
+            for other in self.brokers:
+                if other.is_up:
+                    self._crash(other, self.flush_first)
         elif kind == "pause" and broker.is_up and not broker.is_paused:
             broker.is_paused = True
             self.at(self.rng.choice([0.5, 2, 6]), self._resume, broker, broker.incarnation)
@@ -497,18 +533,19 @@ class IsrCluster:
     def _crash(self, broker: SimBroker, is_power_loss: bool) -> None:
         """Without flush before the acknowledgement the promise covers min.insync.replicas - 1 lossy crashes at a
         time."""
-        if is_power_loss and not self.flush_always:
+        if is_power_loss and not self.flush_first:
             if len(self.dirty | {broker.node_id}) > self.scenario.min_isr - 1:
                 is_power_loss = False
             else:
                 self.dirty.add(broker.node_id)
         broker.is_up, broker.is_paused, broker.inbox = False, False, []
         broker.incarnation += 1
-        broker.lost_data = (is_power_loss and not self.flush_always) or (broker.lost_data and broker.broker_epoch == 0)
+        broker.is_flushing = broker.is_flush_wanted = False
+        # A broker cannot know whether anything was lost; only that it may have been.
+        broker.lost_data = is_power_loss or (broker.lost_data and broker.broker_epoch == 0)
         log = broker.log
         if is_power_loss:
-            log.power_cut(self.rng.randint(log.flushed, log.log_end_offset))
-        log.flush()
+            log.power_cut(self.rng.randint(log.recovery_point, log.log_end_offset))
         log.high_watermark = log.high_watermark if self.rng.random() < 0.5 else 0  # the checkpoint may be old
         self.at(self.rng.choice([0.05, 0.5, 3]), self._restart, broker)
 

@@ -41,6 +41,7 @@ class MemoryRead:
 @dataclass(slots=True)
 class MemoryConfig:
     min_insync_replicas: int = 1
+    flush_messages: int = 2**63 - 1
 
 
 class MemoryLog:
@@ -50,16 +51,16 @@ class MemoryLog:
         topic_id: str = "t1",
         *,
         min_insync_replicas: int = 1,
-        flush_always: bool = True,
+        flush_messages: int = 2**63 - 1,
     ) -> None:
         self.topic_partition, self.topic_id = topic_partition, topic_id
-        self.config = MemoryConfig(min_insync_replicas)
-        self.flush_always = flush_always
+        self.config = MemoryConfig(min_insync_replicas, flush_messages)
         self.first = 0  # offset of records[0]
         self.records: list[tuple[int, Value]] = []  # (leader epoch, value)
         self.hashes = [0]
         self.epochs: list[tuple[int, int]] = []  # (epoch, start offset), both rising
-        self.log_start_offset = self.high_watermark = self.flushed = 0
+        self.log_start_offset = self.high_watermark = self.recovery_point = 0
+        self.truncations = 0
         self.producers: dict[int, tuple[int, int]] = {}  # last sequence and its offset
         self.open_transaction_at: int | None = None
         self.failed = False
@@ -111,8 +112,6 @@ class MemoryLog:
         first = self.log_end_offset
         for value in values:
             self._add(leader_epoch, value)
-        if self.flush_always:
-            self.flush()
         return MemoryAppendInfo(first_offset=first, last_offset=self.log_end_offset - 1)
 
     def append_as_follower(self, buffer: Buffer) -> MemoryAppendInfo | None:
@@ -122,8 +121,6 @@ class MemoryLog:
             if offset != self.log_end_offset:
                 raise OffsetOutOfRangeError(f"ends at {self.log_end_offset}, got {offset}")
             self._add(epoch, (producer, sequence))
-        if self.flush_always:
-            self.flush()
         return MemoryAppendInfo(first_offset=first, last_offset=self.log_end_offset - 1)
 
     def read(self, offset: int, *, max_bytes: int, up_to_offset: int, at_least_one_batch: bool = True) -> MemoryRead:
@@ -158,14 +155,16 @@ class MemoryLog:
         if offset < self.log_end_offset:
             del self.records[offset - self.first :]
             del self.hashes[offset - self.first + 1 :]
-            self.flushed = min(self.flushed, offset)
+            self.recovery_point = min(self.recovery_point, offset)
+            self.truncations += 1
             self.set_high_watermark(self.high_watermark)
             self.producers = {}
             for position, (_, (producer, sequence)) in enumerate(self.records):
                 self.producers[producer] = (sequence, self.first + position)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        self.first = self.log_start_offset = self.high_watermark = self.flushed = offset
+        self.first = self.log_start_offset = self.high_watermark = self.recovery_point = offset
+        self.truncations += 1
         self.records, self.hashes, self.epochs, self.producers = [], [0], [], {}
 
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
@@ -183,9 +182,10 @@ class MemoryLog:
         self.log_start_offset = max(self.log_start_offset, offset)
 
     def flush(self) -> None:
-        self.flushed = self.log_end_offset
+        self.recovery_point = self.log_end_offset
 
     def power_cut(self, survivors: int) -> None:
         """Only what was flushed is sure to be there."""
-        assert survivors >= self.flushed
+        assert survivors >= self.recovery_point
         self.truncate_to(survivors)
+        self.flush()

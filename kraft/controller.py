@@ -41,6 +41,7 @@ from .requests import (
     FenceBroker,
     RegisterBroker,
     RenewSlot,
+    ResignReplica,
     UnregisterBroker,
 )
 from .topic_control import TopicControl
@@ -138,6 +139,7 @@ class Controller:
                 BrokerHeartbeat: self._cluster.heartbeat,
                 UnregisterBroker: _timeless(self._cluster.unregister),
                 AlterPartition: _timeless(self._replication.alter_partition),
+                ResignReplica: _timeless(self._replication.resign),
                 ElectLeader: _timeless(self._replication.elect_leader),
                 AssignReplicas: _timeless(lambda view, request: assign_replicas(view, self._settings, request)),
                 CreateTopic: _timeless(self._topics.create),

@@ -5,7 +5,7 @@ its time.
 Every time is an argument. What a failed write would have brought is nowhere: neither in the file nor in memory.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from .append_check import (
     AppendInfo,
@@ -19,6 +19,7 @@ from .append_check import (
 from .config import LogConfig
 from .errors import FencedLeaderEpochError, InvalidRecordError, OffsetOutOfRangeError, StorageError
 from .files import AppendFile, Files
+from .log_damage import LogDamage, remove_oldest_damaged
 from .open_segments import OpenSegments
 from .pending_flush import PendingFlush
 from .producer_snapshots import ProducerSnapshots
@@ -28,7 +29,7 @@ from .record_codec import first_record_at_or_after, is_abort_marker
 from .recovery import new_segment, recover_log
 from .retention import expired_segments
 from .saved_epochs import SavedEpochs
-from .segment import LogRead, LogSegment, segment_holding
+from .segment import LogRead, LogSegment, batches_from, segment_holding
 from .topic_partition import TopicPartition
 from .transaction_index import AbortedTransaction
 
@@ -80,6 +81,7 @@ class PartitionLog:
         recovered = recover_log(files, directory, config=config, epochs=self._epochs, recovery_point=recovery_point,
                                 log_start_offset=log_start_offset, was_stopped_cleanly=was_stopped_cleanly)  # fmt: skip
         self._segments = recovered.segments
+        self.damage = LogDamage(lambda: self._segments)
         self._active = self._segments[-1]
         self._active_since_ms = now_ms
         self._last_append_ms = now_ms
@@ -317,16 +319,9 @@ class PartitionLog:
         else:
             state, offset = ProducerState(), self._segments[-_SNAPSHOT_REPLAY_SEGMENTS:][0].base_offset
         if offset < self.log_end_offset:
-            for header, _ in self._batches_from(max(offset, self._segments[0].base_offset)):
+            for header, _ in batches_from(self._segments, max(offset, self._segments[0].base_offset)):
                 state.update(header, first_offset=header.base_offset)
         return state
-
-    def _batches_from(self, offset: int) -> Iterator[tuple[BatchHeader, memoryview]]:
-        for segment in self._segments[max(segment_holding(self._segments, offset), 0) :]:
-            place = segment.batch_at(offset)
-            if place is not None:
-                yield from segment.batches(place.position, verify_crc=False)
-            offset = max(offset, segment.next_offset)
 
     # --- reading ---
 
@@ -480,11 +475,20 @@ class PartitionLog:
         self._producers = self._load_producers()
         self._first_unstable_offset = self._producers.first_unstable_offset
 
+    def set_damage_aside(self) -> None:
+        """Cut the log before the first segment with damage, and keep the damaged files as `.damaged`.
+
+        Only for a replica that nobody counts on: the others have what is cut off here.
+        """
+        self.truncate_to(self.damage.where_to_cut())
+        remove_oldest_damaged(self._files, self.directory)
+
     def _announce_truncation(self, offset: int) -> None:
         self._truncations += 1
         if self._before_truncation is not None:
-            # The batch that holds the offset begins below it.
-            place = self._segments[segment_holding(self._segments, offset)].batch_at(offset)
+            # The batch that holds the offset begins below it, but for the first of a segment.
+            segment = self._segments[segment_holding(self._segments, offset)]
+            place = None if offset == segment.base_offset else segment.batch_at(offset)
             self._before_truncation(offset if place is None else min(offset, place.base_offset))
 
     def _reopen_active(self) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from .append_check import PlacedBatch
+from .damage import DamagedRange, SegmentView, range_of
 from .errors import CorruptRecordError
 from .files import AppendFile, Files
 from .offset_index import MAX_RELATIVE_OFFSET, OffsetIndex
@@ -32,6 +33,7 @@ from .transaction_index import TransactionIndex
 
 LOG_SUFFIX = ".log"
 DELETED_SUFFIX = ".deleted"
+DAMAGED_SUFFIX = ".damaged"
 _SCAN_WINDOW_BYTES = 4096  # The stretch between two index entries of small batches, by default.
 _RECOVERY_CHUNK_BYTES = 1024 * 1024
 _PLACE = struct.Struct(">qi11xi")  # base offset, length, (epoch, magic, CRC, attributes), last offset delta
@@ -108,6 +110,7 @@ class LogSegment:
         self.next_offset = base_offset
         self.size_bytes = files.size_bytes(self.path) if files.exists(self.path) else 0
         self.is_active = False
+        self.damage: tuple[DamagedRange, ...] = ()  # as far as it was found, in their order
 
     @property
     def file(self) -> AppendFile:
@@ -190,6 +193,9 @@ class LogSegment:
             return None
         self._load_indexes()
         start = self._offset_index.position_for(offset)
+        for damaged in self.damage:
+            if damaged.end_offset <= offset:
+                start = max(start, damaged.end_position)  # nothing is believed of what lies in between
         for place in self._places(start):
             if place.base_offset > offset and place.position == start > 0:
                 # The index points behind the offset, so it lies.
@@ -201,6 +207,8 @@ class LogSegment:
 
     def read(self, offset: int, *, max_bytes: int, up_to_offset: int, at_least_one_batch: bool) -> FileSlice | None:
         """Whole batches from the one that reaches `offset` on; None when this segment has none at or behind it."""
+        if self.damage:
+            return self._read_round_damage(offset, max_bytes, up_to_offset, at_least_one_batch)
         first = self.batch_at(offset)
         if first is None:
             return None
@@ -210,6 +218,49 @@ class LogSegment:
         if end <= first.position and at_least_one_batch:
             end = first.position + first.size_bytes
         return FileSlice(file=self.file, position=first.position, size_bytes=max(end - first.position, 0))
+
+    def _read_round_damage(
+        self, offset: int, max_bytes: int, up_to_offset: int, at_least_one_batch: bool
+    ) -> FileSlice | None:
+        """As `read`, up to the next damaged batch. Raises CorruptRecordError for an offset inside of one."""
+        damaged = range_of(self.damage, offset)
+        if damaged is not None:
+            raise damaged.refusal()
+        limit = next((found.position for found in self.damage if found.first_offset > offset), self.size_bytes)
+        first = self.batch_at(offset)
+        if first is None or first.position >= limit:
+            return None
+        end = first.position
+        for place in self._places(first.position, limit):
+            place_end = place.position + place.size_bytes
+            if place.base_offset >= up_to_offset:
+                break
+            if place_end - first.position > max_bytes and not (at_least_one_batch and place.position == first.position):
+                break
+            end = place_end
+        return FileSlice(file=self.file, position=first.position, size_bytes=end - first.position)
+
+    def view(self) -> SegmentView:
+        """For a scan for damage, perhaps in another thread. It leaves the segment open or closed, as it is."""
+        was_open = self.is_open or self._indexes_loaded
+        self._load_indexes()
+        view = SegmentView(file=self.file, base_offset=self.base_offset, next_offset=self.next_offset,
+                           size_bytes=self.size_bytes, index=self._offset_index.packed())  # fmt: skip
+        if not was_open:
+            self.release()
+        return view
+
+    def note_damage(self, damaged: DamagedRange) -> bool:
+        """Refuse these offsets from now on; False when that was known."""
+        if any(known.position == damaged.position for known in self.damage):
+            return False
+        self.damage = tuple(sorted((*self.damage, damaged), key=lambda found: found.position))
+        return True
+
+    def trusted_start(self, offset: int) -> tuple[int, int]:
+        """A position at or before the batch that holds `offset`, and an offset that it does not begin before."""
+        self._load_indexes()
+        return self._offset_index.position_for(offset), self.base_offset
 
     def _end_of_read(self, first: BatchPlace, limit: int, up_to_offset: int) -> int:
         """The largest end of a batch that is not behind `limit`, nor behind the last batch that begins before
@@ -238,9 +289,9 @@ class LogSegment:
             if header.max_timestamp_ms >= timestamp_ms and header.last_offset >= from_offset:
                 yield header, batch
 
-    def _places(self, position: int) -> Iterator[BatchPlace]:
+    def _places(self, position: int, end: int | None = None) -> Iterator[BatchPlace]:
         """Walk the batches from `position` on, looking at their places only."""
-        file, end = self.file, self.size_bytes
+        file, end = self.file, self.size_bytes if end is None else end
         window = b""
         window_start = 0
         while position + HEADER_SIZE <= end:
@@ -252,8 +303,7 @@ class LogSegment:
             size_bytes = length + LOG_OVERHEAD
             if size_bytes < HEADER_SIZE or position + size_bytes > end:
                 raise CorruptRecordError(
-                    f"{self.path} is damaged at position {position}: stop the broker, remove the partition's folder and"
-                    " let it be copied from another replica"
+                    f"{self.path} is damaged at position {position}: what another replica in sync holds is copied from there"
                 )
             yield BatchPlace(position, base_offset, base_offset + offset_delta, size_bytes)
             position += size_bytes
@@ -417,8 +467,10 @@ class LogSegment:
             self._indexes_loaded = False
 
     def rename_as_deleted(self) -> list[str]:
-        """Take the files out of the log; return their new paths, to be removed later."""
+        """Take the files out of the log; return their new paths, to be removed later. A damaged one is kept."""
         renamed = []
+        if self.damage and self._files.exists(self.path):
+            self._files.rename(self.path, self.path + DAMAGED_SUFFIX)
         for path in (self.path, self._offset_index.path, self._time_index.path, self.transaction_index.path):
             if self._files.exists(path):
                 self._files.rename(path, path + DELETED_SUFFIX)
@@ -443,3 +495,12 @@ def _sound_headers(chunk: memoryview, *, verify_crc: bool) -> Iterator[BatchHead
 def segment_holding(segments: list[LogSegment], offset: int) -> int:
     """The index in `segments` of the last one that begins at or before `offset`; -1 when none does."""
     return bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
+
+
+def batches_from(segments: list[LogSegment], offset: int) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """All batches that reach `offset` or lie behind it."""
+    for segment in segments[max(segment_holding(segments, offset), 0) :]:
+        place = segment.batch_at(offset)
+        if place is not None:
+            yield from segment.batches(place.position, verify_crc=False)
+        offset = max(offset, segment.next_offset)

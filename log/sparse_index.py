@@ -55,6 +55,10 @@ class SparseIndex:
         self.clear()
         return False
 
+    def packed(self) -> bytes:
+        """A copy of all entries, as on disk."""
+        return bytes(self._entries)
+
     def save(self) -> None:
         """Write what the file does not have yet. Only a growing index has such entries."""
         if isinstance(self._entries, bytearray) and self._saved_bytes != len(self._entries):

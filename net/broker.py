@@ -19,11 +19,13 @@ from barnabas.kraft.metadata_node import MetadataPublication
 from barnabas.kraft.records import Record
 from barnabas.kraft.requests import RegisterBroker
 from barnabas.log.config import LogConfig
+from barnabas.log.damage import DamagedRange
 from barnabas.log.errors import BarnabasError, StorageError
 from barnabas.log.files import Files
 from barnabas.log.log_manager import LogManager, new_directory_id
 from barnabas.log.replication.effects import FlushLog, ResumeFetching, StartFetching, StopFetching, StorageFailed
 from barnabas.log.replication.replica_manager import ReplicaManager
+from barnabas.log.topic_partition import TopicPartition
 
 from .broker_lifecycle import BrokerLifecycle
 from .broker_to_controller import ControllerChannel
@@ -43,8 +45,10 @@ from .metadata_service import MetadataService, MetadataSource
 from .network import Network
 from .protocol.msgpack import ServerHello
 from .replica_fetcher import ReplicaFetcherManager
+from .replica_repair import ReplicaRepair
 from .replication_service import ReplicationService
 from .rpc import RpcPool
+from .scrubber import Scrubber
 from .server import Server
 from .turn import Turn
 
@@ -99,6 +103,7 @@ class Broker:
         """
         try:
             self._build()
+            self.flusher, self.repair = self._build_flusher(), self._build_repair()
             await self._start()
         except BaseException:
             await self._close()
@@ -114,6 +119,7 @@ class Broker:
         self._run(self.lifecycle.run())
         self._run(self.proposer.run())
         self._run(self.log_service.run())
+        self._run(self._build_scrubber().run())
         self._run(self._expire_requests())
         self._run(self._check_isr())
 
@@ -144,7 +150,6 @@ class Broker:
             is_current=lambda: self.replication.is_current,
             flush=lambda log: self.flusher.ask(log),
         )
-        self.flusher = self._build_flusher()
         self.replication = ReplicationService(
             node_id=self.node_id,
             manager=ReplicaManager(
@@ -159,6 +164,7 @@ class Broker:
             took_up=self.log_service.remove_strays,
             flush=self._flush,
             resume_fetching=self._resume_fetching,
+            resign=lambda effect: self.repair.ask(effect),
         )
         self.proposer = IsrProposer(
             node_id=self.node_id,
@@ -195,6 +201,27 @@ class Broker:
             fatal=self.ports.fatal,
             folders=len(self.logs.folders),
         )
+
+    def _build_repair(self) -> ReplicaRepair:
+        return ReplicaRepair(
+            node_id=self.node_id,
+            controller=self.controller,
+            broker_epoch=lambda: self.broker_epoch,
+            resigned=self.replication.resigned,
+        )
+
+    def _build_scrubber(self) -> Scrubber:
+        return Scrubber(
+            self.logs,
+            bytes_per_second=self.config.log_scrub_io_max_bytes_per_second,
+            interval_ms=self.config.log_scrub_interval_ms,
+            found=self._damage_found,
+        )
+
+    def _damage_found(self, topic_partition: TopicPartition, damaged: DamagedRange) -> None:
+        log = self.logs.get(topic_partition)
+        if log is not None and log.damage.note(damaged):
+            self.replication.damage_found(topic_partition)
 
     def _build_fetchers(self) -> ReplicaFetcherManager:
         self.fetch_pool = RpcPool(
@@ -390,6 +417,7 @@ class Broker:
         await self.liveness.close()
         await self.fetchers.close()
         await self.flusher.close()
+        await self.repair.close()
         await self.groups.close()
         self.replication.stop()
         await self.dispatcher.close()

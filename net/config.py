@@ -213,6 +213,14 @@ class BrokerConfig:
     log_flush_offset_checkpoint_interval_ms: int = setting(
         60_000, MILLISECONDS, "How often recovery points and log starts are written."
     )
+    log_scrub_io_max_bytes_per_second: int = setting(
+        10 * 1024 * 1024,
+        whole_number(0),
+        "Old segments are read again, so fast, to find damage on the disk (ours, not Kafka's); 0: not at all.",
+    )
+    log_scrub_interval_ms: int = setting(
+        3_600_000, MILLISECONDS, "Pause after all old segments were read again (ours, not Kafka's)."
+    )
     log_segment_delete_delay_ms: int = setting(
         60_000, large_number(0), "Wait before a file goes.", topic_key="file.delete.delay.ms"
     )

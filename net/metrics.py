@@ -39,7 +39,11 @@ def _replicas(broker: Broker) -> Iterator[Sample]:
     yield _counter("isr_expands", "Proposals that added a replica to an ISR.", counts.isr_expands)
     yield _counter("isr_shrinks", "Proposals that took a replica out of an ISR.", counts.isr_shrinks)
     yield _gauge("parked_requests", "Requests that wait in purgatory.", len(broker.replication.purgatory))
-    size = sum(log.size_bytes for log in broker.logs.logs.values())
+    logs = broker.logs.logs.values()
+    text = "Stretches of records that were found damaged on the disk."
+    yield _counter("damaged_batches", text, sum(log.damage.found for log in logs))
+    yield _gauge("damaged_partitions", "Replicas here with damage now.", sum(log.damage.is_known for log in logs))
+    size = sum(log.size_bytes for log in logs)
     yield _gauge("log_size_bytes", "Bytes of all logs of this broker.", size)
 
 

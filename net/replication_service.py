@@ -24,6 +24,7 @@ from barnabas.log.replication.effects import (
     LogFlushed,
     PartitionAssignment,
     ProposeIsr,
+    Resign,
     ResumeFetching,
     StartFetching,
     StopFetching,
@@ -60,6 +61,7 @@ class ReplicationService:
         took_up: Callable[[MetadataImage], None],
         flush: Callable[[FlushLog], None],
         resume_fetching: Callable[[ResumeFetching], None],
+        resign: Callable[[Resign], None],
         turn: Turn | None = None,
     ) -> None:
         self.node_id = node_id
@@ -74,6 +76,7 @@ class ReplicationService:
         self._took_up = took_up
         self._flush = flush
         self._resume_fetching = resume_fetching
+        self._resign = resign
         self._changed: dict[TopicPartition, None] = {}
         self._check_is_scheduled = False
         self._image = MetadataImage()
@@ -120,6 +123,9 @@ class ReplicationService:
             case FlushLog():
                 self._flush(effect)
                 return  # that alone changes nothing for anybody
+            case Resign():
+                self._resign(effect)
+                return
             case ResumeFetching():
                 self._resume_fetching(effect)
                 return
@@ -214,6 +220,23 @@ class ReplicationService:
             return
         partition.flush_failed(error)
         self.perform(self.manager.storage_failures())
+
+    # --- damage -------------------------------------------------------------------------------------------------------
+
+    def damage_found(self, topic_partition: TopicPartition) -> None:
+        """Some of its log cannot be read; the log knows which."""
+        partition = self.manager.find(topic_partition)
+        if partition is not None:
+            self.perform(partition.resign_if_damaged())
+
+    def resigned(self, topic_partition: TopicPartition, leader_epoch: int) -> None:
+        """The controller has agreed that nobody counts on our replica."""
+        partition = self.manager.find(topic_partition)
+        if partition is not None:
+            try:
+                self.perform(partition.resigned(leader_epoch))
+            except StorageError:
+                self.perform(self.manager.storage_failures())
 
     # --- the ISR ------------------------------------------------------------------------------------------------------
 

@@ -77,6 +77,17 @@ class ResumeFetching:
     topic_partition: TopicPartition
 
 
+@quick_init
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resign:
+    """Ask the controller to count on our replica no more: some of its log is damaged. When it has agreed, and with a leader
+    epoch above this one, tell `Partition.resigned`; asked again as long as the damage is there."""
+
+    topic_partition: TopicPartition
+    topic_id: str
+    leader_epoch: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsrMember:
     """KIP-903: the incarnation that the leader saw fetching; the controller refuses another one."""
@@ -177,5 +188,6 @@ Effect = (
     | FlushLog
     | LogFlushed
     | ResumeFetching
+    | Resign
 )
 LogEffect = Truncate | StartOver | AppendFetched

@@ -22,6 +22,7 @@ from .effects import (
     LogEndAdvanced,
     PartitionAssignment,
     ProposeIsr,
+    Resign,
     ResumeFetching,
     StartFetching,
     StartOver,
@@ -50,6 +51,9 @@ class Partition(PartitionReads):
         self.leadership = -1
         self._replica_lag_time_max_ms = replica_lag_time_max_ms
         self._fetch_sequence = 0
+        self._isr: tuple[int, ...] = ()  # as the metadata says
+        self._resigned_epoch = -1  # the leader epoch of the last Resign that the controller agreed to
+        self._asked_up_to_epoch = -1  # the newest leader epoch in which we asked a leader for records
 
     # --- metadata ----------------------------------------------------------------------------------------------------
 
@@ -87,7 +91,7 @@ class Partition(PartitionReads):
                 now_ms=now_ms,
             )
         )
-        return effects + self._flush_what_counts()
+        return effects + self._flush_what_counts() + self.resign_if_damaged()
 
     def make_follower(self, assignment: PartitionAssignment, now_ms: int) -> list[Effect]:
         """Follow as the metadata says; with no leader, wait."""
@@ -106,7 +110,7 @@ class Partition(PartitionReads):
             leader=assignment.leader, leader_epoch=assignment.leader_epoch, first_sequence=self._fetch_sequence
         )
         effects.append(self._start_or_stop_fetching())
-        return effects + self._flush_what_counts()
+        return effects + self._flush_what_counts() + self.resign_if_damaged()
 
     def _start_or_stop_fetching(self) -> Effect:
         if self.leader == NO_LEADER:
@@ -148,6 +152,7 @@ class Partition(PartitionReads):
         assert assignment.topic_partition == self.topic_partition and assignment.topic_id == self.topic_id
         self.leader = assignment.leader
         self.leader_epoch = assignment.leader_epoch
+        self._isr = assignment.isr
         self.partition_epoch = max(self.partition_epoch, assignment.partition_epoch)
 
     def _stop_following(self) -> None:
@@ -229,8 +234,9 @@ class Partition(PartitionReads):
         The offset says how far we have come, so on a topic with flush.messages=1 it must not be said before that is on our
         disk. `flushed` ends the wait with ResumeFetching.
         """
-        if self._following is None or self.storage_error is not None or self.awaits_flush:
+        if self._following is None or self.storage_error is not None or self.awaits_flush or self._awaits_repair:
             return None
+        self._asked_up_to_epoch = self.leader_epoch
         return self._following.next_fetch(log_end_offset=self.log.log_end_offset, latest_epoch=self.log.latest_epoch)
 
     def fetched(self, position: FetchPosition, answer: FetchAnswer) -> list[Effect]:
@@ -275,6 +281,46 @@ class Partition(PartitionReads):
         if log.log_start_offset < fetched.leader_log_start_offset <= log.log_end_offset:
             log.delete_records_before(fetched.leader_log_start_offset)
         return effects
+
+    # --- damage ------------------------------------------------------------------------------------------------------
+    #
+    # A replica that finds some of its log damaged may cut it off only when nobody counts on it: acknowledged records would
+    # be lost otherwise. So it resigns (the controller commits an ISR without it, under a new leader epoch), and in an epoch
+    # in which it has not asked for anything it sets the damage aside and copies the rest from the leader. A fetch of the old
+    # log that is still under way belongs to an older epoch, and cannot bring it back into the ISR.
+
+    @property
+    def _awaits_repair(self) -> bool:
+        return self.leader_epoch > self._asked_up_to_epoch and self.log.damage.is_known
+
+    def resign_if_damaged(self) -> list[Effect]:
+        """To be repeated from time to time: a peer that could take over may come."""
+        if self.storage_error is not None or not self.log.damage.is_known or self.leader == NO_LEADER:
+            return []
+        if self._resigned_epoch < self.leader_epoch and self.node_id in self._isr:
+            self._resigned_epoch = -1  # somebody counts on us again (an unclean election)
+        if self._has_resigned:
+            return self._repair()
+        return [Resign(topic_partition=self.topic_partition, topic_id=self.topic_id, leader_epoch=self.leader_epoch)]
+
+    def resigned(self, leader_epoch: int) -> list[Effect]:
+        """The controller has agreed to a Resign of this leader epoch. Until the metadata shows it we go on: what is sound
+        still counts."""
+        self._resigned_epoch = max(self._resigned_epoch, leader_epoch)
+        return self.resign_if_damaged()
+
+    @property
+    def _has_resigned(self) -> bool:
+        """And has not asked for anything since, which could have brought us back."""
+        return self._resigned_epoch >= self._asked_up_to_epoch and self._resigned_epoch >= 0
+
+    def _repair(self) -> list[Effect]:
+        if self._following is None or self.leader_epoch <= self._resigned_epoch or self.node_id in self._isr:
+            return []  # the metadata is still on its way
+        with self._storage:
+            self.log.set_damage_aside()
+        self._resigned_epoch = -1
+        return [ResumeFetching(topic_partition=self.topic_partition), *self._flush_what_counts()]
 
     # --- flushing ----------------------------------------------------------------------------------------------------
 

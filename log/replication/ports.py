@@ -50,6 +50,15 @@ class ReplicatedLogConfig(Protocol):
         """Flush after so many records; with 1 nothing counts as replicated before it is on the disk."""
 
 
+class KnownDamage(Protocol):
+    """Batches of a log that are not what was written (bit rot). Readers are refused them."""
+
+    @property
+    def is_known(self) -> bool: ...
+    def verify(self, offset: int, *, max_bytes: int) -> bool:
+        """Check what a read of `offset` gives; False when there is damage that was not known."""
+
+
 class ReplicatedLog(Protocol):
     """A partition's log as its replica needs it. Every method may raise StorageError."""
 
@@ -63,6 +72,8 @@ class ReplicatedLog(Protocol):
     def log_start_offset(self) -> int: ...
     @property
     def log_end_offset(self) -> int: ...
+    @property
+    def damage(self) -> KnownDamage: ...
     @property
     def recovery_point(self) -> int:
         """Everything before it is on the disk."""
@@ -92,6 +103,9 @@ class ReplicatedLog(Protocol):
     def truncate_to(self, offset: int, /) -> object:
         """Also with offset == log end: it must drop epochs that start there and hold no record (KIP-101: a leader that
         was deposed before it appended would otherwise claim an epoch that nobody knows)."""
+
+    def set_damage_aside(self) -> object:
+        """Cut the log so far back that no known damage is left."""
 
     def truncate_fully_and_start_at(self, offset: int, /) -> object: ...
     def offset_for_timestamp(self, timestamp_ms: int, /) -> tuple[int, int] | None:

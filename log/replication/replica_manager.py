@@ -153,8 +153,21 @@ class ReplicaManager:
     # --- the ISR -----------------------------------------------------------------------------------------------------
 
     def check_isr(self, now_ms: int) -> list[Effect]:
-        """Run it every half `replica.lag.time.max.ms`, or more often; also reports logs that failed."""
-        return self.storage_failures() + self._each_led(lambda partition: partition.check_isr(now_ms))
+        """Run it every half `replica.lag.time.max.ms`, or more often; also reports logs that failed, or are damaged."""
+        return (
+            self.storage_failures()
+            + self._each_led(lambda partition: partition.check_isr(now_ms))
+            + self._each_damaged()
+        )
+
+    def _each_damaged(self) -> list[Effect]:
+        effects: list[Effect] = []
+        for partition in list(self._partitions.values()):
+            try:
+                effects += partition.resign_if_damaged()
+            except StorageError:
+                continue
+        return effects
 
     def isr_answered(self, proposal: ProposeIsr, answer: IsrAnswer, now_ms: int) -> list[Effect]:
         partition = self._partitions.get(proposal.topic_partition)

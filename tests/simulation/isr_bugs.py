@@ -131,6 +131,15 @@ class ReportsBeforeFlush(Partition):
         return False
 
 
+class TruncatesWhileInTheIsr(Partition):
+    """A replica that finds damage cuts its log off at once, while its leader still counts on it."""
+
+    def resign_if_damaged(self) -> list[Effect]:
+        if self._following is not None and self.log.damage.is_known:
+            self.log.set_damage_aside()
+        return super().resign_if_damaged()
+
+
 FORGETS_UNANSWERED = Scenario(partition_class=_with_machines("Forgets", leader=ForgetsUnanswered))  # bug class 5
 LOSSY = False  # flush_first: power cuts lose data, within the promise
 DURABLE = True  # flush.messages=1: power cuts of all at once lose nothing
@@ -149,8 +158,13 @@ PLANTED: dict[str, Scenario] = {
     "serves_uncommitted": Scenario(partition_class=ServesUncommitted),
     "unclean_election": Scenario(bugs=frozenset({"unclean_election"})),
     "counts_before_flush": Scenario(
-        partition_class=_with_machines("CountsBeforeFlush", leader=CountsBeforeFlush), flush_first=DURABLE
+        partition_class=_with_machines("CountsBeforeFlush", leader=CountsBeforeFlush),
+        flush_first=DURABLE,
+        faults=("power_all", "power"),
     ),
-    "reports_before_flush": Scenario(partition_class=ReportsBeforeFlush, flush_first=DURABLE),
+    "reports_before_flush": Scenario(
+        partition_class=ReportsBeforeFlush, flush_first=DURABLE, faults=("power_all", "power")
+    ),
+    "truncates_while_in_the_isr": Scenario(partition_class=TruncatesWhileInTheIsr, faults=("rot", "kill")),
     "no_elr": Scenario(bugs=frozenset({"no_elr"}), flush_first=LOSSY),
 }

@@ -115,6 +115,24 @@ class ModelController:
         self.elect()
         return True
 
+    def resign(self, node_id: int, broker_epoch: int, leader_epoch: int) -> bool:
+        """As kraft.replication_control.resign."""
+        if broker_epoch != self.registrations[node_id]:
+            return False
+        if node_id not in self.isr | self.elr and self.leader_epoch > leader_epoch:
+            return True
+        others = self.isr - {node_id} - self.fenced
+        if not others:
+            return False
+        self.isr = others
+        self._changed()
+        if self.uses_elr and len(self.isr) >= self.min_isr:
+            self.elr = set()
+        self.elr.discard(node_id)
+        self.leader = self.leader if self.leader in others else self.rng.choice(sorted(others))
+        self.leader_epoch += 1
+        return True
+
     def alter_partition(self, node_id: int, broker_epoch: int, proposal: ProposeIsr) -> IsrAnswer:
         if broker_epoch != self.registrations[node_id]:
             return IsrAnswer(error=ErrorCode.STALE_BROKER_EPOCH)

@@ -95,6 +95,7 @@ class World:
             took_up=self.log_service.remove_strays,
             flush=lambda effect: None,
             resume_fetching=lambda effect: None,
+            resign=lambda effect: None,
         )
         self.metadata.subscribe(self.log_service.published)
         self.metadata.subscribe(self.replication.published)

@@ -12,6 +12,7 @@ from barnabas.log.errors import ErrorCode, NotLeaderOrFollowerError, StorageErro
 from barnabas.log.replication.effects import (
     FlushLog,
     ProposeIsr,
+    Resign,
     ResumeFetching,
     StartFetching,
     StopFetching,
@@ -66,6 +67,7 @@ class World:
         self.failed: list[StorageFailed] = []
         self.done: list[Operation] = []
         self.flushing: list[FlushLog] = []
+        self.resigning: list[Resign] = []
         self.taken_up: list[MetadataImage] = []
         self.manager = ReplicaManager(0, self.logs, replica_lag_time_max_ms=LAG_MS)
         self.service = ReplicationService(
@@ -79,6 +81,7 @@ class World:
             took_up=self.taken_up.append,
             flush=self.flushing.append,
             resume_fetching=self.fetching.append,
+            resign=self.resigning.append,
         )
         self.service.purgatory = self.purgatory = CountingPurgatory(self.manager)
         shell.metadata.subscribe(self.service.published)

@@ -160,7 +160,12 @@ async def test_a_brokers_metrics_have_units_labels_and_the_values_of_now() -> No
         lifecycle=SimpleNamespace(fenced=True),
         groups=SimpleNamespace(machines=lambda: [1, 2]),
         replication=SimpleNamespace(manager=SimpleNamespace(counts=lambda: counts), purgatory=[1, 2, 3]),
-        logs=SimpleNamespace(logs={1: SimpleNamespace(size_bytes=100), 2: SimpleNamespace(size_bytes=23)}),
+        logs=SimpleNamespace(
+            logs={
+                1: SimpleNamespace(size_bytes=100, damage=SimpleNamespace(found=2, is_known=False)),
+                2: SimpleNamespace(size_bytes=23, damage=SimpleNamespace(found=1, is_known=True)),
+            }
+        ),
         servers={LISTENER: server},
     )
     found = {(item.name, item.labels.get("api", "")): item for item in samples(cast(Any, watched))}
@@ -179,6 +184,8 @@ async def test_a_brokers_metrics_have_units_labels_and_the_values_of_now() -> No
         "barnabas_isr_expands_total": 5,
         "barnabas_isr_shrinks_total": 6,
         "barnabas_parked_requests": 3,
+        "barnabas_damaged_batches_total": 3,
+        "barnabas_damaged_partitions": 1,
         "barnabas_log_size_bytes": 123,
         "barnabas_bytes_received_total": 11,
         "barnabas_bytes_sent_total": 12,

@@ -66,6 +66,7 @@ class HandlerWorld:
             took_up=lambda image: None,
             flush=lambda effect: self.flusher.ask(cast(PartitionLog, self.logs.get(effect.topic_partition))),
             resume_fetching=lambda effect: None,
+            resign=lambda effect: None,
         )
         self.groups = GroupService(
             node_id=0,

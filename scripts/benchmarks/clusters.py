@@ -68,12 +68,14 @@ class Cluster:
     def pids(self) -> list[int]:
         return [broker.process.pid for broker in self._brokers]
 
-    def create(self, name: str, *, partitions: int) -> None:
+    def create(self, name: str, *, partitions: int, configs: dict[str, str] | None = None) -> None:
         """Create a topic on all brokers; the cluster may still be forming."""
 
         async def attempt() -> None:
             async with Admin(self.bootstrap) as admin:
-                await admin.create_topic(name, partitions=partitions, replication_factor=self.size)
+                await admin.create_topic(
+                    name, partitions=partitions, replication_factor=self.size, configs=configs or {}
+                )
 
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:
@@ -91,10 +93,12 @@ class Cluster:
 
         asyncio.run(attempt())
 
-    def on_new_topic(self, role: str, *, partitions: int, **options: object) -> Metrics:
+    def on_new_topic(
+        self, role: str, *, partitions: int, configs: dict[str, str] | None = None, **options: object
+    ) -> Metrics:
         """Run a client on a topic of its own."""
         topic = f"bench-{next(self._numbers)}"
-        self.create(topic, partitions=partitions)
+        self.create(topic, partitions=partitions, configs=configs)
         try:
             return self.on_topic(topic, role, partitions=partitions, **options)
         finally:

@@ -46,6 +46,7 @@ from .requests import (
     RegisterBroker,
     RenewSlot,
     ReportOfflineReplicas,
+    ResignReplica,
     UnregisterBroker,
 )
 from .storage_control import report_storage
@@ -149,6 +150,7 @@ class Controller:
                 BrokerHeartbeat: self._cluster.heartbeat,
                 UnregisterBroker: _timeless(self._cluster.unregister),
                 AlterPartition: _timeless(self._replication.alter_partition),
+                ResignReplica: _timeless(self._replication.resign),
                 ElectLeader: _timeless(self._replication.elect_leader),
                 AssignReplicas: _timeless(lambda view, request: assign_replicas(view, self._settings, request)),
                 CreateTopic: _timeless(self._topics.create),

@@ -7,6 +7,7 @@ The rules for one partition are in `partition_change`; topics come and go in `to
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 from barnabas.log.errors import (
     BarnabasError,
@@ -44,6 +45,7 @@ from .requests import (
     IsrMember,
     PartitionIsrAnswer,
     PartitionIsrProposal,
+    ResignReplica,
 )
 from .topic_settings import election_rules
 
@@ -163,6 +165,30 @@ class ReplicationControl:
             # partition epoch every copy of that one is void, so its doubt ends.
             record = PartitionChangeRecord(topic_id=topic.topic_id, partition=proposal.partition, isr=partition.isr)
         return record, changed_partition(partition, record)
+
+    # --- a replica has lost its log ----------------------------------------------------------------------------------
+
+    def resign(self, view: MetadataDelta, request: ResignReplica) -> ControllerResult:
+        node_id = request.node_id
+        check_broker_epoch(view, node_id, request.broker_epoch)
+        name = view.topic_name(request.topic_id)
+        if name is None:
+            raise UnknownTopicIdError(f"there is no topic with the id {request.topic_id}")
+        topic, partition = find_partition(view, name, request.partition)
+        counts = node_id in partition.isr or node_id in partition.eligible_leader_replicas
+        if not counts and partition.leader_epoch > request.leader_epoch:
+            return ControllerResult()  # a former copy of this request was taken
+        rules = election_rules(
+            view, self._settings, name, active=view.active_brokers() - {node_id}, lost=frozenset({node_id})
+        )
+        if not rules.active.intersection(partition.isr):
+            raise EligibleLeadersNotAvailableError(
+                f"nobody but broker {node_id} is in sync for {name}-{request.partition}; bring another replica back first"
+            )
+        wanted = elect(without_inactive(partition, rules), rules, leader_counts(view))
+        record = difference(topic.topic_id, request.partition, partition, wanted)
+        record = record or PartitionChangeRecord(topic_id=topic.topic_id, partition=request.partition)
+        return ControllerResult(records=(replace(record, leader=wanted.leader),))
 
     # --- an operator asks --------------------------------------------------------------------------------------------
 

@@ -356,6 +356,21 @@ class DescribeVoters(ControllerRequest):
     """What only the quorum's leader knows of its voters."""
 
 
+@_request(21, Done)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResignReplica(ControllerRequest):
+    """This broker's replica has lost what it had acknowledged (bit rot): take it out of the ISR and of the eligible leaders, so
+    that it may throw its log away and copy another one. Refused with ELIGIBLE_LEADERS_NOT_AVAILABLE while nobody else is in
+    sync. The leader epoch rises: a late fetch of the old log must not bring the replica back. A repetition does no harm.
+    """
+
+    node_id: int
+    broker_epoch: int
+    topic_id: str
+    partition: int
+    leader_epoch: int  # of the replica; afterwards that of the partition is above it
+
+
 def encode_request(request: ControllerRequest) -> bytes:
     packed: bytes = msgpack.packb([request.kind, to_plain(request)])
     return packed

@@ -5,6 +5,7 @@ batch are not looked at (DESIGN.md, section 2), but for the keys of a compacted 
 """
 
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from .errors import (
     CorruptRecordError,
     InvalidRecordError,
     InvalidTimestampError,
+    OffsetOutOfRangeError,
     RecordTooLargeError,
     UnsupportedCompressionError,
 )
@@ -33,6 +35,7 @@ from .record_batch import (
     MAX_TIMESTAMP_POSITION,
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_MASK,
+    BatchHeader,
     Buffer,
     read_header,
 )
@@ -163,3 +166,19 @@ def _check_timestamp(timestamp_ms: int, now_ms: int, config: LogConfig) -> None:
             f"the timestamp {timestamp_ms} is too far from the clock {now_ms}; see message.timestamp.after.max.ms"
             f" ({config.message_timestamp_after_max_ms}) and .before.max.ms ({config.message_timestamp_before_max_ms})"
         )
+
+
+def check_leader_batches(headers: Iterable[BatchHeader], *, log: str, next_offset: int, epoch: int) -> None:
+    """What a follower checks besides CRCs: batches continue its log (which ends at `next_offset` in `epoch`). `log` is its
+    name. One may begin behind the end: the leader may have compacted what lies between, under this configuration or a former.
+
+    Raises OffsetOutOfRangeError for an offset, CorruptRecordError for an epoch that does not.
+    """
+    for header in headers:
+        if header.base_offset < next_offset:
+            raise OffsetOutOfRangeError(
+                f"{log} ends at {next_offset}, its leader's batch begins at {header.base_offset}"
+            )
+        if header.leader_epoch < epoch:
+            raise CorruptRecordError(f"{log} is in epoch {epoch}, a batch of its leader has {header.leader_epoch}")
+        next_offset, epoch = header.next_offset, header.leader_epoch

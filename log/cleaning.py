@@ -241,7 +241,8 @@ class Cleaning:
 
     def _make_durable(self, target: LogSegment) -> None:
         target.seal()
-        target.flush()
+        for file in target.files_to_flush():
+            file.flush()
         if self._files.exists(target.transaction_index.path):
             self._files.open_append(target.transaction_index.path).flush()
 

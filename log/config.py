@@ -118,7 +118,6 @@ def _choice(name: str, default: str, choices: tuple[str, ...], text: str, *, bro
 
 
 _COMPRESSIONS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
-_WHEN_FLUSHED = "in the background; not before the acknowledgement yet"
 _ALL_DEFINITIONS = (
     _choice("cleanup.policy", "delete", ("delete", "compact"), "Old segments go; or only the last record of a key stays.",
             many=True),
@@ -128,9 +127,9 @@ _ALL_DEFINITIONS = (
           broker="log.cleaner.delete.retention.ms"),
     _long("file.delete.delay.ms", 60_000, 0, "How long a removed file stays on disk.",
           broker="log.segment.delete.delay.ms"),
-    _long("flush.messages", _MAX_LONG, 1, f"Flush to disk after so many records, {_WHEN_FLUSHED}.",
+    _long("flush.messages", _MAX_LONG, 1, "Flush to disk after so many records; 1: before any counts, on each in-sync replica.",
           broker="log.flush.interval.messages"),
-    _long("flush.ms", _MAX_LONG, 0, f"Flush to disk at least so often, {_WHEN_FLUSHED}.",
+    _long("flush.ms", _MAX_LONG, 0, "Flush to disk at least so often, in the background (looked at every second).",
           broker="log.flush.interval.ms"),
     _int("index.interval.bytes", 4096, 0, "An index entry for about so many bytes of the log."),
     _long("max.compaction.lag.ms", _MAX_LONG, 1, "A record is due for compaction at the latest after so long.",

@@ -1,7 +1,7 @@
 """All partition logs of a broker, over the folders of `log.dirs`: loading, creating, deleting, checkpoints, retention.
 
 A folder that fails goes offline with all that it holds, and the others go on; `reopen_folder` and `attach` bring it back.
-Methods that only touch the disk (`load_folder`, `reopen_folder`, `flush_due`, `remove_due`, `close_folder`) may run in
+Methods that only touch the disk (`load_folder`, `reopen_folder`, `remove_due`, `close_folder`) may run in
 other threads; everything else in one.
 """
 
@@ -406,19 +406,9 @@ class LogManager:
             except StorageError as error:  # the next append meets it again
                 _log.error("event=folder_not_durable partition=%s cause=%s", log.topic_partition, error)
 
-    def flush_due(self, now_ms: int) -> list[tuple[TopicPartition, StorageError]]:
-        """Flush the logs whose flush.messages or flush.ms says so, or whose segment has ended; return those that failed.
-        May run in another thread."""
-        failed: list[tuple[TopicPartition, StorageError]] = []
-        for log in list(self._logs.values()):
-            if log.is_flush_due(now_ms) and not log.failed:
-                try:
-                    log.flush(now_ms=now_ms)
-                except StorageError as error:
-                    _log.error("event=flush_failed partition=%s cause=%s", log.topic_partition, error)
-                    if log.failed:
-                        failed.append((log.topic_partition, error))
-        return failed
+    def due_for_flush(self, now_ms: int) -> list[PartitionLog]:
+        """The logs of which flush.messages, flush.ms or a full segment asks for a flush."""
+        return [log for log in self._logs.values() if log.is_flush_due(now_ms) and not log.failed]
 
     def checkpoint(self) -> Refusals:
         """Write the offsets that a start needs: recovery points, log start offsets, high watermarks."""

@@ -1,6 +1,7 @@
 """The log of one partition on one broker: appends, reads, truncation, retention.
 
-One thread appends, reads and truncates; `flush` and `remove_due_files` may run in another, since a disk takes its time.
+One thread appends, reads and truncates; a `PendingFlush` and `remove_due_files` may run in another, since a disk takes
+its time.
 Every time is an argument. What a failed write would have brought is nowhere: neither in the file nor in memory.
 """
 
@@ -10,17 +11,20 @@ from .append_check import (
     AppendInfo,
     PlacedBatch,
     check_client_batches,
+    check_leader_batches,
     info_of_duplicate,
     is_readonly,
     stamp_append_time,
 )
 from .config import LogConfig
 from .due_files import DueFiles
-from .errors import CorruptRecordError, FencedLeaderEpochError, InvalidRecordError, OffsetOutOfRangeError, StorageError
-from .files import Files
+from .errors import FencedLeaderEpochError, InvalidRecordError, OffsetOutOfRangeError, StorageError
+from .files import AppendFile, Files
+from .log_damage import LogDamage, remove_oldest_damaged
 from .offered_swap import OfferedSwap
 from .open_segments import OpenSegments
 from .partition_folder import PartitionFolder
+from .pending_flush import PendingFlush
 from .producer_snapshots import ProducerSnapshots
 from .producer_state import AppendedBatch, LastBatch
 from .record_batch import NO_PRODUCER_ID, NO_TIMESTAMP, BatchHeader, Buffer, iter_headers, patch, read_header
@@ -68,7 +72,7 @@ class PartitionLog:
         self._open_segments = open_segments or OpenSegments()
         self._due_files = DueFiles(files.remove)
         self._flush_failed = False
-        self._truncations = 0  # so that a flush or a cleaning in another thread sees that it was overtaken
+        self._truncations = 0  # so that a flush or a cleaning that ends sees that it was overtaken
         self._snapshots = ProducerSnapshots(files, directory)
         self.topic_partition = topic_partition
         self.topic_id = topic_id
@@ -83,6 +87,7 @@ class PartitionLog:
         self._segments = recovered.segments
         self._sealed = SealedSegments(self._segments)
         self.swaps = OfferedSwap(self._segments)
+        self.damage = LogDamage(lambda: self._segments)
         self._active = self._segments[-1]
         self._active_since_ms = now_ms
         self._last_append_ms = now_ms
@@ -91,6 +96,7 @@ class PartitionLog:
         self.log_end_offset = self._active.next_offset
         self.log_start_offset = min(max(log_start_offset, self._segments[0].base_offset), self.log_end_offset)
         self.high_watermark = self.log_start_offset
+        # Everything before it is on the disk; it is the flushed offset as well.
         self.recovery_point = self.log_end_offset if was_stopped_cleanly else min(recovery_point, self.log_end_offset)
         self._producers, self._snapshot_offset = self._snapshots.restore(self._segments, self.log_end_offset)
         self._first_unstable_offset = self._producers.first_unstable_offset
@@ -197,7 +203,7 @@ class PartitionLog:
     def _write(self, data: Buffer, batches: list[PlacedBatch], now_ms: int) -> None:
         """Append the batches, to one segment if they fit there."""
         if self._flush_failed:
-            raise StorageError(f"{self.topic_partition} takes no more writes since a flush failed; restart the broker")
+            raise self._takes_no_more()
         if not self.folder.is_durable:
             self.folder.make_durable()
         first, last = batches[0], batches[-1]
@@ -214,6 +220,9 @@ class PartitionLog:
                 self._active.append(whole, (batch._replace(position=0),))
                 self.log_end_offset = batch.last_offset + 1
         self._last_append_ms = now_ms
+
+    def _takes_no_more(self) -> StorageError:
+        return StorageError(f"{self.topic_partition} takes no more writes since a flush failed; restart the broker")
 
     def _roll_if_due(self, batch: PlacedBatch, now_ms: int) -> None:
         active = self._active
@@ -259,19 +268,9 @@ class PartitionLog:
         ):
             # The leader's log begins inside of a batch (DeleteRecords); a new replica holds that batch whole.
             self._restart_inside(first.base_offset, self.log_start_offset)
-        next_offset, epoch = self.log_end_offset, self._epochs.latest_epoch
-        for header in headers:
-            # It may begin behind our end: the leader may have compacted what lies between, under this configuration or a
-            # former one.
-            if header.base_offset < next_offset:
-                raise OffsetOutOfRangeError(
-                    f"{self.topic_partition} ends at {next_offset}, its leader's batch begins at {header.base_offset}"
-                )
-            if header.leader_epoch < epoch:
-                raise CorruptRecordError(
-                    f"{self.topic_partition} is in epoch {epoch}, a batch of its leader has {header.leader_epoch}"
-                )
-            next_offset, epoch = header.next_offset, header.leader_epoch
+        check_leader_batches(
+            headers, log=str(self.topic_partition), next_offset=self.log_end_offset, epoch=self._epochs.latest_epoch
+        )
 
     def _restart_inside(self, base_offset: int, log_start_offset: int) -> None:
         self.truncate_fully_and_start_at(base_offset)
@@ -422,8 +421,8 @@ class PartitionLog:
     # --- flushing ---
 
     def is_flush_due(self, now_ms: int) -> bool:
-        """Whether flush.messages or flush.ms asks for a flush now, or a segment has ended: a start after a crash shall not
-        read all that was ever written. Upkeep asks; no acknowledgement waits for it yet."""
+        """Whether flush.messages or flush.ms asks for a flush now, or a segment that grows no more is not on disk yet: a
+        start after a crash shall not read all that was ever written."""
         unflushed = self.log_end_offset - self.recovery_point
         return unflushed > 0 and (
             self.recovery_point < self._active.base_offset
@@ -433,33 +432,45 @@ class PartitionLog:
             >= IDLE_MS  # the kernel has written it long since; the file can be closed then
         )
 
-    def flush(self, up_to_offset: int | None = None, *, now_ms: int | None = None) -> None:
-        """Return when the log is on disk (up to an exclusive offset); advances `recovery_point`.
+    def begin_flush(self, now_ms: int | None = None) -> PendingFlush | None:
+        """What must go to the disk so that all that is here now is durable; None when it is. Raises StorageError.
 
-        May run in another thread, one at a time, while this one appends. Raises StorageError, and then the log has
-        failed.
+        One at a time. Whoever has performed it tells `finish_flush`; this log may go on meanwhile.
         """
-        end_offset = self.log_end_offset
-        if self.recovery_point >= (end_offset if up_to_offset is None else min(up_to_offset, end_offset)):
-            return
-        truncations = self._truncations
-        try:
-            self._flush_files()
-        except StorageError:
-            # A truncation may have taken a file away meanwhile; anything else is final.
-            self._flush_failed |= truncations == self._truncations
-            raise
-        self._saved_epochs.save()  # a full disk that refuses this has taken nothing away
-        if truncations == self._truncations:
-            self.recovery_point = max(self.recovery_point, end_offset)
-            if now_ms is not None:
-                self._last_flush_ms = now_ms
+        if self._flush_failed:
+            raise self._takes_no_more()
+        if self.recovery_point >= self.log_end_offset:
+            return None
+        if now_ms is not None:
+            self._last_flush_ms = now_ms
+        files: list[AppendFile] = []
+        for segment in self._segments[max(segment_holding(self._segments, self.recovery_point), 0) :]:
+            files += segment.files_to_flush()
+            if segment is not self._active:
+                self._open_segments.used(segment)
+        return PendingFlush(
+            end_offset=self.log_end_offset,
+            truncations=self._truncations,
+            files=tuple(files),
+            sync_names=self.folder.sync,
+            save_epochs=self._saved_epochs.save,
+        )
 
-    def _flush_files(self) -> None:
-        for segment in tuple(self._segments):
-            if segment.next_offset > self.recovery_point:
-                segment.flush()
-        self.folder.sync()
+    def finish_flush(self, pending: PendingFlush) -> None:
+        """Take the outcome; advances `recovery_point`. Raises the StorageError, and then (but for a full disk that did not
+        take the epochs) the log has failed: a second flush would lie that all is well."""
+        if pending.error is not None:
+            self._flush_failed |= not pending.is_epochs_error
+            raise pending.error
+        if pending.truncations == self._truncations:
+            self.recovery_point = max(self.recovery_point, pending.end_offset)
+
+    def flush(self, *, now_ms: int | None = None) -> None:
+        """Return when the log is on disk. Raises StorageError."""
+        pending = self.begin_flush(now_ms)
+        if pending is not None:
+            pending.perform()
+            self.finish_flush(pending)
 
     def save_indexes(self) -> None:
         """Write the active segment's index entries and the producers, so that a recovery need not begin at its start."""
@@ -495,12 +506,21 @@ class PartitionLog:
         self._producers, self._snapshot_offset = self._snapshots.restore(self._segments, self.log_end_offset)
         self._first_unstable_offset = self._producers.first_unstable_offset
 
+    def set_damage_aside(self) -> None:
+        """Cut the log before the first segment with damage, and keep the damaged files as `.damaged`.
+
+        Only for a replica that nobody counts on: the others have what is cut off here.
+        """
+        self.truncate_to(self.damage.where_to_cut())
+        remove_oldest_damaged(self._files, self.directory)
+
     def _announce_truncation(self, offset: int) -> None:
         self._truncations += 1
         self.swaps.withdraw()
         if self._before_truncation is not None:
-            # The batch that holds the offset begins below it.
-            place = self._segments[segment_holding(self._segments, offset)].batch_at(offset)
+            # The batch that holds the offset begins below it, but for the first of a segment.
+            segment = self._segments[segment_holding(self._segments, offset)]
+            place = None if offset == segment.base_offset else segment.batch_at(offset)
             self._before_truncation(offset if place is None else min(offset, place.base_offset))
 
     def _reopen_active(self) -> None:

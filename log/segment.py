@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from .append_check import PlacedBatch
-from .errors import CorruptRecordError, StorageError
+from .damage import DamagedRange, SegmentView, range_of
+from .errors import CorruptRecordError
 from .files import AppendFile, Files
 from .offset_index import MAX_RELATIVE_OFFSET, NO_ENTRY, OffsetIndex
 from .quick_init import quick_init
@@ -35,6 +36,7 @@ from .transaction_index import TransactionIndex
 LOG_SUFFIX = ".log"
 INDEX_SUFFIXES = (".index", ".timeindex", ".txnindex")
 DELETED_SUFFIX = ".deleted"
+DAMAGED_SUFFIX = ".damaged"
 _SCAN_WINDOW_BYTES = 4096  # The stretch between two index entries of small batches, by default.
 _RECOVERY_CHUNK_BYTES = 1024 * 1024
 _LOOK_UP_CHUNK_BYTES = 16 * 1024  # a batch or two: the index has led near to it
@@ -124,6 +126,7 @@ class LogSegment:
         self.size_bytes = files.size_bytes(self.path) if files.exists(self.path) else 0
         self.is_active = False
         self.is_retired = False  # its files have other names by now, and nobody needs them
+        self.damage: tuple[DamagedRange, ...] = ()  # as far as it was found, in their order
 
     @property
     def file(self) -> AppendFile:
@@ -213,6 +216,9 @@ class LogSegment:
         if indexed != NO_ENTRY and not self._is_batch(start, last_offset=indexed):
             self.rebuild_indexes()  # the index lies
             start = self._offset_index.position_for(offset)
+        for damaged in self.damage:
+            if damaged.end_offset <= offset:
+                start = max(start, damaged.end_position)  # nothing is believed of what lies in between
         for place in self._places(start):
             if place.last_offset >= offset:
                 return place
@@ -220,6 +226,8 @@ class LogSegment:
 
     def read(self, offset: int, *, max_bytes: int, up_to_offset: int, at_least_one_batch: bool) -> FileSlice | None:
         """Whole batches from the one that reaches `offset` on; None when this segment has none at or behind it."""
+        if self.damage:
+            return self._read_round_damage(offset, max_bytes, up_to_offset, at_least_one_batch)
         first = self.batch_at(offset)
         if first is None:
             return None
@@ -229,6 +237,49 @@ class LogSegment:
         if end <= first.position and at_least_one_batch:
             end = first.position + first.size_bytes
         return FileSlice(file=self.file, position=first.position, size_bytes=max(end - first.position, 0))
+
+    def _read_round_damage(
+        self, offset: int, max_bytes: int, up_to_offset: int, at_least_one_batch: bool
+    ) -> FileSlice | None:
+        """As `read`, up to the next damaged batch. Raises CorruptRecordError for an offset inside of one."""
+        damaged = range_of(self.damage, offset)
+        if damaged is not None:
+            raise damaged.refusal()
+        limit = next((found.position for found in self.damage if found.first_offset > offset), self.size_bytes)
+        first = self.batch_at(offset)
+        if first is None or first.position >= limit:
+            return None
+        end = first.position
+        for place in self._places(first.position, limit):
+            place_end = place.position + place.size_bytes
+            if place.base_offset >= up_to_offset:
+                break
+            if place_end - first.position > max_bytes and not (at_least_one_batch and place.position == first.position):
+                break
+            end = place_end
+        return FileSlice(file=self.file, position=first.position, size_bytes=end - first.position)
+
+    def view(self) -> SegmentView:
+        """For a scan for damage, perhaps in another thread. It leaves the segment open or closed, as it is."""
+        was_open = self.is_open or self._indexes_loaded
+        self._load_indexes()
+        view = SegmentView(file=self.file, base_offset=self.base_offset, next_offset=self.next_offset,
+                           size_bytes=self.size_bytes, index=self._offset_index.packed())  # fmt: skip
+        if not was_open:
+            self.release()
+        return view
+
+    def note_damage(self, damaged: DamagedRange) -> bool:
+        """Refuse these offsets from now on; False when that was known."""
+        if any(known.position == damaged.position for known in self.damage):
+            return False
+        self.damage = tuple(sorted((*self.damage, damaged), key=lambda found: found.position))
+        return True
+
+    def trusted_start(self, offset: int) -> tuple[int, int]:
+        """A position at or before the batch that holds `offset`, and an offset that it does not begin before."""
+        self._load_indexes()
+        return self._offset_index.position_for(offset), self.base_offset
 
     def _end_of_read(self, first: BatchPlace, limit: int, up_to_offset: int) -> int:
         """The largest end of a batch that is not behind `limit`, nor behind the last batch that begins before
@@ -294,9 +345,9 @@ class LogSegment:
             return None
         return header if position + header.size_bytes <= self.size_bytes else None
 
-    def _places(self, position: int) -> Iterator[BatchPlace]:
+    def _places(self, position: int, end: int | None = None) -> Iterator[BatchPlace]:
         """Walk the batches from `position` on, looking at their places only."""
-        file, end = self.file, self.size_bytes
+        file, end = self.file, self.size_bytes if end is None else end
         window = b""
         window_start = 0
         while position + HEADER_SIZE <= end:
@@ -308,8 +359,7 @@ class LogSegment:
             size_bytes = length + LOG_OVERHEAD
             if size_bytes < HEADER_SIZE or position + size_bytes > end:
                 raise CorruptRecordError(
-                    f"{self.path} is damaged at position {position}: stop the broker, remove the partition's folder and"
-                    " let it be copied from another replica"
+                    f"{self.path} is damaged at position {position}: what another replica in sync holds is copied from there"
                 )
             yield BatchPlace(position, base_offset, base_offset + offset_delta, size_bytes)
             position += size_bytes
@@ -420,18 +470,12 @@ class LogSegment:
         self.save_indexes()
         self.is_active = False
 
-    def flush(self) -> None:
-        """Make the log durable, and the indexes of a segment that grows no more. May run in another thread."""
-        # Another thread must not be the one that opens `file`: two descriptors would each count the size for themselves.
-        try:
-            file = self._file or self._files.open_append(self.path, create=False)
-        except StorageError:
-            if self.is_retired:  # meanwhile: by retention, or by a cleaned segment that is on the disk
-                return
-            raise
-        file.flush()
-        if not self.is_active and not self.is_retired:
-            self.flush_indexes()
+    def files_to_flush(self) -> list[AppendFile]:
+        """The log, and the indexes of a segment that grows no more. Whoever flushes them needs nothing of this object."""
+        files = [self.file]
+        if not self.is_active:
+            files += [file for index in (self._offset_index, self._time_index) if (file := index.file_to_flush())]
+        return files
 
     def flush_indexes(self) -> None:
         self._offset_index.flush()
@@ -491,9 +535,11 @@ class LogSegment:
             self._indexes_loaded = False
 
     def rename_as_deleted(self) -> list[str]:
-        """Take the files out of the log; return their new paths, to be removed later."""
+        """Take the files out of the log; return their new paths, to be removed later. A damaged one is kept."""
         self.is_retired = True
         renamed = []
+        if self.damage and self._files.exists(self.path):
+            self._files.rename(self.path, self.path + DAMAGED_SUFFIX)
         for path in (self.path, self._offset_index.path, self._time_index.path, self.transaction_index.path):
             if self._files.exists(path):
                 self._files.rename(path, path + DELETED_SUFFIX)

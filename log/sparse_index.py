@@ -10,7 +10,7 @@ import struct
 from bisect import bisect_right
 from itertools import pairwise
 
-from .files import Files
+from .files import AppendFile, Files
 from .record_batch import Buffer
 
 _FILE_IS_STALE = -1
@@ -57,6 +57,10 @@ class SparseIndex:
         self.clear()
         return False
 
+    def packed(self) -> bytes:
+        """A copy of all entries, as on disk."""
+        return bytes(self._entries)
+
     def save(self) -> None:
         """Write what the file does not have yet. Only a growing index has such entries."""
         if isinstance(self._entries, bytearray) and self._saved_bytes != len(self._entries):
@@ -87,12 +91,18 @@ class SparseIndex:
         self._saved_bytes = _FILE_IS_STALE
 
     def flush(self) -> None:
-        """Make the file durable. Whoever flushes an inode flushes it for all of its descriptors."""
-        if self._unflushed:
-            self._unflushed = False
-            file = self._files.open_append(self.path)
+        """Make the file durable."""
+        file = self.file_to_flush()
+        if file is not None:
             file.flush()
             file.close()
+
+    def file_to_flush(self) -> AppendFile | None:
+        """None when all that was saved is durable. Whoever flushes an inode flushes it for all of its descriptors."""
+        if not self._unflushed:
+            return None
+        self._unflushed = False
+        return self._files.open_append(self.path)
 
     def _append(self, first: int, second: int) -> None:
         assert isinstance(self._entries, bytearray), "a mapped index does not grow"

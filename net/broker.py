@@ -19,11 +19,13 @@ from barnabas.kraft.metadata_node import MetadataPublication
 from barnabas.kraft.records import Record
 from barnabas.kraft.requests import RegisterBroker
 from barnabas.log.config import LogConfig
+from barnabas.log.damage import DamagedRange
 from barnabas.log.errors import BarnabasError, StorageError
 from barnabas.log.files import Files
 from barnabas.log.log_manager import LogManager, new_directory_id
-from barnabas.log.replication.effects import StartFetching, StopFetching
+from barnabas.log.replication.effects import FlushLog, ResumeFetching, StartFetching, StopFetching
 from barnabas.log.replication.replica_manager import ReplicaManager
+from barnabas.log.topic_partition import TopicPartition
 
 from .broker_lifecycle import BrokerLifecycle
 from .broker_to_controller import ControllerChannel
@@ -32,6 +34,7 @@ from .clock import Clock
 from .config import BrokerConfig
 from .core_settings import fetch_settings, group_settings, server_limits
 from .dispatcher import Dispatcher
+from .flusher import FlushableLog, Flusher
 from .group_service import GroupService
 from .handlers.registry import build_handlers
 from .handlers.services import Services
@@ -46,9 +49,11 @@ from .network import Network
 from .protocol.kafka.codec import KafkaCodec
 from .protocol.msgpack import ServerHello
 from .replica_fetcher import ReplicaFetcherManager
+from .replica_repair import ReplicaRepair
 from .replication_service import ReplicationService
 from .replication_throttle import ReplicationThrottle
 from .rpc import RpcPool
+from .scrubber import Scrubber
 from .server import Server
 from .storage_service import StorageService
 from .turn import Turn
@@ -105,6 +110,7 @@ class Broker:
         """
         try:
             self._build()
+            self.flusher, self.repair = self._build_flusher(), self._build_repair()
             await self._start()
         except BaseException:
             await self._close()
@@ -122,6 +128,7 @@ class Broker:
         self._run(self.log_service.run())
         self._run(self.storage.run())
         self._run(self.cleaner_service.run())
+        self._run(self._build_scrubber().run())
         self._run(self._expire_requests())
         self._run(self._check_isr())
 
@@ -161,6 +168,7 @@ class Broker:
             clock=ports.clock,
             fatal=ports.fatal,
             is_current=lambda: self.replication.is_current,
+            flush=lambda log: self.flusher.ask(log),
         )
         self.replication = self._build_replication()
         self.storage = self._build_storage()
@@ -212,6 +220,9 @@ class Broker:
             storage_failed=lambda effect: self.storage.storage_failed(effect),
             turn=self.turn,
             took_up=lambda image: self.storage.took_up(image),
+            flush=self._flush,
+            resume_fetching=self._resume_fetching,
+            resign=lambda effect: self.repair.ask(effect),
         )
 
     def _build_storage(self) -> StorageService:
@@ -240,6 +251,46 @@ class Broker:
             clock=self.ports.clock,
             is_current=lambda: self.replication.is_current,
         )
+
+    def _build_flusher(self) -> Flusher:
+        return Flusher(
+            folder_of=self._folder_path,
+            ended=self._flush_ended,
+            wall_ms=self.ports.clock.wall_ms,
+            fatal=self.ports.fatal,
+            folders=len(self.logs.folders),
+        )
+
+    def _folder_path(self, topic_partition: TopicPartition) -> str:
+        """Folders are disks: one's flushes need not wait for another's. "" when the log is gone."""
+        folder = self.logs.folder_of(topic_partition)
+        return "" if folder is None else folder.path
+
+    def _flush_ended(self, log: FlushableLog, error: StorageError | None) -> None:
+        if error is not None and log.failed:
+            self.storage.log_failed(log.topic_partition, error)  # a flush that fails is the disk's fault
+        self.replication.flush_ended(log.topic_partition, error)
+
+    def _build_repair(self) -> ReplicaRepair:
+        return ReplicaRepair(
+            node_id=self.node_id,
+            controller=self.controller,
+            broker_epoch=lambda: self.broker_epoch,
+            resigned=self.replication.resigned,
+        )
+
+    def _build_scrubber(self) -> Scrubber:
+        return Scrubber(
+            self.logs,
+            bytes_per_second=self.config.log_scrub_io_max_bytes_per_second,
+            interval_ms=self.config.log_scrub_interval_ms,
+            found=self._damage_found,
+        )
+
+    def _damage_found(self, topic_partition: TopicPartition, damaged: DamagedRange) -> None:
+        log = self.logs.get(topic_partition)
+        if log is not None and log.damage.note(damaged):
+            self.replication.damage_found(topic_partition)
 
     def _build_fetchers(self) -> ReplicaFetcherManager:
         self.fetch_pool = RpcPool(
@@ -347,6 +398,16 @@ class Broker:
     def _stop_fetching(self, effect: StopFetching) -> None:
         self.fetchers.stop(effect.topic_partition)
 
+    def _resume_fetching(self, effect: ResumeFetching) -> None:
+        partition = self.replication.manager.find(effect.topic_partition)
+        if partition is not None:
+            self.fetchers.resume(effect.topic_partition, partition)
+
+    def _flush(self, effect: FlushLog) -> None:
+        log = self.logs.get(effect.topic_partition)
+        if log is not None:
+            self.flusher.ask(log)
+
     def _make_coordinator(self, slot: int, coordinator_epoch: int, records: list[Record]) -> GroupCoordinator:
         return GroupCoordinator(
             slot=slot,
@@ -429,6 +490,8 @@ class Broker:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.liveness.close()
         await self.fetchers.close()
+        await self.flusher.close()
+        await self.repair.close()
         await self.groups.close()
         self.replication.stop()
         await self.dispatcher.close()

@@ -242,17 +242,25 @@ class BrokerConfig:
     log_flush_interval_messages: int = setting(
         2**63 - 1,
         MILLISECONDS,
-        "Records after which a log is flushed, in the background; not before the acknowledgement yet.",
+        "Records after which a log is flushed; 1: before it is acknowledged, more: in the background.",
         topic_key="flush.messages",
     )
     log_flush_interval_ms: int | None = setting(
         None,
         large_number(0),
-        "Time after which a log is flushed, in the background; not before the acknowledgement yet.",
+        "Time after which a log is flushed, in the background (looked at every second).",
         topic_key="flush.ms",
     )
     log_flush_offset_checkpoint_interval_ms: int = setting(
         60_000, MILLISECONDS, "How often recovery points and log starts are written."
+    )
+    log_scrub_io_max_bytes_per_second: int = setting(
+        10 * 1024 * 1024,
+        whole_number(0),
+        "Old segments are read again, so fast, to find damage on the disk (ours, not Kafka's); 0: not at all.",
+    )
+    log_scrub_interval_ms: int = setting(
+        3_600_000, MILLISECONDS, "Pause after all old segments were read again (ours, not Kafka's)."
     )
     log_segment_delete_delay_ms: int = setting(
         60_000, large_number(0), "Wait before a file goes.", topic_key="file.delete.delay.ms"

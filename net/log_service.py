@@ -38,6 +38,7 @@ class LogService:
         clock: Clock,
         fatal: Callable[[str], None],
         is_current: Callable[[], bool],
+        flush: Callable[[PartitionLog], None],
     ) -> None:
         self._logs = logs
         self._metadata = metadata
@@ -45,6 +46,7 @@ class LogService:
         self._clock = clock
         self._fatal = fatal
         self._is_current = is_current  # does the metadata show this broker's own registration?
+        self._flush = flush
         self._defaults = LogConfig.from_map(config.topic_defaults())
         self.log_failed: Callable[[TopicPartition, StorageError], None] = lambda topic_partition, error: None
         self.folder_refused: Callable[[str, StorageError], None] = lambda path, error: None
@@ -133,8 +135,8 @@ class LogService:
             wall_ms = self._clock.wall_ms()
             try:
                 await _to_its_end(loop.run_in_executor(None, self._logs.make_folders_durable))
-                for failed in await _to_its_end(loop.run_in_executor(None, self._logs.flush_due, wall_ms)):
-                    self.log_failed(*failed)
+                for log in self._logs.due_for_flush(wall_ms):
+                    self._flush(log)
                 # Before the topics' own settings are known, the broker's would delete what a topic wants to keep.
                 if now_ms >= next_retention_ms and self._is_current():
                     next_retention_ms = now_ms + config.log_retention_check_interval_ms

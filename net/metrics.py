@@ -52,7 +52,11 @@ def _replicas(broker: Broker) -> Iterator[Sample]:
     journal = broker.journal_storage
     given_up = journal is not None and journal.is_given_up
     yield _gauge("quorum_ballast_given_up", "1: the journal's disk is full and lives on its last room.", given_up)
-    size = sum(log.size_bytes for log in broker.logs.logs.values())
+    kept = logs.logs.values()
+    text = "Stretches of records that were found damaged on the disk."
+    yield _counter("damaged_batches", text, sum(log.damage.found for log in kept))
+    yield _gauge("damaged_partitions", "Replicas here with damage now.", sum(log.damage.is_known for log in kept))
+    size = sum(log.size_bytes for log in kept)
     yield _gauge("log_size_bytes", "Bytes of all logs of this broker.", size)
 
 

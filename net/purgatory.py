@@ -1,7 +1,9 @@
-"""Requests that wait for a partition: acks=all produces, and fetches that found too little. Pure: no clock, no sockets.
+"""Requests that wait for a partition: produces, and fetches that found too little. Pure: no clock, no sockets.
+
+acks=all waits for the high watermark; acks=1 waits only on a topic with flush.messages=1, for the leader's disk.
 
 Kafka's name for it. An operation is parked under every partition that it waits for; `check` is called for a partition
-when something about it changed (HighWatermarkAdvanced, LogEndAdvanced, LeadershipLost) and returns the operations
+when something about it changed (HighWatermarkAdvanced, LogEndAdvanced, LogFlushed, LeadershipLost) and returns the operations
 that are complete now; `expire` returns those whose time is over. The owner answers them; a completed fetch is simply
 read again.
 
@@ -35,6 +37,8 @@ class PartitionProgress(Protocol):
     @property
     def high_watermark(self) -> int: ...
     @property
+    def durable_end_offset(self) -> int: ...
+    @property
     def last_stable_offset(self) -> int: ...
     @property
     def log_end_offset(self) -> int: ...
@@ -66,13 +70,14 @@ class _Operation:
 
 
 class DelayedProduce(_Operation):
-    """Waits until the high watermark of each partition has reached its required offset. `errors` has the outcome by
-    partition; what is not there yet is pending."""
+    """Waits until the high watermark of each partition (or, with `is_for_leader_only`, what its leader has on the disk) has
+    reached its required offset. `errors` has the outcome by partition; what is not there yet is pending."""
 
-    __slots__ = ("errors", "pending")
+    __slots__ = ("errors", "is_for_leader_only", "pending")
 
-    def __init__(self, *, token: object, client: Hashable, timeout_ms: int) -> None:
+    def __init__(self, *, token: object, client: Hashable, timeout_ms: int, is_for_leader_only: bool = False) -> None:
         super().__init__(token=token, client=client, timeout_ms=timeout_ms)
+        self.is_for_leader_only = is_for_leader_only  # acks=1
         self.pending: dict[TopicPartition, tuple[int, int]] = {}  # required offset, leadership
         self.errors: dict[TopicPartition, ErrorCode] = {}
 
@@ -138,23 +143,29 @@ def _reached(partition: PartitionProgress) -> ErrorCode:
     return ErrorCode.NONE if partition.has_enough_replicas else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
 
+def _has_reached(partition: PartitionProgress, required_offset: int, operation: DelayedProduce) -> ErrorCode | None:
+    """None: not yet."""
+    if operation.is_for_leader_only:
+        return ErrorCode.NONE if partition.durable_end_offset >= required_offset else None
+    return _reached(partition) if partition.high_watermark >= required_offset else None
+
+
 def _lost(error: ErrorCode) -> ErrorCode:
     return ErrorCode.NOT_LEADER_OR_FOLLOWER if error is ErrorCode.NONE else error
 
 
-class _Watch:
-    """What waits for one partition."""
+class _ProduceQueue:
+    """Produces that wait for one partition, in the order of their offsets."""
 
-    __slots__ = ("done_produces", "fetches", "produces")
+    __slots__ = ("_done", "entries")
 
     def __init__(self) -> None:
-        self.produces: deque[tuple[int, int, DelayedProduce]] = deque()  # required offset (rising), leadership
-        self.done_produces = 0  # entries of `produces` that ended elsewhere (time, disconnection)
-        self.fetches: dict[DelayedFetch, None] = {}  # a dict for its order and its cheap removal
+        self.entries: deque[tuple[int, int, DelayedProduce]] = deque()  # required offset (rising), leadership
+        self._done = 0  # entries that ended elsewhere (time, disconnection)
 
-    def add_produce(self, required_offset: int, leadership: int, operation: DelayedProduce) -> None:
+    def add(self, required_offset: int, leadership: int, operation: DelayedProduce) -> None:
         """Nearly always at the end; a repeated batch asks for an offset of its first time."""
-        produces = self.produces
+        produces = self.entries
         position = len(produces)
         while position and produces[position - 1][0] > required_offset:
             position -= 1
@@ -163,21 +174,39 @@ class _Watch:
         else:
             produces.insert(position, (required_offset, leadership, operation))
 
-    def drop_produce(self) -> None:
-        """One of our entries ended elsewhere. It goes at once when it is the first, as the oldest is the first to
-        expire; otherwise with the next sweep."""
-        self.done_produces += 1
-        produces = self.produces
+    def one_ended_elsewhere(self) -> None:
+        """It goes at once when it is the first, as the oldest is the first to expire; otherwise with the next sweep."""
+        self._done += 1
+        produces = self.entries
         while produces and produces[0][2].is_done:
             produces.popleft()
-            self.done_produces -= 1
-        if self.done_produces > max(_SWEEP_FROM, len(produces) // 2):
-            self.produces = deque(entry for entry in produces if not entry[2].is_done)
-            self.done_produces = 0
+            self._done -= 1
+        if self._done > max(_SWEEP_FROM, len(produces) // 2):
+            self.entries = deque(entry for entry in produces if not entry[2].is_done)
+            self._done = 0
+
+    def pop(self) -> None:
+        """Take the first out."""
+        if self.entries.popleft()[2].is_done:
+            self._done -= 1
+
+
+class _Watch:
+    """What waits for one partition."""
+
+    __slots__ = ("commits", "fetches", "flushes")
+
+    def __init__(self) -> None:
+        self.commits = _ProduceQueue()  # acks=all
+        self.flushes = _ProduceQueue()  # acks=1, where the leader flushes first
+        self.fetches: dict[DelayedFetch, None] = {}  # a dict for its order and its cheap removal
+
+    def queue_of(self, operation: DelayedProduce) -> _ProduceQueue:
+        return self.flushes if operation.is_for_leader_only else self.commits
 
     @property
     def is_empty(self) -> bool:
-        return not self.produces and not self.fetches
+        return not self.commits.entries and not self.fetches and not self.flushes.entries
 
 
 class Purgatory:
@@ -218,7 +247,7 @@ class Purgatory:
         if isinstance(operation, DelayedProduce):
             for topic_partition, (required_offset, leadership) in operation.pending.items():
                 watch = watches.get(topic_partition) or watches.setdefault(topic_partition, _Watch())
-                watch.add_produce(required_offset, leadership, operation)
+                watch.queue_of(operation).add(required_offset, leadership, operation)
         else:
             for topic_partition in operation.offsets:
                 watch = watches.get(topic_partition) or watches.setdefault(topic_partition, _Watch())
@@ -228,7 +257,7 @@ class Purgatory:
         if isinstance(operation, DelayedFetch):
             return any(self._satisfies(operation, topic_partition) for topic_partition in operation.offsets)
         for topic_partition, (required_offset, leadership) in list(operation.pending.items()):
-            error = self._outcome(topic_partition, required_offset, leadership)
+            error = self._outcome(topic_partition, required_offset, leadership, operation)
             if error is not None:
                 operation.settle(topic_partition, error)
         return not operation.pending
@@ -239,14 +268,16 @@ class Purgatory:
         except BarnabasError:
             return True  # the reader will meet the error and answer it
 
-    def _outcome(self, topic_partition: TopicPartition, required_offset: int, leadership: int) -> ErrorCode | None:
+    def _outcome(
+        self, topic_partition: TopicPartition, required_offset: int, leadership: int, operation: DelayedProduce
+    ) -> ErrorCode | None:
         try:
             partition = self._partition(topic_partition)
         except BarnabasError as error:
             return error.code
         if partition.leadership != leadership:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        return _reached(partition) if partition.high_watermark >= required_offset else None
+        return _has_reached(partition, required_offset, operation)
 
     # --- waking ------------------------------------------------------------------------------------------------------
 
@@ -256,8 +287,9 @@ class Purgatory:
         if watch is None:
             return []
         completed: list[Operation] = []
-        if watch.produces:
-            self._check_produces(topic_partition, watch, completed)
+        for queue in (watch.commits, watch.flushes):
+            if queue.entries:
+                self._check_produces(topic_partition, queue, completed)
         for fetch in list(watch.fetches):
             if self._satisfies(fetch, topic_partition):
                 self._finish(fetch, except_for=None)
@@ -266,25 +298,30 @@ class Purgatory:
             self._watches.pop(topic_partition, None)
         return completed
 
-    def _check_produces(self, topic_partition: TopicPartition, watch: _Watch, completed: list[Operation]) -> None:
+    def _check_produces(
+        self, topic_partition: TopicPartition, queue: _ProduceQueue, completed: list[Operation]
+    ) -> None:
+        error, leadership = ErrorCode.NONE, -1
         try:
             partition = self._partition(topic_partition)
-            high_watermark, leadership, error = partition.high_watermark, partition.leadership, ErrorCode.NONE
+            leadership = partition.leadership
         except BarnabasError as failure:
-            high_watermark, leadership, error = -1, -1, failure.code
-        produces = watch.produces
+            error = failure.code
         # A change of leadership ends them all; they are of one leadership, because every change is checked at once, but
         # nothing here relies on it.
-        while produces:
-            required_offset, since, operation = produces[0]
-            is_lost = error is not ErrorCode.NONE or since != leadership
-            if not operation.is_done and not is_lost and required_offset > high_watermark:
-                return
-            produces.popleft()
+        while queue.entries:
+            required_offset, since, operation = queue.entries[0]
             if operation.is_done:
-                watch.done_produces -= 1
+                queue.pop()
                 continue
-            operation.settle(topic_partition, _lost(error) if is_lost else _reached(partition))
+            if error is not ErrorCode.NONE or since != leadership:
+                outcome: ErrorCode | None = _lost(error)
+            else:
+                outcome = _has_reached(partition, required_offset, operation)
+            if outcome is None:
+                return
+            queue.pop()
+            operation.settle(topic_partition, outcome)
             if not operation.pending:
                 self._finish(operation, except_for=topic_partition)
                 completed.append(operation)
@@ -347,7 +384,7 @@ class Purgatory:
     def _unwatch(self, topic_partition: TopicPartition, operation: Operation) -> None:
         watch = self._watches[topic_partition]
         if isinstance(operation, DelayedProduce):
-            watch.drop_produce()
+            watch.queue_of(operation).one_ended_elsewhere()
         else:
             watch.fetches.pop(operation, None)
         if watch.is_empty:

@@ -4,6 +4,9 @@ The next fetch is the acknowledgement of the last one, so after data the next re
 task per fetch. Many partitions share one request; those that brought data go to the end of the line, so that none
 starves behind a busy one. What an answer means is decided by `Partition.fetched`; here are only sockets, time and
 errors.
+
+Partitions of topics with flush.messages=1 have a fetcher of their own for each leader: it must flush what it got before it
+asks on (the offset that it asks for says what it has), and nobody else shall wait for that.
 """
 
 import asyncio
@@ -12,7 +15,7 @@ import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from random import Random
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from barnabas.log.errors import BarnabasError, CorruptRecordError, ErrorCode, StorageError
 from barnabas.log.record_batch import HEADER_SIZE, LOG_OVERHEAD, Buffer
@@ -49,6 +52,10 @@ class FollowedPartition(Protocol):
 
     @property
     def topic_id(self) -> str: ...
+    @property
+    def flushes_first(self) -> bool: ...
+    @property
+    def awaits_flush(self) -> bool: ...
     def next_fetch(self) -> FetchPosition | None: ...
     def fetched(self, position: FetchPosition, answer: FetchAnswer) -> list[Effect]: ...
 
@@ -144,6 +151,10 @@ class ReplicaFetcher:
         self._delayed_until.pop(topic_partition, None)
         self._refusals.pop(topic_partition, None)
 
+    def resume(self) -> None:
+        """A partition has been flushed."""
+        self._is_changed.set()
+
     def _interrupt(self) -> None:
         self._is_changed.set()
         if self._waiting is not None:
@@ -157,6 +168,9 @@ class ReplicaFetcher:
         try:
             while True:
                 self._is_changed.clear()
+                if self._awaits_flush():
+                    await self._wait_for_change(None)
+                    continue
                 request, positions = self._build_request()
                 if not positions:
                     await self._wait_for_change(self._next_turn())
@@ -207,6 +221,10 @@ class ReplicaFetcher:
                 await self._is_changed.wait()
         except TimeoutError:
             pass
+
+    def _awaits_flush(self) -> bool:
+        """Together they came, together they are flushed: so a moment later one request can name them all again."""
+        return any(partition.awaits_flush for partition in self._partitions.values())
 
     def _next_turn(self) -> float | None:
         """When the first delayed partition may be asked for again; None: only a change brings work."""
@@ -367,8 +385,15 @@ def _check_epochs(buffer: Buffer, leader_epoch: int) -> None:
         position += max(HEADER_SIZE, length + LOG_OVERHEAD)
 
 
+class Lane(NamedTuple):
+    """What one fetcher serves: the partitions of a leader that count at once, or those that are flushed first."""
+
+    leader: int
+    flushes_first: bool
+
+
 class ReplicaFetcherManager:
-    """The fetchers of a broker, by leader. One is made for the first partition of a leader and ends with the last."""
+    """The fetchers of a broker, by lane. One is made for the first partition of a lane and ends with the last."""
 
     def __init__(
         self,
@@ -386,14 +411,14 @@ class ReplicaFetcherManager:
         self._connect = connect
         self._rng = rng
         self._on_effects = on_effects
-        self._fetchers: dict[int, ReplicaFetcher] = {}
-        self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._leader_of: dict[TopicPartition, int] = {}
+        self._fetchers: dict[Lane, ReplicaFetcher] = {}
+        self._tasks: dict[Lane, asyncio.Task[None]] = {}
+        self._lane_of: dict[TopicPartition, Lane] = {}
         self._ending: dict[asyncio.Task[None], None] = {}  # in order, unlike a set
 
     @property
     def leaders(self) -> tuple[int, ...]:
-        return tuple(self._fetchers)
+        return tuple(dict.fromkeys(lane.leader for lane in self._fetchers))
 
     def apply(self, effects: Iterable[Effect], find: Callable[[TopicPartition], FollowedPartition | None]) -> None:
         """Do what StartFetching and StopFetching say; other effects are none of ours. In their order."""
@@ -406,37 +431,50 @@ class ReplicaFetcherManager:
                     self.start(effect, partition)
 
     def start(self, effect: StartFetching, partition: FollowedPartition) -> None:
-        topic_partition, leader = effect.topic_partition, effect.leader
-        if self._leader_of.get(topic_partition) not in (None, leader):
+        self._start(effect.topic_partition, Lane(effect.leader, partition.flushes_first), partition)
+
+    def _start(self, topic_partition: TopicPartition, lane: Lane, partition: FollowedPartition) -> None:
+        if self._lane_of.get(topic_partition) not in (None, lane):
             self.stop(topic_partition)
-        fetcher = self._fetchers.get(leader)
-        if fetcher is None:
-            fetcher = ReplicaFetcher(
-                leader,
-                self._connect(leader),
-                identity=self._identity,
-                settings=self._settings,
-                rng=self._rng,
-                on_effects=self._on_effects,
-                throttle=self._throttle,
-            )
-            self._fetchers[leader] = fetcher
-            self._tasks[leader] = asyncio.get_running_loop().create_task(
-                fetcher.run(), name=f"replica-fetcher-{leader}"
-            )
-            self._tasks[leader].add_done_callback(_report)
-        self._leader_of[topic_partition] = leader
+        fetcher = self._fetchers.get(lane) or self._new_fetcher(lane)
+        self._lane_of[topic_partition] = lane
         fetcher.add(topic_partition, partition)
 
-    def stop(self, topic_partition: TopicPartition) -> None:
-        leader = self._leader_of.pop(topic_partition, None)
-        if leader is None:
+    def _new_fetcher(self, lane: Lane) -> ReplicaFetcher:
+        fetcher = self._fetchers[lane] = ReplicaFetcher(
+            lane.leader,
+            self._connect(lane.leader),
+            identity=self._identity,
+            settings=self._settings,
+            rng=self._rng,
+            on_effects=self._on_effects,
+            throttle=self._throttle,
+        )
+        name = f"replica-fetcher-{lane.leader}{'-flushing' if lane.flushes_first else ''}"
+        task = self._tasks[lane] = asyncio.get_running_loop().create_task(fetcher.run(), name=name)
+        task.add_done_callback(_report)
+        return fetcher
+
+    def resume(self, topic_partition: TopicPartition, partition: FollowedPartition) -> None:
+        """It has been flushed, or need not be any more: its topic's configuration may have changed."""
+        lane = self._lane_of.get(topic_partition)
+        if lane is None:
             return
-        fetcher = self._fetchers[leader]
+        self._fetchers[lane].resume()
+        if lane.flushes_first != partition.flushes_first:
+            self._start(topic_partition, Lane(lane.leader, partition.flushes_first), partition)
+
+    def stop(self, topic_partition: TopicPartition) -> None:
+        lane = self._lane_of.pop(topic_partition, None)
+        if lane is None:
+            return
+        fetcher = self._fetchers[lane]
         fetcher.remove(topic_partition)
         if not fetcher.partitions:
-            del self._fetchers[leader]
-            self._end(self._tasks.pop(leader))
+            del self._fetchers[lane]
+            self._end(self._tasks.pop(lane))
+        else:
+            fetcher.resume()  # it may have been the one that the others waited for
 
     def _end(self, task: asyncio.Task[None]) -> None:
         self._ending[task] = None
@@ -448,7 +486,7 @@ class ReplicaFetcherManager:
             self._end(task)
         self._tasks.clear()
         self._fetchers.clear()
-        self._leader_of.clear()
+        self._lane_of.clear()
         await asyncio.gather(*self._ending, return_exceptions=True)
 
 

@@ -12,16 +12,21 @@ from dataclasses import replace
 from barnabas.kraft.image import MetadataImage
 from barnabas.kraft.metadata_node import MetadataPublication
 from barnabas.kraft.requests import PartitionIsrAnswer
+from barnabas.log.errors import StorageError
 from barnabas.log.record_batch import Buffer
 from barnabas.log.replication.effects import (
     Effect,
+    FlushLog,
     HighWatermarkAdvanced,
     IsrAnswer,
     LeadershipGained,
     LeadershipLost,
     LogEndAdvanced,
+    LogFlushed,
     PartitionAssignment,
     ProposeIsr,
+    Resign,
+    ResumeFetching,
     StartFetching,
     StopFetching,
     StorageFailed,
@@ -55,6 +60,9 @@ class ReplicationService:
         stop_fetching: Callable[[StopFetching], None],
         storage_failed: Callable[[StorageFailed], None],
         took_up: Callable[[MetadataImage], None],
+        flush: Callable[[FlushLog], None],
+        resume_fetching: Callable[[ResumeFetching], None],
+        resign: Callable[[Resign], None],
         turn: Turn | None = None,
     ) -> None:
         self.node_id = node_id
@@ -67,6 +75,9 @@ class ReplicationService:
         self._storage_failed = storage_failed
         self._turn = turn or Turn()
         self._took_up = took_up
+        self._flush = flush
+        self._resume_fetching = resume_fetching
+        self._resign = resign
         self._changed: dict[TopicPartition, None] = {}
         self._check_is_scheduled = False
         self._image = MetadataImage()
@@ -111,7 +122,16 @@ class ReplicationService:
                 self._stop_fetching(effect)
             case StorageFailed():
                 self._storage_failed(effect)
-            case LeadershipGained() | LeadershipLost():
+            case FlushLog():
+                self._flush(effect)
+                return  # that alone changes nothing for anybody
+            case Resign():
+                self._resign(effect)
+                return
+            case ResumeFetching():
+                self._resume_fetching(effect)
+                return
+            case LeadershipGained() | LeadershipLost() | LogFlushed():
                 pass
         self._mark_changed(effect.topic_partition)
 
@@ -158,6 +178,8 @@ class ReplicationService:
         effects = self.manager.apply(self._ours(before, topics, broker_epochs), (), now_ms)
         if is_first or publication.changes.brokers:
             effects += self.manager.brokers_changed(broker_epochs, now_ms)
+        if publication.changes.topic_configs:
+            effects += self.manager.configs_changed(publication.changes.topic_configs, now_ms)
         self.perform(effects)
         if is_first:
             self._took_up(image)
@@ -218,6 +240,36 @@ class ReplicationService:
         """(leader, leader epoch) as the newest metadata says, for a client that asked the wrong broker."""
         partition = self._image.partition(topic_partition)
         return NO_LEADER_HINT if partition is None else (partition.leader, partition.leader_epoch)
+
+    # --- flushing -----------------------------------------------------------------------------------------------------
+
+    def flush_ended(self, topic_partition: TopicPartition, error: StorageError | None) -> None:
+        """What waited for the disk is acknowledged; after a failure nothing of it ever is."""
+        partition = self.manager.find(topic_partition)
+        if partition is None:
+            return
+        if error is None:
+            self.perform(partition.flushed(self._clock.now_ms()))
+            return
+        partition.flush_failed(error)
+        self.perform(self.manager.storage_failures())
+
+    # --- damage -------------------------------------------------------------------------------------------------------
+
+    def damage_found(self, topic_partition: TopicPartition) -> None:
+        """Some of its log cannot be read; the log knows which."""
+        partition = self.manager.find(topic_partition)
+        if partition is not None:
+            self.perform(partition.resign_if_damaged())
+
+    def resigned(self, topic_partition: TopicPartition, leader_epoch: int) -> None:
+        """The controller has agreed that nobody counts on our replica."""
+        partition = self.manager.find(topic_partition)
+        if partition is not None:
+            try:
+                self.perform(partition.resigned(leader_epoch))
+            except StorageError:
+                self.perform(self.manager.storage_failures())
 
     # --- the ISR ------------------------------------------------------------------------------------------------------
 

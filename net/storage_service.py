@@ -28,7 +28,7 @@ from barnabas.log.folder_loading import LoadedFolder
 from barnabas.log.log_folder import LogFolder
 from barnabas.log.log_manager import LogManager
 from barnabas.log.replication.effects import StorageFailed
-from barnabas.log.replication.partition import Partition
+from barnabas.log.replication.partition_reads import PartitionReads
 from barnabas.log.topic_partition import TopicPartition
 
 from .broker_to_controller import ControllerChannel
@@ -119,7 +119,7 @@ class StorageService:
 
     # --- what goes wrong ----------------------------------------------------------------------------------------------
 
-    def trouble(self, partition: Partition, error: StorageError) -> None:
+    def trouble(self, partition: PartitionReads, error: StorageError) -> None:
         """A disk refused something for a partition, which is in the midst of it: what follows is done after that."""
         folder = self._logs.folder_of(partition.topic_partition)
         if folder is None or self._logs.get(partition.topic_partition) is not partition.log:

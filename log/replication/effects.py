@@ -55,6 +55,41 @@ class LogEndAdvanced:
     log_end_offset: int
 
 
+@quick_init
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlushLog:
+    """Bring the log to the disk, as soon as may be, and tell `Partition.flushed`. Asked once more, it is one flush."""
+
+    topic_partition: TopicPartition
+
+
+@quick_init
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFlushed:
+    """Wake the acks=1 producers of a leader that acknowledges only what is on the disk."""
+
+    topic_partition: TopicPartition
+
+
+@quick_init
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeFetching:
+    """A follower that had to flush before it says how far it has come may ask for more."""
+
+    topic_partition: TopicPartition
+
+
+@quick_init
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resign:
+    """Ask the controller to count on our replica no more: some of its log is damaged. When it has agreed, and with a leader
+    epoch above this one, tell `Partition.resigned`; asked again as long as the damage is there."""
+
+    topic_partition: TopicPartition
+    topic_id: str
+    leader_epoch: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsrMember:
     """KIP-903: the incarnation that the leader saw fetching; the controller refuses another one."""
@@ -152,5 +187,9 @@ Effect = (
     | LeadershipGained
     | LeadershipLost
     | StorageFailed
+    | FlushLog
+    | LogFlushed
+    | ResumeFetching
+    | Resign
 )
 LogEffect = Truncate | StartOver | AppendFetched

@@ -4,6 +4,9 @@ The high watermark is the smallest log end offset of the *maximal* ISR (see `isr
 committed ISR is smaller than `min.insync.replicas` (KIP-966: so whoever left the ISR since then has everything that
 is committed, and is eligible to lead), and it never goes back. `Partition` feeds this machine and performs what it
 returns.
+
+Our own log counts up to `durable_end_offset`: its end, or, on a topic with flush.messages=1, what is on our disk. That of a
+follower counts up to its fetch offset, which is the same thing there.
 """
 
 from collections.abc import Iterable
@@ -18,6 +21,7 @@ from .effects import (
     IsrAnswer,
     IsrMember,
     LogEndAdvanced,
+    LogFlushed,
     PartitionAssignment,
     ProposeIsr,
 )
@@ -50,6 +54,7 @@ class LeaderState:
         self.leader_epoch = -1
         self.epoch_start_offset = 0  # our log end offset when we became leader
         self.log_end_offset = 0  # never falls within a leader epoch
+        self.durable_end_offset = 0  # at most log_end_offset; may fall when the topic's flush policy changes
         self.high_watermark = 0  # never falls within a leader epoch; never passes the maximal ISR's log ends
         self.isr: IsrState = CommittedIsr(isr=frozenset(), partition_epoch=-1)
         self.replicas: dict[int, Replica] = {}  # all assigned replicas but ourselves
@@ -61,15 +66,22 @@ class LeaderState:
     # --- metadata ----------------------------------------------------------------------------------------------------
 
     def become_leader(
-        self, assignment: PartitionAssignment, *, log_end_offset: int, high_watermark: int, now_ms: int
+        self,
+        assignment: PartitionAssignment,
+        *,
+        log_end_offset: int,
+        durable_end_offset: int,
+        high_watermark: int,
+        now_ms: int,
     ) -> list[Effect]:
         """Begin a new leader epoch. Nothing that followers said in an earlier one counts any more (KIP-320)."""
         assert assignment.leader == self.node_id and assignment.leader_epoch > self.leader_epoch
-        assert high_watermark <= log_end_offset
+        assert high_watermark <= log_end_offset and durable_end_offset <= log_end_offset
         self.topic_partition = assignment.topic_partition
         self.topic_id = assignment.topic_id
         self.leader_epoch = assignment.leader_epoch
         self.epoch_start_offset = self.log_end_offset = log_end_offset
+        self.durable_end_offset = durable_end_offset
         self.high_watermark = high_watermark
         self.replicas = {}
         self._next_proposal_ms = now_ms
@@ -108,13 +120,20 @@ class LeaderState:
 
     # --- the log and the followers -----------------------------------------------------------------------------------
 
-    def appended(self, log_end_offset: int, *, now_ms: int) -> list[Effect]:
+    def appended(self, log_end_offset: int, *, durable_end_offset: int, now_ms: int) -> list[Effect]:
         assert log_end_offset >= self.log_end_offset
         self.log_end_offset = log_end_offset
+        self.durable_end_offset = durable_end_offset
         effects: list[Effect] = [LogEndAdvanced(topic_partition=self.topic_partition, log_end_offset=log_end_offset)]
         if len(self.isr.maximal_isr) == 1:  # nobody else to wait for; otherwise the next fetch decides
             effects += self._advance(now_ms)
         return effects
+
+    def flushed(self, durable_end_offset: int, *, now_ms: int) -> list[Effect]:
+        """Our own log counts up to there from now on."""
+        assert durable_end_offset <= self.log_end_offset
+        self.durable_end_offset = durable_end_offset
+        return [LogFlushed(topic_partition=self.topic_partition), *self._advance(now_ms)]
 
     def is_stale(self, replica_id: int, broker_epoch: int) -> bool:
         """Does this come from an incarnation that is no more? (KIP-903)"""
@@ -139,7 +158,7 @@ class LeaderState:
     def _advance(self, now_ms: int) -> list[Effect]:
         if self.is_under_min_isr:
             return []
-        high_watermark = self.log_end_offset
+        high_watermark = self.durable_end_offset
         maximal_isr = self.isr.maximal_isr
         for replica in self.replicas.values():
             if replica.log_end_offset < high_watermark and (

@@ -5,29 +5,15 @@ When the log has failed (memory and disk may differ), the partition answers noth
 the broker learns of it through `storage_error`. A write that a full disk refused cleanly does not end it.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from types import TracebackType
 from typing import Final
 
-from ..errors import (
-    ErrorCode,
-    FencedLeaderEpochError,
-    NotEnoughReplicasError,
-    NotLeaderOrFollowerError,
-    OffsetNotAvailableError,
-    OffsetOutOfRangeError,
-    StaleBrokerEpochError,
-    StorageError,
-    UnknownLeaderEpochError,
-)
-from ..quick_init import quick_init
+from ..errors import NotEnoughReplicasError, OffsetOutOfRangeError, StorageError
 from ..record_batch import Buffer
-from ..topic_partition import TopicPartition
 from .effects import (
     NO_LEADER,
     AppendFetched,
     Effect,
+    FlushLog,
     HighWatermarkAdvanced,
     IsrAnswer,
     LeadershipGained,
@@ -36,90 +22,38 @@ from .effects import (
     LogEndAdvanced,
     PartitionAssignment,
     ProposeIsr,
+    Resign,
+    ResumeFetching,
     StartFetching,
     StartOver,
     StopFetching,
     Truncate,
 )
-from .follower import UNDEFINED, FetchAnswer, FetchPosition, FollowerState
+from .follower import FetchAnswer, FetchPosition, FollowerState
 from .leader import DEFAULT_REPLICA_LAG_TIME_MAX_MS, LeaderState
-from .ports import AppendInfo, RecordSlice, ReplicatedLog, slice_size
+from .partition_reads import FLUSH_FIRST, PartitionReads
+from .ports import AppendInfo, ReplicatedLog
 
 ACKS_ALL: Final = -1
-ANY_EPOCH: Final = -1
-ANY_SIZE_BYTES: Final = 1 << 62
-READ_COMMITTED: Final = 1  # as on the wire; 0 is READ_UNCOMMITTED
-LATEST_TIMESTAMP: Final = -1
-EARLIEST_TIMESTAMP: Final = -2
-MAX_TIMESTAMP: Final = -3  # KIP-734
 BEFORE_HIGH_WATERMARK: Final = -1  # DeleteRecords
 
 
-@quick_init
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionRead:
-    """What a fetch gets of one partition. OFFSET_OUT_OF_RANGE is an `error` here and not raised, because its answer
-    carries the offsets too; a diverging epoch (KIP-595) comes with no records."""
-
-    records: RecordSlice = b""
-    high_watermark: int = -1
-    last_stable_offset: int = -1
-    log_start_offset: int = -1
-    error: int = ErrorCode.NONE
-    diverging_epoch: int = UNDEFINED
-    diverging_end_offset: int = UNDEFINED
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedOffset:
-    offset: int
-    timestamp_ms: int = -1
-    leader_epoch: int = -1
-
-
-class _StorageGuard:
-    """Stands round everything that touches the log. A class, not a generator: it is entered for every request."""
-
-    __slots__ = ("_partition",)
-
-    def __init__(self, partition: "Partition") -> None:
-        self._partition = partition
-
-    def __enter__(self) -> None:
-        if self._partition.storage_error is not None:
-            raise StorageError(str(self._partition.storage_error))
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if isinstance(error, StorageError):
-            partition = self._partition
-            if partition.log.failed:
-                partition.storage_error = error
-            if partition.storage_trouble is not None:
-                partition.storage_trouble(partition, error)
-
-
-class Partition:
+class Partition(PartitionReads):
     """A replica of a partition. `leadership` is the leader epoch in which the present unbroken leadership began (-1:
     we do not lead): as long as it is the same, nothing that was appended here has been truncated."""
 
     def __init__(
         self, log: ReplicatedLog, node_id: int, *, replica_lag_time_max_ms: int = DEFAULT_REPLICA_LAG_TIME_MAX_MS
     ) -> None:
-        self.log = log
-        self.node_id = node_id
-        self.topic_partition: TopicPartition = log.topic_partition
+        super().__init__(log, node_id)
         self.topic_id = log.topic_id
-        self.leader = NO_LEADER
-        self.leader_epoch = -1  # never falls
         self.partition_epoch = -1  # never falls
         self.leadership = -1
-        self.storage_error: StorageError | None = None
-        self.storage_trouble: Callable[[Partition, StorageError], None] | None = None  # told at once, and only told
         self._replica_lag_time_max_ms = replica_lag_time_max_ms
-        self._leading: LeaderState | None = None  # at most one of the two
-        self._following: FollowerState | None = None
         self._fetch_sequence = 0
-        self._storage = _StorageGuard(self)
+        self._isr: tuple[int, ...] = ()  # as the metadata says
+        self._resigned_epoch = -1  # the leader epoch of the last Resign that the controller agreed to
+        self._asked_up_to_epoch = -1  # the newest leader epoch in which we asked a leader for records
 
     # --- metadata ----------------------------------------------------------------------------------------------------
 
@@ -150,10 +84,14 @@ class Partition:
         effects.append(LeadershipGained(topic_partition=self.topic_partition, leader_epoch=assignment.leader_epoch))
         effects += self._perform(
             self._current_leader().become_leader(
-                assignment, log_end_offset=log.log_end_offset, high_watermark=log.high_watermark, now_ms=now_ms
+                assignment,
+                log_end_offset=log.log_end_offset,
+                durable_end_offset=self.durable_end_offset,
+                high_watermark=log.high_watermark,
+                now_ms=now_ms,
             )
         )
-        return effects
+        return effects + self._flush_what_counts() + self.resign_if_damaged()
 
     def make_follower(self, assignment: PartitionAssignment, now_ms: int) -> list[Effect]:
         """Follow as the metadata says; with no leader, wait."""
@@ -172,7 +110,7 @@ class Partition:
             leader=assignment.leader, leader_epoch=assignment.leader_epoch, first_sequence=self._fetch_sequence
         )
         effects.append(self._start_or_stop_fetching())
-        return effects
+        return effects + self._flush_what_counts() + self.resign_if_damaged()
 
     def _start_or_stop_fetching(self) -> Effect:
         if self.leader == NO_LEADER:
@@ -214,47 +152,13 @@ class Partition:
         assert assignment.topic_partition == self.topic_partition and assignment.topic_id == self.topic_id
         self.leader = assignment.leader
         self.leader_epoch = assignment.leader_epoch
+        self._isr = assignment.isr
         self.partition_epoch = max(self.partition_epoch, assignment.partition_epoch)
 
     def _stop_following(self) -> None:
         if self._following is not None:
             self._fetch_sequence = self._following.sequence
         self._following = None
-
-    # --- what others may see -----------------------------------------------------------------------------------------
-
-    @property
-    def is_leader(self) -> bool:
-        return self._leading is not None
-
-    @property
-    def is_follower(self) -> bool:
-        return self._following is not None
-
-    @property
-    def leader_state(self) -> LeaderState | None:
-        """For metrics, descriptions and tests; nobody else changes it."""
-        return self._leading
-
-    @property
-    def high_watermark(self) -> int:
-        return self.log.high_watermark
-
-    @property
-    def log_end_offset(self) -> int:
-        return self.log.log_end_offset
-
-    @property
-    def last_stable_offset(self) -> int:
-        return self.log.last_stable_offset
-
-    @property
-    def has_enough_replicas(self) -> bool:
-        leading = self._leading
-        if leading is None:
-            return False
-        leading.min_insync_replicas = self.log.config.min_insync_replicas
-        return not leading.is_under_min_isr
 
     # --- leading -----------------------------------------------------------------------------------------------------
 
@@ -278,53 +182,13 @@ class Partition:
             info = self.log.append_as_leader(buffer, leader_epoch=self.leader_epoch, now_ms=now_ms)
             if info.duplicate:
                 return info, info.last_offset + 1, []
-            return (
-                info,
-                info.last_offset + 1,
-                self._perform(leading.appended(self.log.log_end_offset, now_ms=now_ms)),
-            )
-
-    def read_for_follower(
-        self,
-        replica_id: int,
-        *,
-        broker_epoch: int,
-        offset: int,
-        max_bytes: int,
-        current_leader_epoch: int,
-        last_fetched_epoch: int,
-        now_ms: int,
-        is_first_read: bool = True,
-        at_least_one_batch: bool = True,
-    ) -> tuple[PartitionRead, list[Effect]]:
-        """Serve a follower, and take its offset as the acknowledgement of everything before it.
-
-        It counts only when the follower is in our epoch and its log agrees with ours up to the offset. A parked fetch
-        is read again with `is_first_read` False: its word is as old as its arrival. Raises for strangers, ghosts and
-        epochs.
-        """
-        with self._storage:
-            leading = self._current_leader()
-            self._check_epoch(current_leader_epoch, must_be_known=True)
-            self._check_replica(leading, replica_id, broker_epoch)
             log = self.log
-            refused = self._refusal(offset, last_fetched_epoch, log.log_end_offset)
-            if refused is not None:
-                return refused, []
-            effects: list[Effect] = []
-            if is_first_read:
-                effects = self._perform(
-                    leading.follower_fetched(replica_id, broker_epoch=broker_epoch, fetch_offset=offset, now_ms=now_ms)
-                )
-            return self._read(offset, max_bytes, log.log_end_offset, at_least_one_batch), effects
-
-    def _check_replica(self, leading: LeaderState, replica_id: int, broker_epoch: int) -> None:
-        if replica_id not in leading.replicas:
-            raise NotLeaderOrFollowerError(
-                f"broker {replica_id} holds no replica of {self.topic_partition} as far as its leader knows"
-            )
-        if leading.is_stale(replica_id, broker_epoch):
-            raise StaleBrokerEpochError(f"broker {replica_id} has registered again since broker epoch {broker_epoch}")
+            end_offset, flush_messages = log.log_end_offset, log.config.flush_messages
+            durable_end = log.recovery_point if flush_messages == FLUSH_FIRST else end_offset
+            effects = self._perform(leading.appended(end_offset, durable_end_offset=durable_end, now_ms=now_ms))
+            if end_offset - log.recovery_point >= flush_messages:
+                effects.append(FlushLog(topic_partition=self.topic_partition))
+            return info, info.last_offset + 1, effects
 
     def check_isr(self, now_ms: int) -> list[Effect]:
         if self._leading is None or self.storage_error is not None:
@@ -362,187 +226,17 @@ class Partition:
                 log.delete_records_before(wanted)
             return log.log_start_offset, []
 
-    def _current_leader(self) -> LeaderState:
-        leading = self._leading
-        if leading is None:
-            raise NotLeaderOrFollowerError(
-                f"broker {self.node_id} does not lead {self.topic_partition}; its leader is {self.leader}"
-            )
-        leading.min_insync_replicas = self.log.config.min_insync_replicas
-        return leading
-
-    def _perform(self, effects: list[Effect]) -> list[Effect]:
-        for effect in effects:
-            if type(effect) is HighWatermarkAdvanced:
-                self.log.set_high_watermark(effect.high_watermark)
-        return effects
-
-    # --- reading -----------------------------------------------------------------------------------------------------
-
-    def read_for_consumer(
-        self,
-        offset: int,
-        *,
-        max_bytes: int,
-        isolation_level: int = 0,
-        current_leader_epoch: int = ANY_EPOCH,
-        last_fetched_epoch: int = ANY_EPOCH,
-        at_least_one_batch: bool = True,
-        allow_follower: bool = False,
-    ) -> PartitionRead:
-        """Serve a consumer what is committed. `allow_follower`: it was sent here on purpose (KIP-392).
-
-        Raises OffsetNotAvailableError for an offset that may well be committed without our knowing it yet: right
-        after an election (KIP-207), or on a follower.
-        """
-        with self._storage:
-            self._check_role(allow_follower)
-            self._check_epoch(current_leader_epoch)
-            refused = self._refusal(offset, last_fetched_epoch, self.log.log_end_offset)
-            if refused is not None:
-                return self._out_of_a_followers_range(refused, offset)
-            visible_end = self._visible_end(isolation_level)
-            if offset > visible_end:
-                self._check_end_is_known()
-                return self._read_nothing()
-            return self._read(offset, max_bytes, visible_end, at_least_one_batch)
-
-    def _out_of_a_followers_range(self, refused: PartitionRead, offset: int) -> PartitionRead:
-        """A follower does not know how far the leader's log goes, so "behind my end" is not "behind the end"."""
-        if self._leading is None and refused.error and offset > self.log.log_end_offset:
-            raise OffsetNotAvailableError(f"offset {offset} of {self.topic_partition} has not reached this follower")
-        return refused
-
-    def _visible_end(self, isolation_level: int) -> int:
-        log = self.log
-        return log.last_stable_offset if isolation_level == READ_COMMITTED else log.high_watermark
-
-    def _check_end_is_known(self) -> None:
-        if self._leading is None or not self._leading.knows_earlier_epochs_end:
-            raise OffsetNotAvailableError(
-                f"the end of {self.topic_partition} is not known for certain yet after a change of leader; ask again"
-            )
-
-    def list_offset(
-        self,
-        timestamp_ms: int,
-        *,
-        isolation_level: int = 0,
-        current_leader_epoch: int = ANY_EPOCH,
-        for_replica: bool = False,
-    ) -> ListedOffset:
-        """The first offset at or after a time, or EARLIEST_TIMESTAMP, LATEST_TIMESTAMP; offset -1: there is none."""
-        with self._storage:
-            self._current_leader()
-            self._check_epoch(current_leader_epoch)
-            log = self.log
-            if timestamp_ms == EARLIEST_TIMESTAMP:
-                return self._listed(log.log_start_offset)
-            if for_replica and timestamp_ms == LATEST_TIMESTAMP:
-                return self._listed(log.log_end_offset)
-            if timestamp_ms == LATEST_TIMESTAMP:
-                self._check_end_is_known()
-                return self._listed(self._visible_end(isolation_level))
-            found = log.max_timestamp() if timestamp_ms == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp_ms)
-            return self._visible(found, self._visible_end(isolation_level))
-
-    def _visible(self, found: tuple[int, int] | None, visible_end: int) -> ListedOffset:
-        if found is None:
-            return ListedOffset(offset=-1)
-        offset, timestamp_ms = found
-        if offset >= visible_end:
-            self._check_end_is_known()
-            return ListedOffset(offset=-1)
-        return self._listed(offset, timestamp_ms)
-
-    def _listed(self, offset: int, timestamp_ms: int = -1) -> ListedOffset:
-        return ListedOffset(offset=offset, timestamp_ms=timestamp_ms, leader_epoch=self.leader_epoch)
-
-    def end_offset_for_epoch(self, leader_epoch: int, *, current_leader_epoch: int = ANY_EPOCH) -> tuple[int, int]:
-        """OffsetForLeaderEpoch: (largest epoch <= the one asked for, its end offset), (-1, -1) when not known."""
-        with self._storage:
-            self._current_leader()
-            self._check_epoch(current_leader_epoch)
-            return self.log.end_offset_for_epoch(leader_epoch)
-
-    def readable_bytes(self, offset: int, *, end_offset: int, max_bytes: int) -> int:
-        """How many bytes a fetch could get now, up to `max_bytes`; no record is read for that.
-
-        A read with that limit would end with the last whole batch below it: it would hardly ever have that many bytes.
-        """
-        if not self.log.log_start_offset <= offset < end_offset:
-            return 0
-        with self._storage:
-            available = self.log.read(offset, max_bytes=ANY_SIZE_BYTES, up_to_offset=end_offset).slice
-        return min(slice_size(available), max_bytes)
-
-    def _check_role(self, allow_follower: bool) -> None:
-        if self._leading is not None or (allow_follower and self._following is not None):
-            return
-        raise NotLeaderOrFollowerError(
-            f"broker {self.node_id} does not lead {self.topic_partition}; its leader is {self.leader}"
-        )
-
-    def _check_epoch(self, current_leader_epoch: int, *, must_be_known: bool = False) -> None:
-        """KIP-320: both sides must mean the same leadership."""
-        if current_leader_epoch == self.leader_epoch or (current_leader_epoch == ANY_EPOCH and not must_be_known):
-            return
-        if current_leader_epoch < self.leader_epoch:
-            raise FencedLeaderEpochError(
-                f"{self.topic_partition} is in leader epoch {self.leader_epoch}, the request in "
-                f"{current_leader_epoch}; refresh the metadata"
-            )
-        raise UnknownLeaderEpochError(
-            f"{self.topic_partition} is in leader epoch {self.leader_epoch} here, the request in "
-            f"{current_leader_epoch}; this broker has not heard of it yet"
-        )
-
-    def _refusal(self, offset: int, last_fetched_epoch: int, end_offset: int) -> PartitionRead | None:
-        """An answer without records: the logs part before the offset, or the offset is none of ours."""
-        log = self.log
-        if last_fetched_epoch >= 0:
-            epoch, epoch_end = log.end_offset_for_epoch(last_fetched_epoch)
-            if epoch == UNDEFINED or epoch_end == UNDEFINED:
-                return self._read_nothing(error=ErrorCode.OFFSET_OUT_OF_RANGE)
-            if epoch < last_fetched_epoch or epoch_end < offset:
-                return self._read_nothing(diverging_epoch=epoch, diverging_end_offset=epoch_end)
-        if not log.log_start_offset <= offset <= end_offset:
-            return self._read_nothing(error=ErrorCode.OFFSET_OUT_OF_RANGE)
-        return None
-
-    def _read(self, offset: int, max_bytes: int, end_offset: int, at_least_one_batch: bool) -> PartitionRead:
-        log = self.log
-        records: RecordSlice = b""
-        if offset < end_offset:
-            records = log.read(
-                offset, max_bytes=max_bytes, up_to_offset=end_offset, at_least_one_batch=at_least_one_batch
-            ).slice
-        return PartitionRead(
-            records=records,
-            high_watermark=log.high_watermark,
-            last_stable_offset=log.last_stable_offset,
-            log_start_offset=log.log_start_offset,
-        )
-
-    def _read_nothing(
-        self, *, error: int = ErrorCode.NONE, diverging_epoch: int = UNDEFINED, diverging_end_offset: int = UNDEFINED
-    ) -> PartitionRead:
-        log = self.log
-        return PartitionRead(
-            high_watermark=log.high_watermark,
-            last_stable_offset=log.last_stable_offset,
-            log_start_offset=log.log_start_offset,
-            error=error,
-            diverging_epoch=diverging_epoch,
-            diverging_end_offset=diverging_end_offset,
-        )
-
     # --- following ---------------------------------------------------------------------------------------------------
 
     def next_fetch(self) -> FetchPosition | None:
-        """What to ask the leader for next; whatever was asked before is void. None: we follow nobody."""
-        if self._following is None or self.storage_error is not None:
+        """What to ask the leader for next; whatever was asked before is void. None: we follow nobody, or must flush first.
+
+        The offset says how far we have come, so on a topic with flush.messages=1 it must not be said before that is on our
+        disk. `flushed` ends the wait with ResumeFetching.
+        """
+        if self._following is None or self.storage_error is not None or self.awaits_flush or self._awaits_repair:
             return None
+        self._asked_up_to_epoch = self.leader_epoch
         return self._following.next_fetch(log_end_offset=self.log.log_end_offset, latest_epoch=self.log.latest_epoch)
 
     def fetched(self, position: FetchPosition, answer: FetchAnswer) -> list[Effect]:
@@ -578,6 +272,8 @@ class Partition:
         if len(fetched.records):
             log.append_as_follower(fetched.records)
             effects.append(LogEndAdvanced(topic_partition=self.topic_partition, log_end_offset=log.log_end_offset))
+            if log.log_end_offset - log.recovery_point >= log.config.flush_messages:
+                effects.append(FlushLog(topic_partition=self.topic_partition))
         high_watermark = min(fetched.high_watermark, log.log_end_offset)
         if high_watermark > log.high_watermark:
             log.set_high_watermark(high_watermark)
@@ -585,6 +281,74 @@ class Partition:
         if log.log_start_offset < fetched.leader_log_start_offset <= log.log_end_offset:
             log.delete_records_before(fetched.leader_log_start_offset)
         return effects
+
+    # --- damage ------------------------------------------------------------------------------------------------------
+    #
+    # A replica that finds some of its log damaged may cut it off only when nobody counts on it: acknowledged records would
+    # be lost otherwise. So it resigns (the controller commits an ISR without it, under a new leader epoch), and in an epoch
+    # in which it has not asked for anything it sets the damage aside and copies the rest from the leader. A fetch of the old
+    # log that is still under way belongs to an older epoch, and cannot bring it back into the ISR.
+
+    @property
+    def _awaits_repair(self) -> bool:
+        return self.leader_epoch > self._asked_up_to_epoch and self.log.damage.is_known
+
+    def resign_if_damaged(self) -> list[Effect]:
+        """To be repeated from time to time: a peer that could take over may come."""
+        if self.storage_error is not None or not self.log.damage.is_known or self.leader == NO_LEADER:
+            return []
+        if self._resigned_epoch < self.leader_epoch and self.node_id in self._isr:
+            self._resigned_epoch = -1  # somebody counts on us again (an unclean election)
+        if self._has_resigned:
+            return self._repair()
+        return [Resign(topic_partition=self.topic_partition, topic_id=self.topic_id, leader_epoch=self.leader_epoch)]
+
+    def resigned(self, leader_epoch: int) -> list[Effect]:
+        """The controller has agreed to a Resign of this leader epoch. Until the metadata shows it we go on: what is sound
+        still counts."""
+        self._resigned_epoch = max(self._resigned_epoch, leader_epoch)
+        return self.resign_if_damaged()
+
+    @property
+    def _has_resigned(self) -> bool:
+        """And has not asked for anything since, which could have brought us back."""
+        return self._resigned_epoch >= self._asked_up_to_epoch and self._resigned_epoch >= 0
+
+    def _repair(self) -> list[Effect]:
+        if self._following is None or self.leader_epoch <= self._resigned_epoch or self.node_id in self._isr:
+            return []  # the metadata is still on its way
+        with self._storage:
+            self.log.set_damage_aside()
+        self._resigned_epoch = -1
+        return [ResumeFetching(topic_partition=self.topic_partition), *self._flush_what_counts()]
+
+    # --- flushing ----------------------------------------------------------------------------------------------------
+
+    def flushed(self, now_ms: int) -> list[Effect]:
+        """A flush of the log ended well: it counts up to its recovery point, if it had to wait for that."""
+        if self.storage_error is not None:
+            return []
+        if self._leading is not None:
+            with self._storage:
+                effects = self._perform(self._current_leader().flushed(self.durable_end_offset, now_ms=now_ms))
+        else:
+            effects = [] if self.awaits_flush else [ResumeFetching(topic_partition=self.topic_partition)]
+        return effects + self._flush_what_counts()
+
+    def flush_failed(self, error: StorageError) -> None:
+        """Nothing that was not flushed is acknowledged by us any more: the second flush lies (PostgreSQL's "fsyncgate")."""
+        try:
+            with self._storage:
+                raise error
+        except StorageError:
+            return
+
+    def config_changed(self, now_ms: int) -> list[Effect]:
+        """The topic's flush policy, or its min.insync.replicas, may be another one."""
+        return self.flushed(now_ms)
+
+    def _flush_what_counts(self) -> list[Effect]:
+        return [FlushLog(topic_partition=self.topic_partition)] if self.awaits_flush else []
 
     def __str__(self) -> str:
         role = self._leading or self._following or "no role"

@@ -45,6 +45,18 @@ class LogRead(Protocol):
 class ReplicatedLogConfig(Protocol):
     @property
     def min_insync_replicas(self) -> int: ...
+    @property
+    def flush_messages(self) -> int:
+        """Flush after so many records; with 1 nothing counts as replicated before it is on the disk."""
+
+
+class KnownDamage(Protocol):
+    """Batches of a log that are not what was written (bit rot). Readers are refused them."""
+
+    @property
+    def is_known(self) -> bool: ...
+    def verify(self, offset: int, *, max_bytes: int) -> bool:
+        """Check what a read of `offset` gives; False when there is damage that was not known."""
 
 
 class ReplicatedLog(Protocol):
@@ -62,6 +74,12 @@ class ReplicatedLog(Protocol):
     def log_end_offset(self) -> int: ...
     @property
     def size_bytes(self) -> int: ...
+    @property
+    def damage(self) -> KnownDamage: ...
+    @property
+    def recovery_point(self) -> int:
+        """Everything before it is on the disk."""
+
     @property
     def failed(self) -> bool:
         """A write failed so that memory and disk may differ. A refused one (disk full) leaves the log usable."""
@@ -87,6 +105,9 @@ class ReplicatedLog(Protocol):
     def truncate_to(self, offset: int, /) -> object:
         """Also with offset == log end: it must drop epochs that start there and hold no record (KIP-101: a leader that
         was deposed before it appended would otherwise claim an epoch that nobody knows)."""
+
+    def set_damage_aside(self) -> object:
+        """Cut the log so far back that no known damage is left."""
 
     def truncate_fully_and_start_at(self, offset: int, /) -> object: ...
     def offset_for_timestamp(self, timestamp_ms: int, /) -> tuple[int, int] | None:

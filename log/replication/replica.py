@@ -19,12 +19,16 @@ class Replica:
         "last_fetch_leader_end_offset",
         "last_fetch_ms",
         "log_end_offset",
+        "offset_served",
         "replica_id",
     )
 
     def __init__(self, replica_id: int, *, last_caught_up_ms: int = NEVER_MS) -> None:
         self.replica_id = replica_id
         self.log_end_offset = UNKNOWN_OFFSET
+        self.offset_served = (
+            UNKNOWN_OFFSET  # where it was given records last: whoever asks there again has not taken them
+        )
         self.broker_epoch = UNKNOWN_BROKER_EPOCH  # never falls: an older incarnation is a ghost (KIP-903)
         self.last_fetch_ms = NEVER_MS  # never falls
         self.last_fetch_leader_end_offset = 0  # the leader's log end offset at that fetch; never falls

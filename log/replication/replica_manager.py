@@ -13,6 +13,7 @@ from ..topic_partition import TopicPartition
 from .effects import Effect, IsrAnswer, PartitionAssignment, ProposeIsr, StorageFailed
 from .leader import DEFAULT_REPLICA_LAG_TIME_MAX_MS
 from .partition import Partition
+from .partition_reads import StorageTrouble
 from .ports import Logs
 
 PartitionAction = Callable[[Partition], list[Effect]]
@@ -39,7 +40,7 @@ class ReplicaManager:
         logs: Logs,
         *,
         replica_lag_time_max_ms: int = DEFAULT_REPLICA_LAG_TIME_MAX_MS,
-        storage_trouble: Callable[[Partition, StorageError], None] | None = None,
+        storage_trouble: StorageTrouble | None = None,
     ) -> None:
         """`storage_trouble` is told of every refusal of a disk, amid the work on the partition: note it, act later."""
         self.node_id = node_id
@@ -126,6 +127,15 @@ class ReplicaManager:
         """Which brokers are active in which incarnation; to be called with every change of brokers in the metadata."""
         return self._each_led(lambda partition: partition.brokers_changed(broker_epochs, now_ms))
 
+    def configs_changed(self, topics: Iterable[str], now_ms: int) -> list[Effect]:
+        """Their logs have the new configuration already."""
+        changed = frozenset(topics)
+        effects: list[Effect] = []
+        for partition in list(self._partitions.values()):
+            if partition.topic_partition.topic in changed:
+                effects += partition.config_changed(now_ms)
+        return self._count(effects)
+
     # --- partitions --------------------------------------------------------------------------------------------------
 
     def partition(self, topic_partition: TopicPartition) -> Partition:
@@ -155,8 +165,21 @@ class ReplicaManager:
     # --- the ISR -----------------------------------------------------------------------------------------------------
 
     def check_isr(self, now_ms: int) -> list[Effect]:
-        """Run it every half `replica.lag.time.max.ms`, or more often; also reports logs that failed."""
-        return self.storage_failures() + self._each_led(lambda partition: partition.check_isr(now_ms))
+        """Run it every half `replica.lag.time.max.ms`, or more often; also reports logs that failed, or are damaged."""
+        return (
+            self.storage_failures()
+            + self._each_led(lambda partition: partition.check_isr(now_ms))
+            + self._each_damaged()
+        )
+
+    def _each_damaged(self) -> list[Effect]:
+        effects: list[Effect] = []
+        for partition in list(self._partitions.values()):
+            try:
+                effects += partition.resign_if_damaged()
+            except StorageError:
+                continue
+        return effects
 
     def isr_answered(self, proposal: ProposeIsr, answer: IsrAnswer, now_ms: int) -> list[Effect]:
         partition = self._partitions.get(proposal.topic_partition)

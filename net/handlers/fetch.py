@@ -7,7 +7,7 @@ when it is larger than the limits (KIP-74). Divergence is told in the answer (KI
 """
 
 from barnabas.log.errors import BarnabasError, ErrorCode
-from barnabas.log.replication.partition import PartitionRead
+from barnabas.log.replication.partition_reads import PartitionRead
 from barnabas.log.replication.ports import slice_size
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.dispatcher import Reply, RequestContext, error_response

@@ -3,7 +3,7 @@
 Versions: 0. Behaviour: a bad batch, a partition that is not ours or too few in-sync replicas are answered per partition;
 the others of the request are appended all the same. acks=0 is never answered: an error ends the connection, as with Kafka,
 or the producer would go on sending to a broker that leads no more; acks=1 once every batch is in this leader's
-log; acks=all once the high watermark has passed every batch.
+log (with flush.messages=1: on its disk); acks=all once the high watermark has passed every batch.
 """
 
 import logging
@@ -38,12 +38,16 @@ class ProduceHandler:
     def __init__(self, services: Services) -> None:
         self._replication = services.replication
         self._clock = services.clock
+        # Of the request at hand, with acks=1: required offset and leadership. Mostly empty, so it costs such requests nothing.
+        self._unflushed: dict[TopicPartition, tuple[int, int]] = {}
         self._logged_at_ms: OrderedDict[tuple[str, TopicPartition], int] = OrderedDict()
 
     def __call__(self, request: ProduceRequest, context: RequestContext, reply: Reply) -> None:
         """Appends at once, in order of arrival; only the answer may come later."""
         if request.acks not in VALID_ACKS:
             raise InvalidRequiredAcksError(f"acks={request.acks} is not known; use 0, 1 or -1 (all)")
+        if self._unflushed:  # a bug ended the last request
+            self._unflushed = {}
         delayed: DelayedProduce | None = None
         if request.acks == ACKS_ALL:
             delayed = DelayedProduce(token=None, client=context, timeout_ms=request.timeout_ms)
@@ -53,7 +57,10 @@ class ProduceHandler:
                 context.hang_up()
             else:
                 context.no_reply()
-        elif delayed is not None and delayed.pending:
+            return
+        if self._unflushed:
+            delayed = self._wait_for_flush(request, context)
+        if delayed is not None and delayed.pending:
             self._answer_when_committed(delayed, responses, context, reply)
         else:
             reply(ProduceResponse(partitions=tuple(responses)))
@@ -84,7 +91,17 @@ class ProduceHandler:
             )
         if delayed is not None:
             delayed.wait_for(topic_partition, required_offset=required_offset, leadership=partition.leadership)
+        elif acks != 0 and partition.flushes_first:
+            self._unflushed[topic_partition] = (required_offset, partition.leadership)
         return ProducePartitionResponse(topic=item.topic, partition=item.partition, base_offset=info.first_offset)
+
+    def _wait_for_flush(self, request: ProduceRequest, context: RequestContext) -> DelayedProduce:
+        """acks=1, and at least one of the partitions counts only what is on the leader's disk."""
+        delayed = DelayedProduce(token=None, client=context, timeout_ms=request.timeout_ms, is_for_leader_only=True)
+        unflushed, self._unflushed = self._unflushed, {}
+        for topic_partition, (required_offset, leadership) in unflushed.items():
+            delayed.wait_for(topic_partition, required_offset=required_offset, leadership=leadership)
+        return delayed
 
     def _log_trouble(self, error: BarnabasError, topic_partition: TopicPartition, context: RequestContext) -> None:
         """Damaged bytes and disks that refuse are the operator's business too; all else is between us and the client."""

@@ -158,6 +158,7 @@ def three_brokers(scale: Scale, sketches: Sketches) -> Iterator[list[Case]]:
                 run=lambda: sketches.replicated(acks="all", size=100, depth=1, seconds=seconds),
             ),
             *_raw_cases(cluster, ("1", "all")),
+            *_flush_cases(cluster),
         ]
 
 
@@ -246,6 +247,21 @@ def _raw_cases(cluster: Cluster, all_acks: tuple[str, ...]) -> list[Case]:
             )
         )
     return cases
+
+
+def _flush_cases(cluster: Cluster) -> list[Case]:
+    """What it costs that every record is on every in-sync disk before it is acknowledged."""
+    return [
+        Case(
+            name=f"{_of(cluster)}, {label}, {depth} in flight",
+            run=lambda configs=configs, depth=depth: cluster.on_new_topic(
+                "raw-produce", partitions=1, acks="all", size=SMALL, depth=depth, configs=configs
+            ),
+            pids=cluster.pids,
+        )
+        for depth in (1, 64)
+        for label, configs in (("flush by the system", {}), ("flush.messages=1", {"flush.messages": "1"}))
+    ]
 
 
 def _of(cluster: Cluster) -> str:

@@ -101,10 +101,12 @@ class Cluster:
 
         asyncio.run(attempt())
 
-    def on_new_topic(self, role: str, *, partitions: int, **options: object) -> Metrics:
+    def on_new_topic(
+        self, role: str, *, partitions: int, configs: dict[str, str] | None = None, **options: object
+    ) -> Metrics:
         """Run a client on a topic of its own."""
         topic = f"bench-{next(self._numbers)}"
-        self.create(topic, partitions=partitions)
+        self.create(topic, partitions=partitions, configs=configs)
         try:
             return self.on_topic(topic, role, partitions=partitions, **options)
         finally:

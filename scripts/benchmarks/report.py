@@ -66,6 +66,14 @@ RATIOS = (
     Ratio(ours="1 broker, end to end acks=1", theirs="sketch, end to end", metric="p50_us"),
     Ratio(ours="1 broker, raw 64 KB acks=1", theirs="machine: loopback TCP stream", metric="MB/s"),
     Ratio(ours="1 broker, raw fetch 1 MB", theirs="machine: loopback TCP stream", metric="MB/s"),
+    *(
+        Ratio(
+            ours=f"3 brokers, flush.messages=1, {depth} in flight",
+            theirs=f"3 brokers, flush by the system, {depth} in flight",
+            metric="req/s",
+        )
+        for depth in (1, 64)
+    ),
     Ratio(ours="3 brokers, raw 64 KB acks=all", theirs="1 broker, raw 64 KB acks=1", metric="MB/s"),
     Ratio(ours="1 broker, send acks=1 100 B", theirs="Redis Streams, produce"),
     Ratio(ours="1 broker, poll", theirs="Redis Streams, consume"),

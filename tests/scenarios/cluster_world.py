@@ -94,7 +94,7 @@ class ClusterWorld:
         minimum = int(keys.get("min.insync.replicas", "1"))
         for node in nodes:
             topic_id = self._cluster.image.topics["t"].topic_id
-            log = MemoryLog(T_0, topic_id, min_insync_replicas=minimum, flush_always=False)
+            log = MemoryLog(T_0, topic_id, min_insync_replicas=minimum)
             self._brokers[node].log = log
             self._brokers[node].partition = Partition(log, node, replica_lag_time_max_ms=LAG_MS)
         yield from self._publish()

@@ -6,7 +6,8 @@ from barnabas.log.replication.effects import Effect, PartitionAssignment
 from barnabas.log.replication.follower import FetchAnswer, FetchPosition, FollowerState
 from barnabas.log.replication.isr import CommittedIsr
 from barnabas.log.replication.leader import LeaderState
-from barnabas.log.replication.partition import Partition, PartitionRead
+from barnabas.log.replication.partition import Partition
+from barnabas.log.replication.partition_reads import PartitionRead
 
 from .isr_cluster import Scenario
 
@@ -98,8 +99,9 @@ class AcknowledgesAlone(LeaderState):
         finally:
             self.replicas = replicas
 
-    def appended(self, log_end_offset: int, *, now_ms: int) -> list[Effect]:
-        return super().appended(log_end_offset, now_ms=now_ms) + self._advance(now_ms)
+    def appended(self, log_end_offset: int, *, durable_end_offset: int, now_ms: int) -> list[Effect]:
+        effects = super().appended(log_end_offset, durable_end_offset=durable_end_offset, now_ms=now_ms)
+        return effects + self._advance(now_ms)
 
 
 class IgnoresMinIsr(LeaderState):
@@ -113,8 +115,34 @@ class ServesUncommitted(Partition):
         return self.log.log_end_offset
 
 
+class CountsBeforeFlush(LeaderState):
+    """The leader counts its own records before they are on its disk."""
+
+    def _advance(self, now_ms: int) -> list[Effect]:
+        self.durable_end_offset = self.log_end_offset
+        return super()._advance(now_ms)
+
+
+class ReportsBeforeFlush(Partition):
+    """A follower says what it has before that is on its disk."""
+
+    @property
+    def awaits_flush(self) -> bool:
+        return False
+
+
+class TruncatesWhileInTheIsr(Partition):
+    """A replica that finds damage cuts its log off at once, while its leader still counts on it."""
+
+    def resign_if_damaged(self) -> list[Effect]:
+        if self._following is not None and self.log.damage.is_known:
+            self.log.set_damage_aside()
+        return super().resign_if_damaged()
+
+
 FORGETS_UNANSWERED = Scenario(partition_class=_with_machines("Forgets", leader=ForgetsUnanswered))  # bug class 5
-LOSSY = False  # flush_always: power cuts lose data, within the promise
+LOSSY = False  # flush_first: power cuts lose data, within the promise
+DURABLE = True  # flush.messages=1: power cuts of all at once lose nothing
 
 # Bug class 5 is not among them: it takes thousands of seeds, so a directed test stands for it.
 PLANTED: dict[str, Scenario] = {
@@ -125,9 +153,18 @@ PLANTED: dict[str, Scenario] = {
     "expands_early": Scenario(partition_class=_with_machines("ExpandsEarly", leader=ExpandsEarly)),
     "acknowledges_alone": Scenario(partition_class=_with_machines("Alone", leader=AcknowledgesAlone)),
     "ignores_min_isr": Scenario(
-        partition_class=_with_machines("IgnoresMinIsr", leader=IgnoresMinIsr), flush_always=LOSSY
+        partition_class=_with_machines("IgnoresMinIsr", leader=IgnoresMinIsr), flush_first=LOSSY
     ),
     "serves_uncommitted": Scenario(partition_class=ServesUncommitted),
     "unclean_election": Scenario(bugs=frozenset({"unclean_election"})),
-    "no_elr": Scenario(bugs=frozenset({"no_elr"}), flush_always=LOSSY),
+    "counts_before_flush": Scenario(
+        partition_class=_with_machines("CountsBeforeFlush", leader=CountsBeforeFlush),
+        flush_first=DURABLE,
+        faults=("power_all", "power"),
+    ),
+    "reports_before_flush": Scenario(
+        partition_class=ReportsBeforeFlush, flush_first=DURABLE, faults=("power_all", "power")
+    ),
+    "truncates_while_in_the_isr": Scenario(partition_class=TruncatesWhileInTheIsr, faults=("rot", "kill")),
+    "no_elr": Scenario(bugs=frozenset({"no_elr"}), flush_first=LOSSY),
 }

@@ -11,15 +11,19 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, cast
 
-from barnabas.log.errors import BarnabasError, ErrorCode, OffsetOutOfRangeError
+from barnabas.log.errors import BarnabasError, CorruptRecordError, ErrorCode, OffsetOutOfRangeError
 from barnabas.log.replication.effects import (
     Effect,
+    FlushLog,
     HighWatermarkAdvanced,
     IsrAnswer,
     LeadershipLost,
     LogEndAdvanced,
+    LogFlushed,
     PartitionAssignment,
     ProposeIsr,
+    Resign,
+    ResumeFetching,
     StartFetching,
 )
 from barnabas.log.replication.follower import FetchAnswer, FetchPosition
@@ -28,14 +32,14 @@ from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.purgatory import DelayedFetch, DelayedProduce, Operation, Purgatory, ReadUpTo
 
 from .isr_controller import ModelController
-from .isr_log import RECORD, MemoryLog, Value, batch
+from .isr_log import BAD_CRC, RECORD, MemoryLog, Value, batch
 
 TP = TopicPartition("t", 0)
 CONTROLLER, CLIENT = -10, -11
 FETCH_BYTES = 20 * RECORD.size
 LAG_MS = 800
 CALL_TIMEOUT_S = 0.4
-FAULTS = ("kill", "power", "pause", "cut", "one_way", "isolate")
+FAULTS = ("kill", "power", "power_all", "rot", "pause", "cut", "one_way", "isolate")
 
 
 class Violation(AssertionError):
@@ -48,10 +52,10 @@ class Scenario:
 
     node_count: int | None = None
     min_isr: int = 2
-    flush_always: bool | None = None
-    added: int = (
-        0  # replicas that a reassignment adds, under a throttle that lets nothing through before the faults are over
-    )
+    flush_first: bool | None = None  # flush.messages=1: nothing counts before it is on the disk
+    faults: tuple[str, ...] = ()  # only these; (): drawn from the seed
+    # Replicas that a reassignment adds, under a throttle that lets nothing through before the faults are over.
+    added: int = 0
     bugs: frozenset[str] = frozenset()  # of the model controller
     partition_class: type[Partition] = Partition
 
@@ -72,6 +76,8 @@ class SimBroker:
     fetch_sent_s: float = -1.0
     asked: FetchPosition | None = None
     inbox: list[tuple[int, int, Callable[..., None], tuple[object, ...]]] = field(default_factory=list)
+    is_flushing: bool = False
+    is_flush_wanted: bool = False
     seen_epoch: int = -1
     seen_high_watermark: int = 0
 
@@ -89,14 +95,18 @@ class IsrCluster:
         self.loss = rng.choice([0.0, 0.02, 0.2])
         self.duplication = rng.choice([0.0, 0.05, 0.3])
         self.latency_s = rng.choice([0.001, 0.01, 0.1])
+        self.flush_s = rng.choice([0.001, 0.02, 0.2])
         self.fault_weights = {kind: rng.random() if rng.random() < 0.6 else 0.0 for kind in FAULTS}
+        if self.scenario.faults:
+            self.fault_weights = {kind: float(kind in self.scenario.faults) for kind in FAULTS}
         if not any(self.fault_weights.values()):
             self.fault_weights["kill"] = 1.0
-        flush = self.scenario.flush_always
-        self.flush_always = rng.random() < 0.5 if flush is None else flush
+        flush = self.scenario.flush_first
+        self.flush_first = rng.random() < 0.5 if flush is None else flush
         self.node_count = self.scenario.node_count or rng.choice([3, 3, 3, 5])
         self.cuts: set[tuple[int, int]] = set()
         self.is_healed = False
+        self.rotten = 0  # records so far
         self.dirty: set[int] = set()  # lost data and have not been back in the ISR
         self.appended: dict[tuple[int, int], int] = {}
         self.committed: list[Value] = []
@@ -120,7 +130,9 @@ class IsrCluster:
         self.publish()
 
     def _new_broker(self, node_id: int) -> SimBroker:
-        log = MemoryLog(TP, min_insync_replicas=self.scenario.min_isr, flush_always=self.flush_always)
+        log = MemoryLog(TP, min_insync_replicas=self.scenario.min_isr)
+        if self.flush_first:
+            log.config.flush_messages = 1
         log.appended_hashes = self.appended
         partition = self.scenario.partition_class(log, node_id, replica_lag_time_max_ms=LAG_MS)
         return SimBroker(node_id, log, partition, Purgatory(lambda _: partition))
@@ -176,13 +188,14 @@ class IsrCluster:
         while self.now_s < deadline_s:
             self.run(50)
             whole = self.controller.isr == set(self.controller.replicas)
+            whole &= not any(broker.log.damage.rotten for broker in self.brokers)
             if whole and len(self.acked) >= acked_before + 4:
                 break
         else:
             raise Violation(f"no progress {within_s} s after the last fault: {self.describe()}")
         leader = self.brokers[self.controller.leader]
         for value, offset in self.acked.items():
-            if leader.log.records[offset][1] != value:
+            if leader.log.records[offset][1] != value or offset in leader.log.damage.rotten:
                 raise Violation(f"acknowledged {value} is not at {offset}")
 
     def describe(self) -> str:
@@ -236,6 +249,8 @@ class IsrCluster:
 
     def _check_read(self, records: bytes, who: str) -> None:
         for offset, _, producer, sequence in RECORD.iter_unpack(records):
+            if producer == BAD_CRC:
+                return  # what a client refuses, it has not been shown
             if offset >= len(self.committed) or self.committed[offset] != (producer, sequence):
                 raise Violation(f"{who} showed {(producer, sequence)} at {offset}, which is not committed there")
 
@@ -302,9 +317,12 @@ class IsrCluster:
             return
         heartbeat = (broker.node_id, broker.broker_epoch, broker.incarnation, broker.lost_data)
         self.send(broker.node_id, CONTROLLER, self._on_heartbeat, *heartbeat)
-        if not self.flush_always and self.rng.random() < 0.1:
-            broker.log.flush()
+        if self.rng.random() < 0.1:
+            self._flush(broker)  # upkeep
+        if self.rng.random() < 0.1:
+            broker.log.damage.verify(0, max_bytes=1 << 30)  # scrub
         self._perform(broker, broker.partition.check_isr(self.now_ms))
+        self._perform(broker, broker.partition.resign_if_damaged())
         self._answer_all(broker, broker.purgatory.expire(self.now_ms))
         if broker.partition.is_follower and self.now_s - broker.fetch_sent_s > CALL_TIMEOUT_S:
             self._fetch(broker)
@@ -317,10 +335,46 @@ class IsrCluster:
                         broker.node_id, CONTROLLER, self._on_proposal, broker.node_id, broker.broker_epoch, effect
                     )
                     self.at(CALL_TIMEOUT_S, self._isr_time_out, broker, broker.incarnation, effect)
-                case HighWatermarkAdvanced() | LogEndAdvanced() | LeadershipLost():
+                case HighWatermarkAdvanced() | LogEndAdvanced() | LogFlushed() | LeadershipLost():
                     self._answer_all(broker, broker.purgatory.check(TP))
-                case StartFetching():
+                case StartFetching() | ResumeFetching():
                     self._fetch(broker)
+                case FlushLog():
+                    self._flush(broker)
+                case Resign():
+                    facts = (broker.node_id, broker.incarnation, broker.broker_epoch, effect.leader_epoch)
+                    self.send(broker.node_id, CONTROLLER, self._on_resign, *facts)
+
+    def _flush(self, broker: SimBroker) -> None:
+        """It takes a while, and covers what was there when it began; whoever asks meanwhile gets the next one."""
+        broker.is_flush_wanted = broker.is_flushing
+        if broker.is_flushing:
+            return
+        broker.is_flushing = True
+        began = (broker.incarnation, broker.log.log_end_offset, broker.log.truncations)
+        self.at(self.flush_s * self.rng.expovariate(1), self._on_disk, broker, *began)
+
+    def _on_resign(self, node_id: int, incarnation: int, broker_epoch: int, leader_epoch: int) -> None:
+        if self.controller.resign(node_id, broker_epoch, leader_epoch):
+            self.send(CONTROLLER, node_id, self._on_resigned, incarnation, leader_epoch)
+            self.publish()
+
+    def _on_resigned(self, broker: SimBroker, incarnation: int, leader_epoch: int) -> None:
+        if incarnation == broker.incarnation:
+            self._perform(broker, broker.partition.resigned(leader_epoch))
+
+    def _on_disk(self, broker: SimBroker, incarnation: int, end_offset: int, truncations: int) -> None:
+        if incarnation != broker.incarnation:
+            return
+        if truncations == broker.log.truncations:
+            broker.log.recovery_point = max(broker.log.recovery_point, end_offset)
+        self._deliver(broker.node_id, broker.node_id, self._on_flushed, ())
+
+    def _on_flushed(self, broker: SimBroker) -> None:
+        broker.is_flushing = False
+        self._perform(broker, broker.partition.flushed(self.now_ms))
+        if broker.is_flush_wanted:
+            self._flush(broker)
 
     def _answer_all(self, broker: SimBroker, operations: list[Operation]) -> None:
         for operation in operations:
@@ -411,7 +465,7 @@ class IsrCluster:
             return  # connections die with the process
         try:
             effects = broker.partition.fetched(position, answer)
-        except OffsetOutOfRangeError:
+        except (OffsetOutOfRangeError, CorruptRecordError):
             return  # what the log refuses is fetched again with the next tick
         self._perform(broker, effects)
         if answer.error == ErrorCode.NONE and position == broker.asked:  # one answer, one next fetch
@@ -476,12 +530,29 @@ class IsrCluster:
         broker = self.brokers[self.controller.leader] if at_leader else self.rng.choice(self.brokers)
         if kind in ("kill", "power") and broker.is_up:
             self._crash(broker, kind == "power")
+        elif kind == "power_all":
+            for other in self.brokers:
+                if other.is_up:
+                    self._crash(other, self.flush_first)
+        elif kind == "rot":
+            self._rot(broker)
         elif kind == "pause" and broker.is_up and not broker.is_paused:
             broker.is_paused = True
             self.at(self.rng.choice([0.5, 2, 6]), self._resume, broker, broker.incarnation)
         else:
             self._cut(kind, broker.node_id)
         self.at(self.rng.expovariate(1 / self.rng.choice([0.2, 1, 3])), self._fault)
+
+    def _rot(self, broker: SimBroker) -> None:
+        """A record changes on one disk, and not on the others': every replica that is in sync has it."""
+        others = self.controller.isr - {broker.node_id} - self.dirty
+        log = broker.log
+        if any(other.log.damage.rotten for other in self.brokers) or len(others) < 1 or not log.high_watermark:
+            return
+        offset = self.rng.randrange(log.high_watermark)
+        if all(self.brokers[other].log.log_end_offset > offset for other in others):
+            log.damage.rotten.add(offset)
+            self.rotten += 1
 
     def _cut(self, kind: str, node_id: int) -> None:
         others = [other for other in range(self.node_count) if other != node_id]
@@ -507,18 +578,19 @@ class IsrCluster:
     def _crash(self, broker: SimBroker, is_power_loss: bool) -> None:
         """Without flush before the acknowledgement the promise covers min.insync.replicas - 1 lossy crashes at a
         time."""
-        if is_power_loss and not self.flush_always:
+        if is_power_loss and not self.flush_first:
             if len(self.dirty | {broker.node_id}) > self.scenario.min_isr - 1:
                 is_power_loss = False
             else:
                 self.dirty.add(broker.node_id)
         broker.is_up, broker.is_paused, broker.inbox = False, False, []
         broker.incarnation += 1
-        broker.lost_data = (is_power_loss and not self.flush_always) or (broker.lost_data and broker.broker_epoch == 0)
+        broker.is_flushing = broker.is_flush_wanted = False
+        # A broker cannot know whether anything was lost; only that it may have been.
+        broker.lost_data = is_power_loss or (broker.lost_data and broker.broker_epoch == 0)
         log = broker.log
         if is_power_loss:
-            log.power_cut(self.rng.randint(log.flushed, log.log_end_offset))
-        log.flush()
+            log.power_cut(self.rng.randint(log.recovery_point, log.log_end_offset))
         log.high_watermark = log.high_watermark if self.rng.random() < 0.5 else 0  # the checkpoint may be old
         self.at(self.rng.choice([0.05, 0.5, 3]), self._restart, broker)
 

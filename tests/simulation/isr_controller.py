@@ -22,6 +22,7 @@ class ModelController:
         self.incarnations: dict[int, int] = {}
         self.last_seen_s = dict.fromkeys(self.replicas, 0.0)
         self.uses_elr = "no_elr" not in bugs
+        self.last_known_leader = NO_LEADER
         self.elect()
 
     def assignment(self, topic_partition: TopicPartition) -> PartitionAssignment:
@@ -39,6 +40,8 @@ class ModelController:
     def elect(self) -> None:
         candidates = [i for i in sorted(self.isr) if i not in self.fenced]
         candidates = candidates or [i for i in sorted(self.elr) if i not in self.fenced]
+        if not self.isr and not self.elr and self.last_known_leader not in self.fenced:
+            candidates = [self.last_known_leader]  # the best that is left; NO_LEADER as long as there was none
         if "unclean_election" in self.bugs:
             candidates = candidates or [i for i in self.replicas if i not in self.fenced]
         if self.leader in candidates:
@@ -46,9 +49,12 @@ class ModelController:
         leader = self.rng.choice(candidates) if candidates else NO_LEADER
         if leader == self.leader == NO_LEADER:
             return
+        if leader == NO_LEADER:
+            self.last_known_leader = self.leader
         self.leader, self.leader_epoch = leader, self.leader_epoch + 1
         self._changed()
         if leader != NO_LEADER:
+            self.last_known_leader = NO_LEADER
             self.isr.add(leader)
             self.elr.discard(leader)
 
@@ -69,6 +75,7 @@ class ModelController:
         self.offset += 1
         self._leave_isr(node_id)
         if self.leader == node_id:
+            self.last_known_leader = node_id
             self.leader = NO_LEADER
             self.leader_epoch += 1
             self._changed()
@@ -106,6 +113,24 @@ class ModelController:
         self.fenced.discard(node_id)
         self.offset += 1
         self.elect()
+        return True
+
+    def resign(self, node_id: int, broker_epoch: int, leader_epoch: int) -> bool:
+        """As kraft.replication_control.resign."""
+        if broker_epoch != self.registrations[node_id]:
+            return False
+        if node_id not in self.isr | self.elr and self.leader_epoch > leader_epoch:
+            return True
+        others = self.isr - {node_id} - self.fenced
+        if not others:
+            return False
+        self.isr = others
+        self._changed()
+        if self.uses_elr and len(self.isr) >= self.min_isr:
+            self.elr = set()
+        self.elr.discard(node_id)
+        self.leader = self.leader if self.leader in others else self.rng.choice(sorted(others))
+        self.leader_epoch += 1
         return True
 
     def alter_partition(self, node_id: int, broker_epoch: int, proposal: ProposeIsr) -> IsrAnswer:

@@ -6,10 +6,11 @@ It keeps a hash of every prefix, so that two logs are compared in O(1), and it k
 import struct
 from dataclasses import dataclass
 
-from barnabas.log.errors import OffsetOutOfRangeError, StorageError
+from barnabas.log.errors import CorruptRecordError, OffsetOutOfRangeError, StorageError
 from barnabas.log.record_batch import Buffer
 from barnabas.log.topic_partition import TopicPartition
 
+BAD_CRC = -9  # instead of the producer
 RECORD = struct.Struct(">qiiq")  # offset, leader epoch, producer, sequence
 _MODULUS = (1 << 61) - 1
 
@@ -41,6 +42,28 @@ class MemoryRead:
 @dataclass(slots=True)
 class MemoryConfig:
     min_insync_replicas: int = 1
+    flush_messages: int = 2**63 - 1
+
+
+class MemoryDamage:
+    """Bit rot of a MemoryLog. Batches are single records here; what nobody has found yet is served, with a bad CRC."""
+
+    def __init__(self) -> None:
+        self.rotten: set[int] = set()  # offsets
+        self.found: set[int] = set()  # a subset
+
+    @property
+    def is_known(self) -> bool:
+        return bool(self.found)
+
+    def verify(self, offset: int, *, max_bytes: int) -> bool:
+        known = len(self.found)
+        self.found |= {rotten for rotten in self.rotten if offset <= rotten <= offset + max_bytes // RECORD.size}
+        return len(self.found) == known
+
+    def truncated_to(self, offset: int) -> None:
+        self.rotten = {rotten for rotten in self.rotten if rotten < offset}
+        self.found &= self.rotten
 
 
 class MemoryLog:
@@ -50,16 +73,17 @@ class MemoryLog:
         topic_id: str = "t1",
         *,
         min_insync_replicas: int = 1,
-        flush_always: bool = True,
+        flush_messages: int = 2**63 - 1,
     ) -> None:
         self.topic_partition, self.topic_id = topic_partition, topic_id
-        self.config = MemoryConfig(min_insync_replicas)
-        self.flush_always = flush_always
+        self.config = MemoryConfig(min_insync_replicas, flush_messages)
         self.first = 0  # offset of records[0]
         self.records: list[tuple[int, Value]] = []  # (leader epoch, value)
         self.hashes = [0]
         self.epochs: list[tuple[int, int]] = []  # (epoch, start offset), both rising
-        self.log_start_offset = self.high_watermark = self.flushed = 0
+        self.log_start_offset = self.high_watermark = self.recovery_point = 0
+        self.truncations = 0
+        self.damage = MemoryDamage()
         self.producers: dict[int, tuple[int, int]] = {}  # last sequence and its offset
         self.open_transaction_at: int | None = None
         self.failed = False
@@ -115,26 +139,33 @@ class MemoryLog:
         first = self.log_end_offset
         for value in values:
             self._add(leader_epoch, value)
-        if self.flush_always:
-            self.flush()
         return MemoryAppendInfo(first_offset=first, last_offset=self.log_end_offset - 1)
 
     def append_as_follower(self, buffer: Buffer) -> MemoryAppendInfo | None:
         self._disk()
         first = self.log_end_offset
         for offset, epoch, producer, sequence in RECORD.iter_unpack(bytes(buffer)):
+            if producer == BAD_CRC:
+                raise CorruptRecordError(f"batch {offset} fails its CRC")
             if offset != self.log_end_offset:
                 raise OffsetOutOfRangeError(f"ends at {self.log_end_offset}, got {offset}")
             self._add(epoch, (producer, sequence))
-        if self.flush_always:
-            self.flush()
         return MemoryAppendInfo(first_offset=first, last_offset=self.log_end_offset - 1)
 
     def read(self, offset: int, *, max_bytes: int, up_to_offset: int, at_least_one_batch: bool = True) -> MemoryRead:
         count = max(1 if at_least_one_batch else 0, max_bytes // RECORD.size)
         end = min(up_to_offset, self.log_end_offset, offset + count)
+        if offset in self.damage.found:
+            raise CorruptRecordError(f"offset {offset} is damaged")
+        end = min([end, *(found for found in self.damage.found if found > offset)])
         found = self.records[offset - self.first : end - self.first]
-        return MemoryRead(b"".join(RECORD.pack(offset + i, e, *v) for i, (e, v) in enumerate(found)))
+        return MemoryRead(b"".join(self._packed(offset + i, *record) for i, record in enumerate(found)))
+
+    def _packed(self, offset: int, epoch: int, value: Value) -> bytes:
+        return RECORD.pack(offset, epoch, BAD_CRC if offset in self.damage.rotten else value[0], value[1])
+
+    def set_damage_aside(self) -> None:
+        self.truncate_to(min(self.damage.found))
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
         if not self.epochs or leader_epoch < 0 or leader_epoch > self.latest_epoch:
@@ -159,18 +190,22 @@ class MemoryLog:
 
     def truncate_to(self, offset: int) -> None:
         self._cut_epochs(offset)
+        self.damage.truncated_to(offset)
         if offset < self.log_end_offset:
             del self.records[offset - self.first :]
             del self.hashes[offset - self.first + 1 :]
-            self.flushed = min(self.flushed, offset)
+            self.recovery_point = min(self.recovery_point, offset)
+            self.truncations += 1
             self.set_high_watermark(self.high_watermark)
             self.producers = {}
             for position, (_, (producer, sequence)) in enumerate(self.records):
                 self.producers[producer] = (sequence, self.first + position)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        self.first = self.log_start_offset = self.high_watermark = self.flushed = offset
+        self.first = self.log_start_offset = self.high_watermark = self.recovery_point = offset
+        self.truncations += 1
         self.records, self.hashes, self.epochs, self.producers = [], [0], [], {}
+        self.damage.truncated_to(0)
 
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
         """The sequence of a record stands for its time."""
@@ -187,9 +222,10 @@ class MemoryLog:
         self.log_start_offset = max(self.log_start_offset, offset)
 
     def flush(self) -> None:
-        self.flushed = self.log_end_offset
+        self.recovery_point = self.log_end_offset
 
     def power_cut(self, survivors: int) -> None:
         """Only what was flushed is sure to be there."""
-        assert survivors >= self.flushed
+        assert survivors >= self.recovery_point
         self.truncate_to(survivors)
+        self.flush()

@@ -29,7 +29,7 @@ def test_invariants_hold_and_everything_makes_progress_after_the_last_fault() ->
     assert acknowledged > 10 * SEEDS  # the faults must leave something to lose
 
 
-@pytest.mark.parametrize("scenario", [Scenario(node_count=5, min_isr=3), Scenario(min_isr=1, flush_always=True)])
+@pytest.mark.parametrize("scenario", [Scenario(node_count=5, min_isr=3), Scenario(min_isr=1, flush_first=True)])
 def test_other_sizes(scenario: Scenario) -> None:
     for seed in range(SEEDS // 8):
         run_seed(seed, scenario)

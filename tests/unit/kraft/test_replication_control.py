@@ -13,7 +13,7 @@ from barnabas.kraft.controller_errors import (
 from barnabas.kraft.controller_settings import ControllerSettings
 from barnabas.kraft.image import NO_LEADER
 from barnabas.kraft.records import BROKER_RESOURCE
-from barnabas.kraft.requests import AlterConfig, AssignReplicas, ConfigChange, Done, ElectLeader
+from barnabas.kraft.requests import AlterConfig, AssignReplicas, ConfigChange, Done, ElectLeader, ResignReplica
 from barnabas.log.errors import (
     EligibleLeadersNotAvailableError,
     ErrorCode,
@@ -411,3 +411,48 @@ def test_a_cancellation_that_would_leave_nobody_in_sync_is_refused() -> None:
     cluster.beat(0, fence=True)
     assert (cluster.partition().leader, cluster.partition().isr) == (2, (2,))
     cluster.refused(AssignReplicas(topic="t", partition=0, replicas=()), InvalidReplicaAssignmentError)
+
+
+# --- damaged replicas ------------------------------------------------------------------------------------------------
+
+
+def resignation(cluster: SingleController, node_id: int, *, leader_epoch: int | None = None) -> ResignReplica:
+    return ResignReplica(
+        node_id=node_id,
+        broker_epoch=cluster.epochs[node_id],
+        topic_id=cluster.image.topics["t"].topic_id,
+        partition=0,
+        leader_epoch=cluster.partition().leader_epoch if leader_epoch is None else leader_epoch,
+    )
+
+
+def test_a_damaged_leader_hands_over_and_nobody_counts_on_it() -> None:
+    cluster = SingleController()
+    cluster.topic(0, 1, 2)
+    cluster.ask(resignation(cluster, 0))
+    partition = cluster.partition()
+    assert (partition.leader, partition.isr, partition.eligible_leader_replicas) == (1, (1, 2), ())
+    assert partition.leader_epoch == 1
+
+
+def test_a_damaged_follower_leaves_under_a_new_leader_epoch_of_the_same_leader() -> None:
+    cluster = SingleController()
+    cluster.topic(0, 1)
+    asked = resignation(cluster, 1)
+    cluster.ask(asked)
+    partition = cluster.partition()
+    assert (partition.leader, partition.isr, partition.eligible_leader_replicas) == (0, (0,), ())
+    assert partition.leader_epoch == 1  # a late fetch of the old log belongs to epoch 0
+    cluster.ask(asked)
+    assert cluster.partition() == partition  # a repetition does no harm
+    cluster.ask(resignation(cluster, 1))
+    assert cluster.partition().leader_epoch == 2  # it has asked for records in epoch 1 since
+
+
+def test_the_last_one_in_sync_may_not_resign() -> None:
+    cluster = SingleController()
+    cluster.topic(0, 1)
+    cluster.beat(1, fence=True)
+    before = cluster.partition()
+    cluster.refused(resignation(cluster, 0), EligibleLeadersNotAvailableError)
+    assert cluster.partition() == before

@@ -158,7 +158,6 @@ def test_a_refusal_in_one_folder_holds_up_no_other() -> None:
     disk.fail_folder("/one")
     assert set(logs.checkpoint()) == {"/one"} == set(logs.checkpoint_high_watermarks())
     assert b"t 1 1" in disk.read_bytes("/two/recovery-point-offset-checkpoint")
-    assert logs.flush_due(NOW_MS) == []
 
 
 def test_removal_goes_on_past_a_refusal() -> None:
@@ -180,17 +179,6 @@ def test_removal_goes_on_past_a_refusal() -> None:
     assert not disk.exists(deleted[0])
 
 
-def test_a_flush_that_fails_in_the_background_is_told_with_its_log() -> None:
-    disk = SimulatedDisk()
-    logs = manager(disk, defaults=LogConfig(flush_messages=1))
-    for log in create(logs, A, B):
-        append(log, b"x")
-    disk.fail_next("flush", "/one/*")
-    ((partition, error),) = logs.flush_due(NOW_MS)
-    assert partition == A and isinstance(error, DiskFailedError)
-    assert logs.logs[B].recovery_point == 1
-
-
 def test_segments_that_have_ended_are_flushed_so_that_a_crash_costs_a_short_scan() -> None:
     """Also with Kafka's defaults, which never flush by time or count."""
     disk = SimulatedDisk()
@@ -198,7 +186,8 @@ def test_segments_that_have_ended_are_flushed_so_that_a_crash_costs_a_short_scan
     (log,) = create(logs, A)
     for _ in range(100):
         append(log, b"x" * 900)
-        logs.flush_due(NOW_MS)
+        for due in logs.due_for_flush(NOW_MS):
+            due.flush(now_ms=NOW_MS)
     logs.checkpoint()
     written = log.size_bytes
     disk.kill()

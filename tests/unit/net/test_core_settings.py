@@ -62,7 +62,7 @@ def test_a_topic_is_refused_what_would_have_no_effect(key: str, value: str, told
     assert str(refused.value).startswith(f"{key}={value}")
 
 
-def test_a_topic_may_say_every_default_and_flush_in_the_background() -> None:
+def test_a_topic_may_say_every_default_and_its_flush_policy() -> None:
     for definition in DEFINITIONS.values():
         check_topic_config(definition.name, definition.default)
     check_topic_config("preallocate", "False")
@@ -70,4 +70,4 @@ def test_a_topic_may_say_every_default_and_flush_in_the_background() -> None:
         check_topic_config("cleanup.policy", policy)
     check_topic_config("flush.messages", "1")
     for key in ("flush.messages", "flush.ms"):
-        assert "not before the acknowledgement yet" in DEFINITIONS[key].documentation
+        assert "Flush to disk" in DEFINITIONS[key].documentation

@@ -43,6 +43,7 @@ class World:
             clock=shell.clock,
             fatal=self.fatal.append,
             is_current=lambda: self.is_current,
+            flush=lambda log: log.flush(now_ms=shell.clock.wall_ms()),
         )
         shell.metadata.subscribe(self.service.published)
 

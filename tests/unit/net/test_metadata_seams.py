@@ -82,6 +82,7 @@ class World:
             clock=cast(Any, self.clock),
             fatal=self.fatal.append,
             is_current=lambda: self.replication.is_current,
+            flush=lambda log: log.flush(),
         )
         self.replication = ReplicationService(
             node_id=NODE,
@@ -92,6 +93,9 @@ class World:
             stop_fetching=lambda effect: None,
             storage_failed=lambda effect: None,
             took_up=self.log_service.remove_strays,
+            flush=lambda effect: None,
+            resume_fetching=lambda effect: None,
+            resign=lambda effect: None,
         )
         self.metadata.subscribe(self.log_service.published)
         self.metadata.subscribe(self.replication.published)
@@ -178,17 +182,17 @@ async def test_cancelled_upkeep_ends_after_its_thread() -> None:
     started = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def flush_slowly(_now_ms: int) -> None:
+    def remove_slowly(_now_ms: int) -> None:
         loop.call_soon_threadsafe(started.set)
         asyncio.run(asyncio.sleep(0.1))
-        ended.append("flush")
+        ended.append("remove")
 
-    world.logs.flush_due = flush_slowly  # type: ignore[method-assign]
+    world.logs.remove_due = remove_slowly  # type: ignore[method-assign]
     upkeep = asyncio.create_task(world.log_service.run())
     await started.wait()
     upkeep.cancel()
     await asyncio.gather(upkeep, return_exceptions=True)
-    assert ended == ["flush"] and upkeep.cancelled()
+    assert ended == ["remove"] and upkeep.cancelled()
 
 
 async def test_whoever_stops_waiting_for_metadata_is_forgotten() -> None:

@@ -13,6 +13,7 @@ class FakePartition:
     def __init__(self) -> None:
         self.leadership = self.leader_epoch = 1
         self.high_watermark = self.last_stable_offset = self.log_end_offset = 0
+        self.durable_end_offset = 0
         self.has_enough_replicas = True
         self.is_lost = False
 
@@ -187,7 +188,7 @@ def test_expired_produces_do_not_pile_up_behind_one_that_waits_for_long():
     for step in range(1_000):
         world.produce((TP, 2 + step), timeout_ms=10, now_ms=step)
         world.purgatory.expire(step)
-    assert len(world.purgatory._watches[TP].produces) < 150
+    assert len(world.purgatory._watches[TP].commits.entries) < 150
 
 
 def test_random_histories_answer_each_operation_once_and_leak_nothing():
@@ -217,3 +218,22 @@ def test_random_histories_answer_each_operation_once_and_leak_nothing():
         answered += world.purgatory.expire(10_000)
         assert len(answered) == len(set(answered)) and set(answered) == parked
         world.assert_empty()
+
+
+def test_acks_1_waits_for_the_leaders_disk_and_not_for_the_high_watermark() -> None:
+    world = World()
+    operations = []
+    for offset in (1, 2):
+        operation = DelayedProduce(token=offset, client="c", timeout_ms=100, is_for_leader_only=True)
+        operation.wait_for(TP, required_offset=offset, leadership=1)
+        assert world.purgatory.park(operation, 0)
+        operations.append(operation)
+    everybody = world.produce((TP, 1))
+    partition = world.partitions[TP]
+    partition.durable_end_offset = 1
+    partition.has_enough_replicas = False  # no concern of acks=1
+    assert world.purgatory.check(TP) == operations[:1] and operations[0].errors == {TP: ErrorCode.NONE}
+    partition.leadership = 2
+    assert world.purgatory.check(TP) == [everybody, operations[1]]
+    assert operations[1].errors == {TP: ErrorCode.NOT_LEADER_OR_FOLLOWER}
+    world.assert_empty()

@@ -7,7 +7,14 @@ from types import SimpleNamespace
 from simulation.isr_log import RECORD, MemoryLog
 
 from barnabas.log.errors import ErrorCode, NetworkError, StorageError
-from barnabas.log.replication.effects import Effect, LogEndAdvanced, PartitionAssignment, StartFetching, StopFetching
+from barnabas.log.replication.effects import (
+    Effect,
+    FlushLog,
+    LogEndAdvanced,
+    PartitionAssignment,
+    StartFetching,
+    StopFetching,
+)
 from barnabas.log.replication.partition import Partition
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.protocol.requests import FetchRequest, Request
@@ -255,7 +262,7 @@ async def test_a_partition_whose_leader_did_not_know_yet_is_asked_for_again_at_o
         request, reply = await world.leader.next_call()
         reply.set_result(response(data(0)))
         request, _ = await world.leader.next_call()
-        assert request.max_wait_ms == 500
+        assert request.max_wait_ms >= 500
 
 
 async def test_a_batch_of_a_newer_epoch_than_the_leaders_is_refused():
@@ -300,6 +307,49 @@ async def test_the_manager_keeps_one_fetcher_for_each_leader():
     assert manager.leaders == (LEADER,)
     await manager.close()
     assert manager.leaders == () and leaders[LEADER].is_closed
+
+
+async def test_partitions_that_are_flushed_first_have_a_fetcher_of_their_own_which_waits_for_the_disk():
+    leaders: list[Leader] = []
+
+    def connect(_: int) -> Leader:
+        leaders.append(Leader())
+        return leaders[-1]
+
+    effects: list[Effect] = []
+    manager = ReplicaFetcherManager(
+        identity=SimpleNamespace(node_id=ME, broker_epoch=1),
+        settings=FetchSettings(),
+        connect=connect,
+        rng=NoDelay(1),
+        on_effects=effects.extend,
+    )
+    partitions = {TopicPartition("t", number): following(number) for number in range(3)}
+    _, *flushed = partitions.values()
+    for partition in flushed:
+        partition.log.config.flush_messages = 1
+    start = [StartFetching(topic_partition=tp, leader=LEADER, leader_epoch=5) for tp in partitions]
+    manager.apply(start, partitions.get)
+    assert manager.leaders == (LEADER,) and len(leaders) == 2
+    request, reply = await leaders[1].next_call()
+    assert len(request.partitions) == 2
+    reply.set_result(response(data(1)))
+    request, reply = await leaders[0].next_call()
+    reply.set_result(response(data(0)))
+    request, _ = await leaders[0].next_call()  # the usual one does not wait for the disk of the others
+    assert request.partitions[0].fetch_offset == 1
+    assert FlushLog(topic_partition=flushed[0].topic_partition) in effects and leaders[1].calls.empty()
+
+    flushed[0].log.flush()
+    manager.resume(flushed[0].topic_partition, flushed[0])
+    request, reply = await leaders[1].next_call()
+    assert {item.partition: item.fetch_offset for item in request.partitions} == {1: 1, 2: 0}
+
+    flushed[0].log.config.flush_messages = 9  # its topic's policy is another one now
+    manager.resume(flushed[0].topic_partition, flushed[0])
+    request, _ = await leaders[0].next_call()
+    assert {item.partition for item in request.partitions} == {0, 1}
+    await manager.close()
 
 
 async def test_a_partition_that_comes_during_a_back_off_waits_for_its_end():

@@ -9,7 +9,15 @@ from unit.net.shell_world import Shell, broker, image_of, partition, simulated, 
 from barnabas.kraft.image import MetadataImage
 from barnabas.kraft.requests import PartitionIsrAnswer
 from barnabas.log.errors import ErrorCode, NotLeaderOrFollowerError, StorageError, UnknownTopicOrPartitionError
-from barnabas.log.replication.effects import ProposeIsr, StartFetching, StopFetching, StorageFailed
+from barnabas.log.replication.effects import (
+    FlushLog,
+    ProposeIsr,
+    Resign,
+    ResumeFetching,
+    StartFetching,
+    StopFetching,
+    StorageFailed,
+)
 from barnabas.log.replication.partition import Partition
 from barnabas.log.replication.replica_manager import ReplicaManager
 from barnabas.log.topic_partition import TopicPartition
@@ -58,9 +66,11 @@ class World:
         self.shell = shell
         self.logs = Logs()
         self.proposed: list[list[ProposeIsr]] = []
-        self.fetching: list[StartFetching | StopFetching] = []
+        self.fetching: list[StartFetching | StopFetching | ResumeFetching] = []
         self.failed: list[StorageFailed] = []
         self.done: list[Operation] = []
+        self.flushing: list[FlushLog] = []
+        self.resigning: list[Resign] = []
         self.taken_up: list[MetadataImage] = []
         self.manager = ReplicaManager(0, self.logs, replica_lag_time_max_ms=LAG_MS)
         self.service = ReplicationService(
@@ -72,6 +82,9 @@ class World:
             stop_fetching=self.fetching.append,
             storage_failed=self.failed.append,
             took_up=self.taken_up.append,
+            flush=self.flushing.append,
+            resume_fetching=self.fetching.append,
+            resign=self.resigning.append,
         )
         self.service.purgatory = self.purgatory = CountingPurgatory(self.manager)
         shell.metadata.subscribe(self.service.published)

@@ -14,7 +14,6 @@ from barnabas.log.errors import BrokerNotAvailableError, InvalidConfigError, Net
 from barnabas.log.replication.replica_manager import ReplicaCounts
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.config import load
-from barnabas.net.config_values import Voter
 from barnabas.net.core_settings import check_broker_config, check_topic_config, controller_settings, group_settings
 from barnabas.net.dispatcher import Dispatcher
 from barnabas.net.leader_connection import LeaderConnection
@@ -91,7 +90,7 @@ async def test_the_directory_asks_all_voters_and_remembers_what_any_of_them_told
     told = {0: {0: encode_address("a", 1), 2: b"nonsense"}, 1: {1: encode_address("b", 2)}}
     for node_id, endpoints in told.items():
         await shell.world.node(f"v{node_id}").listen(lambda told=endpoints: QuorumPort(told), f"v{node_id}", 9093)
-    voters = tuple(Voter(node_id=node_id, host=f"v{node_id}", port=9093) for node_id in range(3))  # the third is away
+    voters = tuple((f"v{node_id}", 9093) for node_id in range(3))  # the third is away
     directory = QuorumDirectory(voters=voters, network=QuorumNetwork(shell.world.node("observer")))
     assert directory.known(0) is None
     assert sorted(await directory.addresses()) == [("a", 1), ("b", 2)]
@@ -165,9 +164,15 @@ async def test_a_brokers_metrics_have_units_labels_and_the_values_of_now() -> No
         groups=SimpleNamespace(machines=lambda: [1, 2]),
         replication=SimpleNamespace(manager=SimpleNamespace(counts=lambda: counts), purgatory=[1, 2, 3]),
         logs=SimpleNamespace(
-            logs={1: SimpleNamespace(size_bytes=100), 2: SimpleNamespace(size_bytes=23)}, offline_folders={}, folders=[]
+            logs={
+                1: SimpleNamespace(size_bytes=100, damage=SimpleNamespace(found=2, is_known=False)),
+                2: SimpleNamespace(size_bytes=23, damage=SimpleNamespace(found=1, is_known=True)),
+            },
+            offline_folders={},
+            folders=[],
         ),
         servers={LISTENER: server},
+        journal_storage=None,
         cleaner_service=SimpleNamespace(cleaner=SimpleNamespace(totals=totals)),
         ports=SimpleNamespace(clock=SimpleNamespace(wall_ms=lambda: 9_500)),
     )
@@ -187,6 +192,8 @@ async def test_a_brokers_metrics_have_units_labels_and_the_values_of_now() -> No
         "barnabas_isr_expands_total": 5,
         "barnabas_isr_shrinks_total": 6,
         "barnabas_parked_requests": 3,
+        "barnabas_damaged_batches_total": 3,
+        "barnabas_damaged_partitions": 1,
         "barnabas_log_size_bytes": 123,
         "barnabas_bytes_received_total": 11,
         "barnabas_bytes_sent_total": 12,

@@ -46,6 +46,7 @@ class World:
             clock=shell.clock,
             fatal=self.fatal.append,
             is_current=lambda: True,
+            flush=lambda log: None,
         )
         self.manager = ReplicaManager(
             0, self.log_service, storage_trouble=lambda at, error: self.storage.trouble(at, error)

@@ -26,7 +26,8 @@ from barnabas.log.replication.effects import (
 )
 from barnabas.log.replication.follower import FetchAnswer
 from barnabas.log.replication.leader import PROPOSAL_LIFETIME_MS, PROPOSAL_RETRY_MS
-from barnabas.log.replication.partition import ACKS_ALL, Partition, PartitionRead
+from barnabas.log.replication.partition import ACKS_ALL, Partition
+from barnabas.log.replication.partition_reads import PartitionRead
 from barnabas.log.topic_partition import TopicPartition
 
 TP = TopicPartition("t", 0)

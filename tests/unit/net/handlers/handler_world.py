@@ -21,6 +21,7 @@ from barnabas.log.replication.partition import Partition
 from barnabas.log.replication.replica_manager import ReplicaManager
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.config import load
+from barnabas.net.flusher import Flusher
 from barnabas.net.group_service import GroupService
 from barnabas.net.handlers.services import Services
 from barnabas.net.log_service import LogService
@@ -47,6 +48,13 @@ class HandlerWorld:
             clock=shell.clock,
             fatal=self._fatal,
             is_current=lambda: True,
+            flush=lambda log: self.flusher.ask(log),
+        )
+        self.flusher = Flusher(
+            folder_of=self.logs.folder_of,
+            ended=lambda log, error: self.replication.flush_ended(log.topic_partition, error),
+            wall_ms=shell.clock.wall_ms,
+            fatal=self._fatal,
         )
         self.replication = ReplicationService(
             node_id=0,
@@ -57,6 +65,9 @@ class HandlerWorld:
             stop_fetching=lambda effect: None,
             storage_failed=lambda effect: None,
             took_up=lambda image: None,
+            flush=lambda effect: self.flusher.ask(cast(PartitionLog, self.logs.get(effect.topic_partition))),
+            resume_fetching=lambda effect: None,
+            resign=lambda effect: None,
         )
         self.groups = GroupService(
             node_id=0,

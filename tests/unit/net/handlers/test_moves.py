@@ -1,16 +1,23 @@
 """Moves as they are described, and brokers that may not leave."""
 
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 from unit.net.handlers.handler_world import HandlerWorld, ask
 from unit.net.shell_world import broker, partition, simulated, topic
 
 from barnabas.kraft.requests import DecommissionBroker, Done, FillBroker, MovesBegun
-from barnabas.log.errors import InvalidRequestError
+from barnabas.log.errors import InvalidReplicationFactorError
+from barnabas.net.dispatcher import RequestContext
 from barnabas.net.handlers.moves import MoveHandlers
-from barnabas.net.protocol.requests import DecommissionBrokerRequest, DescribeMovesRequest, FillBrokerRequest
-from barnabas.net.protocol.responses import CatchingUp, FillBrokerResponse
+from barnabas.net.protocol.requests import (
+    AlterVotersRequest,
+    DecommissionBrokerRequest,
+    DescribeMovesRequest,
+    FillBrokerRequest,
+)
+from barnabas.net.protocol.responses import AlterVotersResponse, CatchingUp, FillBrokerResponse
 
 MOVING = topic(
     "t",
@@ -26,7 +33,7 @@ async def test_a_leader_knows_what_is_left_and_others_say_that_they_do_not() -> 
     for _ in range(4):
         world.append(b"x" * 100, number=1)
     world.follower_has(1, number=1)
-    described = await ask(MoveHandlers(world.services).describe, DescribeMovesRequest())
+    described = await ask(MoveHandlers(world.services, cast(Any, Voters())).describe, DescribeMovesRequest())
     led, other = described.moves
     size = world.log(number=1).size_bytes
     assert (led.partition, led.adding, led.removing, led.leader) == (1, (1,), (0,), 0)
@@ -35,15 +42,34 @@ async def test_a_leader_knows_what_is_left_and_others_say_that_they_do_not() -> 
     assert described.throttle_bytes_per_s == 0
 
 
+class Voters:
+    """Stands for the handlers that change the quorum."""
+
+    def __init__(self) -> None:
+        self.removed: list[int] = []
+
+    async def alter(self, request: AlterVotersRequest, context: RequestContext) -> AlterVotersResponse:
+        assert not request.add
+        self.removed.append(request.node_id)
+        return AlterVotersResponse(state="done")
+
+
 @simulated
-async def test_a_voter_may_not_leave_but_may_be_given_back() -> None:
+async def test_a_voter_that_leaves_loses_its_vote_once_the_controller_has_agreed() -> None:
     world = await HandlerWorld.start(brokers=(broker(0), broker(1)), controller_quorum_voters="0@h:1")
-    handlers = MoveHandlers(world.services)
-    with pytest.raises(InvalidRequestError, match="first: barnabas cluster voters remove 0"):
+    voters = Voters()
+    handlers = MoveHandlers(world.services, cast(Any, voters))
+    world.source.script(
+        InvalidReplicationFactorError("too few brokers would remain"), Done(), Done(), Done(), MovesBegun(count=3)
+    )
+    with pytest.raises(InvalidReplicationFactorError):
         await ask(handlers.decommission, DecommissionBrokerRequest(node_id=0))
-    world.source.script(Done(), Done(), MovesBegun(count=3))
+    assert voters.removed == []
+    await ask(handlers.decommission, DecommissionBrokerRequest(node_id=0))
+    assert voters.removed == [0]
     await ask(handlers.decommission, DecommissionBrokerRequest(node_id=0, cancel=True))
     await ask(handlers.decommission, DecommissionBrokerRequest(node_id=1, throttle_bytes_per_s=9))
+    assert voters.removed == [0]
     filled = await ask(handlers.fill, FillBrokerRequest(node_id=1))
     assert filled == FillBrokerResponse(move_count=3)
     assert world.source.requests[-3:] == [

@@ -51,6 +51,30 @@ async def test_acks_1_is_answered_by_the_leaders_append() -> None:
     assert (world.log().log_end_offset, world.log().high_watermark) == (3, 0)
 
 
+async def flushing_world() -> World:
+    return await world_of(REPLICATED, **{"log.flush.interval.messages": "1"})
+
+
+@simulated
+async def test_with_flush_messages_1_even_acks_1_waits_for_the_leaders_disk() -> None:
+    world = await flushing_world()
+    client = world.send(produce(world.batch(b"a"), ("t", 1, world.batch(b"b"))))
+    assert client.replies == [] and world.log().recovery_point == 0
+    assert outcomes(await soon(client)) == [(0, 0), (0, 0)]
+    assert world.log().recovery_point == 1 and world.log().high_watermark == 0
+
+
+@simulated
+async def test_with_flush_messages_1_acks_all_waits_for_the_leaders_disk_as_well() -> None:
+    world = await flushing_world()
+    world.disk.fail_next("flush", "*.log")
+    client = world.send(produce(world.batch(b"a"), acks=-1))
+    world.follower_has(1)
+    assert client.replies == [] and world.log().high_watermark == 0
+    assert outcomes(await soon(client)) == [(ErrorCode.KAFKA_STORAGE_ERROR, -1)]  # the second flush would lie
+    assert world.log().failed and world.log().high_watermark == 0
+
+
 @simulated
 async def test_acks_0_is_appended_and_never_answered() -> None:
     world = await world_of(REPLICATED)

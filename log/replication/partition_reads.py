@@ -1,0 +1,385 @@
+"""What a replica of a partition serves: reads for consumers and followers, offsets by time, ends of leader epochs.
+
+`PartitionReads` holds the log and the role; it never changes the role, nor appends. `Partition` does that, on top of it.
+A read of a follower moves the high watermark, because the fetch is the acknowledgement of what came before.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final
+
+from ..errors import (
+    CorruptRecordError,
+    ErrorCode,
+    FencedLeaderEpochError,
+    NotLeaderOrFollowerError,
+    OffsetNotAvailableError,
+    StaleBrokerEpochError,
+    StorageError,
+    UnknownLeaderEpochError,
+)
+from ..quick_init import quick_init
+from ..topic_partition import TopicPartition
+from .effects import NO_LEADER, Effect, HighWatermarkAdvanced
+from .follower import UNDEFINED, FollowerState
+from .leader import LeaderState
+from .ports import RecordSlice, ReplicatedLog, slice_size
+from .replica import Replica
+
+ANY_EPOCH: Final = -1
+ANY_SIZE_BYTES: Final = 1 << 62
+FLUSH_FIRST: Final = 1  # flush.messages: every record is on the disk before it counts
+READ_COMMITTED: Final = 1  # as on the wire; 0 is READ_UNCOMMITTED
+LATEST_TIMESTAMP: Final = -1
+EARLIEST_TIMESTAMP: Final = -2
+MAX_TIMESTAMP: Final = -3  # KIP-734
+
+
+@quick_init
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRead:
+    """What a fetch gets of one partition. OFFSET_OUT_OF_RANGE is an `error` here and not raised, because its answer
+    carries the offsets too; a diverging epoch (KIP-595) comes with no records."""
+
+    records: RecordSlice = b""
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    error: int = ErrorCode.NONE
+    diverging_epoch: int = UNDEFINED
+    diverging_end_offset: int = UNDEFINED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedOffset:
+    offset: int
+    timestamp_ms: int = -1
+    leader_epoch: int = -1
+
+
+StorageTrouble = Callable[["PartitionReads", StorageError], None]
+
+
+class _StorageGuard:
+    """Stands round everything that touches the log. A class, not a generator: it is entered for every request."""
+
+    __slots__ = ("_partition",)
+
+    def __init__(self, partition: "PartitionReads") -> None:
+        self._partition = partition
+
+    def __enter__(self) -> None:
+        if self._partition.storage_error is not None:
+            raise StorageError(str(self._partition.storage_error))
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if isinstance(error, StorageError):
+            partition = self._partition
+            if partition.log.failed:
+                partition.storage_error = error
+            if partition.storage_trouble is not None:
+                partition.storage_trouble(partition, error)
+
+
+class PartitionReads:
+    """The half of a `Partition` that others read from."""
+
+    def __init__(self, log: ReplicatedLog, node_id: int) -> None:
+        self.log = log
+        self.node_id = node_id
+        self.topic_partition: TopicPartition = log.topic_partition
+        self.leader = NO_LEADER
+        self.leader_epoch = -1  # never falls
+        self.storage_error: StorageError | None = None
+        self.storage_trouble: StorageTrouble | None = None  # told at once, and only told
+        self._leading: LeaderState | None = None  # at most one of the two
+        self._following: FollowerState | None = None
+        self._storage = _StorageGuard(self)
+
+    # --- what others may see -----------------------------------------------------------------------------------------
+
+    @property
+    def is_leader(self) -> bool:
+        return self._leading is not None
+
+    @property
+    def is_follower(self) -> bool:
+        return self._following is not None
+
+    @property
+    def leader_state(self) -> LeaderState | None:
+        """For metrics, descriptions and tests; nobody else changes it."""
+        return self._leading
+
+    @property
+    def high_watermark(self) -> int:
+        return self.log.high_watermark
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.log.log_end_offset
+
+    @property
+    def durable_end_offset(self) -> int:
+        """How far our own log counts: to its end, or, with flush.messages=1, as far as it is on the disk."""
+        log = self.log
+        return log.recovery_point if log.config.flush_messages == FLUSH_FIRST else log.log_end_offset
+
+    @property
+    def awaits_flush(self) -> bool:
+        """Is there anything here that does not count before it is on the disk, and may get there?"""
+        return self.storage_error is None and self.durable_end_offset < self.log.log_end_offset
+
+    @property
+    def flushes_first(self) -> bool:
+        return self.log.config.flush_messages == FLUSH_FIRST
+
+    @property
+    def last_stable_offset(self) -> int:
+        return self.log.last_stable_offset
+
+    @property
+    def has_enough_replicas(self) -> bool:
+        leading = self._leading
+        if leading is None:
+            return False
+        leading.min_insync_replicas = self.log.config.min_insync_replicas
+        return not leading.is_under_min_isr
+
+    def _current_leader(self) -> LeaderState:
+        leading = self._leading
+        if leading is None:
+            raise NotLeaderOrFollowerError(
+                f"broker {self.node_id} does not lead {self.topic_partition}; its leader is {self.leader}"
+            )
+        leading.min_insync_replicas = self.log.config.min_insync_replicas
+        return leading
+
+    def _perform(self, effects: list[Effect]) -> list[Effect]:
+        for effect in effects:
+            if type(effect) is HighWatermarkAdvanced:
+                self.log.set_high_watermark(effect.high_watermark)
+        return effects
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def read_for_consumer(
+        self,
+        offset: int,
+        *,
+        max_bytes: int,
+        isolation_level: int = 0,
+        current_leader_epoch: int = ANY_EPOCH,
+        last_fetched_epoch: int = ANY_EPOCH,
+        at_least_one_batch: bool = True,
+        allow_follower: bool = False,
+    ) -> PartitionRead:
+        """Serve a consumer what is committed. `allow_follower`: it was sent here on purpose (KIP-392).
+
+        Raises OffsetNotAvailableError for an offset that may well be committed without our knowing it yet: right
+        after an election (KIP-207), or on a follower.
+        """
+        with self._storage:
+            self._check_role(allow_follower)
+            self._check_epoch(current_leader_epoch)
+            refused = self._refusal(offset, last_fetched_epoch, self.log.log_end_offset)
+            if refused is not None:
+                return self._out_of_a_followers_range(refused, offset)
+            visible_end = self._visible_end(isolation_level)
+            if offset > visible_end:
+                self._check_end_is_known()
+                return self._read_nothing()
+            return self._read(offset, max_bytes, visible_end, at_least_one_batch)
+
+    def _out_of_a_followers_range(self, refused: PartitionRead, offset: int) -> PartitionRead:
+        """A follower does not know how far the leader's log goes, so "behind my end" is not "behind the end"."""
+        if self._leading is None and refused.error and offset > self.log.log_end_offset:
+            raise OffsetNotAvailableError(f"offset {offset} of {self.topic_partition} has not reached this follower")
+        return refused
+
+    def _visible_end(self, isolation_level: int) -> int:
+        log = self.log
+        return log.last_stable_offset if isolation_level == READ_COMMITTED else log.high_watermark
+
+    def _check_end_is_known(self) -> None:
+        if self._leading is None or not self._leading.knows_earlier_epochs_end:
+            raise OffsetNotAvailableError(
+                f"the end of {self.topic_partition} is not known for certain yet after a change of leader; ask again"
+            )
+
+    # --- followers ---------------------------------------------------------------------------------------------------
+
+    def read_for_follower(
+        self,
+        replica_id: int,
+        *,
+        broker_epoch: int,
+        offset: int,
+        max_bytes: int,
+        current_leader_epoch: int,
+        last_fetched_epoch: int,
+        now_ms: int,
+        is_first_read: bool = True,
+        at_least_one_batch: bool = True,
+    ) -> tuple[PartitionRead, list[Effect]]:
+        """Serve a follower, and take its offset as the acknowledgement of everything before it.
+
+        It counts only when the follower is in our epoch and its log agrees with ours up to the offset. A parked fetch
+        is read again with `is_first_read` False: its word is as old as its arrival. Raises for strangers, ghosts and
+        epochs.
+        """
+        with self._storage:
+            leading = self._current_leader()
+            self._check_epoch(current_leader_epoch, must_be_known=True)
+            self._check_replica(leading, replica_id, broker_epoch)
+            log = self.log
+            refused = self._refusal(offset, last_fetched_epoch, log.log_end_offset)
+            if refused is not None:
+                return refused, []
+            effects: list[Effect] = []
+            if is_first_read:
+                effects = self._perform(
+                    leading.follower_fetched(replica_id, broker_epoch=broker_epoch, fetch_offset=offset, now_ms=now_ms)
+                )
+            self._verify_if_asked_again(leading.replicas[replica_id], offset, max_bytes)
+            return self._read(offset, max_bytes, log.log_end_offset, at_least_one_batch), effects
+
+    def _verify_if_asked_again(self, replica: Replica, offset: int, max_bytes: int) -> None:
+        """A follower checks the CRC of what it gets. When it asks again for what it was given already, either the answer was
+        lost or it could not take it: then we look at our own file before we give it again."""
+        if offset >= self.log.log_end_offset:
+            return
+        if replica.offset_served == offset:
+            self.log.damage.verify(offset, max_bytes=max_bytes)
+        replica.offset_served = offset
+
+    def _check_replica(self, leading: LeaderState, replica_id: int, broker_epoch: int) -> None:
+        if replica_id not in leading.replicas:
+            raise NotLeaderOrFollowerError(
+                f"broker {replica_id} holds no replica of {self.topic_partition} as far as its leader knows"
+            )
+        if leading.is_stale(replica_id, broker_epoch):
+            raise StaleBrokerEpochError(f"broker {replica_id} has registered again since broker epoch {broker_epoch}")
+
+    # --- offsets and epochs ------------------------------------------------------------------------------------------
+
+    def list_offset(
+        self,
+        timestamp_ms: int,
+        *,
+        isolation_level: int = 0,
+        current_leader_epoch: int = ANY_EPOCH,
+        for_replica: bool = False,
+    ) -> ListedOffset:
+        """The first offset at or after a time, or EARLIEST_TIMESTAMP, LATEST_TIMESTAMP; offset -1: there is none."""
+        with self._storage:
+            self._current_leader()
+            self._check_epoch(current_leader_epoch)
+            log = self.log
+            if timestamp_ms == EARLIEST_TIMESTAMP:
+                return self._listed(log.log_start_offset)
+            if for_replica and timestamp_ms == LATEST_TIMESTAMP:
+                return self._listed(log.log_end_offset)
+            if timestamp_ms == LATEST_TIMESTAMP:
+                self._check_end_is_known()
+                return self._listed(self._visible_end(isolation_level))
+            found = log.max_timestamp() if timestamp_ms == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp_ms)
+            return self._visible(found, self._visible_end(isolation_level))
+
+    def _visible(self, found: tuple[int, int] | None, visible_end: int) -> ListedOffset:
+        if found is None:
+            return ListedOffset(offset=-1)
+        offset, timestamp_ms = found
+        if offset >= visible_end:
+            self._check_end_is_known()
+            return ListedOffset(offset=-1)
+        return self._listed(offset, timestamp_ms)
+
+    def _listed(self, offset: int, timestamp_ms: int = -1) -> ListedOffset:
+        return ListedOffset(offset=offset, timestamp_ms=timestamp_ms, leader_epoch=self.leader_epoch)
+
+    def end_offset_for_epoch(self, leader_epoch: int, *, current_leader_epoch: int = ANY_EPOCH) -> tuple[int, int]:
+        """OffsetForLeaderEpoch: (largest epoch <= the one asked for, its end offset), (-1, -1) when not known."""
+        with self._storage:
+            self._current_leader()
+            self._check_epoch(current_leader_epoch)
+            return self.log.end_offset_for_epoch(leader_epoch)
+
+    def readable_bytes(self, offset: int, *, end_offset: int, max_bytes: int) -> int:
+        """How many bytes a fetch could get now, up to `max_bytes`; no record is read for that.
+
+        A read with that limit would end with the last whole batch below it: it would hardly ever have that many bytes.
+        """
+        if not self.log.log_start_offset <= offset < end_offset:
+            return 0
+        with self._storage:
+            available = self.log.read(offset, max_bytes=ANY_SIZE_BYTES, up_to_offset=end_offset).slice
+        return min(slice_size(available), max_bytes)
+
+    # --- what is refused ---------------------------------------------------------------------------------------------
+
+    def _check_role(self, allow_follower: bool) -> None:
+        if self._leading is not None or (allow_follower and self._following is not None):
+            return
+        raise NotLeaderOrFollowerError(
+            f"broker {self.node_id} does not lead {self.topic_partition}; its leader is {self.leader}"
+        )
+
+    def _check_epoch(self, current_leader_epoch: int, *, must_be_known: bool = False) -> None:
+        """KIP-320: both sides must mean the same leadership."""
+        if current_leader_epoch == self.leader_epoch or (current_leader_epoch == ANY_EPOCH and not must_be_known):
+            return
+        if current_leader_epoch < self.leader_epoch:
+            raise FencedLeaderEpochError(
+                f"{self.topic_partition} is in leader epoch {self.leader_epoch}, the request in "
+                f"{current_leader_epoch}; refresh the metadata"
+            )
+        raise UnknownLeaderEpochError(
+            f"{self.topic_partition} is in leader epoch {self.leader_epoch} here, the request in "
+            f"{current_leader_epoch}; this broker has not heard of it yet"
+        )
+
+    def _refusal(self, offset: int, last_fetched_epoch: int, end_offset: int) -> PartitionRead | None:
+        """An answer without records: the logs part before the offset, or the offset is none of ours."""
+        log = self.log
+        if last_fetched_epoch >= 0:
+            epoch, epoch_end = log.end_offset_for_epoch(last_fetched_epoch)
+            if epoch == UNDEFINED or epoch_end == UNDEFINED:
+                return self._read_nothing(error=ErrorCode.OFFSET_OUT_OF_RANGE)
+            if epoch < last_fetched_epoch or epoch_end < offset:
+                return self._read_nothing(diverging_epoch=epoch, diverging_end_offset=epoch_end)
+        if not log.log_start_offset <= offset <= end_offset:
+            return self._read_nothing(error=ErrorCode.OFFSET_OUT_OF_RANGE)
+        return None
+
+    def _read(self, offset: int, max_bytes: int, end_offset: int, at_least_one_batch: bool) -> PartitionRead:
+        log = self.log
+        records: RecordSlice = b""
+        if offset < end_offset:
+            try:
+                records = log.read(
+                    offset, max_bytes=max_bytes, up_to_offset=end_offset, at_least_one_batch=at_least_one_batch
+                ).slice
+            except CorruptRecordError:
+                log.damage.verify(offset, max_bytes=max_bytes)  # so that it is known where it begins and ends
+                raise
+        return PartitionRead(
+            records=records,
+            high_watermark=log.high_watermark,
+            last_stable_offset=log.last_stable_offset,
+            log_start_offset=log.log_start_offset,
+        )
+
+    def _read_nothing(
+        self, *, error: int = ErrorCode.NONE, diverging_epoch: int = UNDEFINED, diverging_end_offset: int = UNDEFINED
+    ) -> PartitionRead:
+        log = self.log
+        return PartitionRead(
+            high_watermark=log.high_watermark,
+            last_stable_offset=log.last_stable_offset,
+            log_start_offset=log.log_start_offset,
+            error=error,
+            diverging_epoch=diverging_epoch,
+            diverging_end_offset=diverging_end_offset,
+        )

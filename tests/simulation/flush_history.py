@@ -1,0 +1,77 @@
+"""Whole clusters whose topics have flush.messages=1, and whose power goes everywhere at once.
+
+A flush takes virtual time here, and what a disk has not flushed by then may be gone, on every node. What was acknowledged must
+be there all the same: the comparison at the end of a history knows no exception.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+from barnabas.log.pending_flush import PendingFlush
+from barnabas.log.replication.partition import Partition
+from barnabas.net.broker import Broker
+from barnabas.net.flusher import Flusher
+
+from . import faults
+from .cluster import SETTINGS
+from .history import Result, Scenario, run_history
+from .node_faults import NodeFaults
+
+KINDS = ("kill", "power_loss", "power_loss_of_all", "stall", "isolate")
+SLOWEST_FLUSH_S = 0.03
+
+
+class SlowFlusher(Flusher):
+    """The disk takes its time: a power loss may come before what was begun is durable."""
+
+    rng = Random(0)
+
+    async def _perform(self, group: list[PendingFlush]) -> None:
+        await asyncio.sleep(self.rng.uniform(0.0002, SLOWEST_FLUSH_S))
+        await super()._perform(group)
+
+
+class FlushingBroker(Broker):
+    def _build_flusher(self) -> Flusher:
+        flusher = super()._build_flusher()
+        flusher.__class__ = SlowFlusher
+        flusher.rng = Random(self.ports.rng.getrandbits(64))  # type: ignore[attr-defined]
+        return flusher
+
+
+class PowerFaults(NodeFaults):
+    WEIGHTS = {**NodeFaults.WEIGHTS, "power_loss_of_all": 1}
+
+    def _power_loss_of_all(self, _: int) -> None:
+        """One after the other within the same moment; they come back in any order."""
+        if self.rng.random() < 0.5:
+            for node in self.cluster.nodes:
+                if node.is_running:
+                    self.cluster.power_loss(node.node_id)
+                    self._later(self._duration(), self.cluster.start, node.node_id)
+
+    def _power_loss(self, node_id: int) -> None:
+        """However many have lost theirs: nothing that counts was only in memory."""
+        if self.cluster.nodes[node_id].is_running:
+            self.cluster.power_loss(node_id)
+            self._later(self._duration(), self.cluster.start, node_id)
+
+
+def run_flush_history(seed: int, **facts: Any) -> Result:
+    settings = SETTINGS | {"log.flush.interval.messages": "1"}
+    with patch.object(faults, "NodeFaults", PowerFaults), patch("simulation.cluster.SETTINGS", settings):
+        return run_history(seed, Scenario(kinds=KINDS, make_broker=FlushingBroker, **facts))
+
+
+@contextlib.contextmanager
+def acknowledges_before_the_flush() -> Iterator[None]:
+    """A planted bug: what is in the page cache counts, and the flush follows."""
+    with (
+        patch.object(Partition, "durable_end_offset", property(lambda self: self.log.log_end_offset)),
+        patch("barnabas.log.replication.partition.FLUSH_FIRST", -1),
+    ):
+        yield

@@ -1,0 +1,175 @@
+"""Group commit: what asks while a flush is under way goes together in the next one; a failure is told, and final."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import pytest
+from simulation.disk import SimulatedDisk
+from simulation.log_building import NOW_MS, append
+
+from barnabas.log.config import LogConfig
+from barnabas.log.errors import StorageError
+from barnabas.log.partition_log import PartitionLog
+from barnabas.log.pending_flush import PendingFlush
+from barnabas.log.topic_partition import TopicPartition
+from barnabas.net.flusher import FlushableLog, Flusher
+
+
+class SlowLog:
+    """A log whose flushes end when the test says so."""
+
+    def __init__(self, number: int) -> None:
+        self.topic_partition = TopicPartition("t", number)
+        self.log_end_offset = self.flushed = 0
+        self.begun = 0
+        self.may_end = threading.Event()
+        self.error: StorageError | None = None
+
+    def begin_flush(self, now_ms: int | None = None) -> PendingFlush | None:
+        if self.flushed == self.log_end_offset:
+            return None
+        self.begun += 1
+        return PendingFlush(
+            end_offset=self.log_end_offset, truncations=0, files=(), sync_names=self._wait, save_epochs=lambda: None
+        )
+
+    def _wait(self) -> None:
+        assert self.may_end.wait(5)
+        if self.error is not None:
+            raise self.error
+
+    def finish_flush(self, pending: PendingFlush) -> None:
+        if pending.error is not None:
+            raise pending.error
+        self.flushed = pending.end_offset
+
+
+class World:
+    def __init__(self, folder_of: Callable[[TopicPartition], str] = lambda _: "/d") -> None:
+        self.ended: asyncio.Queue[tuple[FlushableLog, StorageError | None]] = asyncio.Queue()
+        self.fatal: list[str] = []
+        self.flusher = Flusher(
+            folder_of=folder_of,
+            ended=lambda log, error: self.ended.put_nowait((log, error)),
+            wall_ms=lambda: NOW_MS,
+            fatal=self.fatal.append,
+            folders=2,
+        )
+
+    async def next_end(self) -> tuple[FlushableLog, StorageError | None]:
+        return await asyncio.wait_for(self.ended.get(), 5)
+
+
+async def test_what_asks_meanwhile_goes_together_in_the_next_group() -> None:
+    world = World()
+    logs = [SlowLog(number) for number in range(5)]
+    for log in logs:
+        log.log_end_offset = 1
+    world.flusher.ask(logs[0])
+    await asyncio.sleep(0)
+    for offset in range(2, 12):  # ten appends to each while the first flush is under way
+        for log in logs:
+            log.log_end_offset = offset
+            world.flusher.ask(log)
+            await asyncio.sleep(0)
+    assert world.ended.empty() and [log.begun for log in logs] == [1, 0, 0, 0, 0]
+    for log in logs:
+        log.may_end.set()
+    assert await world.next_end() == (logs[0], None) and logs[0].flushed == 1
+    assert {(await world.next_end())[0] for _ in logs} == set(logs)
+    assert [(log.flushed, log.begun) for log in logs] == [(11, 2), (11, 1), (11, 1), (11, 1), (11, 1)]
+    assert (world.flusher.groups, world.flusher.logs) == (2, 6)
+    await world.flusher.close()
+
+
+async def test_a_slow_folder_does_not_hold_up_another() -> None:
+    world = World(folder_of=lambda topic_partition: f"/d{topic_partition.partition}")
+    slow, fast = SlowLog(0), SlowLog(1)
+    slow.log_end_offset = fast.log_end_offset = 1
+    world.flusher.ask(slow)
+    world.flusher.ask(fast)
+    fast.may_end.set()
+    assert await world.next_end() == (fast, None)
+    slow.may_end.set()
+    assert await world.next_end() == (slow, None)
+    await world.flusher.close()
+
+
+async def test_a_failure_is_told_and_the_others_of_the_group_are_none_the_worse() -> None:
+    world = World()
+    bad, good = SlowLog(0), SlowLog(1)
+    bad.error = StorageError("Input/output error")
+    for log in (bad, good):
+        log.log_end_offset = 1
+        log.may_end.set()
+        world.flusher.ask(log)
+    assert await world.next_end() == (bad, bad.error)
+    assert await world.next_end() == (good, None) and good.flushed == 1
+    assert world.fatal == []
+    await world.flusher.close()
+
+
+async def test_closing_waits_for_the_thread() -> None:
+    world = World()
+    log = SlowLog(0)
+    log.log_end_offset = 1
+    world.flusher.ask(log)
+    await asyncio.sleep(0)
+    closing = asyncio.ensure_future(world.flusher.close())
+    await asyncio.sleep(0)
+    assert not closing.done()
+    log.may_end.set()
+    await asyncio.wait_for(closing, 5)
+    assert world.ended.empty() and world.fatal == []
+
+
+async def test_a_real_log_is_durable_up_to_where_the_flush_began() -> None:
+    disk = SimulatedDisk()
+    disk.make_dirs("/d/t-0")
+    log = PartitionLog(
+        disk, "/d/t-0", topic_partition=TopicPartition("t", 0), topic_id="t1", config=LogConfig(), now_ms=NOW_MS
+    )
+    append(log, b"a")
+    pending = log.begin_flush()
+    assert pending is not None
+    append(log, b"b")
+    pending.perform()
+    log.finish_flush(pending)
+    assert (log.recovery_point, log.log_end_offset) == (1, 2)
+
+    pending = log.begin_flush()
+    assert pending is not None
+    log.truncate_to(1)
+    append(log, b"c")  # other data at the offset that the flush was to cover
+    pending.perform()
+    log.finish_flush(pending)
+    assert log.recovery_point == 1
+
+    disk.fail_next("flush", "*.log")
+    with pytest.raises(StorageError):
+        log.flush()
+    assert log.failed
+    with pytest.raises(StorageError):
+        log.begin_flush()
+
+
+async def test_a_segment_that_goes_meanwhile_is_no_failure() -> None:
+    """Retention renames the file under the flush; its descriptor stays good."""
+    disk = SimulatedDisk()
+    disk.make_dirs("/d/t-0")
+    config = LogConfig(segment_bytes=100, retention_bytes=0)
+    log = PartitionLog(
+        disk, "/d/t-0", topic_partition=TopicPartition("t", 0), topic_id="t1", config=config, now_ms=NOW_MS
+    )
+    for value in (b"a", b"b", b"c"):
+        append(log, value)
+    assert log.segment_count > 1 and log.is_flush_due(NOW_MS)  # a segment that grows no more is not on the disk yet
+    pending = log.begin_flush(NOW_MS)
+    assert pending is not None
+    log.set_high_watermark(3)
+    assert log.delete_old_segments(NOW_MS)
+    log.remove_due_files(NOW_MS + 1_000_000)
+    pending.perform()
+    log.finish_flush(pending)
+    assert not log.failed and log.recovery_point == 3 and not log.is_flush_due(NOW_MS)

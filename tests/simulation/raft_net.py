@@ -8,6 +8,8 @@ from typing import Any
 
 from barnabas.kraft.raft_network import Listener, ProtocolFactory
 
+AFTER_S = 1e-6  # between two deliveries of one direction: timers of the same moment may fire in any order
+
 
 class FakeTransport(asyncio.Transport):
     """One end of a connection. The other end hears what is written, later and in order."""
@@ -102,7 +104,7 @@ class FakeNet:
     def carry(self, source: FakeTransport, data: bytes) -> None:
         target = source.other
         assert target is not None
-        at = max(self.loop.time() + self.delay_s(source.own, source.peer), source.arrives_at)
+        at = max(self.loop.time() + self.delay_s(source.own, source.peer), source.arrives_at + AFTER_S)
         source.arrives_at = at
         self.loop.call_at(at, self._deliver, source, target, data)
 

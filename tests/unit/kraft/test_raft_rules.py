@@ -224,6 +224,7 @@ def test_rule_15_the_broken_link_of_the_leader_is_a_hint() -> None:
     cluster = running()
     for _ in range(5):
         leader = cluster.wait_for_leader()
+        assert cluster.loop.run_until(lambda: all_linked(cluster), 5.0)
         cluster.kill(leader)
         began = cluster.loop.time()
         assert cluster.loop.run_until(lambda: cluster.leader is not None, 5.0)
@@ -234,6 +235,10 @@ def test_rule_15_the_broken_link_of_the_leader_is_a_hint() -> None:
     finish(cluster)
 
 
+def all_linked(cluster: SimulatedQuorum) -> bool:
+    return all(len(node.quorum._transport._links) == len(cluster.nodes) - 1 for node in cluster.nodes.values())
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_followers_of_a_broken_link_do_not_take_each_others_votes(seed: int) -> None:
     """They once campaigned at the same moment, about one time in ten, and waited out their election timers then."""
@@ -242,6 +247,7 @@ def test_followers_of_a_broken_link_do_not_take_each_others_votes(seed: int) -> 
     cluster.commit()
     for _ in range(3):
         leader = cluster.wait_for_leader()
+        assert cluster.loop.run_until(lambda: all_linked(cluster), 5.0)
         cluster.kill(leader)
         began = cluster.loop.time()
         assert cluster.loop.run_until(lambda: cluster.leader is not None, 5.0)
@@ -371,6 +377,9 @@ def test_a_read_barrier_of_an_isolated_leader_does_not_pass() -> None:
 def test_leadership_is_handed_over_on_demand() -> None:
     cluster = running()
     leader = cluster.wait_for_leader()
+    assert cluster.loop.run_until(lambda: all_linked(cluster), 5.0)
+    cluster.commit()
+    assert cluster.wait_until_equal()
     target = next(n for n in cluster.ids if n != leader)
     assert not cluster.nodes[target].quorum.transfer_leadership(leader)
     assert cluster.nodes[leader].quorum.transfer_leadership(target)

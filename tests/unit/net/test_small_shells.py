@@ -8,6 +8,7 @@ import pytest
 from simulation.cluster import QuorumNetwork
 from unit.net.shell_world import LISTENER, Shell, broker, image_of, simulated
 
+from barnabas.kraft.raft_voters import Voter, VoterSet
 from barnabas.kraft.raft_wire import Directory, encode_directory
 from barnabas.log.cleaner import CleanerTotals, Uncleanable
 from barnabas.log.errors import BrokerNotAvailableError, InvalidConfigError, NetworkError
@@ -70,11 +71,16 @@ async def test_a_leader_that_is_unknown_or_gone() -> None:
 # --- the directory ----------------------------------------------------------------------------------------------------
 
 
+VOTERS = VoterSet(voters=tuple(Voter(node_id=number, host=f"v{number}", port=9093) for number in range(3)), index=0)
+
+
 class QuorumPort(asyncio.Protocol):
     """A voter's quorum port, as far as a stranger sees it."""
 
     def __init__(self, endpoints: dict[int, bytes]) -> None:
-        self._answer = encode_directory(Directory(node_id=0, cluster_id="c", leader_id=0, endpoints=endpoints))
+        self._answer = encode_directory(
+            Directory(node_id=0, cluster_id="c", leader_id=0, endpoints=endpoints, voters=VOTERS)
+        )
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.WriteTransport)

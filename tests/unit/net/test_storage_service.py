@@ -60,6 +60,9 @@ class World:
             stop_fetching=lambda effect: None,
             storage_failed=lambda effect: self.storage.storage_failed(effect),
             took_up=lambda image: self.storage.took_up(image),
+            flush=lambda effect: None,
+            resume_fetching=lambda effect: None,
+            resign=lambda effect: None,
             turn=turn,
         )
         self.storage = StorageService(

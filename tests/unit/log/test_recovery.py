@@ -182,3 +182,21 @@ def test_a_clean_start_scans_nothing():
     log.close()
     disk.flip_bit(LOG, 70)  # would be found by a scan
     assert open_log(disk, config=SMALL, was_stopped_cleanly=True).log_end_offset == 50
+
+
+def test_a_log_start_that_a_crash_took_back_leaves_no_log_without_epochs():
+    disk = SimulatedDisk()
+    log = open_log(disk, config=SMALL)
+    for _ in range(6):
+        append(log, b"x" * 60, epoch=3)
+    size = log.size_bytes
+    log.flush()
+    for _ in range(4):
+        append(log, b"y", epoch=3)
+    log.set_high_watermark(10)
+    log.delete_records_before(10)  # nobody writes the log start to its checkpoint
+    log.flush()  # saves the epochs
+    disk.kill()
+    disk.open_append(LOG).truncate(size)
+    again = open_log(disk, config=SMALL)
+    assert (again.log_start_offset, again.log_end_offset, again.latest_epoch) == (0, 6, 3)

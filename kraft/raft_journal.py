@@ -60,8 +60,8 @@ class DurableJournal:
             # The blank flag is on disk before the first byte of the journal: an empty one is never mistaken for ours.
             self._store_meta(blank=True)
         self._file = self._storage.open_append(self._path)
-        if not existed:
-            self._storage.sync_dir(self._directory)
+        # Always: a process that was killed behind the rename of `_rewrite` left a name that a power loss still takes back.
+        self._storage.sync_dir(self._directory)
         self._entries = self._replay()
         self._file.flush()
         self.durable_index = self.last_index

@@ -66,7 +66,17 @@ def recover_log(
     if truncated:
         _log.warning("event=truncated folder=%s bytes=%d end_offset=%d", directory, truncated, segments[-1].next_offset)
     epochs.truncate_from_end(segments[-1].next_offset + 1)
+    if not epochs.entries:
+        _learn_epochs(segments, epochs)
     return RecoveredLog(segments=segments, truncated_bytes=truncated)
+
+
+def _learn_epochs(segments: list[LogSegment], epochs: LeaderEpochCache) -> None:
+    """The epochs that were saved began behind the end that is left: a log start that was not yet on the disk went back in
+    the crash. Every batch carries its own; a log that does not know them could not find where it diverges (KIP-101)."""
+    for segment in segments:
+        for header, _ in segment.batches(0, verify_crc=False):
+            epochs.assign(header.leader_epoch, header.base_offset)
 
 
 def _recover_segments(

@@ -89,7 +89,7 @@ class LogMachine:
         else:
             self.disk.kill()
         self.start_again()
-        self.check_opened(is_power_loss=power)
+        self.check_opened(is_power_loss=power, after_power_loss=power)
 
     def stop(self) -> None:
         self.manager.close()
@@ -109,7 +109,7 @@ class LogMachine:
         ):
             raise Violation(f"{when}: the log holds {found}, written was {wanted}")
 
-    def check_opened(self, *, is_power_loss: bool) -> None:
+    def check_opened(self, *, is_power_loss: bool, after_power_loss: bool) -> None:
         found = self.read()
         log_start = self.log.log_start_offset
         if log_start > self.start:
@@ -127,7 +127,9 @@ class LogMachine:
         self.epoch = max(self.epoch, self.log.latest_epoch)
         # A log start that was not on the disk may come back, with the batches below.
         below = found[0][0] if found else log_start
-        self.states = [tuple(batch for batch in matching[-1] if batch[1] <= below) + found]
+        opened = tuple(batch for batch in matching[-1] if batch[1] <= below) + found
+        # After a kill nothing more is on the disk than before: a power loss may still bring back what was before it.
+        self.states = [opened] if after_power_loss else [*self.states, opened]
         self.flushed_end = min(self.flushed_end, self.log.log_end_offset)
 
     def is_beginning(self, found: State, state: State, *, whole: bool) -> bool:
@@ -249,8 +251,6 @@ class LogMachine:
     def die(self) -> None:
         """In the middle of an operation: all of it, a part of it or nothing of it has happened."""
         power = self.rng.random() < 0.5
-        if not power:
-            self.states = self.states[-6:]
         self.crashes += 1
         self.flushed_end = min(self.flushed_end, *(state[-1][1] if state else 0 for state in self.states[-2:]))
         if power:
@@ -258,7 +258,7 @@ class LogMachine:
         else:
             self.disk.kill()
         self.start_again()
-        self.check_opened(is_power_loss=True)
+        self.check_opened(is_power_loss=True, after_power_loss=power)
 
     def make_room(self) -> None:
         """A full disk refused; nothing of what it refused may be there, and what was there must be."""
@@ -266,7 +266,7 @@ class LogMachine:
         if self.log.failed:
             self.disk.kill()
             self.start_again()
-        self.check_opened(is_power_loss=True)
+        self.check_opened(is_power_loss=True, after_power_loss=False)
 
 
 def run_seed(seed: int, machine: type[LogMachine] = LogMachine) -> LogResult:

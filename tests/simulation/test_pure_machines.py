@@ -40,3 +40,22 @@ def test_the_same_seed_takes_the_same_course() -> None:
     for seed in (3, 17):
         assert log_machine.run_seed(seed) == log_machine.run_seed(seed)
         assert journal_machine.run_seed(seed) == journal_machine.run_seed(seed)
+
+
+# Product: log 651 a log start that was written down above the new log end hid what was appended then; journal 1242, 2254, 4156
+# a rename that a killed process had not flushed was believed, and a power loss took it back; log 2799, 3594, 5020 a crash took a
+# log start back, and the log knew no leader epoch of what it held.
+@pytest.mark.parametrize(
+    ("machine", "seed"),
+    [
+        ("log", 651),
+        ("log", 2799),
+        ("log", 3594),
+        ("log", 5020),
+        ("journal", 1242),
+        ("journal", 2254),
+        ("journal", 4156),
+    ],
+)
+def test_seeds_that_failed_once(machine: str, seed: int) -> None:
+    run(machine, seed)

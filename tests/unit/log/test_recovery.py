@@ -182,3 +182,21 @@ def test_a_clean_start_scans_nothing():
     log.close()
     disk.flip_bit(LOG, 70)  # would be found by a scan
     assert open_log(disk, config=SMALL, was_stopped_cleanly=True).log_end_offset == 50
+
+
+def test_a_log_start_that_a_crash_took_back_leaves_no_log_without_epochs():
+    disk = SimulatedDisk()
+    log = open_log(disk, config=SMALL)
+    for _ in range(6):
+        append(log, b"x" * 60, epoch=3)
+    log.flush()
+    log.roll(NOW_MS)
+    for _ in range(4):
+        append(log, b"y", epoch=3)
+    log.set_high_watermark(10)
+    log.delete_records_before(10)  # nobody writes the log start to its checkpoint
+    log.flush()  # saves the epochs
+    disk.kill()
+    disk.open_append(f"{DIRECTORY}/{6:020d}.log").truncate(0)
+    again = open_log(disk, config=SMALL, recovery_point=6)  # what lies before it is not scanned
+    assert (again.log_start_offset, again.log_end_offset, again.latest_epoch) == (0, 6, 3)

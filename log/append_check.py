@@ -5,6 +5,7 @@ batch are not looked at (DESIGN.md, section 2).
 """
 
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from .errors import (
     CorruptRecordError,
     InvalidRecordError,
     InvalidTimestampError,
+    OffsetOutOfRangeError,
     RecordTooLargeError,
     UnsupportedCompressionError,
 )
@@ -32,10 +34,12 @@ from .record_batch import (
     MAX_TIMESTAMP_POSITION,
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_MASK,
+    BatchHeader,
     Buffer,
     read_header,
 )
 from .record_codec import MAX_RECORDS_PER_BATCH
+from .topic_partition import TopicPartition
 
 _HIGHEST_CODEC = 4
 _UNUSUAL_MASK = CONTROL_MASK | TIMESTAMP_TYPE_MASK | 0x04  # 0x04: a codec of 4 and above, of which only 4 is one
@@ -110,6 +114,31 @@ def check_client_batches(
     if not placed:
         raise InvalidRecordError("there is no record batch to append")
     return placed
+
+
+def check_continues(
+    headers: Iterable[BatchHeader],
+    *,
+    topic_partition: TopicPartition,
+    next_offset: int,
+    leader_epoch: int,
+    may_have_gaps: bool,
+) -> None:
+    """Check that a leader's batches go on where this replica's log ends, in offsets and in epochs.
+
+    Raises OffsetOutOfRangeError, CorruptRecordError.
+    """
+    for header in headers:
+        has_gap = header.base_offset > next_offset and not may_have_gaps
+        if header.base_offset < next_offset or has_gap:
+            raise OffsetOutOfRangeError(
+                f"{topic_partition} ends at {next_offset}, its leader's batch begins at {header.base_offset}"
+            )
+        if header.leader_epoch < leader_epoch:
+            raise CorruptRecordError(
+                f"{topic_partition} is in epoch {leader_epoch}, a batch of its leader has {header.leader_epoch}"
+            )
+        next_offset, leader_epoch = header.next_offset, header.leader_epoch
 
 
 def stamp_append_time(buffer: bytearray | memoryview, batch: PlacedBatch, now_ms: int) -> PlacedBatch:

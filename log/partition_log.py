@@ -10,12 +10,14 @@ from .append_check import (
     AppendInfo,
     PlacedBatch,
     check_client_batches,
+    check_continues,
     info_of_duplicate,
     is_readonly,
     stamp_append_time,
 )
+from .append_times import AppendTime
 from .config import LogConfig
-from .errors import CorruptRecordError, FencedLeaderEpochError, InvalidRecordError, OffsetOutOfRangeError, StorageError
+from .errors import FencedLeaderEpochError, InvalidRecordError, OffsetOutOfRangeError, StorageError
 from .files import Files
 from .open_segments import OpenSegments
 from .partition_folder import PartitionFolder
@@ -25,6 +27,7 @@ from .record_batch import NO_PRODUCER_ID, NO_TIMESTAMP, BatchHeader, Buffer, ite
 from .record_codec import is_abort_marker
 from .recovery import new_segment, recover_log
 from .retention import SegmentAge, expired_segments
+from .saved_append_times import SavedAppendTimes
 from .saved_epochs import SavedEpochs
 from .sealed_segments import SealedSegments
 from .segment import LogRead, LogSegment, segment_holding
@@ -33,8 +36,6 @@ from .transaction_index import AbortedTransaction
 
 IDLE_MS = 600_000  # a partition without appends for so long needs no open file; it opens again in microseconds
 _SNAPSHOT_REPLAY_SEGMENTS = 2  # without any producer snapshot, as in Kafka, only the newest segments are replayed
-
-
 _NOTHING = LogRead(slice=b"")
 
 
@@ -93,6 +94,8 @@ class PartitionLog:
         self.recovery_point = self.log_end_offset if was_stopped_cleanly else min(recovery_point, self.log_end_offset)
         self._producers = self._load_producers()
         self._first_unstable_offset = self._producers.first_unstable_offset
+        self._append_times = SavedAppendTimes(files, directory)
+        self._append_times.load(self._segments, log_start_offset=self.log_start_offset)
 
     # --- what it is ---
 
@@ -154,19 +157,17 @@ class PartitionLog:
         if config.uses_log_append_time:
             batches = [stamp_append_time(writable, batch, now_ms) for batch in batches]  # type: ignore[arg-type]
         self._write(writable, batches, now_ms)
+        self._append_times.times.note(batches[0].base_offset, self.log_end_offset, now_ms)
         if has_producers:
             self._note_producers(writable, batches)
-        return AppendInfo(
-            first_offset=batches[0].base_offset,
-            last_offset=batches[-1].last_offset,
-            log_append_time_ms=now_ms if config.uses_log_append_time else NO_TIMESTAMP,
-            max_timestamp_ms=max([batch.max_timestamp_ms for batch in batches]),
-            size_bytes=len(buffer),
-        )
+        append_time_ms = now_ms if config.uses_log_append_time else NO_TIMESTAMP
+        return AppendInfo(first_offset=batches[0].base_offset, last_offset=batches[-1].last_offset,
+                          log_append_time_ms=append_time_ms, size_bytes=len(buffer),
+                          max_timestamp_ms=max([batch.max_timestamp_ms for batch in batches]))  # fmt: skip
 
-    def append_as_follower(self, buffer: Buffer, *, now_ms: int = 0) -> AppendInfo | None:
+    def append_as_follower(self, buffer: Buffer, *, now_ms: int = 0, is_fresh: bool = False) -> AppendInfo | None:
         """Append what the leader sent: batches with offsets and epochs. A cut one at the end is dropped; None if all
-        is.
+        is. `is_fresh`: the leader has appended it just now, as far as that is known.
 
         Raises CorruptRecordError for a bad CRC or an epoch that goes back, OffsetOutOfRangeError for batches that do
         not continue this log, StorageError.
@@ -187,6 +188,7 @@ class PartitionLog:
             for header in headers:  # a disk may fill up between two batches
                 if header.base_offset < self.log_end_offset:
                     self._epochs.assign(header.leader_epoch, header.base_offset)
+                    self._append_times.note_replicated(header, now_ms, is_fresh=is_fresh)
         if any(batch.producer_id != NO_PRODUCER_ID for batch in batches):
             self._note_producers(buffer, batches)
         return AppendInfo(first_offset=batches[0].base_offset, last_offset=batches[-1].last_offset,
@@ -250,6 +252,10 @@ class PartitionLog:
         self._active_since_ms = now_ms
         self.folder.changed()
 
+    def append_time_of(self, offset: int) -> AppendTime | None:
+        """When the record at this offset was appended here; None when that is not known."""
+        return self._append_times.times.time_of(offset)
+
     def _check_continues(self, headers: list[BatchHeader]) -> None:
         first = headers[0]
         if (
@@ -258,18 +264,8 @@ class PartitionLog:
         ):
             # The leader's log begins inside of a batch (DeleteRecords); a new replica holds that batch whole.
             self._restart_inside(first.base_offset, self.log_start_offset)
-        next_offset, epoch = self.log_end_offset, self._epochs.latest_epoch
-        for header in headers:
-            has_gap = header.base_offset > next_offset and not self._config.is_compacted
-            if header.base_offset < next_offset or has_gap:
-                raise OffsetOutOfRangeError(
-                    f"{self.topic_partition} ends at {next_offset}, its leader's batch begins at {header.base_offset}"
-                )
-            if header.leader_epoch < epoch:
-                raise CorruptRecordError(
-                    f"{self.topic_partition} is in epoch {epoch}, a batch of its leader has {header.leader_epoch}"
-                )
-            next_offset, epoch = header.next_offset, header.leader_epoch
+        check_continues(headers, topic_partition=self.topic_partition, next_offset=self.log_end_offset,
+                        leader_epoch=self._epochs.latest_epoch, may_have_gaps=self._config.is_compacted)  # fmt: skip
 
     def _restart_inside(self, base_offset: int, log_start_offset: int) -> None:
         self.truncate_fully_and_start_at(base_offset)
@@ -446,6 +442,7 @@ class PartitionLog:
     def save_indexes(self) -> None:
         """Write the active segment's index entries and the producers, so that a recovery need not begin at its start."""
         self._active.save_indexes()
+        self._append_times.save()
         if self.recovery_point > self._snapshot_offset:
             self._take_snapshot()
 
@@ -466,6 +463,7 @@ class PartitionLog:
             self.truncate_fully_and_start_at(offset)
             return
         self._announce_truncation(offset)
+        self._append_times.truncate_to(offset)
         while self._segments[-1].base_offset >= offset:
             self._discard(self._segments.pop())
         self._active = self._segments[-1]
@@ -502,6 +500,7 @@ class PartitionLog:
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything and begin anew at `offset`, as a replica does that is too far behind."""
         self._truncations += 1
+        self._append_times.truncate_to(0)
         if self._before_truncation is not None:
             self._before_truncation(min(offset, self._segments[0].base_offset))
         while self._segments:
@@ -530,6 +529,7 @@ class PartitionLog:
             self.log_start_offset = offset
             self.set_high_watermark(self.high_watermark)
             self._epochs.truncate_from_start(offset)
+            self._append_times.times.forget_before(offset)
 
     def delete_old_segments(self, now_ms: int) -> list[int]:
         """Take the segments out of the log that retention lets go; return their base offsets."""
@@ -582,6 +582,7 @@ class PartitionLog:
     def close(self) -> None:
         """Flush and write all that a clean start needs. Raises StorageError; then the stop was not a clean one."""
         self._take_snapshot()
+        self._append_times.save()
         self.folder.make_durable()
         self.flush()
         self._active.seal()

@@ -149,6 +149,14 @@ class LogSegment:
             self._first_timestamp_ms = first.max_timestamp_ms if first is not None else NO_TIMESTAMP
         return self._first_timestamp_ms
 
+    def timestamps(self, from_offset: int, *, limit: int) -> list[tuple[int, int]]:
+        """Some (offset, largest timestamp so far) from this offset on, the offset itself among them."""
+        place = self.batch_at(from_offset)
+        header = None if place is None else self._header_at(place.position)
+        if header is None:
+            return []
+        return [(from_offset, header.max_timestamp_ms), *self._time_index.sample(from_offset + 1, limit=limit)]
+
     # --- appending ---
 
     def has_room_for(self, size_bytes: int, last_offset: int, max_segment_bytes: int) -> bool:

@@ -20,6 +20,7 @@ from .offsets import OffsetHandlers
 from .produce import ProduceHandler
 from .services import Services
 from .topics import TopicHandlers
+from .unread import UnreadHandler
 
 
 def build_handlers(services: Services, *, shut_down: Callable[[], None]) -> dict[ApiKey | KafkaApi, Handler]:
@@ -38,6 +39,7 @@ def build_handlers(services: Services, *, shut_down: Callable[[], None]) -> dict
         ApiKey.LIST_OFFSETS: offsets.list_offsets,
         ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.end_of_epoch,
         ApiKey.DELETE_RECORDS: offsets.delete_records,
+        ApiKey.UNREAD: UnreadHandler(services),
         ApiKey.METADATA: answering(MetadataHandler(services)),
         ApiKey.CREATE_TOPIC: answering(topics.create, survives_disconnect=True),
         ApiKey.DELETE_TOPIC: answering(topics.delete, survives_disconnect=True),

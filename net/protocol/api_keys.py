@@ -32,3 +32,4 @@ class ApiKey(IntEnum):
     METADATA_FEED = 1001
     RESET_OFFSETS = 1002
     BROKER_SHUTDOWN = 1003
+    UNREAD = 1012

@@ -400,7 +400,7 @@ class IsrCluster:
         if incarnation != broker.incarnation:
             return  # connections die with the process
         try:
-            effects = broker.partition.fetched(position, answer)
+            effects = broker.partition.fetched(position, answer, self.now_ms)
         except OffsetOutOfRangeError:
             return  # what the log refuses is fetched again with the next tick
         self._perform(broker, effects)

@@ -30,6 +30,7 @@ from .records import ConsumerRecord
 logger = logging.getLogger("barnabas.consumer")
 
 MAX_RECORDS = 100  # of one transaction: a crash repeats as many, and their effects are rolled back before that
+MAX_SEEKS = 10  # in a row that lead nowhere: a rebalance may undo one, but not so many
 POLL_MS = 1_000  # how often a blocking iteration comes up for air, so that Ctrl-C works
 _NOTHING_PROCESSED: Final = -1
 _PLACEHOLDERS: Final = {"qmark": "?", "format": "%s", "pyformat": "%s"}  # of DB-API 2 (PEP 249)
@@ -157,7 +158,7 @@ class ProcessOnce:
         self._database = _Database(connection, consumer.group)
         self._max_records = max_records
         self._processed: dict[TopicPartition, int] = {}  # what the database says of the partitions that are ours
-        self._sought: set[TopicPartition] = set()  # a seek has not been followed by a record yet
+        self._seeks: dict[TopicPartition, int] = {}  # since the last record that was in place
         self._claims: dict[TopicPartition, _Claim] = {}  # of the open transaction
         self._batch: Sequence[tuple[TopicPartition, ConsumerRecord]] = ()
         self._handed_out = 0  # of the batch
@@ -223,11 +224,11 @@ class ProcessOnce:
                     self._seek(place)
 
     def _continues(self, place: TopicPartition, records: Sequence[ConsumerRecord]) -> bool:
-        """Whether the records lie behind what is processed; if not, the consumer is sent there, once."""
+        """Whether the records lie behind what is processed; if not, the consumer is sent there."""
         if records[0].offset > self._processed[place]:
-            self._sought.discard(place)
+            self._seeks.pop(place, None)
             return True
-        if place in self._sought:
+        if self._seeks.get(place, 0) >= MAX_SEEKS:
             raise OffsetOutOfRangeError(
                 f"the database has processed {place} up to offset {self._processed[place]}, and the log has offset"
                 f" {records[0].offset} next: was the topic made anew? Then delete the rows of group {self._group!r} in"
@@ -282,7 +283,7 @@ class ProcessOnce:
         self._batch, self._handed_out = (), 0
 
     def _seek(self, place: TopicPartition) -> None:
-        self._sought.add(place)
+        self._seeks[place] = self._seeks.get(place, 0) + 1
         try:
             self._consumer.seek(place, self._processed[place] + 1)
         except BarnabasError as error:

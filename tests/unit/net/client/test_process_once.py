@@ -226,6 +226,25 @@ def test_partitions_that_go_and_come_back_are_looked_up_again(opened) -> None:
     assert effects(connection) == list(range(6))
 
 
+def test_a_rebalance_that_undoes_a_seek_is_no_reason_to_give_up(opened) -> None:
+    """The partition goes and comes back within one poll, which then begins where the group has committed, again and again."""
+    connection, log = opened(), Log().add(P0, 10)
+    work(FakeConsumer(log, P0), connection)
+    log.add(P0, 10)
+    consumer = FakeConsumer(log, P0)
+    seek, undone = consumer.seek, []
+
+    def undo(place: TopicPartition, offset: int) -> None:
+        undone.append(offset)
+        seek(place, 4 if len(undone) < 5 else offset)
+
+    log.committed[P0] = 4
+    consumer.positions[P0] = 4
+    consumer.seek = undo
+    work(consumer, connection)
+    assert effects(connection) == list(range(20)) and undone == [10] * 5
+
+
 def test_a_topic_that_was_made_anew_is_an_error_with_its_cure_and_not_silence(opened) -> None:
     log = Log().add(P0, 10)
     work(FakeConsumer(log, P0), opened())

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from barnabas.sync import Consumer, process_once
+from barnabas.sync import Consumer, process_once  # type: ignore[import-not-found]  # not in the tree that mypy sees
 
 GROUP = "workers"
 POLL_RECORDS = 10

@@ -8,71 +8,12 @@ from random import Random
 from types import SimpleNamespace
 
 import pytest
+from unit.net.client.once_world import P0, P1, EndOfLogError, FakeConsumer, Log, store
 
 from barnabas import sync
 from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.errors import InvalidRequestError, NotAssignedError, OffsetOutOfRangeError
+from barnabas.net.client.errors import InvalidRequestError, OffsetOutOfRangeError
 from barnabas.net.client.process_once import process_once
-from barnabas.net.client.records import record_class
-
-P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
-
-
-class Log:
-    """What the cluster has: records, and what the group has committed."""
-
-    def __init__(self) -> None:
-        self.values = {P0: [], P1: []}
-        self.committed: dict[TopicPartition, int] = {}
-
-    def add(self, place: TopicPartition, count: int) -> "Log":
-        start = len(self.values[place])
-        self.values[place] += range(start, start + count)
-        return self
-
-
-class FakeConsumer:
-    """A member as the blocking SDK has it: a poll takes from each partition, and commits what came with the last one."""
-
-    group = "g"
-
-    def __init__(self, log: Log, *places: TopicPartition) -> None:
-        self.log = log
-        self.positions: dict[TopicPartition, int] = {}
-        self.give(*places)
-
-    def give(self, *places: TopicPartition) -> None:
-        """The coordinator assigns exactly these."""
-        self.positions = {place: self.positions.get(place, self.log.committed.get(place, 0)) for place in places}
-
-    @property
-    def assignment(self) -> list[TopicPartition]:
-        return list(self.positions)
-
-    def poll(self, *, max_records: int, timeout_ms: float) -> dict:
-        self.log.committed |= self.positions
-        found = {}
-        for place, position in self.positions.items():
-            offsets = range(position, len(self.log.values[place]))[:max_records]
-            if offsets:
-                make = record_class(*place)
-                found[place] = [make((offset, 0, None, b"%d" % offset, ())) for offset in offsets]
-                self.positions[place] = offsets[-1] + 1
-        if not found:
-            raise EndOfLogError
-        return found
-
-    def position(self, place: TopicPartition) -> int:
-        return self.positions[place]
-
-    def seek(self, place: TopicPartition, offset: int) -> None:
-        if place not in self.positions:
-            raise NotAssignedError(f"{place} is not assigned")
-        self.positions[place] = offset
-
-
-class EndOfLogError(Exception):
-    """A real consumer would wait for ever."""
 
 
 @pytest.fixture
@@ -90,6 +31,7 @@ def opened(path: str) -> Iterator:
 
     def connect() -> sqlite3.Connection:
         connections.append(sqlite3.connect(path, timeout=0))
+        connections[-1].execute("PRAGMA synchronous = OFF")
         return connections[-1]
 
     yield connect
@@ -100,10 +42,6 @@ def opened(path: str) -> Iterator:
 def effects(connection: sqlite3.Connection, place: TopicPartition = P0) -> list[int]:
     rows = connection.execute("SELECT offset_ FROM effects WHERE place = ? ORDER BY rowid", (str(place),))
     return [offset for (offset,) in rows]
-
-
-def store(cursor: sqlite3.Cursor, record) -> None:
-    cursor.execute("INSERT INTO effects VALUES (?, ?)", (f"{record.topic}-{record.partition}", record.offset))
 
 
 def work(consumer: FakeConsumer, connection: sqlite3.Connection, count: int = 10_000, **options: int) -> None:

@@ -13,7 +13,7 @@ class Log:
     """What the cluster has: records, and what the group has committed."""
 
     def __init__(self) -> None:
-        self.values = {P0: [], P1: []}
+        self.values: dict[TopicPartition, list[int]] = {P0: [], P1: []}
         self.committed: dict[TopicPartition, int] = {}
 
     def add(self, place: TopicPartition, count: int) -> "Log":
@@ -40,7 +40,7 @@ class FakeConsumer:
     def assignment(self) -> list[TopicPartition]:
         return list(self.positions)
 
-    def poll(self, *, max_records: int, timeout_ms: float) -> dict:
+    def poll(self, *, max_records: int, timeout_ms: float) -> dict[TopicPartition, list[ConsumerRecord]]:
         self.log.committed |= self.positions
         found = {}
         for place, position in self.positions.items():

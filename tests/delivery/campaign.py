@@ -32,6 +32,7 @@ from .worker import GROUP, POLL_RECORDS, SEMANTICS, connect
 
 TOPIC = "work"
 PARTITIONS = 6
+OVERRIDES = {**SESSION, "group.consumer.heartbeat.interval.ms": "500"}  # some heartbeats within a worker's session
 WORKERS = 2
 BROKERS = 3
 BROKER_KILL_SHARE = 0.1
@@ -149,7 +150,7 @@ def run(
     folder.mkdir(parents=True, exist_ok=True)
     with (
         opened(semantics, database, folder) as sink,
-        Cluster(folder / "cluster", BROKERS, overrides=SESSION) as cluster,
+        Cluster(folder / "cluster", BROKERS, overrides=OVERRIDES) as cluster,
     ):
         return asyncio.run(_Campaign(cluster, sink, folder, semantics, random.Random(seed), say).run(kills))
 

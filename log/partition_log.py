@@ -16,6 +16,7 @@ from .append_check import (
     is_readonly,
     stamp_append_time,
 )
+from .append_times import AppendTime
 from .config import LogConfig
 from .due_files import DueFiles
 from .errors import FencedLeaderEpochError, InvalidRecordError, OffsetOutOfRangeError, StorageError
@@ -31,6 +32,7 @@ from .record_batch import NO_PRODUCER_ID, NO_TIMESTAMP, BatchHeader, Buffer, ite
 from .record_codec import is_abort_marker
 from .recovery import new_segment, recover_log
 from .retention import expired_segments
+from .saved_append_times import SavedAppendTimes
 from .saved_epochs import SavedEpochs
 from .sealed_segments import SealedSegments
 from .segment import LogRead, LogSegment, segment_holding
@@ -100,6 +102,8 @@ class PartitionLog:
         self.recovery_point = self.log_end_offset if was_stopped_cleanly else min(recovery_point, self.log_end_offset)
         self._producers, self._snapshot_offset = self._snapshots.restore(self._segments, self.log_end_offset)
         self._first_unstable_offset = self._producers.first_unstable_offset
+        self._append_times = SavedAppendTimes(files, directory)
+        self._append_times.load(self._segments, log_start_offset=self.log_start_offset)
 
     # --- what it is ---
 
@@ -161,19 +165,17 @@ class PartitionLog:
         if config.uses_log_append_time:
             batches = [stamp_append_time(writable, batch, now_ms) for batch in batches]  # type: ignore[arg-type]
         self._write(writable, batches, now_ms)
+        self._append_times.times.note(batches[0].base_offset, self.log_end_offset, now_ms)
         if has_producers:
             self._note_producers(writable, batches)
-        return AppendInfo(
-            first_offset=batches[0].base_offset,
-            last_offset=batches[-1].last_offset,
-            log_append_time_ms=now_ms if config.uses_log_append_time else NO_TIMESTAMP,
-            max_timestamp_ms=max([batch.max_timestamp_ms for batch in batches]),
-            size_bytes=len(buffer),
-        )
+        append_time_ms = now_ms if config.uses_log_append_time else NO_TIMESTAMP
+        return AppendInfo(first_offset=batches[0].base_offset, last_offset=batches[-1].last_offset,
+                          log_append_time_ms=append_time_ms, size_bytes=len(buffer),
+                          max_timestamp_ms=max([batch.max_timestamp_ms for batch in batches]))  # fmt: skip
 
-    def append_as_follower(self, buffer: Buffer, *, now_ms: int = 0) -> AppendInfo | None:
+    def append_as_follower(self, buffer: Buffer, *, now_ms: int = 0, is_fresh: bool = False) -> AppendInfo | None:
         """Append what the leader sent: batches with offsets and epochs. A cut one at the end is dropped; None if all
-        is.
+        is. `is_fresh`: the leader has appended it just now, as far as that is known.
 
         Raises CorruptRecordError for a bad CRC or an epoch that goes back, OffsetOutOfRangeError for batches that do
         not continue this log, StorageError.
@@ -194,6 +196,7 @@ class PartitionLog:
             for header in headers:  # a disk may fill up between two batches
                 if header.base_offset < self.log_end_offset:
                     self._epochs.assign(header.leader_epoch, header.base_offset)
+                    self._append_times.note_replicated(header, now_ms, is_fresh=is_fresh)
         if any(batch.producer_id != NO_PRODUCER_ID for batch in batches):
             self._note_producers(buffer, batches)
         return AppendInfo(first_offset=batches[0].base_offset, last_offset=batches[-1].last_offset,
@@ -259,6 +262,10 @@ class PartitionLog:
         self._active = segment
         self._active_since_ms = now_ms
         self.folder.changed()
+
+    def append_time_of(self, offset: int) -> AppendTime | None:
+        """When the record at this offset was appended here; None when that is not known."""
+        return self._append_times.times.time_of(offset)
 
     def _check_continues(self, headers: list[BatchHeader]) -> None:
         first = headers[0]
@@ -475,6 +482,7 @@ class PartitionLog:
     def save_indexes(self) -> None:
         """Write the active segment's index entries and the producers, so that a recovery need not begin at its start."""
         self._active.save_indexes()
+        self._append_times.save()
         if self.recovery_point > self._snapshot_offset:
             self._take_snapshot()
 
@@ -495,6 +503,7 @@ class PartitionLog:
             self.truncate_fully_and_start_at(offset)
             return
         self._announce_truncation(offset)
+        self._append_times.truncate_to(offset)
         while self._segments[-1].base_offset >= offset:
             self._discard(self._segments.pop())
         self._active = self._segments[-1]
@@ -542,6 +551,7 @@ class PartitionLog:
         """Drop everything and begin anew at `offset`, as a replica does that is too far behind."""
         self._truncations += 1
         self.swaps.withdraw()
+        self._append_times.truncate_to(0)
         if self._before_truncation is not None:
             self._before_truncation(min(offset, self._segments[0].base_offset))
         while self._segments:
@@ -570,6 +580,7 @@ class PartitionLog:
             self.log_start_offset = offset
             self.set_high_watermark(self.high_watermark)
             self._epochs.truncate_from_start(offset)
+            self._append_times.times.forget_before(offset)
 
     def delete_old_segments(self, now_ms: int) -> list[int]:
         """Take the segments out of the log that retention lets go; return their base offsets."""
@@ -614,6 +625,7 @@ class PartitionLog:
     def close(self) -> None:
         """Flush and write all that a clean start needs. Raises StorageError; then the stop was not a clean one."""
         self._take_snapshot()
+        self._append_times.save()
         self.folder.make_durable()
         self.flush()
         self._active.seal()

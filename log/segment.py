@@ -171,6 +171,14 @@ class LogSegment:
         return SegmentAge(base_offset=self.base_offset, next_offset=self.next_offset, size_bytes=self.size_bytes,
                           newest_ms=newest_ms)  # fmt: skip
 
+    def timestamps(self, from_offset: int, *, limit: int) -> list[tuple[int, int]]:
+        """Some (offset, largest timestamp so far) from this offset on, the offset itself among them."""
+        place = self.batch_at(from_offset)
+        header = None if place is None else self._header_at(place.position)
+        if header is None:
+            return []
+        return [(from_offset, header.max_timestamp_ms), *self._time_index.sample(from_offset + 1, limit=limit)]
+
     # --- appending ---
 
     def has_room_for(self, size_bytes: int, last_offset: int, max_segment_bytes: int) -> bool:

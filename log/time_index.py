@@ -40,6 +40,13 @@ class TimeIndex(SparseIndex):
         found_ms, relative = self.entry_at(count - 1)
         return found_ms, self._base_offset + relative
 
+    def sample(self, from_offset: int, *, limit: int) -> list[tuple[int, int]]:
+        """At most `limit` (offset, timestamp) from this offset on, evenly spread."""
+        first = self._floor(from_offset - 1 - self._base_offset, column=1)
+        step = max(1, -(-(len(self) - first) // limit))
+        entries = (self.entry_at(number) for number in range(first, len(self), step))
+        return [(self._base_offset + relative, timestamp_ms) for timestamp_ms, relative in entries]
+
     def truncate_to(self, end_offset: int) -> None:
         """Forget entries of offsets at `end_offset` or beyond."""
         self.truncate(self._floor(end_offset - 1 - self._base_offset, column=1))

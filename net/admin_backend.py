@@ -11,6 +11,7 @@ from barnabas.log.errors import (
     LeaderNotAvailableError,
     NotLeaderOrFollowerError,
     UnknownTopicOrPartitionError,
+    error_for,
 )
 from barnabas.log.topic_partition import TopicPartition
 
@@ -35,8 +36,17 @@ from .protocol.requests import (
     ProduceRequest,
     Request,
     ResetOffsetsRequest,
+    UnreadRequest,
 )
-from .protocol.responses import ErrorResponse, ListedGroup, ListGroupsResponse, ListOffsetsResponse, Response
+from .protocol.responses import (
+    ErrorResponse,
+    ListedGroup,
+    ListGroupsResponse,
+    ListOffsetsResponse,
+    Response,
+    UnreadPartitionResponse,
+    UnreadResponse,
+)
 
 CALL_TIMEOUT_MS = 30_000
 COORDINATED = (
@@ -122,6 +132,8 @@ class BrokerBackend:
             return await self._of_all_brokers(request)
         if isinstance(request, ListOffsetsRequest):
             return await self._list_offsets(request)
+        if isinstance(request, UnreadRequest):
+            return await self._unread(request)
         if isinstance(request, ProduceRequest | FetchRequest):
             return await self._ask_leader([(item.topic, item.partition) for item in request.partitions], request)
         if isinstance(request, DeleteRecordsRequest):
@@ -167,6 +179,37 @@ class BrokerBackend:
             found.update(zip(positions, response.partitions, strict=True))
         ordered = tuple(found[position] for position in range(len(request.partitions)))
         return ListOffsetsResponse(partitions=ordered)  # type: ignore[arg-type]
+
+    async def _unread(self, request: UnreadRequest) -> Response:
+        """Partitions of many leaders; where one cannot be asked, only its own partitions have an error."""
+        by_leader: dict[int, list[int]] = {}
+        found: dict[int, UnreadPartitionResponse] = {}
+
+        def fail(position: int, error: BarnabasError) -> None:
+            item = request.partitions[position]
+            found[position] = UnreadPartitionResponse(
+                topic=item.topic, partition=item.partition, error=error.code, message=error.message
+            )
+
+        async def ask(leader: int, positions: list[int]) -> None:
+            part = UnreadRequest(partitions=tuple(request.partitions[position] for position in positions))
+            try:
+                response = await self._ask(leader, part)
+                if isinstance(response, ErrorResponse):
+                    raise error_for(response.error, response.message)
+                assert isinstance(response, UnreadResponse)
+                found.update(zip(positions, response.partitions, strict=True))
+            except BarnabasError as error:
+                for position in positions:
+                    fail(position, error)
+
+        for position, item in enumerate(request.partitions):
+            try:
+                by_leader.setdefault(self._leader_of(item.topic, item.partition), []).append(position)
+            except BarnabasError as error:
+                fail(position, error)
+        await asyncio.gather(*(ask(leader, positions) for leader, positions in by_leader.items()))
+        return UnreadResponse(partitions=tuple(found[position] for position in range(len(request.partitions))))
 
     async def _of_all_brokers(self, request: ListGroupsRequest) -> Response:
         active = [broker.node_id for broker in self.image().brokers.values() if not broker.fenced]

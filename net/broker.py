@@ -301,6 +301,7 @@ class Broker:
             settings=fetch_settings(self.config),
             connect=lambda leader: LeaderConnection(leader, self.fetch_pool, self.controller.address_of),
             rng=self.ports.rng,
+            wall_ms=self.ports.clock.wall_ms,
             on_effects=self.replication.perform,
             throttle=self.throttle,
         )

@@ -57,7 +57,7 @@ class FollowedPartition(Protocol):
     @property
     def awaits_flush(self) -> bool: ...
     def next_fetch(self) -> FetchPosition | None: ...
-    def fetched(self, position: FetchPosition, answer: FetchAnswer) -> list[Effect]: ...
+    def fetched(self, position: FetchPosition, answer: FetchAnswer, now_ms: int) -> list[Effect]: ...
 
 
 class FollowerIdentity(Protocol):
@@ -116,6 +116,7 @@ class ReplicaFetcher:
         identity: FollowerIdentity,
         settings: FetchSettings,
         rng: Random,
+        wall_ms: Callable[[], int],
         on_effects: EffectSink,
         throttle: FetchThrottle,
     ) -> None:
@@ -125,6 +126,7 @@ class ReplicaFetcher:
         self._identity = identity
         self._settings = settings
         self._rng = rng
+        self._wall_ms = wall_ms
         self._on_effects = on_effects
         self._partitions: dict[TopicPartition, FollowedPartition] = {}  # in the order in which they are asked for
         self._delayed_until: dict[TopicPartition, float] = {}  # loop time; a subset of _partitions
@@ -314,7 +316,7 @@ class ReplicaFetcher:
         """The trouble of one partition stays its own."""
         try:
             answer = _answer(answered, position)
-            effects = partition.fetched(position, answer)
+            effects = partition.fetched(position, answer, self._wall_ms())
         except StorageError as error:
             logger.error("replica_failed partition=%s reason=%s", topic_partition, error)
             self._delay(topic_partition, self._settings.max_backoff_ms)
@@ -402,6 +404,7 @@ class ReplicaFetcherManager:
         settings: FetchSettings,
         connect: Callable[[int], LeaderConnection],
         rng: Random,
+        wall_ms: Callable[[], int],
         on_effects: EffectSink,
         throttle: FetchThrottle | None = None,
     ) -> None:
@@ -410,6 +413,7 @@ class ReplicaFetcherManager:
         self._settings = settings
         self._connect = connect
         self._rng = rng
+        self._wall_ms = wall_ms
         self._on_effects = on_effects
         self._fetchers: dict[Lane, ReplicaFetcher] = {}
         self._tasks: dict[Lane, asyncio.Task[None]] = {}
@@ -447,6 +451,7 @@ class ReplicaFetcherManager:
             identity=self._identity,
             settings=self._settings,
             rng=self._rng,
+            wall_ms=self._wall_ms,
             on_effects=self._on_effects,
             throttle=self._throttle,
         )

@@ -10,6 +10,14 @@ scripts/setup.sh || exit 1
 export PATH="$root/.venv/bin:$PATH"
 failed=()
 
+# The tests of process_once start a PostgreSQL server of their own; where it cannot be installed they are skipped, and say so.
+if ! compgen -G "/usr/lib/postgresql/*/bin/initdb" >/dev/null && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    # Without this line Debian starts a server for the whole machine.
+    mkdir -p /etc/postgresql-common && echo "create_main_cluster = false" >/etc/postgresql-common/createcluster.conf
+    { apt-get update -qq && apt-get install -y -qq --no-install-recommends -o Dpkg::Options::=--force-confold postgresql; } >&2 ||
+        echo "PostgreSQL could not be installed; its tests are skipped" >&2
+fi
+
 stage() {
     local name=$1 started=$SECONDS
     shift

@@ -239,8 +239,11 @@ class Partition(PartitionReads):
         self._asked_up_to_epoch = self.leader_epoch
         return self._following.next_fetch(log_end_offset=self.log.log_end_offset, latest_epoch=self.log.latest_epoch)
 
-    def fetched(self, position: FetchPosition, answer: FetchAnswer) -> list[Effect]:
-        """Take the leader's answer to `position`. Answers to anything but the request in flight change nothing."""
+    def fetched(self, position: FetchPosition, answer: FetchAnswer, now_ms: int) -> list[Effect]:
+        """Take the leader's answer to `position`. Answers to anything but the request in flight change nothing.
+
+        `now_ms` is wall time, as in `append_as_leader`.
+        """
         following = self._following
         if following is None:
             return []
@@ -252,25 +255,27 @@ class Partition(PartitionReads):
                 log_end_offset=self.log.log_end_offset,
                 end_offset_for_epoch=self.log.end_offset_for_epoch,
             )
-            return [] if todo is None else self._change_log(todo)
+            return [] if todo is None else self._change_log(todo, now_ms)
 
-    def _change_log(self, todo: LogEffect) -> list[Effect]:
+    def _change_log(self, todo: LogEffect, now_ms: int) -> list[Effect]:
         match todo:
             case AppendFetched():
-                return self._append_fetched(todo)
+                return self._append_fetched(todo, now_ms)
             case Truncate(offset=offset):
                 self.log.truncate_to(offset)
             case StartOver(offset=offset):
                 self.log.truncate_fully_and_start_at(offset)
         return []
 
-    def _append_fetched(self, fetched: AppendFetched) -> list[Effect]:
+    def _append_fetched(self, fetched: AppendFetched, now_ms: int) -> list[Effect]:
         """Our high watermark never goes back for a new leader that does not know it yet: what was committed stays
         so."""
         log = self.log
         effects: list[Effect] = []
         if len(fetched.records):
-            log.append_as_follower(fetched.records)
+            # What is committed already without us was appended some time ago: we are catching up.
+            is_fresh = fetched.high_watermark <= log.log_end_offset
+            log.append_as_follower(fetched.records, now_ms=now_ms, is_fresh=is_fresh)
             effects.append(LogEndAdvanced(topic_partition=self.topic_partition, log_end_offset=log.log_end_offset))
             if log.log_end_offset - log.recovery_point >= log.config.flush_messages:
                 effects.append(FlushLog(topic_partition=self.topic_partition))

@@ -5,6 +5,7 @@
 
 from typing import Protocol
 
+from ..append_times import AppendTime
 from ..record_batch import Buffer
 from ..topic_partition import TopicPartition
 
@@ -96,7 +97,12 @@ class ReplicatedLog(Protocol):
         """Clamped between log start and log end."""
 
     def append_as_leader(self, buffer: Buffer, *, leader_epoch: int, now_ms: int) -> AppendInfo: ...
-    def append_as_follower(self, buffer: Buffer, /) -> AppendInfo | None: ...
+    def append_as_follower(self, buffer: Buffer, /, *, now_ms: int, is_fresh: bool) -> AppendInfo | None:
+        """`is_fresh`: the leader has appended it just now, as far as that is known."""
+
+    def append_time_of(self, offset: int, /) -> AppendTime | None:
+        """When the record at this offset was appended here; None when that is not known."""
+
     def read(self, offset: int, *, max_bytes: int, up_to_offset: int, at_least_one_batch: bool = True) -> LogRead: ...
     def end_offset_for_epoch(self, leader_epoch: int, /) -> tuple[int, int]:
         """(largest epoch <= the one asked for, its end offset); (-1, -1) when the log cannot tell."""

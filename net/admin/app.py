@@ -16,6 +16,7 @@ from . import clusters, configs, groups, metrics, openapi, records, storage, top
 from .backend import AdminBackend
 from .call import Call, Json, Reply, Route, check_body
 from .errors import ApiError, bad_request
+from .lags import LagsOfGroups
 
 log = logging.getLogger("barnabas.admin")
 
@@ -24,6 +25,7 @@ LONE_SURROGATE: Final = "\\ud"  # as JSON escapes it; together with its other ha
 SHUTDOWN_TIMEOUT_S: Final = 2.0  # calls in flight may end; a broker that stops waits no longer than this for them
 
 _BACKEND: Final = web.AppKey("backend", AdminBackend)
+_LAGS: Final = web.AppKey("lags", LagsOfGroups)
 
 
 async def _healthz(call: Call) -> Reply:
@@ -59,6 +61,7 @@ def build_app(backend: AdminBackend) -> web.Application:
     """The application, not yet listening."""
     app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_errors_as_json])
     app[_BACKEND] = backend
+    app[_LAGS] = LagsOfGroups()
     for route in ROUTES:
         answer = _adapter(route)
         app.router.add_route(route.method, route.path, answer)
@@ -94,6 +97,7 @@ def _adapter(route: Route) -> Callable[[web.Request], Awaitable[web.Response]]:
             backend=request.app[_BACKEND],
             base=f"{request.scheme}://{request.host}",
             path=dict(request.match_info),
+            lags=request.app[_LAGS],
             body=await _body(request, route),
         )
         call.check_cluster()

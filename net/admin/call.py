@@ -7,7 +7,7 @@ paths: the server, the check of bodies and `/openapi.json` are made from it.
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 from barnabas.kraft.image import MetadataImage, PartitionImage, TopicImage
@@ -16,6 +16,9 @@ from barnabas.net.protocol.responses import ErrorResponse
 
 from .backend import AdminBackend
 from .errors import bad_request, kafka_error, not_found, unknown_topic_or_partition
+
+if TYPE_CHECKING:
+    from .lags import LagsOfGroups
 
 R = TypeVar("R")
 Json = dict[str, Any]
@@ -47,6 +50,7 @@ class Call:
     backend: AdminBackend
     base: str  # scheme and authority as the caller sees them, for links
     path: Mapping[str, str]
+    lags: "LagsOfGroups"  # for metrics: what the last scrape found
     body: Json = field(default_factory=dict)
 
     @property

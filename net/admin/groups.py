@@ -1,7 +1,5 @@
 """Consumer groups, their members and their lag."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from http import HTTPStatus
 
 from barnabas.kraft.image import MetadataImage
@@ -9,14 +7,9 @@ from barnabas.log.errors import ErrorCode
 from barnabas.log.murmur2 import murmur2_positive
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.protocol.requests import (
-    EARLIEST_TIMESTAMP,
-    LATEST_TIMESTAMP,
     DeleteGroupRequest,
     DescribeGroupRequest,
     ListGroupsRequest,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    OffsetFetchRequest,
 )
 from barnabas.net.protocol.responses import (
     DescribeGroupResponse,
@@ -24,75 +17,20 @@ from barnabas.net.protocol.responses import (
     GroupMember,
     ListedGroup,
     ListGroupsResponse,
-    ListOffsetsResponse,
-    OffsetFetchResponse,
 )
 
 from .call import Call, Json, Reply, Route
 from .clusters import CLUSTER
 from .errors import kafka_error, not_found
+from .lags import GroupLag, lags_of
 
 GROUPS = f"{CLUSTER}/consumer-groups"
 GROUP = GROUPS + "/{consumer_group_id}"
 CONSUMER = GROUP + "/consumers/{consumer_id}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lag:
-    """How far a group has come in one partition, and who reads it."""
-
-    place: TopicPartition
-    committed: int
-    log_start_offset: int
-    log_end_offset: int
-    member: GroupMember | None
-
-    @property
-    def lag(self) -> int:
-        """Records still to be read."""
-        return max(self.log_end_offset - max(self.committed, self.log_start_offset), 0)
-
-
 async def _describe(call: Call) -> DescribeGroupResponse:
     return await call.ask(DescribeGroupRequest(group_id=call.path["consumer_group_id"]), DescribeGroupResponse)
-
-
-async def offsets_at(call: Call, places: Sequence[TopicPartition], timestamp_ms: int) -> dict[TopicPartition, int]:
-    """Offsets of that time. A partition that cannot answer now (no leader, say) is left out."""
-    if not places:
-        return {}
-    wanted = tuple(
-        ListOffsetsPartition(topic=place.topic, partition=place.partition, timestamp_ms=timestamp_ms)
-        for place in places
-    )
-    answer = await call.ask(ListOffsetsRequest(partitions=wanted), ListOffsetsResponse)
-    return {TopicPartition(item.topic, item.partition): item.offset for item in answer.partitions if not item.error}
-
-
-async def lags_of(call: Call, group: DescribeGroupResponse) -> list[Lag]:
-    """The lag of a group in each partition where it has committed."""
-    fetched = await call.ask(OffsetFetchRequest(group_id=group.group_id), OffsetFetchResponse)
-    committed = {TopicPartition(item.topic, item.partition): item.offset for item in fetched.partitions}
-    places = sorted(place for place, offset in committed.items() if offset >= 0)
-    starts = await offsets_at(call, places, EARLIEST_TIMESTAMP)
-    ends = await offsets_at(call, places, LATEST_TIMESTAMP)
-    owners = {
-        TopicPartition(owned.topic, partition): member
-        for member in group.members
-        for owned in member.assigned
-        for partition in owned.partitions
-    }
-    return [
-        Lag(
-            place=place,
-            committed=committed[place],
-            log_start_offset=starts.get(place, 0),
-            log_end_offset=ends[place],
-            member=owners.get(place),
-        )
-        for place in places
-        if place in ends
-    ]
 
 
 def _group(call: Call, name: str, state: str, assignor: str, coordinator: int) -> Json:
@@ -191,59 +129,68 @@ async def _assignments(call: Call) -> Reply:
     return call.listed("KafkaConsumerAssignmentList", path, data)
 
 
-def _lag(call: Call, group: str, lag: Lag) -> Json:
+def _lag(call: Call, group: str, found: GroupLag) -> Json:
+    """Confluent's fields, and three of ours. `current_offset` is -1 where nothing is committed: all is unread then."""
+    lag, member = found.lag, found.member
     return call.item(
         "KafkaConsumerLag",
-        ("consumer-groups", group, "lags", lag.place.topic, "partitions", lag.place.partition),
+        ("consumer-groups", group, "lags", found.place.topic, "partitions", found.place.partition),
         {
             "consumer_group_id": group,
-            "topic_name": lag.place.topic,
-            "partition_id": lag.place.partition,
-            "consumer_id": lag.member.member_id if lag.member else "",
-            "instance_id": lag.member.instance_id if lag.member else None,
-            "client_id": lag.member.client_id if lag.member else "",
+            "topic_name": found.place.topic,
+            "partition_id": found.place.partition,
+            "consumer_id": member.member_id if member else "",
+            "instance_id": member.instance_id if member else None,
+            "client_id": member.client_id if member else "",
             "current_offset": lag.committed,
             "log_end_offset": lag.log_end_offset,
             "lag": lag.lag,
+            "has_committed": lag.has_committed,
+            "lag_seconds": lag.lag_seconds,
+            "lag_is_estimate": lag.is_estimate,
         },
     )
 
 
 async def _lags(call: Call) -> Reply:
     group = await _describe(call)
-    data = [_lag(call, group.group_id, lag) for lag in await lags_of(call, group)]
+    data = [_lag(call, group.group_id, found) for found in await lags_of(call, group)]
     return call.listed("KafkaConsumerLagList", ("consumer-groups", group.group_id, "lags"), data)
 
 
 async def _get_lag(call: Call) -> Reply:
     group = await _describe(call)
     wanted = TopicPartition(call.path["topic_name"], call.number("partition_id"))
-    for lag in await lags_of(call, group):
-        if lag.place == wanted:
-            return Reply(body=_lag(call, group.group_id, lag))
-    raise kafka_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"group {group.group_id} has committed nothing in {wanted}")
+    for found in await lags_of(call, group):
+        if found.place == wanted:
+            return Reply(body=_lag(call, group.group_id, found))
+    raise kafka_error(
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"group {group.group_id} neither reads nor has committed {wanted}"
+    )
 
 
 async def _lag_summary(call: Call) -> Reply:
     group = await _describe(call)
     lags = await lags_of(call, group)
     if not lags:
-        raise not_found(f"group {group.group_id} has committed nothing, so it has no lag")
-    worst = max(lags, key=lambda lag: lag.lag)
+        raise not_found(f"group {group.group_id} reads nothing and has committed nothing, so it has no lag")
+    worst = max(lags, key=lambda found: found.lag.lag)
+    place, member = worst.place, worst.member
     path = ("consumer-groups", group.group_id)
     summary = call.item(
         "KafkaConsumerGroupLagSummary",
         (*path, "lag-summary"),
         {
             "consumer_group_id": group.group_id,
-            "max_lag_consumer_id": worst.member.member_id if worst.member else "",
-            "max_lag_instance_id": worst.member.instance_id if worst.member else None,
-            "max_lag_client_id": worst.member.client_id if worst.member else "",
-            "max_lag_topic_name": worst.place.topic,
-            "max_lag_partition_id": worst.place.partition,
-            "max_lag": worst.lag,
-            "total_lag": sum(lag.lag for lag in lags),
-            "max_lag_partition": call.related("topics", worst.place.topic, "partitions", worst.place.partition),
+            "max_lag_consumer_id": member.member_id if member else "",
+            "max_lag_instance_id": member.instance_id if member else None,
+            "max_lag_client_id": member.client_id if member else "",
+            "max_lag_topic_name": place.topic,
+            "max_lag_partition_id": place.partition,
+            "max_lag": worst.lag.lag,
+            "max_lag_seconds": max(found.lag.lag_ms for found in lags) / 1000,
+            "total_lag": sum(found.lag.lag for found in lags),
+            "max_lag_partition": call.related("topics", place.topic, "partitions", place.partition),
         },
     )
     return Reply(body=summary)

@@ -5,19 +5,25 @@ counts nothing twice, and scraping one of them makes no work for the others' dis
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from heapq import nlargest
 from typing import Final, Literal
 
 from barnabas.kraft.image import PartitionImage
 from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.protocol.requests import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, DescribeGroupRequest, ListGroupsRequest
-from barnabas.net.protocol.responses import DescribeGroupResponse, ListGroupsResponse
+from barnabas.net.protocol.requests import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+)
+from barnabas.net.protocol.responses import ListOffsetsResponse
 
 from .backend import Sample
 from .call import Call, Reply, Route
-from .errors import ApiError
-from .groups import lags_of, offsets_at
+from .lags import GroupLag, LaggingGroup
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+MAX_LAG_SERIES: Final = 10_000  # partitions of groups that a scrape tells one by one; about 3 MB of text
 _HELP: Final = {
     "kafka_brokers": "Number of brokers in the cluster that are not fenced.",
     "kafka_topic_partitions": "Number of partitions of this topic.",
@@ -31,9 +37,13 @@ _HELP: Final = {
     "barnabas_topic_partition_unclean_elections": "How often this partition got such a leader.",
     "kafka_topic_partition_under_replicated_partition": "1 if a replica of this partition is not in sync.",
     "kafka_consumergroup_members": "Number of members of this group.",
-    "kafka_consumergroup_current_offset": "Committed offset of this group in this partition.",
+    "kafka_consumergroup_current_offset": "Committed offset of this group in this partition; -1: none, all is unread.",
     "kafka_consumergroup_lag": "Records that this group has still to read in this partition.",
+    "kafka_consumergroup_lag_seconds": "Time since the oldest record was appended that this group has not read here.",
     "kafka_consumergroup_lag_sum": "Records that this group has still to read in this topic.",
+    "barnabas_group_max_lag_records": "Records that this group has still to read where it lags most.",
+    "barnabas_group_max_lag_seconds": "Age of the oldest record that this group has not read, in any partition.",
+    "barnabas_group_lag_series_omitted": "Partitions of groups whose lag is only in the sums: those that lag least.",
 }
 
 
@@ -121,30 +131,57 @@ async def _offset_samples(call: Call) -> list[Sample]:
     return samples
 
 
+async def offsets_at(call: Call, places: Sequence[TopicPartition], timestamp_ms: int) -> dict[TopicPartition, int]:
+    """Offsets of that time. A partition that cannot answer now (no leader, say) is left out."""
+    if not places:
+        return {}
+    wanted = tuple(
+        ListOffsetsPartition(topic=place.topic, partition=place.partition, timestamp_ms=timestamp_ms)
+        for place in places
+    )
+    answer = await call.ask(ListOffsetsRequest(partitions=wanted), ListOffsetsResponse)
+    return {TopicPartition(item.topic, item.partition): item.offset for item in answer.partitions if not item.error}
+
+
 async def _group_samples(call: Call) -> list[Sample]:
-    listed = await call.backend.handle_here(ListGroupsRequest())
-    samples: list[Sample] = []
-    if isinstance(listed, ListGroupsResponse):
-        for group in listed.groups:
-            try:
-                samples += await _samples_of_group(call, group.group_id)
-            except ApiError:
-                continue  # deleted or moved since it was listed: the next scrape knows more
+    groups = await call.lags.get(call)
+    told = _worst(groups)
+    samples = [_gauge("barnabas_group_lag_series_omitted", sum(len(group.lags) for group in groups) - len(told))]
+    for group in groups:
+        samples += _samples_of_group(group)
+    for group_id, found in told:
+        samples += _samples_of_partition(group_id, found)
     return samples
 
 
-async def _samples_of_group(call: Call, group_id: str) -> Sequence[Sample]:
-    group = await call.ask(DescribeGroupRequest(group_id=group_id), DescribeGroupResponse)
-    samples = [_gauge("kafka_consumergroup_members", len(group.members), consumergroup=group_id)]
+def _worst(groups: Sequence[LaggingGroup]) -> list[tuple[str, GroupLag]]:
+    """As many partitions of groups as are told one by one: those that lag most."""
+    every = [(group.group.group_id, found) for group in groups for found in group.lags]
+    if len(every) > MAX_LAG_SERIES:
+        every = nlargest(MAX_LAG_SERIES, every, key=lambda item: (item[1].lag.lag_ms, item[1].lag.lag))
+    return every
+
+
+def _samples_of_group(group: LaggingGroup) -> Iterator[Sample]:
+    name = group.group.group_id
+    yield _gauge("kafka_consumergroup_members", len(group.group.members), consumergroup=name)
     sums: dict[str, int] = {}
-    for lag in await lags_of(call, group):
-        labels = {"consumergroup": group_id, "topic": lag.place.topic, "partition": str(lag.place.partition)}
-        samples.append(_gauge("kafka_consumergroup_current_offset", lag.committed, **labels))
-        samples.append(_gauge("kafka_consumergroup_lag", lag.lag, **labels))
-        sums[lag.place.topic] = sums.get(lag.place.topic, 0) + lag.lag
+    for found in group.lags:
+        sums[found.place.topic] = sums.get(found.place.topic, 0) + found.lag.lag
     for topic, total in sums.items():
-        samples.append(_gauge("kafka_consumergroup_lag_sum", total, consumergroup=group_id, topic=topic))
-    return samples
+        yield _gauge("kafka_consumergroup_lag_sum", total, consumergroup=name, topic=topic)
+    if group.lags:
+        yield _gauge("barnabas_group_max_lag_records", max(found.lag.lag for found in group.lags), group=name)
+        longest_ms = max(found.lag.lag_ms for found in group.lags)
+        yield _gauge("barnabas_group_max_lag_seconds", longest_ms / 1000, group=name)
+
+
+def _samples_of_partition(group_id: str, found: GroupLag) -> Iterator[Sample]:
+    labels = {"consumergroup": group_id, "topic": found.place.topic, "partition": str(found.place.partition)}
+    yield _gauge("kafka_consumergroup_current_offset", found.lag.committed, **labels)
+    yield _gauge("kafka_consumergroup_lag", found.lag.lag, **labels)
+    if found.lag.lag_seconds is not None:
+        yield _gauge("kafka_consumergroup_lag_seconds", found.lag.lag_seconds, **labels)
 
 
 ROUTES = (Route(method="GET", path="/metrics", handler=_metrics, summary="Metrics for Prometheus, in its text format"),)

@@ -16,7 +16,7 @@ from .exit_codes import CommandError, ExitCode, not_available_yet
 from .output import Row
 from .sdk import AdminPort, PartitionLag
 
-_LAG_COLUMNS: Final = ("topic", "partition", "committed", "log_end_offset", "lag", "member")
+_LAG_COLUMNS: Final = ("topic", "partition", "committed", "log_end_offset", "lag", "lag_seconds", "member")
 _SEEK_TARGET: Final = re.compile(r"start|end|@\d+|[+-]?\d+")
 
 
@@ -45,6 +45,7 @@ async def _describe(context: Context) -> int:
         "assignor": group.assignor,
         "epoch": group.group_epoch,
         "lag": sum(lag.lag for lag in lags),
+        "lag_seconds": max((lag.lag_seconds for lag in lags if lag.lag_seconds is not None), default=None),
     }
     if context.out.is_json:
         context.out.record({**summary, "members": members, "partitions": rows})
@@ -74,6 +75,8 @@ def _lag_row(lag: PartitionLag, member: str | None) -> Row:
         "log_start_offset": lag.log_start_offset,
         "log_end_offset": lag.log_end_offset,
         "lag": lag.lag,
+        "lag_seconds": lag.lag_seconds,
+        "lag_is_estimate": lag.lag_is_estimate,
         "member": member,
     }
 

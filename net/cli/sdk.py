@@ -31,6 +31,8 @@ class PartitionLag:
     committed: int
     log_start_offset: int
     log_end_offset: int
+    lag_seconds: float | None = None
+    lag_is_estimate: bool = False
 
     @property
     def lag(self) -> int:

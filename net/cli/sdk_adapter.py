@@ -194,9 +194,11 @@ class _Admin:
             PartitionLag(
                 topic=place.topic,
                 partition=place.partition,
-                committed=item.committed.offset,
+                committed=item.committed,
                 log_start_offset=item.log_start_offset,
                 log_end_offset=item.log_end_offset,
+                lag_seconds=item.lag_seconds,
+                lag_is_estimate=item.is_estimate,
             )
             for place, item in sorted((await self._admin.group_offsets(group)).items())
         ]

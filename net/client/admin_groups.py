@@ -2,30 +2,17 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from barnabas.log.topic_partition import TopicPartition
 
+from ..lag import NOTHING_COMMITTED, Lag, lag_behind
 from ..protocol import requests as q
-from ..protocol.responses import CommittedOffset, DescribeGroupResponse, ListedGroup, ListGroupsResponse
+from ..protocol.responses import DescribeGroupResponse, ListedGroup, ListGroupsResponse
 from .client import Client
-from .errors import BarnabasError, UnknownTopicOrPartitionError
+from .errors import BarnabasError, GroupIdNotFoundError, UnknownTopicOrPartitionError
 from .group_session import commit_offsets, fetch_committed
-from .offset_lookup import EARLIEST, LATEST, list_offsets
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionLag:
-    """Where a group stands in a partition. `lag` counts the records that it has still to read."""
-
-    committed: CommittedOffset
-    log_start_offset: int
-    log_end_offset: int
-
-    @property
-    def lag(self) -> int:
-        return max(0, self.log_end_offset - max(self.committed.offset, self.log_start_offset))
+from .offset_lookup import unread_behind
 
 
 class GroupAdmin:
@@ -51,18 +38,30 @@ class GroupAdmin:
         """Delete a group that has no members, with its offsets."""
         await self._coordinator(group_id, q.DeleteGroupRequest(group_id=group_id))
 
-    async def group_offsets(self, group_id: str) -> dict[TopicPartition, PartitionLag]:
-        """All that the group has committed, with its lag. Partitions of deleted topics are left out."""
+    async def group_offsets(self, group_id: str) -> dict[TopicPartition, Lag]:
+        """Where the group stands, with its lag: in all partitions where it has committed, and those that its members own.
+
+        Partitions of deleted topics are left out.
+        """
         committed = await fetch_committed(self._client, group_id, None, timeout_ms=self._timeout_ms)
-        known = {partition: item for partition, item in committed.items() if await self._exists(partition)}
-        starts = await list_offsets(self._client, dict.fromkeys(known, EARLIEST), timeout_ms=self._timeout_ms)
-        ends = await list_offsets(self._client, dict.fromkeys(known, LATEST), timeout_ms=self._timeout_ms)
-        return {
-            partition: PartitionLag(
-                committed=item, log_start_offset=starts[partition].offset, log_end_offset=ends[partition].offset
-            )
-            for partition, item in known.items()
-        }
+        offsets = {partition: item.offset for partition, item in committed.items()}
+        for partition in await self._owned(group_id):
+            offsets.setdefault(partition, NOTHING_COMMITTED)
+        known = {partition: offset for partition, offset in offsets.items() if await self._exists(partition)}
+        answers = await unread_behind(self._client, known, timeout_ms=self._timeout_ms)
+        return {partition: lag_behind(offset, answers[partition]) for partition, offset in known.items()}
+
+    async def _owned(self, group_id: str) -> list[TopicPartition]:
+        try:
+            group = await self.describe_group(group_id)
+        except GroupIdNotFoundError:
+            return []  # offsets that were committed by hand have no members
+        return [
+            TopicPartition(owned.topic, number)
+            for member in group.members
+            for owned in member.assigned
+            for number in owned.partitions
+        ]
 
     async def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit for a group that has no members."""
@@ -102,4 +101,4 @@ class GroupAdmin:
         return await self._client.retrying(lambda: self._client.call_any(request), timeout_ms=self._timeout_ms)
 
 
-__all__ = ["GroupAdmin", "PartitionLag"]
+__all__ = ["GroupAdmin", "Lag"]

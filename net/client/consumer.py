@@ -90,6 +90,7 @@ class Consumer:
         rng: Random | None = None,
         client: Client | None = None,
     ) -> None:
+        self.group = group
         self._config = ConsumerConfig(
             group=group,
             reset_time_ms=reset_time(auto_offset_reset),
@@ -244,7 +245,6 @@ class Consumer:
         )
 
     def _add(self, partitions: Iterable[TopicPartition]) -> None:
-        """Those that we have already are left as they are."""
         for partition in partitions:
             self._client.want_topic(partition.topic)
             if partition not in self._states:

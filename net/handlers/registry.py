@@ -23,6 +23,7 @@ from .produce import ProduceHandler
 from .services import Services
 from .storage import StorageHandlers
 from .topics import TopicHandlers
+from .unread import UnreadHandler
 from .voters import VoterHandlers
 
 
@@ -47,6 +48,7 @@ def build_handlers(
         ApiKey.LIST_OFFSETS: offsets.list_offsets,
         ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.end_of_epoch,
         ApiKey.DELETE_RECORDS: offsets.delete_records,
+        ApiKey.UNREAD: UnreadHandler(services),
         ApiKey.METADATA: answering(MetadataHandler(services)),
         ApiKey.CREATE_TOPIC: answering(topics.create, survives_disconnect=True),
         ApiKey.DELETE_TOPIC: answering(topics.delete, survives_disconnect=True),

@@ -347,6 +347,22 @@ class ResetOffsetsRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadPartition:
+    topic: str
+    partition: int
+    offset: int  # of the next record to read; -1: nothing was read yet
+    current_leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadRequest:
+    """What a reader who stands at these offsets has still to read, in records and in time: asked of the leaders."""
+
+    api_key: ClassVar[ApiKey] = ApiKey.UNREAD
+    partitions: tuple[UnreadPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerShutdownRequest:
     """Ask this broker to stop in a controlled way (`broker drain` and the scripts)."""
 
@@ -419,6 +435,7 @@ Request = (
     | DescribeGroupRequest
     | DeleteGroupRequest
     | ResetOffsetsRequest
+    | UnreadRequest
     | BrokerShutdownRequest
     | DescribeStorageRequest
     | BringBackFolderRequest

@@ -423,6 +423,28 @@ class FillBrokerResponse:
     move_count: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadPartitionResponse:
+    """`first_unread_ms` is when the oldest unread record was appended, `last_append_ms` when the last record was, both -1 when
+    there is none or it is not known, and both by the leader's clock, which `now_ms` is too."""
+
+    topic: str
+    partition: int
+    error: int = 0
+    message: str = ""
+    log_start_offset: int = -1
+    log_end_offset: int = -1  # the high watermark: what consumers can read
+    first_unread_ms: int = -1
+    last_append_ms: int = -1
+    now_ms: int = -1
+    is_estimate: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadResponse:
+    partitions: tuple[UnreadPartitionResponse, ...]
+
+
 Response = (
     ErrorResponse
     | ProduceResponse
@@ -449,6 +471,7 @@ Response = (
     | DescribeGroupResponse
     | DescribeMovesResponse
     | FillBrokerResponse
+    | UnreadResponse
 )
 
 RESPONSE_OF: dict[type, type] = {
@@ -480,6 +503,7 @@ RESPONSE_OF: dict[type, type] = {
     requests.DescribeGroupRequest: DescribeGroupResponse,
     requests.DeleteGroupRequest: EmptyResponse,
     requests.ResetOffsetsRequest: EmptyResponse,
+    requests.UnreadRequest: UnreadResponse,
     requests.BrokerShutdownRequest: EmptyResponse,
     requests.DescribeStorageRequest: DescribeStorageResponse,
     requests.BringBackFolderRequest: DescribeStorageResponse,

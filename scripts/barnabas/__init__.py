@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from barnabas.net.client.errors import RetriableError as RetriableError
     from barnabas.net.client.handles import BatchHandles as BatchHandles
     from barnabas.net.client.handles import Handle as Handle
+    from barnabas.net.client.process_once import process_once as process_once
     from barnabas.net.client.producer import Producer as Producer
     from barnabas.net.client.records import ConsumerRecord as ConsumerRecord
     from barnabas.net.client.records import OffsetAndTimestamp as OffsetAndTimestamp
@@ -46,6 +47,7 @@ _MODULES = {
         "RetriableError",
     ),
     "net.client.handles": ("BatchHandles", "Handle"),
+    "net.client.process_once": ("process_once",),
     "net.client.producer": ("Producer",),
     "net.client.records": ("ConsumerRecord", "OffsetAndTimestamp", "RecordColumns", "RecordMetadata"),
 }

@@ -27,9 +27,10 @@ from barnabas.net.client import producer as _producer
 from barnabas.net.client.errors import ClientClosedError, RequestTimedOutError
 from barnabas.net.client.handles import BatchHandles as _BatchHandles
 from barnabas.net.client.handles import Handle as _Handle
+from barnabas.net.client.process_once import MAX_RECORDS, BlockingProcessOnce
 from barnabas.net.client.records import ConsumerRecord, RecordColumns, RecordMetadata
 
-__all__ = ["Admin", "BatchHandles", "Consumer", "Handle", "Producer"]
+__all__ = ["Admin", "BatchHandles", "Consumer", "Handle", "Producer", "process_once"]
 
 T = TypeVar("T")
 C = TypeVar("C", bound=_producer.Producer | _consumer.Consumer | _admin.Admin)
@@ -236,6 +237,10 @@ class Consumer(_Blocking[_consumer.Consumer]):
     def assignment(self) -> list[TopicPartition]:
         return self._client.assignment
 
+    @property
+    def group(self) -> str | None:
+        return self._client.group
+
     def seek(self, partition: TopicPartition | tuple[str, int], offset: int) -> None:
         self._soon(partial(self._client.seek, partition, offset))
 
@@ -271,6 +276,11 @@ class Consumer(_Blocking[_consumer.Consumer]):
             function()
 
         self._call(call())
+
+
+def process_once(consumer: Consumer, connection: Any, *, max_records: int = MAX_RECORDS) -> BlockingProcessOnce:
+    """As `barnabas.process_once`, with `with` and `for`; the database is used in the caller's thread."""
+    return BlockingProcessOnce(consumer, connection, max_records=max_records)
 
 
 class Admin(_Blocking[_admin.Admin]):

@@ -137,7 +137,7 @@ class ClusterWorld:
                     now_ms=self._now_ms,
                 )
             except BarnabasError as error:
-                follower.fetched(position, FetchAnswer(error=error.code))
+                follower.fetched(position, FetchAnswer(error=error.code), self._now_ms)
                 yield f"broker {node} is refused: {type(error).__name__}"
                 continue
             assert isinstance(read.records, bytes)
@@ -154,7 +154,7 @@ class ClusterWorld:
                 diverging_epoch=read.diverging_epoch,
                 diverging_end_offset=read.diverging_end_offset,
             )
-            yield from self._perform(node, follower.fetched(position, answer))
+            yield from self._perform(node, follower.fetched(position, answer, self._now_ms))
             yield from self._perform(position.leader, effects)
 
     def _do_kill(self, node: str) -> Iterator[str]:

@@ -464,7 +464,7 @@ class IsrCluster:
         if incarnation != broker.incarnation:
             return  # connections die with the process
         try:
-            effects = broker.partition.fetched(position, answer)
+            effects = broker.partition.fetched(position, answer, self.now_ms)
         except (OffsetOutOfRangeError, CorruptRecordError):
             return  # what the log refuses is fetched again with the next tick
         self._perform(broker, effects)

@@ -141,7 +141,7 @@ class MemoryLog:
             self._add(leader_epoch, value)
         return MemoryAppendInfo(first_offset=first, last_offset=self.log_end_offset - 1)
 
-    def append_as_follower(self, buffer: Buffer) -> MemoryAppendInfo | None:
+    def append_as_follower(self, buffer: Buffer, *, now_ms: int, is_fresh: bool) -> MemoryAppendInfo | None:
         self._disk()
         first = self.log_end_offset
         for offset, epoch, producer, sequence in RECORD.iter_unpack(bytes(buffer)):
@@ -151,6 +151,9 @@ class MemoryLog:
                 raise OffsetOutOfRangeError(f"ends at {self.log_end_offset}, got {offset}")
             self._add(epoch, (producer, sequence))
         return MemoryAppendInfo(first_offset=first, last_offset=self.log_end_offset - 1)
+
+    def append_time_of(self, offset: int) -> None:
+        """Lag in seconds is tested with the real log."""
 
     def read(self, offset: int, *, max_bytes: int, up_to_offset: int, at_least_one_batch: bool = True) -> MemoryRead:
         count = max(1 if at_least_one_batch else 0, max_bytes // RECORD.size)

@@ -67,6 +67,7 @@ def test_the_snippets_run_as_they_stand(cluster: Cluster) -> None:
         path.write_text(cluster.here(snippet))
         ran = subprocess.run(
             [sys.executable, "-P", str(path)],
+            cwd=cluster.folder,
             env=cluster.environment,
             capture_output=True,
             text=True,

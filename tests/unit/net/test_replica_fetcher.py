@@ -101,6 +101,7 @@ class World:
             identity=SimpleNamespace(node_id=ME, broker_epoch=77),
             settings=settings or FetchSettings(),
             rng=NoDelay(1),
+            wall_ms=lambda: 1_000,
             on_effects=self.effects.extend,
             throttle=throttle or NoThrottle(),
         )
@@ -291,6 +292,7 @@ async def test_the_manager_keeps_one_fetcher_for_each_leader():
         settings=FetchSettings(),
         connect=connect,
         rng=NoDelay(1),
+        wall_ms=lambda: 1_000,
         on_effects=lambda _: None,
     )
     partitions = {TopicPartition("t", number): following(number) for number in range(3)}

@@ -108,7 +108,7 @@ def pull(follower: Partition, source: Partition, *, rounds: int = 10) -> None:
             last_fetched_epoch=position.last_fetched_epoch,
             now_ms=0,
         )
-        follower.fetched(position, answer(read))
+        follower.fetched(position, answer(read), 0)
 
 
 def answer(read: PartitionRead) -> FetchAnswer:
@@ -214,13 +214,13 @@ def test_bug_3_an_answer_counts_only_for_the_fetch_in_flight():
     assert first is not None
     diverging = FetchAnswer(diverging_epoch=0, diverging_end_offset=0)
     pull(b, a)
-    b.fetched(first, diverging)
+    b.fetched(first, diverging, 0)
     assert b.log_end_offset == 2
     position = b.next_fetch()
     assert position is not None
     records = FetchAnswer(records=RECORD.pack(2, 5, 0, 3), high_watermark=0, log_start_offset=0)
-    b.fetched(position, records)
-    b.fetched(position, records)  # repeated
+    b.fetched(position, records, 0)
+    b.fetched(position, records, 0)  # repeated
     assert b.log_end_offset == 3
 
 
@@ -231,7 +231,7 @@ def test_bug_3_an_answer_from_before_a_change_of_leader_is_dropped():
     assert position is not None
     b.make_follower(assignment(3, 6), 0)
     b.next_fetch()
-    b.fetched(position, FetchAnswer(records=RECORD.pack(0, 5, 0, 1), high_watermark=1, log_start_offset=0))
+    b.fetched(position, FetchAnswer(records=RECORD.pack(0, 5, 0, 1), high_watermark=1, log_start_offset=0), 0)
     assert (b.log_end_offset, b.high_watermark) == (0, 0)
 
 
@@ -240,7 +240,7 @@ def test_behind_the_leaders_log_start_a_follower_starts_over():
     b.make_follower(assignment(1, 5), 0)
     position = b.next_fetch()
     assert position is not None
-    b.fetched(position, FetchAnswer(error=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=70, high_watermark=90))
+    b.fetched(position, FetchAnswer(error=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=70, high_watermark=90), 0)
     assert (b.log.log_start_offset, b.log_end_offset) == (70, 70)
 
 
@@ -250,7 +250,7 @@ def test_out_of_range_alone_never_drops_data():
     b.make_follower(assignment(1, 5), 0)
     position = b.next_fetch()
     assert position is not None
-    b.fetched(position, FetchAnswer(error=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=0))
+    b.fetched(position, FetchAnswer(error=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=0), 0)
     assert b.log_end_offset == 1
 
 
@@ -462,7 +462,7 @@ def test_a_new_leaders_lower_high_watermark_does_not_take_a_followers_back():
     b.make_follower(assignment(3, 6), 0)
     position = b.next_fetch()
     assert position is not None
-    b.fetched(position, FetchAnswer(high_watermark=0, log_start_offset=0))
+    b.fetched(position, FetchAnswer(high_watermark=0, log_start_offset=0), 0)
     assert b.high_watermark == 1
 
 

@@ -15,6 +15,7 @@ from barnabas.log.errors import ErrorCode
 from barnabas.log.record_batch import check_crc, read_header
 from barnabas.net.admin.app import MAX_BODY_BYTES, ROUTES, build_app, start_admin
 from barnabas.net.admin.backend import Sample
+from barnabas.net.admin.metrics import MAX_LAG_SERIES
 from barnabas.net.protocol import requests, responses
 from barnabas.net.protocol.requests import OwnedPartitions
 
@@ -61,6 +62,7 @@ class FakeBroker:
                 )
             ),
             requests.ListOffsetsRequest: _offsets,
+            requests.UnreadRequest: _unread,
             requests.DescribeConfigsRequest: lambda request: responses.DescribeConfigsResponse(
                 entries=(_entry("retention.ms", "5", "topic"), _entry("segment.bytes", "9", "default"))
             ),
@@ -120,6 +122,24 @@ def _offsets(request: requests.ListOffsetsRequest) -> responses.Response:
                 topic=item.topic,
                 partition=item.partition,
                 offset=100 if item.timestamp_ms == requests.LATEST_TIMESTAMP else 10,
+            )
+            for item in request.partitions
+        )
+    )
+
+
+def _unread(request: requests.UnreadRequest) -> responses.Response:
+    """Record n was appended at second n; it is second 103 now."""
+    return responses.UnreadResponse(
+        partitions=tuple(
+            responses.UnreadPartitionResponse(
+                topic=item.topic,
+                partition=item.partition,
+                log_start_offset=10,
+                log_end_offset=100,
+                first_unread_ms=1_000 * max(item.offset, 10) if item.offset < 100 else -1,
+                last_append_ms=99_000,
+                now_ms=103_000,
             )
             for item in request.partitions
         )
@@ -347,10 +367,44 @@ async def test_groups_and_lags(client: Client) -> None:
     assert [(item["topic_name"], item["partition_id"]) for item in assigned] == [("t", 0)]
     lags = (await get(client, f"{CLUSTER}/consumer-groups/g/lags"))["data"]
     assert [(item["partition_id"], item["lag"], item["consumer_id"]) for item in lags] == [(0, 60, "m1"), (1, 5, "")]
+    assert [(item["lag_seconds"], item["has_committed"]) for item in lags] == [(63.0, True), (8.0, True)]
     assert (await get(client, f"{CLUSTER}/consumer-groups/g/lags/t/partitions/1"))["lag"] == 5
     await get(client, f"{CLUSTER}/consumer-groups/g/lags/t/partitions/2", 404)
     summary = await get(client, f"{CLUSTER}/consumer-groups/g/lag-summary")
     assert (summary["max_lag"], summary["total_lag"], summary["max_lag_consumer_id"]) == (60, 65, "m1")
+    assert summary["max_lag_seconds"] == 63.0
+
+
+async def test_a_group_that_has_never_committed_lags_from_the_start_of_the_log(
+    client: Client, broker: FakeBroker
+) -> None:
+    broker.answers[requests.OffsetFetchRequest] = lambda _: responses.OffsetFetchResponse(partitions=())
+    (lag,) = (await get(client, f"{CLUSTER}/consumer-groups/g/lags"))["data"]
+    assert (lag["partition_id"], lag["current_offset"], lag["has_committed"]) == (0, -1, False)
+    assert (lag["lag"], lag["lag_seconds"]) == (90, 93.0)
+
+
+async def test_scrapes_share_what_was_found_within_a_second(client: Client, broker: FakeBroker) -> None:
+    await client.get("/metrics")
+    await client.get("/metrics")
+    assert len([request for request in broker.asked if isinstance(request, requests.UnreadRequest)]) == 1
+
+
+async def test_only_so_many_partitions_of_groups_are_told_one_by_one_those_that_lag_most(
+    client: Client, broker: FakeBroker
+) -> None:
+    count = MAX_LAG_SERIES + 5
+    broker.answers[requests.OffsetFetchRequest] = lambda _: responses.OffsetFetchResponse(
+        partitions=tuple(
+            responses.CommittedOffset(topic="many", partition=number, offset=min(number, 100))
+            for number in range(count)
+        )
+    )
+    lines = (await (await client.get("/metrics")).text()).splitlines()
+    assert sum(line.startswith("kafka_consumergroup_lag{") for line in lines) == MAX_LAG_SERIES
+    assert "barnabas_group_lag_series_omitted 6" in lines  # five, and the partition that the member owns
+    assert 'kafka_consumergroup_lag{consumergroup="g",topic="many",partition="0"} 90' in lines
+    assert 'barnabas_group_max_lag_seconds{group="g"} 93' in lines
 
 
 async def test_produce_a_record(client: Client, broker: FakeBroker) -> None:
@@ -432,6 +486,9 @@ async def test_metrics(client: Client) -> None:
     assert not any('partition="1"' in line and "kafka_topic" in line for line in lines), "another broker leads it"
     assert 'kafka_consumergroup_lag{consumergroup="g",topic="t",partition="0"} 60' in lines
     assert 'kafka_consumergroup_lag_sum{consumergroup="g",topic="t"} 65' in lines
+    assert 'kafka_consumergroup_lag_seconds{consumergroup="g",topic="t",partition="0"} 63' in lines
+    assert 'barnabas_group_max_lag_seconds{group="g"} 63' in lines
+    assert 'barnabas_group_max_lag_records{group="g"} 60' in lines
     assert 'barnabas_requests_total{api="a\\"b\\n"} 3' in lines
     helps = [line for line in lines if line.startswith("# TYPE")]
     assert len(helps) == len(set(helps))

@@ -75,6 +75,7 @@ class FakeCluster:
             ApiKey.METADATA: self.metadata,
             ApiKey.PRODUCE: self.produce,
             ApiKey.LIST_OFFSETS: self.list_offsets,
+            ApiKey.UNREAD: self.unread,
             ApiKey.FIND_COORDINATOR: lambda node, request: r.FindCoordinatorResponse(
                 node_id=0, host=self.nodes[0][0], port=self.nodes[0][1]
             ),
@@ -235,6 +236,25 @@ class FakeCluster:
                 r.ListOffsetsPartitionResponse(topic=item.topic, partition=item.partition, offset=offset, error=error)
             )
         return r.ListOffsetsResponse(partitions=tuple(answers))
+
+    def unread(self, node_id: int, request: q.UnreadRequest) -> r.UnreadResponse:
+        """Record n was appended at second n; it is second 1000 now."""
+        answers = []
+        for item in request.partitions:
+            log = self.logs[TopicPartition(item.topic, item.partition)]
+            first = max(item.offset, log.start_offset)
+            answers.append(
+                r.UnreadPartitionResponse(
+                    topic=item.topic,
+                    partition=item.partition,
+                    error=0 if log.leader == node_id else 6,
+                    log_start_offset=log.start_offset,
+                    log_end_offset=log.end_offset,
+                    first_unread_ms=1_000 * first if first < log.end_offset else -1,
+                    now_ms=1_000_000,
+                )
+            )
+        return r.UnreadResponse(partitions=tuple(answers))
 
     def _by_time(self, log: FakeLog, timestamp_ms: int) -> int:
         for _, _, data in log.batches:

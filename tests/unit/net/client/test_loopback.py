@@ -144,7 +144,9 @@ def test_admin_finds_the_controller_and_the_coordinators() -> None:
             ),
             forever=True,
         )
-        cluster.script(ApiKey.DESCRIBE_GROUPS, lambda *_: r.ErrorResponse(error=69, message="no such group"))
+        cluster.script(
+            ApiKey.DESCRIBE_GROUPS, lambda *_: r.ErrorResponse(error=69, message="no such group"), forever=True
+        )
         async with Admin(client=cluster.client()) as admin:
             assert (await admin.create_topic("n", partitions=3)).partition_count == 3
             assert [group.group_id for group in await admin.list_groups()] == ["g0", "g1"]

@@ -200,7 +200,7 @@ def _describe(found: GroupDescription, node_id: int) -> DescribeGroupResponse:
         ),
         rebalances=tuple(
             RebalanceEvent(
-                at_ms=event.at_ms, cause=event.cause.value, member_id=event.member_id, group_epoch=event.group_epoch
+                at_ms=event.began_ms, cause=event.cause.value, member_id=event.member_id, group_epoch=event.group_epoch
             )
             for event in found.rebalances
         ),

@@ -9,8 +9,8 @@ that come, go or change in between are known here alone (`classic_group`), as ar
 import random
 from dataclasses import replace
 
-from barnabas.kraft.group_slots import CLASSIC_PROTOCOL, SlotState
-from barnabas.kraft.records import CurrentAssignmentRecord, GroupRecord, MemberRecord, RemoveMemberRecord
+from barnabas.kraft.group_slots import SlotState
+from barnabas.kraft.records import MemberRecord, RemoveMemberRecord
 from barnabas.log.errors import (
     BarnabasError,
     ErrorCode,
@@ -33,16 +33,15 @@ from .classic_messages import (
     SyncRequest,
     Ticket,
 )
-from .client_protocol import PROTOCOL_TYPE, decode_subscription
+from .classic_records import current_record, group_record, member_record
 from .deadlines import Deadlines
 from .decision import Decision
 from .partitions import PartitionSet
 from .rebalance_causes import RebalanceCause, cause_of_leaving
 from .rebalance_log import RebalanceLog
 from .rebalance_record import Cause
-from .reconciliation import NO_EPOCH
 from .settings import GroupSettings
-from .states import GroupPhase, MemberState
+from .states import GroupPhase
 
 MEMBER_ID_BITS = 128  # as random as a UUID: never given twice
 
@@ -121,7 +120,7 @@ class ClassicMembership:
         group.pending.discard(member_id)
         if not group.members:
             group.protocol_type = request.protocol_type
-        member = ClassicMember(record=self._member_record(member_id, request), is_new=True)
+        member = ClassicMember(record=member_record(self._state, member_id, request), is_new=True)
         group.members[member_id] = member
         group.has_newcomers = True
         self._park_join(group, member, ticket, decision)
@@ -131,7 +130,7 @@ class ClassicMembership:
         self, group: ClassicGroup, member: ClassicMember, request: JoinRequest, ticket: Ticket, decision: Decision
     ) -> None:
         """A member of this generation: it may repeat what it has asked, want something else, or follow a rebalance."""
-        record = self._member_record(member.member_id, request)
+        record = member_record(self._state, member.member_id, request)
         is_same = record.classic_metadata == member.record.classic_metadata
         is_leader_again = group.phase is GroupPhase.STABLE and member.member_id == group.leader_id
         if group.phase is not GroupPhase.PREPARING_REBALANCE and is_same and not is_leader_again:
@@ -152,7 +151,7 @@ class ClassicMembership:
     ) -> None:
         """A static member is back under a new member id; who still runs under the old one is fenced (KIP-345)."""
         member_id = f"{request.instance_id}-{self._rng.getrandbits(MEMBER_ID_BITS):032x}"
-        record = self._member_record(member_id, request)
+        record = member_record(self._state, member_id, request)
         fenced = FencedInstanceIdError(f"instance id {request.instance_id} belongs to member {member_id} now")
         is_alive = old.join is not None or old.sync is not None
         cause = RebalanceCause.STATIC_MEMBER_FENCED if is_alive else RebalanceCause.STATIC_MEMBER_RETURNED
@@ -172,7 +171,7 @@ class ClassicMembership:
             group.leader_id = member_id
         if group.phase is GroupPhase.STABLE and is_same:
             self._store_members(group, decision)
-            decision.add(self._current_record(group, member))
+            decision.add(current_record(self._state, group, member))
             self._start_session(group, member, decision.now_ms)
             answer = group.join_answer(member_id, skip_assignment=was_leader)
             decision.answers.append(Answer(ticket=ticket, value=answer))
@@ -298,11 +297,11 @@ class ClassicMembership:
         """The leader's word: whom it does not name gets nothing."""
         for member in group.members.values():
             member.assignment = assignments.get(member.member_id, b"")
-            decision.add(self._current_record(group, member))
+            decision.add(current_record(self._state, group, member))
         self._hand_over(group, decision.now_ms)
         group.assigned_generation = group.generation
         group.phase = GroupPhase.STABLE
-        decision.add(self._group_record(group))
+        decision.add(group_record(self._state, group))
         self.steps.cancel((group.group_id, ""))
         for member in group.members.values():
             if member.sync is not None:
@@ -515,7 +514,7 @@ class ClassicMembership:
 
     def _store_members(self, group: ClassicGroup, decision: Decision) -> None:
         """The group with its generation, and what is new about its members since it was stored last."""
-        decision.add(self._group_record(group))
+        decision.add(group_record(self._state, group))
         stored = self._state.groups[group.group_id]
         for member_id in [name for name in stored.members if name not in group.members]:
             decision.add(
@@ -531,54 +530,6 @@ class ClassicMembership:
             record = replace(member.record, coordinator_epoch=self._state.coordinator_epoch)
             if before is None or replace(before, coordinator_epoch=record.coordinator_epoch) != record:
                 decision.add(record)
-
-    def _group_record(self, group: ClassicGroup) -> GroupRecord:
-        return GroupRecord(
-            slot=self._state.slot,
-            coordinator_epoch=self._state.coordinator_epoch,
-            group_id=group.group_id,
-            group_epoch=group.generation,
-            assignment_epoch=group.assigned_generation,
-            protocol=CLASSIC_PROTOCOL,
-            protocol_type=group.protocol_type,
-            protocol_name=group.protocol_name,
-            leader_id=group.leader_id,
-        )
-
-    def _member_record(self, member_id: str, request: JoinRequest) -> MemberRecord:
-        topics: tuple[str, ...] = ()
-        if request.protocol_type == PROTOCOL_TYPE:
-            subscription = decode_subscription(request.protocols[0][1])
-            topics = () if subscription is None else tuple(sorted(subscription.topics))
-        return MemberRecord(
-            slot=self._state.slot,
-            coordinator_epoch=self._state.coordinator_epoch,
-            group_id=request.group_id,
-            member_id=member_id,
-            instance_id=request.instance_id,
-            client_id=request.client_id,
-            client_host=request.client_host,
-            rack=None,
-            subscribed_topics=topics,
-            subscribed_pattern=None,
-            rebalance_timeout_ms=request.rebalance_timeout_ms,
-            session_timeout_ms=request.session_timeout_ms,
-            classic_metadata=dict(request.protocols),
-        )
-
-    def _current_record(self, group: ClassicGroup, member: ClassicMember) -> CurrentAssignmentRecord:
-        return CurrentAssignmentRecord(
-            slot=self._state.slot,
-            coordinator_epoch=self._state.coordinator_epoch,
-            group_id=group.group_id,
-            member_id=member.member_id,
-            member_epoch=group.generation,
-            previous_member_epoch=NO_EPOCH,
-            state=MemberState.STABLE.value,
-            assigned=(),  # the members' own affair: only they say what the bytes below mean
-            pending_revocation=(),
-            classic_assignment=member.assignment,
-        )
 
 
 def _unknown(group_id: str, member_id: str) -> UnknownMemberIdError:

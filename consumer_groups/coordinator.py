@@ -75,7 +75,7 @@ class GroupCoordinator:
         moved_from: str = "",
     ) -> None:
         """`moved_from`: who coordinated before, in words, where it is known."""
-        settings = settings or GroupSettings()
+        settings = self._settings = settings or GroupSettings()
         self._state = SlotState(slot=slot)
         for record in records:
             self.replay(record)
@@ -272,6 +272,7 @@ class GroupCoordinator:
     def _view(self) -> GroupView:
         return GroupView(
             state=self._state,
+            settings=self._settings,
             log=self._log,
             targets=self._targets,
             membership=self._membership,

@@ -13,9 +13,6 @@ from .partitions import to_set
 from .rebalance_record import NOBODY
 from .states import GroupPhase
 
-SILENT_MS: Final = (
-    10_000  # two heartbeats of the default interval: who misses both is likely gone, though its session runs
-)
 UNKNOWN_MS: Final = -1  # nobody knows since when, or nothing ends it by itself
 
 
@@ -175,7 +172,7 @@ def _of_classic(
 
 
 def is_silent(member: Presence, now_ms: int) -> bool:
-    return not member.is_away and now_ms - member.heard_ms > SILENT_MS
+    return not member.is_away and now_ms - member.heard_ms > member.silent_after_ms
 
 
 def _silent(key: PartitionKey, member: Presence) -> UnownedPartition:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Final
 
 from barnabas.kraft.group_slots import GroupState, PartitionKey, SlotState
 
@@ -10,9 +11,16 @@ from .classic_membership import ClassicMembership
 from .membership import Membership
 from .partitions import NO_PARTITIONS, PartitionSet
 from .rebalance_log import RebalanceLog
+from .settings import GroupSettings
 from .states import AWAY_EPOCH, GroupPhase, phase_of
 from .subscriptions import wanted_among
 from .targets import Targets
+
+SILENT_MS: Final = 10_000  # sooner nobody is told of it: a pause of the garbage collector, a full network
+HEARTBEATS_MISSED: Final = 2  # the coordinator says how often its members beat
+CLASSIC_SILENT_SHARE: Final = (
+    0.5  # of its session; how often a classic member beats only it knows, by rule a third of it
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +30,7 @@ class Presence:
     member_id: str
     heard_ms: int  # the last heartbeat; the coordinator's own start, where none has come since
     session_ends_ms: int
+    silent_after_ms: int  # without a heartbeat for so long, it is likely gone, though its session runs
     is_away: bool = False
     slow_since_ms: int | None = None
 
@@ -29,6 +38,7 @@ class Presence:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupView:
     state: SlotState
+    settings: GroupSettings
     log: RebalanceLog
     targets: Targets
     membership: Membership
@@ -87,6 +97,7 @@ class GroupView:
         if live is not None:
             return self._presence_in_classic(live)
         group = self.state.groups.get(group_id)
+        silent_after_ms = max(SILENT_MS, HEARTBEATS_MISSED * self.settings.heartbeat_interval_ms)
         found = {}
         for member_id, member in () if group is None else group.members.items():
             assert group is not None
@@ -96,6 +107,7 @@ class GroupView:
                 member_id=member_id,
                 heard_ms=ends_ms - member.session_timeout_ms,
                 session_ends_ms=ends_ms,
+                silent_after_ms=silent_after_ms,
                 is_away=group.currents[member_id].member_epoch == AWAY_EPOCH,
                 slow_since_ms=self.membership.told_ms.get((group_id, member_id)),
             )
@@ -108,6 +120,11 @@ class GroupView:
             ends_ms = self.classic.sessions.deadline_of((live.group_id, member_id))
             if ends_ms is None or member.join is not None:
                 continue
-            heard_ms = ends_ms - member.record.session_timeout_ms
-            found[member_id] = Presence(member_id=member_id, heard_ms=heard_ms, session_ends_ms=ends_ms)
+            session_ms = member.record.session_timeout_ms
+            found[member_id] = Presence(
+                member_id=member_id,
+                heard_ms=ends_ms - session_ms,
+                session_ends_ms=ends_ms,
+                silent_after_ms=max(SILENT_MS, int(session_ms * CLASSIC_SILENT_SHARE)),
+            )
         return found

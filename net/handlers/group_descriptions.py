@@ -27,7 +27,7 @@ def group_description(
             _member(member, presence.get(member.member_id), -1 if told is None else told.at_ms)
             for member in found.members
         ),
-        rebalances=tuple(_event(item, with_moves=told is not None) for item in found.rebalances),
+        rebalances=tuple(_event(item, in_full=told is not None) for item in found.rebalances),
         unowned=() if told is None else tuple(_unowned(item, told.at_ms) for item in told.unowned),
     )
 
@@ -50,15 +50,15 @@ def _member(member: DescribedMember, presence: Presence | None, now_ms: int) -> 
     )
 
 
-def _event(item: Rebalance, *, with_moves: bool) -> responses.RebalanceEvent:
+def _event(item: Rebalance, *, in_full: bool) -> responses.RebalanceEvent:
     return responses.RebalanceEvent(
         at_ms=item.began_ms,
         cause=item.cause.value,
         member_id=item.member_id,
         group_epoch=item.group_epoch,
         rebalance_id=item.rebalance_id,
-        reasons=tuple(_reason(cause) for cause in item.causes),
-        moves=tuple(_move(move) for move in item.moves) if with_moves else (),
+        reasons=tuple(_reason(cause) for cause in item.causes) if in_full else (),
+        moves=tuple(_move(move) for move in item.moves) if in_full else (),
         moved_count=item.moved_count,
         longest_pause_ms=item.longest_pause_ms,
         stable_after_ms=item.stable_after_ms,

@@ -373,7 +373,9 @@ class PartitionMove:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebalanceEvent:
-    """`cause` and `member_id` are those of the first of `reasons`; `moves` are the first of `moved_count`, told on demand."""
+    """`cause` and `member_id` are those of the first of `reasons`; `moves` are the first of `moved_count`.
+
+    Reasons and moves are told on demand."""
 
     at_ms: int
     cause: str

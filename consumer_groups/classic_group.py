@@ -17,6 +17,8 @@ from barnabas.kraft.group_slots import GroupState
 from barnabas.kraft.records import MemberRecord
 
 from .classic_messages import JoinAnswer, JoinedMember, SyncAnswer, Ticket
+from .client_protocol import PROTOCOL_TYPE, decode_assignment
+from .partitions import NO_PARTITIONS, PartitionSet, to_set
 from .states import GroupPhase
 
 NO_GENERATION = 0
@@ -28,6 +30,9 @@ class ClassicMember:
 
     record: MemberRecord  # what it is and what it wants
     assignment: bytes = b""  # of the current generation
+    holds: PartitionSet = (
+        NO_PARTITIONS  # what it may be reading, where it speaks Kafka's format; for explanations alone
+    )
     join: Ticket | None = None
     sync: Ticket | None = None
     is_new: bool = False
@@ -75,6 +80,7 @@ class ClassicGroup:
             is_current = current is not None and current.member_epoch == record.group_epoch
             assignment = current.classic_assignment if current is not None and is_current else None
             group.members[member_id] = ClassicMember(record=member, assignment=assignment or b"", has_synced=is_current)
+            group.members[member_id].holds = group.told_by(assignment or b"")
         if group.members:
             is_assigned = group.assigned_generation == group.generation
             group.phase = GroupPhase.STABLE if is_assigned else GroupPhase.COMPLETING_REBALANCE
@@ -108,6 +114,11 @@ class ClassicGroup:
             next(name for name in member.metadata if name in candidates) for member in self.members.values()
         )
         return min(votes, key=lambda name: (-votes[name], name))
+
+    def told_by(self, assignment: bytes) -> PartitionSet:
+        """The partitions in an assignment, where the members speak a format that we can read."""
+        decoded = decode_assignment(assignment) if self.protocol_type == PROTOCOL_TYPE else None
+        return to_set(decoded or ())
 
     def join_answer(self, member_id: str, *, skip_assignment: bool = False) -> JoinAnswer:
         """What a member of this generation is told; its leader, about all others too."""

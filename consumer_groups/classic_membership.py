@@ -9,8 +9,8 @@ that come, go or change in between are known here alone (`classic_group`), as ar
 import random
 from dataclasses import replace
 
-from barnabas.kraft.group_slots import CLASSIC_PROTOCOL, SlotState
-from barnabas.kraft.records import CurrentAssignmentRecord, GroupRecord, MemberRecord, RemoveMemberRecord
+from barnabas.kraft.group_slots import SlotState
+from barnabas.kraft.records import MemberRecord, RemoveMemberRecord
 from barnabas.log.errors import (
     BarnabasError,
     ErrorCode,
@@ -21,6 +21,7 @@ from barnabas.log.errors import (
     UnknownMemberIdError,
 )
 
+from .classic_causes import cause_of_joining_again, let_go_by_joining
 from .classic_checks import check_join, check_room, check_sync
 from .classic_group import ClassicGroup, ClassicMember
 from .classic_messages import (
@@ -32,13 +33,15 @@ from .classic_messages import (
     SyncRequest,
     Ticket,
 )
-from .client_protocol import PROTOCOL_TYPE, decode_subscription
+from .classic_records import current_record, group_record, member_record
 from .deadlines import Deadlines
 from .decision import Decision
-from .rebalance_log import Rebalance, RebalanceCause, RebalanceLog
-from .reconciliation import NO_EPOCH
+from .partitions import PartitionSet
+from .rebalance_causes import RebalanceCause, cause_of_leaving
+from .rebalance_log import RebalanceLog
+from .rebalance_record import Cause
 from .settings import GroupSettings
-from .states import GroupPhase, MemberState
+from .states import GroupPhase
 
 MEMBER_ID_BITS = 128  # as random as a UUID: never given twice
 
@@ -117,42 +120,48 @@ class ClassicMembership:
         group.pending.discard(member_id)
         if not group.members:
             group.protocol_type = request.protocol_type
-        member = ClassicMember(record=self._member_record(member_id, request), is_new=True)
+        member = ClassicMember(record=member_record(self._state, member_id, request), is_new=True)
         group.members[member_id] = member
         group.has_newcomers = True
         self._park_join(group, member, ticket, decision)
-        self._rebalance(group, RebalanceCause.MEMBER_JOINED, member_id, decision)
+        self._rebalance(group, RebalanceCause.MEMBER_JOINED, member.record, request.reason, decision)
 
     def _rejoin(
         self, group: ClassicGroup, member: ClassicMember, request: JoinRequest, ticket: Ticket, decision: Decision
     ) -> None:
         """A member of this generation: it may repeat what it has asked, want something else, or follow a rebalance."""
-        record = self._member_record(member.member_id, request)
+        record = member_record(self._state, member.member_id, request)
         is_same = record.classic_metadata == member.record.classic_metadata
         is_leader_again = group.phase is GroupPhase.STABLE and member.member_id == group.leader_id
         if group.phase is not GroupPhase.PREPARING_REBALANCE and is_same and not is_leader_again:
             self._start_session(group, member, decision.now_ms)
             decision.answers.append(Answer(ticket=ticket, value=group.join_answer(member.member_id)))
             return
-        cause = RebalanceCause.LEADER_REJOINED if is_same else RebalanceCause.SUBSCRIPTION_CHANGED
+        cause = cause_of_joining_again(member.record, record, is_leader=member.member_id == group.leader_id)
         member.record = record
+        self._let_go(group, member, let_go_by_joining(member, group.protocol_name), decision.now_ms)
         self._park_join(group, member, ticket, decision)
         if group.phase is GroupPhase.PREPARING_REBALANCE:
             self._complete_if_all_joined(group, decision)
         else:
-            self._rebalance(group, cause, member.member_id, decision)
+            self._rebalance(group, cause, record, request.reason, decision)
 
     def _replace_static(
         self, group: ClassicGroup, old: ClassicMember, request: JoinRequest, ticket: Ticket, decision: Decision
     ) -> None:
         """A static member is back under a new member id; who still runs under the old one is fenced (KIP-345)."""
         member_id = f"{request.instance_id}-{self._rng.getrandbits(MEMBER_ID_BITS):032x}"
-        record = self._member_record(member_id, request)
+        record = member_record(self._state, member_id, request)
         fenced = FencedInstanceIdError(f"instance id {request.instance_id} belongs to member {member_id} now")
+        is_alive = old.join is not None or old.sync is not None
+        cause = RebalanceCause.STATIC_MEMBER_FENCED if is_alive else RebalanceCause.STATIC_MEMBER_RETURNED
+        lost_ms = decision.now_ms if is_alive else self._heard_ms(group, old, decision.now_ms)
         self._refuse_parked(old, fenced, decision)
         self.sessions.cancel((group.group_id, old.member_id))
         is_same = record.classic_metadata == old.record.classic_metadata
         was_leader = group.leader_id == old.member_id
+        holds = old.holds
+        self._let_go(group, old, holds, lost_ms)
         member = replace(old, record=record)
         group.members = {
             (member_id if key == old.member_id else key): (member if key == old.member_id else value)
@@ -162,14 +171,15 @@ class ClassicMembership:
             group.leader_id = member_id
         if group.phase is GroupPhase.STABLE and is_same:
             self._store_members(group, decision)
-            decision.add(self._current_record(group, member))
+            decision.add(current_record(self._state, group, member))
             self._start_session(group, member, decision.now_ms)
             answer = group.join_answer(member_id, skip_assignment=was_leader)
             decision.answers.append(Answer(ticket=ticket, value=answer))
-            self._note(group, RebalanceCause.STATIC_MEMBER_RETURNED, member_id, decision)
+            self._note(group, cause, record, request.reason, decision)
+            self._take(group, member, holds, decision.now_ms)
             return
         self._park_join(group, member, ticket, decision)
-        self._rebalance(group, RebalanceCause.STATIC_MEMBER_RETURNED, member_id, decision)
+        self._rebalance(group, cause, record, request.reason, decision)
 
     def _park_join(self, group: ClassicGroup, member: ClassicMember, ticket: Ticket, decision: Decision) -> None:
         """It waits for the others, so its session does not run; a newcomer is not waited for without end."""
@@ -184,8 +194,10 @@ class ClassicMembership:
 
     # --- the two steps of a rebalance ---------------------------------------------------------------------------------
 
-    def _rebalance(self, group: ClassicGroup, cause: RebalanceCause, member_id: str, decision: Decision) -> None:
-        self._note(group, cause, member_id, decision)
+    def _rebalance(
+        self, group: ClassicGroup, cause: RebalanceCause, member: MemberRecord, detail: str, decision: Decision
+    ) -> None:
+        self._note(group, cause, member, detail, decision)
         if group.phase is not GroupPhase.PREPARING_REBALANCE:
             self._prepare(group, decision)
         self._complete_if_all_joined(group, decision)
@@ -219,8 +231,9 @@ class ClassicMembership:
     def _complete_join(self, group: ClassicGroup, decision: Decision) -> None:
         """Who has not come is out, except static members: their partitions wait until their session ends."""
         for member in [m for m in group.members.values() if m.join is None and m.record.instance_id is None]:
-            self._forget(group, member)
-            self._note(group, RebalanceCause.REBALANCE_TIMEOUT, member.member_id, decision)
+            self._forget(group, member, decision.now_ms)
+            detail = f"it did not join again within {group.rebalance_timeout_ms} ms"
+            self._note(group, RebalanceCause.REBALANCE_TIMEOUT, member.record, detail, decision)
         joined = {member_id: member for member_id, member in group.members.items() if member.join is not None}
         if not group.members:
             self._become_empty(group, decision)
@@ -231,7 +244,11 @@ class ClassicMembership:
         if group.leader_id not in joined:
             group.leader_id = next(iter(joined))
         group.generation += 1
-        group.protocol_name = group.vote()
+        before, group.protocol_name = group.protocol_name, group.vote()
+        if before and before != group.protocol_name:
+            self._note(
+                group, RebalanceCause.ASSIGNOR_CHANGED, None, f"{before} before, {group.protocol_name} now", decision
+            )
         group.phase = GroupPhase.COMPLETING_REBALANCE
         group.first_join_ends_ms = None
         self._store_members(group, decision)
@@ -252,6 +269,7 @@ class ClassicMembership:
         if group.group_id not in self._state.groups:
             if not group.pending:
                 del self.groups[group.group_id]  # nobody ever saw a generation of it
+                self._log.forget(group.group_id)
             return
         group.generation += 1
         group.assigned_generation = group.generation
@@ -279,16 +297,25 @@ class ClassicMembership:
         """The leader's word: whom it does not name gets nothing."""
         for member in group.members.values():
             member.assignment = assignments.get(member.member_id, b"")
-            decision.add(self._current_record(group, member))
+            decision.add(current_record(self._state, group, member))
+        self._hand_over(group, decision.now_ms)
         group.assigned_generation = group.generation
         group.phase = GroupPhase.STABLE
-        decision.add(self._group_record(group))
+        decision.add(group_record(self._state, group))
         self.steps.cancel((group.group_id, ""))
         for member in group.members.values():
             if member.sync is not None:
                 decision.answers.append(Answer(ticket=member.sync, value=group.sync_answer(member)))
                 member.sync = None
                 self._start_session(group, member, decision.now_ms)
+
+    def _hand_over(self, group: ClassicGroup, now_ms: int) -> None:
+        """Members read what the assignment says from now on; a cooperative one lets go of the rest when it hears of it."""
+        wanted = {member.member_id: group.told_by(member.assignment) for member in group.members.values()}
+        for member in group.members.values():
+            self._let_go(group, member, member.holds - wanted[member.member_id], now_ms)
+        for member in group.members.values():
+            self._take(group, member, wanted[member.member_id] - member.holds, now_ms)
 
     # --- staying and leaving ------------------------------------------------------------------------------------------
 
@@ -325,18 +352,21 @@ class ClassicMembership:
                 member = self._find(group, leaving.member_id, leaving.instance_id)
         except BarnabasError as error:
             return error.code
-        self._remove(group, member, RebalanceCause.MEMBER_LEFT, decision)
+        cause = cause_of_leaving(leaving.reason)
+        self._remove(group, member, cause, "" if cause == leaving.reason else leaving.reason, decision)
         return ErrorCode.NONE
 
     def expire(self, decision: Decision) -> None:
         """Remove who was silent for a whole session; end the steps whose time is up."""
-        for group_id, member_id in self.sessions.take_expired(decision.now_ms):
+        for (group_id, member_id), deadline_ms in self.sessions.take_expired_at(decision.now_ms):
             group = self.groups.get(group_id)
             if group is None:
                 continue
             member = group.members.get(member_id)
             if member is not None:  # the end of another one may have ended this one too
-                self._remove(group, member, RebalanceCause.MEMBER_EXPIRED, decision)
+                timeout_ms = member.record.session_timeout_ms
+                detail, heard_ms = f"no heartbeat for {timeout_ms} ms", deadline_ms - timeout_ms
+                self._remove(group, member, RebalanceCause.MEMBER_EXPIRED, detail, decision, since_ms=heard_ms)
             elif member_id in group.pending:
                 self._drop_pending(group, member_id, decision)
         for group_id, _ in self.steps.take_expired(decision.now_ms):
@@ -345,7 +375,12 @@ class ClassicMembership:
     def _end_step(self, group: ClassicGroup, decision: Decision) -> None:
         if group.phase is GroupPhase.COMPLETING_REBALANCE:
             for member in [m for m in group.members.values() if not m.has_synced]:
-                self._remove(group, member, RebalanceCause.REBALANCE_TIMEOUT, decision)
+                detail = (
+                    "it got no assignment in time"
+                    if member.member_id != group.leader_id
+                    else "it sent no assignment in time"
+                )
+                self._remove(group, member, RebalanceCause.REBALANCE_TIMEOUT, detail, decision)
             return
         ends_ms = group.first_join_ends_ms
         if ends_ms is not None and group.has_newcomers and decision.now_ms < ends_ms:
@@ -361,16 +396,25 @@ class ClassicMembership:
         group = self.groups.get(group_id)
         if group is None or not group.members:
             return
-        self._note(group, cause, "", decision)
+        self._note(group, cause, None, "", decision)
         for member in list(group.members.values()):
             self._refuse_parked(member, _unknown(group_id, member.member_id), decision)
-            self._forget(group, member)
+            self._forget(group, member, decision.now_ms)
         self._become_empty(group, decision)
 
-    def _remove(self, group: ClassicGroup, member: ClassicMember, cause: RebalanceCause, decision: Decision) -> None:
+    def _remove(
+        self,
+        group: ClassicGroup,
+        member: ClassicMember,
+        cause: RebalanceCause,
+        detail: str,
+        decision: Decision,
+        *,
+        since_ms: int | None = None,
+    ) -> None:
         self._refuse_parked(member, _unknown(group.group_id, member.member_id), decision)
-        self._forget(group, member)
-        self._rebalance(group, cause, member.member_id, decision)
+        self._forget(group, member, decision.now_ms if since_ms is None else since_ms)
+        self._rebalance(group, cause, member.record, detail, decision)
 
     def _drop_pending(self, group: ClassicGroup, member_id: str, decision: Decision) -> None:
         group.pending.discard(member_id)
@@ -428,7 +472,9 @@ class ClassicMembership:
     def _start_session(self, group: ClassicGroup, member: ClassicMember, now_ms: int) -> None:
         self.sessions.set((group.group_id, member.member_id), now_ms + member.record.session_timeout_ms)
 
-    def _forget(self, group: ClassicGroup, member: ClassicMember) -> None:
+    def _forget(self, group: ClassicGroup, member: ClassicMember, since_ms: int) -> None:
+        """`since_ms`: when it read for the last time."""
+        self._let_go(group, member, member.holds, since_ms)
         del group.members[member.member_id]
         self.sessions.cancel((group.group_id, member.member_id))
 
@@ -438,21 +484,37 @@ class ClassicMembership:
                 decision.answers.append(Answer(ticket=ticket, value=error))
         member.join = member.sync = None
 
-    def _note(self, group: ClassicGroup, cause: RebalanceCause, member_id: str, decision: Decision) -> None:
-        rebalance = Rebalance(
-            at_ms=decision.now_ms,
-            cause=cause,
-            member_id=member_id,
-            group_epoch=group.generation,
-            assignment_epoch=group.assigned_generation,
-        )
-        self._log.add(group.group_id, rebalance)
+    # --- what the rebalance log is told -------------------------------------------------------------------------------
+
+    def _note(
+        self,
+        group: ClassicGroup,
+        cause: RebalanceCause,
+        member: MemberRecord | None,
+        detail: str,
+        decision: Decision,
+    ) -> None:
+        told = Cause.of(cause, member, detail, at_ms=decision.now_ms, group_epoch=group.generation)
+        self._log.note(group.group_id, told)
+
+    def _let_go(self, group: ClassicGroup, member: ClassicMember, keys: PartitionSet, since_ms: int) -> None:
+        member.holds -= keys
+        self._log.let_go(group.group_id, member.member_id, keys, since_ms)
+
+    def _take(self, group: ClassicGroup, member: ClassicMember, keys: PartitionSet, now_ms: int) -> None:
+        member.holds |= keys
+        self._log.taken(group.group_id, member.member_id, keys, now_ms)
+
+    def _heard_ms(self, group: ClassicGroup, member: ClassicMember, now_ms: int) -> int:
+        """When it was last heard of."""
+        deadline_ms = self.sessions.deadline_of((group.group_id, member.member_id))
+        return now_ms if deadline_ms is None else min(now_ms, deadline_ms - member.record.session_timeout_ms)
 
     # --- records ------------------------------------------------------------------------------------------------------
 
     def _store_members(self, group: ClassicGroup, decision: Decision) -> None:
         """The group with its generation, and what is new about its members since it was stored last."""
-        decision.add(self._group_record(group))
+        decision.add(group_record(self._state, group))
         stored = self._state.groups[group.group_id]
         for member_id in [name for name in stored.members if name not in group.members]:
             decision.add(
@@ -468,54 +530,6 @@ class ClassicMembership:
             record = replace(member.record, coordinator_epoch=self._state.coordinator_epoch)
             if before is None or replace(before, coordinator_epoch=record.coordinator_epoch) != record:
                 decision.add(record)
-
-    def _group_record(self, group: ClassicGroup) -> GroupRecord:
-        return GroupRecord(
-            slot=self._state.slot,
-            coordinator_epoch=self._state.coordinator_epoch,
-            group_id=group.group_id,
-            group_epoch=group.generation,
-            assignment_epoch=group.assigned_generation,
-            protocol=CLASSIC_PROTOCOL,
-            protocol_type=group.protocol_type,
-            protocol_name=group.protocol_name,
-            leader_id=group.leader_id,
-        )
-
-    def _member_record(self, member_id: str, request: JoinRequest) -> MemberRecord:
-        topics: tuple[str, ...] = ()
-        if request.protocol_type == PROTOCOL_TYPE:
-            subscription = decode_subscription(request.protocols[0][1])
-            topics = () if subscription is None else tuple(sorted(subscription.topics))
-        return MemberRecord(
-            slot=self._state.slot,
-            coordinator_epoch=self._state.coordinator_epoch,
-            group_id=request.group_id,
-            member_id=member_id,
-            instance_id=request.instance_id,
-            client_id=request.client_id,
-            client_host=request.client_host,
-            rack=None,
-            subscribed_topics=topics,
-            subscribed_pattern=None,
-            rebalance_timeout_ms=request.rebalance_timeout_ms,
-            session_timeout_ms=request.session_timeout_ms,
-            classic_metadata=dict(request.protocols),
-        )
-
-    def _current_record(self, group: ClassicGroup, member: ClassicMember) -> CurrentAssignmentRecord:
-        return CurrentAssignmentRecord(
-            slot=self._state.slot,
-            coordinator_epoch=self._state.coordinator_epoch,
-            group_id=group.group_id,
-            member_id=member.member_id,
-            member_epoch=group.generation,
-            previous_member_epoch=NO_EPOCH,
-            state=MemberState.STABLE.value,
-            assigned=(),  # the members' own affair: only they say what the bytes below mean
-            pending_revocation=(),
-            classic_assignment=member.assignment,
-        )
 
 
 def _unknown(group_id: str, member_id: str) -> UnknownMemberIdError:

@@ -19,18 +19,21 @@ The shell round it (net) has these duties:
 """
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from typing import TypeVar
 
-from barnabas.kraft.group_slots import PartitionKey, SlotState, slot_of
+from barnabas.kraft.group_slots import GroupState, PartitionKey, SlotState, slot_of
 from barnabas.kraft.records import Record
-from barnabas.log.errors import GroupIdNotFoundError, NotCoordinatorError
+from barnabas.log.errors import FencedInstanceIdError, GroupIdNotFoundError, NotCoordinatorError
 
 from .classic_membership import ClassicMembership
 from .classic_messages import JoinRequest, LeaveOutcome, LeavingMember, SyncRequest, Ticket
 from .decision import Decision
 from .describe import described, listed
+from .explain import GroupExplanation, explained
+from .group_view import GroupView
 from .membership import Membership
 from .messages import (
     CommittedOffset,
@@ -43,10 +46,15 @@ from .messages import (
     PartitionOutcome,
 )
 from .offsets import Offsets
-from .rebalance_log import RebalanceCause, RebalanceLog
+from .partitions import to_set
+from .rebalance_causes import RebalanceCause
+from .rebalance_log import RebalanceLog
+from .rebalance_record import Cause
 from .settings import GroupSettings
+from .states import AWAY_EPOCH, GroupPhase
 from .subscriptions import TopicsView
 from .targets import Targets
+from .watch import GroupAlert, Watch
 
 R = TypeVar("R")
 
@@ -64,8 +72,10 @@ class GroupCoordinator:
         topics: TopicsView,
         now_ms: int,
         settings: GroupSettings | None = None,
+        moved_from: str = "",
     ) -> None:
-        settings = settings or GroupSettings()
+        """`moved_from`: who coordinated before, in words, where it is known."""
+        settings = self._settings = settings or GroupSettings()
         self._state = SlotState(slot=slot)
         for record in records:
             self.replay(record)
@@ -84,9 +94,10 @@ class GroupCoordinator:
             membership=self._membership,
             classic=self._classic,
         )
+        self._watch = Watch(view=self._view())
         for group_id, group in self._state.groups.items():
             if group.members:
-                self._targets.note(group_id, RebalanceCause.COORDINATOR_MOVED, "", now_ms)
+                self._take_over(group_id, group, moved_from, now_ms)
 
     @property
     def slot(self) -> int:
@@ -107,29 +118,33 @@ class GroupCoordinator:
         self._check_slot(request.group_id)
         self._check_not_classic(request.group_id)
         decision = self._decision(now_ms)
-        response = self._membership.heartbeat(request, decision)
-        return _result(decision, response)
+        with self._noting_the_fenced(request.group_id, request.member_id, request.instance_id, now_ms):
+            response = self._membership.heartbeat(request, decision)
+        return self._result(decision, response)
 
     def join_group(self, request: JoinRequest, ticket: Ticket, now_ms: int) -> CoordinatorResult[None]:
         """The classic protocol. The ticket is answered by this result or by a later one, with a JoinAnswer or an error."""
         self._check_slot(request.group_id)
         decision = self._decision(now_ms)
-        self._classic.join(request, ticket, decision)
-        return _result(decision, None)
+        with self._noting_the_fenced(request.group_id, request.member_id, request.instance_id, now_ms):
+            self._classic.join(request, ticket, decision)
+        return self._result(decision, None)
 
     def sync_group(self, request: SyncRequest, ticket: Ticket, now_ms: int) -> CoordinatorResult[None]:
         """Classic. The ticket is answered by this result or by a later one, with a SyncAnswer or an error."""
         self._check_slot(request.group_id)
         decision = self._decision(now_ms)
-        self._classic.sync(request, ticket, decision)
-        return _result(decision, None)
+        with self._noting_the_fenced(request.group_id, request.member_id, request.instance_id, now_ms):
+            self._classic.sync(request, ticket, decision)
+        return self._result(decision, None)
 
     def heartbeat_classic(
         self, *, group_id: str, generation: int, member_id: str, instance_id: str | None, now_ms: int
     ) -> CoordinatorResult[None]:
         """Raises RebalanceInProgressError (join again), IllegalGenerationError, UnknownMemberIdError."""
         self._check_slot(group_id)
-        self._classic.heartbeat(group_id, generation, member_id, instance_id, now_ms)
+        with self._noting_the_fenced(group_id, member_id, instance_id, now_ms):
+            self._classic.heartbeat(group_id, generation, member_id, instance_id, now_ms)
         return CoordinatorResult(records=(), response=None)
 
     def leave_group(
@@ -139,7 +154,7 @@ class GroupCoordinator:
         self._check_slot(group_id)
         decision = self._decision(now_ms)
         outcomes = self._classic.leave(group_id, leaving, decision)
-        return _result(decision, outcomes)
+        return self._result(decision, outcomes)
 
     def topics_changed(
         self, topics: TopicsView, now_ms: int, *, recreated: AbstractSet[str] = frozenset()
@@ -147,15 +162,18 @@ class GroupCoordinator:
         """Take a new view of the topics. `recreated`: deleted and created again since the last one (other topic id)."""
         decision = self._decision(now_ms)
         self._targets.topics_changed(topics, recreated, decision)
-        return _result(decision, None)
+        return self._result(decision, None)
 
-    def tick(self, now_ms: int) -> CoordinatorResult[None]:
-        """Let time pass: sessions and revocations run out, assignments that were put off are made."""
+    def tick(self, now_ms: int) -> CoordinatorResult[tuple[GroupAlert, ...]]:
+        """Let time pass: sessions and revocations run out, assignments that were put off are made.
+
+        The response is what somebody should know; the shell logs it.
+        """
         decision = self._decision(now_ms)
         self._membership.expire(decision)
         self._classic.expire(decision)
         self._targets.assign_due(decision)
-        return _result(decision, None)
+        return self._result(decision, self._watch.tick(now_ms))
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do; None: nothing is waited for."""
@@ -165,6 +183,7 @@ class GroupCoordinator:
             self._targets.due,
             self._classic.sessions,
             self._classic.steps,
+            self._watch.due,
         )
         return min((at for timer in timers if (at := timer.next_deadline_ms()) is not None), default=None)
 
@@ -185,7 +204,7 @@ class GroupCoordinator:
         self._check_slot(group_id)
         decision = self._decision(now_ms)
         outcomes = self._offsets.commit(group_id, member_id, member_epoch, offsets, decision, instance_id)
-        return _result(decision, outcomes)
+        return self._result(decision, outcomes)
 
     def fetch_offsets(
         self, *, group_id: str, partitions: tuple[PartitionKey, ...] | None = None
@@ -201,7 +220,7 @@ class GroupCoordinator:
         self._check_slot(group_id)
         decision = self._decision(now_ms)
         before = self._offsets.reset(group_id, offsets, decision)
-        return _result(decision, before)
+        return self._result(decision, before)
 
     def delete_offsets(
         self, *, group_id: str, partitions: tuple[PartitionKey, ...], now_ms: int
@@ -209,7 +228,7 @@ class GroupCoordinator:
         self._check_slot(group_id)
         decision = self._decision(now_ms)
         outcomes = self._offsets.delete(group_id, partitions, decision)
-        return _result(decision, outcomes)
+        return self._result(decision, outcomes)
 
     # --- groups -------------------------------------------------------------------------------------------------------
 
@@ -222,15 +241,82 @@ class GroupCoordinator:
         found = described(group_id, self._state.groups.get(group_id), self._classic.groups.get(group_id), self._log)
         return CoordinatorResult(records=(), response=found)
 
+    def explain_group(self, *, group_id: str, now_ms: int) -> CoordinatorResult[GroupExplanation]:
+        """What the group waits for at this moment. A group that does not exist has nothing to explain."""
+        self._check_slot(group_id)
+        return CoordinatorResult(records=(), response=explained(group_id, self._view(), now_ms))
+
+    @property
+    def unowned_counts(self) -> Mapping[str, int]:
+        """Group -> its partitions that nobody has read for longer than UNOWNED_ALERT_MS, though it has members."""
+        return self._watch.unowned_counts
+
     def delete_group(self, *, group_id: str, now_ms: int) -> CoordinatorResult[None]:
         """Raises NonEmptyGroupError, GroupIdNotFoundError."""
         self._check_slot(group_id)
         decision = self._decision(now_ms)
         self._offsets.delete_group(group_id, decision)
-        return _result(decision, None)
+        return self._result(decision, None)
 
     def _decision(self, now_ms: int) -> Decision:
-        return Decision(state=self._state, now_ms=now_ms)
+        return Decision(state=self._state, now_ms=now_ms, log=self._log)
+
+    def _result(self, decision: Decision, response: R) -> CoordinatorResult[R]:
+        records = decision.finish()
+        for group_id in decision.touched:
+            self._settle(group_id, decision.now_ms)
+        return CoordinatorResult(records=records, response=response, answers=tuple(decision.answers))
+
+    # --- what is told of rebalances -----------------------------------------------------------------------------------
+
+    def _view(self) -> GroupView:
+        return GroupView(
+            state=self._state,
+            settings=self._settings,
+            log=self._log,
+            targets=self._targets,
+            membership=self._membership,
+            classic=self._classic,
+        )
+
+    def _take_over(self, group_id: str, group: GroupState, moved_from: str, now_ms: int) -> None:
+        """The record begins anew: what nobody reads now, nobody reads since now, as far as we know."""
+        for member_id, current in group.currents.items():
+            if current.member_epoch == AWAY_EPOCH:
+                self._log.let_go(group_id, member_id, to_set(current.assigned), now_ms)
+        self._log.wanted(group_id, self._targets.targeted(group) - group.owners.keys(), now_ms)
+        self._targets.note(group_id, RebalanceCause.COORDINATOR_MOVED, None, moved_from, now_ms)
+        self._settle(group_id, now_ms)
+
+    def _settle(self, group_id: str, now_ms: int) -> None:
+        """Whether what is under way has come to its end."""
+        self._watch.begin(group_id, now_ms)
+        if not self._log.is_under_way(group_id):
+            return
+        view = self._view()
+        if view.phase_of(group_id) in (GroupPhase.STABLE, GroupPhase.EMPTY):
+            self._log.settled(group_id, view.wanted(group_id), now_ms)
+
+    @contextmanager
+    def _noting_the_fenced(self, group_id: str, member_id: str, instance_id: str | None, now_ms: int) -> Iterator[None]:
+        """Who is shut out asks again and again; it is told of once."""
+        try:
+            yield
+        except FencedInstanceIdError as error:
+            newest = self._log.newest_cause(group_id)
+            code = RebalanceCause.STATIC_MEMBER_FENCED
+            if newest is None or (newest.code, newest.member_id) != (code, member_id):
+                cause = Cause(
+                    at_ms=now_ms,
+                    code=code,
+                    member_id=member_id,
+                    instance_id=instance_id,
+                    detail=error.message,
+                    group_epoch=self._view().epoch_of(group_id),
+                )
+                self._log.note(group_id, cause)
+                self._settle(group_id, now_ms)
+            raise
 
     def _check_not_classic(self, group_id: str) -> None:
         """An empty classic group may go on with this protocol; one with members may not."""
@@ -243,7 +329,3 @@ class GroupCoordinator:
     def _check_slot(self, group_id: str) -> None:
         if slot_of(group_id) != self._state.slot:
             raise NotCoordinatorError(f"group {group_id} belongs to slot {slot_of(group_id)}, this is {self.slot}")
-
-
-def _result(decision: Decision, response: R) -> CoordinatorResult[R]:
-    return CoordinatorResult(records=decision.finish(), response=response, answers=tuple(decision.answers))

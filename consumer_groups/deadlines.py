@@ -29,14 +29,21 @@ class Deadlines:
         self._settle_head()
         return self._heap[0][0] if self._heap else None
 
+    def deadline_of(self, key: TimerKey) -> int | None:
+        return self._deadline_ms.get(key)
+
     def take_expired(self, now_ms: int) -> list[TimerKey]:
         """Remove and return, in order of their deadlines, the keys whose time has come."""
+        return [key for key, _ in self.take_expired_at(now_ms)]
+
+    def take_expired_at(self, now_ms: int) -> list[tuple[TimerKey, int]]:
+        """The same, with the deadline of each: a tick may come late."""
         expired = []
         self._settle_head()
         while self._heap and self._heap[0][0] <= now_ms:
-            key = self._heap[0][1]
+            at_ms, key = self._heap[0]
             del self._deadline_ms[key]
-            expired.append(key)
+            expired.append((key, at_ms))
             self._settle_head()
         return expired
 

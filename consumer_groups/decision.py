@@ -1,13 +1,26 @@
-"""A decision under way: each record is replayed into the working state at once, so that the next one stands on it."""
+"""A decision under way: each record is replayed into the working state at once, so that the next one stands on it.
 
+What the records say about who reads what is told to the rebalance log on the way.
+"""
+
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from barnabas.kraft.group_slots import SlotState, SlotStateRecord, partition_keys
-from barnabas.kraft.records import CurrentAssignmentRecord, OffsetCommitRecord, RemoveOffsetRecord
+from barnabas.kraft.records import (
+    CurrentAssignmentRecord,
+    MemberRecord,
+    OffsetCommitRecord,
+    RemoveMemberRecord,
+    RemoveOffsetRecord,
+    TargetAssignmentRecord,
+)
 
 from .classic_messages import Answer
-from .rebalance_log import RebalanceCause
-from .states import GROUP_TRANSITIONS, GroupPhase, phase_of
+from .partitions import NO_PARTITIONS, PartitionSet, to_set
+from .rebalance_causes import RebalanceCause
+from .rebalance_log import RebalanceLog
+from .states import AWAY_EPOCH, GROUP_TRANSITIONS, GroupPhase, phase_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,7 +28,8 @@ class Change:
     """Why the target assignment of a group must be computed anew."""
 
     cause: RebalanceCause
-    member_id: str = ""
+    member: MemberRecord | None = None  # as it was then: it may be gone since
+    detail: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -24,24 +38,35 @@ class Decision:
 
     state: SlotState
     now_ms: int
+    log: RebalanceLog
     records: list[SlotStateRecord] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)  # to parked requests
     changes: dict[str, list[Change]] = field(default_factory=dict)  # by group, until they are settled
     _phase_before: dict[str, GroupPhase] = field(default_factory=dict)
 
-    def add(self, record: SlotStateRecord) -> None:
+    @property
+    def touched(self) -> AbstractSet[str]:
+        """Groups of which there are records, commits apart."""
+        return self._phase_before.keys()
+
+    def add(self, record: SlotStateRecord, *, since_ms: int | None = None) -> None:
+        """`since_ms`: from when on nobody reads what this takes from its member; now, unless it was lost before."""
         if not isinstance(record, OffsetCommitRecord | RemoveOffsetRecord):
             self._check(record.group_id)
         if isinstance(record, CurrentAssignmentRecord):
             # The invariant of the whole package: at most one owner, assigned or pending revocation, at any time.
             owners = self.state.groups[record.group_id].owners
             assert all(owners.get(key, record.member_id) == record.member_id for key in partition_keys(record))
+        read_before = self._read_by(record)
         applied = self.state.replay(record)
         assert applied, "a coordinator decides with its own epoch, which nothing in its state can be ahead of"
         self.records.append(record)
+        self._observe(record, read_before, self.now_ms if since_ms is None else since_ms)
 
-    def change(self, group_id: str, cause: RebalanceCause, member_id: str = "") -> None:
-        self.changes.setdefault(group_id, []).append(Change(cause=cause, member_id=member_id))
+    def change(
+        self, group_id: str, cause: RebalanceCause, member: MemberRecord | None = None, detail: str = ""
+    ) -> None:
+        self.changes.setdefault(group_id, []).append(Change(cause=cause, member=member, detail=detail))
 
     def finish(self) -> tuple[SlotStateRecord, ...]:
         assert not self.changes, "a change was not settled"
@@ -49,6 +74,30 @@ class Decision:
             assert phase_of(self.state.groups.get(group_id)) in GROUP_TRANSITIONS[before]
         return tuple(self.records)
 
+    def _read_by(self, record: SlotStateRecord) -> PartitionSet:
+        """What the record's member may be reading at this moment."""
+        if not isinstance(record, CurrentAssignmentRecord | RemoveMemberRecord):
+            return NO_PARTITIONS
+        group = self.state.groups.get(record.group_id)
+        return read_by(None if group is None else group.currents.get(record.member_id))
+
+    def _observe(self, record: SlotStateRecord, before: PartitionSet, since_ms: int) -> None:
+        if isinstance(record, TargetAssignmentRecord):
+            owners = self.state.groups[record.group_id].owners
+            unread = [key for key in to_set(record.partitions) if key not in owners]
+            self.log.wanted(record.group_id, unread, self.now_ms)
+        elif isinstance(record, CurrentAssignmentRecord | RemoveMemberRecord):
+            after = read_by(record) if isinstance(record, CurrentAssignmentRecord) else NO_PARTITIONS
+            self.log.let_go(record.group_id, record.member_id, before - after, since_ms)
+            self.log.taken(record.group_id, record.member_id, after - before, self.now_ms)
+
     def _check(self, group_id: str) -> None:
         if group_id not in self._phase_before:
             self._phase_before[group_id] = phase_of(self.state.groups.get(group_id))
+
+
+def read_by(current: CurrentAssignmentRecord | None) -> PartitionSet:
+    """What a member may be reading: nothing while it is away, though its partitions wait for it."""
+    if current is None or current.member_epoch == AWAY_EPOCH:
+        return NO_PARTITIONS
+    return frozenset(partition_keys(current))

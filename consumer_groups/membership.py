@@ -9,16 +9,17 @@ from dataclasses import replace
 from barnabas.kraft.group_slots import GroupState, SlotState
 from barnabas.kraft.records import CurrentAssignmentRecord, GroupRecord, MemberRecord, RemoveMemberRecord
 
-from .deadlines import Deadlines
+from .deadlines import Deadlines, TimerKey
 from .decision import Decision
 from .heartbeat_checks import check_epoch, check_join, check_member, check_request, holder_of
 from .messages import HeartbeatRequest, HeartbeatResponse, MemberEpoch
 from .partitions import NO_PARTITIONS, PartitionSet, from_set, to_set
-from .rebalance_log import RebalanceCause
+from .rebalance_causes import RebalanceCause, cause_of_leaving
 from .reconciliation import NO_EPOCH, Holding, advance
 from .settings import GroupSettings
 from .states import AWAY_EPOCH, MemberState
 from .targets import Targets
+from .topic_changes import listed_names
 
 MEMBER_ID_BITS = 128  # as random as a UUID: never given twice
 
@@ -29,6 +30,7 @@ class Membership:
     ) -> None:
         self.sessions = Deadlines()
         self.revocations = Deadlines()  # exactly the members that are UNREVOKED_PARTITIONS
+        self.told_ms: dict[TimerKey, int] = {}  # since when a member has not yet done what it was told
         self._state = state
         self._settings = settings
         self._targets = targets
@@ -73,7 +75,8 @@ class Membership:
         decision.add(self._member_record(member_id, request, None))
         newcomer = Holding(member_epoch=MemberEpoch.JOIN, previous_member_epoch=NO_EPOCH, state=MemberState.STABLE)
         decision.add(self._current_record(request.group_id, member_id, newcomer))
-        decision.change(request.group_id, RebalanceCause.MEMBER_JOINED, member_id)
+        member = self._state.groups[request.group_id].members[member_id]
+        decision.change(request.group_id, RebalanceCause.MEMBER_JOINED, member, _wish(member))
 
     def _rejoin(
         self, group: GroupState, member_id: str, request: HeartbeatRequest, decision: Decision
@@ -84,12 +87,12 @@ class Membership:
         same; what it has to let go of is released by its next heartbeat.
         """
         current = group.currents[member_id]
+        member = group.members[member_id]
         was_away = current.member_epoch == AWAY_EPOCH
         if was_away:
+            self._note_return(member, decision)
             decision.add(self._returned(current, member_id))
-        self._update(group.members[member_id], request, decision)
-        if was_away:
-            self._targets.note(request.group_id, RebalanceCause.STATIC_MEMBER_RETURNED, member_id, decision.now_ms)
+        self._update(member, request, decision)
         return NO_PARTITIONS if was_away else None
 
     def _take_over(
@@ -97,6 +100,7 @@ class Membership:
     ) -> None:
         """A static member is back under a new member id: it gets what it had, and nobody else notices."""
         current, target = group.currents[away.member_id], group.targets.get(away.member_id)
+        self._note_return(replace(away, member_id=member_id), decision)
         decision.add(self._remove_record(request.group_id, away.member_id))
         self._cancel_timers(request.group_id, away.member_id)
         decision.add(replace(away, coordinator_epoch=self._state.coordinator_epoch, member_id=member_id))
@@ -104,7 +108,10 @@ class Membership:
             decision.add(replace(target, coordinator_epoch=self._state.coordinator_epoch, member_id=member_id))
         decision.add(self._returned(current, member_id))
         self._update(group.members[member_id], request, decision)
-        self._targets.note(request.group_id, RebalanceCause.STATIC_MEMBER_RETURNED, member_id, decision.now_ms)
+
+    def _note_return(self, member: MemberRecord, decision: Decision) -> None:
+        cause = RebalanceCause.STATIC_MEMBER_RETURNED
+        self._targets.note(member.group_id, cause, member, "", decision.now_ms)
 
     def _returned(self, current: CurrentAssignmentRecord, member_id: str) -> CurrentAssignmentRecord:
         return replace(
@@ -129,7 +136,10 @@ class Membership:
             return
         decision.add(updated)
         if _subscription(updated) != _subscription(member):
-            decision.change(member.group_id, RebalanceCause.SUBSCRIPTION_CHANGED, member.member_id)
+            decision.change(member.group_id, RebalanceCause.SUBSCRIPTION_CHANGED, updated, _wish(updated))
+        elif updated.assignor != member.assignor:
+            detail = f"it asks for {updated.assignor or 'the default'}, it asked for {member.assignor or 'the default'}"
+            decision.change(member.group_id, RebalanceCause.ASSIGNOR_CHANGED, updated, detail)
 
     def _reconcile(
         self, request: HeartbeatRequest, member_id: str, owned: PartitionSet | None, decision: Decision
@@ -143,6 +153,7 @@ class Membership:
         self._start_timers(group, group.members[member_id], decision.now_ms)
         assert after.member_epoch > 0
         in_step = request.member_epoch == after.member_epoch and before.assigned == after.assigned
+        self._time_obedience(request, member_id, before, after, decision.now_ms)
         if request.owned is not None and to_set(request.owned) != to_set(after.assigned):
             in_step = False  # told again at every heartbeat until it has done so: no answer matters by itself
         return HeartbeatResponse(
@@ -151,6 +162,24 @@ class Membership:
             heartbeat_interval_ms=self._interval_ms(MemberState(after.state)),
             assignment=None if in_step else after.assigned,
         )
+
+    def _time_obedience(
+        self,
+        request: HeartbeatRequest,
+        member_id: str,
+        before: CurrentAssignmentRecord,
+        after: CurrentAssignmentRecord,
+        now_ms: int,
+    ) -> None:
+        """Since when it was told to read something else than it does; what it owns it says when that changes."""
+        if request.owned is None:
+            is_told = before.assigned != after.assigned
+        else:
+            is_told = to_set(request.owned) != to_set(after.assigned)
+            if not is_told:
+                self.told_ms.pop((request.group_id, member_id), None)
+        if is_told:
+            self.told_ms.setdefault((request.group_id, member_id), now_ms)
 
     def _advanced(
         self, group: GroupState, before: CurrentAssignmentRecord, owned: PartitionSet | None
@@ -183,10 +212,12 @@ class Membership:
         group = self._state.groups.get(request.group_id)
         member = check_member(group, request)
         assert group is not None
+        cause = cause_of_leaving(request.reason)
+        detail = "" if cause == request.reason else request.reason
         if request.member_epoch == MemberEpoch.LEAVE_STATIC:
-            self._go_away(group, member, decision)
+            self._go_away(group, member, cause, detail, decision)
         else:
-            self._remove(member.group_id, member.member_id, RebalanceCause.MEMBER_LEFT, decision)
+            self._remove(member, cause, detail, decision)
             self._targets.settle(decision)
         return HeartbeatResponse(
             member_id=member.member_id,
@@ -194,7 +225,9 @@ class Membership:
             heartbeat_interval_ms=self._settings.heartbeat_interval_ms,
         )
 
-    def _go_away(self, group: GroupState, member: MemberRecord, decision: Decision) -> None:
+    def _go_away(
+        self, group: GroupState, member: MemberRecord, cause: RebalanceCause, detail: str, decision: Decision
+    ) -> None:
         """Its partitions wait for it until its session ends; it reads none of them, so it has let go of the others."""
         away = replace(
             Holding.of(group.currents[member.member_id]),
@@ -205,20 +238,38 @@ class Membership:
         )
         decision.add(self._current_record(member.group_id, member.member_id, away))
         self._start_timers(group, member, decision.now_ms)
-        self._targets.note(member.group_id, RebalanceCause.STATIC_MEMBER_AWAY, member.member_id, decision.now_ms)
+        if cause is RebalanceCause.MEMBER_LEFT:
+            cause = RebalanceCause.STATIC_MEMBER_AWAY
+        waits = f"its partitions wait for it for {member.session_timeout_ms} ms"
+        self._targets.note(member.group_id, cause, member, f"{detail}; {waits}" if detail else waits, decision.now_ms)
 
     def expire(self, decision: Decision) -> None:
         """Remove who was silent for a whole session, and who did not let go within its rebalance timeout."""
-        for group_id, member_id in self.sessions.take_expired(decision.now_ms):
-            self._remove(group_id, member_id, RebalanceCause.MEMBER_EXPIRED, decision)
+        for (group_id, member_id), deadline_ms in self.sessions.take_expired_at(decision.now_ms):
+            member = self._state.groups[group_id].members[member_id]
+            detail = f"no heartbeat for {member.session_timeout_ms} ms"
+            heard_ms = deadline_ms - member.session_timeout_ms
+            self._remove(member, RebalanceCause.MEMBER_EXPIRED, detail, decision, since_ms=heard_ms)
         for group_id, member_id in self.revocations.take_expired(decision.now_ms):
-            self._remove(group_id, member_id, RebalanceCause.REBALANCE_TIMEOUT, decision)
+            group = self._state.groups[group_id]
+            member = group.members[member_id]
+            held = _pending(group.currents[member_id])
+            detail = f"told to let go of {held}, it did not within {member.rebalance_timeout_ms} ms"
+            self._remove(member, RebalanceCause.REBALANCE_TIMEOUT, detail, decision)
         self._targets.settle(decision)
 
-    def _remove(self, group_id: str, member_id: str, cause: RebalanceCause, decision: Decision) -> None:
-        decision.add(self._remove_record(group_id, member_id))
-        self._cancel_timers(group_id, member_id)
-        decision.change(group_id, cause, member_id)
+    def _remove(
+        self,
+        member: MemberRecord,
+        cause: RebalanceCause,
+        detail: str,
+        decision: Decision,
+        *,
+        since_ms: int | None = None,
+    ) -> None:
+        decision.add(self._remove_record(member.group_id, member.member_id), since_ms=since_ms)
+        self._cancel_timers(member.group_id, member.member_id)
+        decision.change(member.group_id, cause, member, detail)
 
     def fence_all(self, group: GroupState, decision: Decision) -> None:
         """Make all members join again without taking anything from them: their epochs jump, and no older one is valid.
@@ -257,6 +308,7 @@ class Membership:
     def _cancel_timers(self, group_id: str, member_id: str) -> None:
         self.sessions.cancel((group_id, member_id))
         self.revocations.cancel((group_id, member_id))
+        self.told_ms.pop((group_id, member_id), None)
 
     # --- records ------------------------------------------------------------------------------------------------------
 
@@ -331,5 +383,14 @@ def _given(value: int, otherwise: int) -> int:
     return otherwise if value == -1 else value
 
 
-def _subscription(member: MemberRecord) -> tuple[tuple[str, ...], str | None, str]:
-    return (member.subscribed_topics, member.subscribed_pattern, member.assignor)
+def _subscription(member: MemberRecord) -> tuple[tuple[str, ...], str | None]:
+    return (member.subscribed_topics, member.subscribed_pattern)
+
+
+def _wish(member: MemberRecord) -> str:
+    pattern = [f"the pattern {member.subscribed_pattern}"] if member.subscribed_pattern else []
+    return f"it subscribes to {listed_names([*member.subscribed_topics, *pattern])}"
+
+
+def _pending(current: CurrentAssignmentRecord) -> str:
+    return listed_names(f"{topic}-{number}" for topic, number in sorted(to_set(current.pending_revocation)))

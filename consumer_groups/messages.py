@@ -12,7 +12,7 @@ from barnabas.kraft.records import TopicPartitions
 from barnabas.log.errors import ErrorCode
 
 from .classic_messages import Answer
-from .rebalance_log import Rebalance
+from .rebalance_record import Rebalance
 from .states import GroupPhase, MemberState
 
 R = TypeVar("R")
@@ -61,6 +61,7 @@ class HeartbeatRequest:
     rebalance_timeout_ms: int = -1  # -1: the default when joining, unchanged later
     session_timeout_ms: int = -1
     assignor: str | None = None
+    reason: str = ""  # of leaving: "poll_interval_exceeded", or what a person may read
     owned: tuple[TopicPartitions, ...] | None = None
 
 

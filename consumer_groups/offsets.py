@@ -15,7 +15,7 @@ from .classic_membership import ClassicMembership
 from .decision import Decision
 from .membership import Membership
 from .messages import CommittedOffset, OffsetToCommit, PartitionOutcome
-from .rebalance_log import RebalanceCause
+from .rebalance_causes import RebalanceCause
 from .settings import GroupSettings
 from .subscriptions import wanted_among
 from .targets import Targets

@@ -5,15 +5,18 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from barnabas.kraft.group_slots import GroupState, SlotState
-from barnabas.kraft.records import GroupRecord, RemoveOffsetRecord, TargetAssignmentRecord
+from barnabas.kraft.records import GroupRecord, MemberRecord, RemoveOffsetRecord, TargetAssignmentRecord
 
 from .assignors import ASSIGNORS, Subscriber
 from .deadlines import Deadlines
 from .decision import Decision
 from .partitions import NO_PARTITIONS, PartitionSet, from_set, to_set
-from .rebalance_log import Rebalance, RebalanceCause, RebalanceLog
+from .rebalance_causes import RebalanceCause
+from .rebalance_log import RebalanceLog
+from .rebalance_record import Cause
 from .settings import GroupSettings
 from .subscriptions import TopicsView, wanted_among
+from .topic_changes import topic_changes
 
 
 class Targets:
@@ -55,18 +58,11 @@ class Targets:
                 decision.add(bumped)
                 self.due.set((group_id, ""), due_ms)
             for change in causes:
-                self.note(group_id, change.cause, change.member_id, decision.now_ms)
+                self.note(group_id, change.cause, change.member, change.detail, decision.now_ms)
 
-    def note(self, group_id: str, cause: RebalanceCause, member_id: str, now_ms: int) -> None:
-        group = self._state.groups[group_id].group
-        rebalance = Rebalance(
-            at_ms=now_ms,
-            cause=cause,
-            member_id=member_id,
-            group_epoch=group.group_epoch,
-            assignment_epoch=group.assignment_epoch,
-        )
-        self._log.add(group_id, rebalance)
+    def note(self, group_id: str, cause: RebalanceCause, member: MemberRecord | None, detail: str, now_ms: int) -> None:
+        epoch = self._state.groups[group_id].group.group_epoch
+        self._log.note(group_id, Cause.of(cause, member, detail, at_ms=now_ms, group_epoch=epoch))
 
     def assign_due(self, decision: Decision) -> None:
         """Assign what was put off; after a move also what the last coordinator did not get round to."""
@@ -76,8 +72,8 @@ class Targets:
                 continue
             if group.group.assignment_epoch < group.group.group_epoch:
                 self._assign(group, replace(group.group, coordinator_epoch=self._state.coordinator_epoch), decision)
-            elif not self._covers_topics(group):
-                decision.change(group_id, RebalanceCause.PARTITIONS_CHANGED)
+            else:
+                self._catch_up(group, decision)
         self.settle(decision)
 
     def topics_changed(self, topics: TopicsView, recreated: AbstractSet[str], decision: Decision) -> None:
@@ -91,10 +87,10 @@ class Targets:
         for group_id, group in self._state.groups.items():
             if group.is_classic:
                 continue  # its leader watches the topics and joins again
-            touched = frozenset[str]().union(*(wanted_among(member, changed) for member in group.members.values()))
-            if touched:
-                gone = touched & deleted
-                decision.change(group_id, RebalanceCause.TOPIC_DELETED if gone else RebalanceCause.PARTITIONS_CHANGED)
+            members = group.members.values()
+            touched = frozenset[str]().union(*(wanted_among(member, changed) for member in members))
+            for change in topic_changes(members, touched, before, topics, recreated):
+                decision.change(group_id, change.cause, detail=change.detail)
         self.settle(decision)
 
     def forget(self, group_id: str) -> None:
@@ -138,14 +134,22 @@ class Targets:
             return self._settings.default_assignor
         return min(votes, key=lambda name: (-votes[name], name))
 
-    def _covers_topics(self, group: GroupState) -> bool:
-        """Is every partition of every subscribed topic in the target, and nothing else?
+    def _catch_up(self, group: GroupState, decision: Decision) -> None:
+        """Assign anew unless every partition of every subscribed topic is in the target, and nothing else.
 
         Nobody wrote down which partition counts a target was made for, so a new coordinator finds out in this way.
         """
-        wanted = frozenset[str]().union(*(wanted_among(member, self.topics) for member in group.members.values()))
-        expected = {(name, partition) for name in wanted for partition in range(self.topics[name])}
-        return expected == frozenset().union(*(self.target_of(group, member_id) for member_id in group.members))
+        members = group.members.values()
+        wanted = frozenset[str]().union(*(wanted_among(member, self.topics) for member in members))
+        counts = {name: self.topics[name] for name in wanted}
+        found = Counter(name for name, _ in self.targeted(group))
+        touched = frozenset(name for name in wanted | found.keys() if counts.get(name, 0) != found[name])
+        for change in topic_changes(members, touched, found, counts, frozenset()):
+            decision.change(group.group.group_id, change.cause, detail=change.detail)
+
+    def targeted(self, group: GroupState) -> PartitionSet:
+        """All partitions that the target gives to anybody."""
+        return NO_PARTITIONS.union(*(self.target_of(group, member_id) for member_id in group.members))
 
     def _drop_offsets(self, topic: str, decision: Decision) -> None:
         """The quorum drops them itself when it deletes the topic; this catches commits that were then on their way."""

@@ -418,6 +418,7 @@ class Broker:
             topics=self.groups.topics,
             now_ms=self.groups.now_ms(),
             settings=group_settings(self.config),
+            moved_from=self.groups.moved_from(slot),
         )
 
     # --- periodic work ------------------------------------------------------------------------------------------------

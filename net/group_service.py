@@ -16,6 +16,7 @@ from barnabas.consumer_groups.classic_messages import Answer, Ticket
 from barnabas.consumer_groups.coordinator import GroupCoordinator
 from barnabas.consumer_groups.messages import CoordinatorResult
 from barnabas.consumer_groups.subscriptions import TopicsView, topics_view
+from barnabas.consumer_groups.watch import AlertKind
 from barnabas.kraft.group_slots import slot_of
 from barnabas.kraft.image import SLOT_COUNT, MetadataImage
 from barnabas.kraft.metadata_node import MetadataPublication
@@ -54,6 +55,7 @@ class _Slot:
 
     number: int
     coordinator_epoch: int
+    moved_from: str = ""  # in words, where it is known
     machine: GroupCoordinator | None = None
     waiting: list[_Waiting] = field(default_factory=list)
     parked: "dict[Ticket, asyncio.Future[object]]" = field(default_factory=dict)  # joins and syncs of classic groups
@@ -91,6 +93,7 @@ class GroupService:
         self._epoch_ms = clock.wall_ms() - clock.now_ms()
         self._broker_epoch: int | None = None  # of the registration that the metadata must show before we host a slot
         self._hosts = False  # whether it does
+        self._seen: dict[int, int] = {}  # slot -> the last broker that coordinated it, as the metadata showed
         metadata.subscribe(self._published)
 
     # --- where a group is ---------------------------------------------------------------------------------------------
@@ -107,6 +110,14 @@ class GroupService:
 
     def machines(self) -> list[GroupCoordinator]:
         return [slot.machine for slot in self._slots.values() if slot.machine is not None]
+
+    def moved_from(self, number: int) -> str:
+        slot = self._slots.get(number)
+        return "" if slot is None else slot.moved_from
+
+    def unowned_counts(self) -> dict[str, int]:
+        """Group -> partitions that nobody has read for long, of the groups that are coordinated here."""
+        return {group_id: count for machine in self.machines() for group_id, count in machine.unowned_counts.items()}
 
     async def handle(self, group_id: str, decide: Callable[[GroupCoordinator], CoordinatorResult[Any]]) -> object:
         """Let the group's machine decide, and return its response once that is committed.
@@ -258,6 +269,7 @@ class GroupService:
         if not self._hosts:
             for number in list(self._slots):
                 self._release(number)
+            self._remember_coordinators(publication)
             return
         for number in sorted(publication.changes.slots) if hosted_before else range(SLOT_COUNT):
             owned = image.slots[number].coordinator == self._node_id
@@ -266,6 +278,13 @@ class GroupService:
                 self._host(number, image.slots[number].coordinator_epoch)
             elif not owned and hosted is not None:
                 self._drop(number, image.slots[number].coordinator)
+        self._remember_coordinators(publication)
+
+    def _remember_coordinators(self, publication: MetadataPublication) -> None:
+        if self._seen and not publication.changes.slots:
+            return
+        image = publication.image
+        self._seen.update((n, slot.coordinator) for n, slot in enumerate(image.slots) if slot.coordinator >= 0)
 
     def _is_registered_in(self, image: MetadataImage) -> bool:
         own = image.brokers.get(self._node_id)
@@ -273,9 +292,17 @@ class GroupService:
 
     def _host(self, number: int, coordinator_epoch: int) -> None:
         self._release(number)
-        slot = _Slot(number=number, coordinator_epoch=coordinator_epoch)
+        slot = _Slot(number=number, coordinator_epoch=coordinator_epoch, moved_from=self._origin_of(number))
         self._slots[number] = slot
         slot.task = self._spawn(self._load(slot))
+
+    def _origin_of(self, number: int) -> str:
+        before = self._seen.get(number, -1)
+        if before < 0:
+            return f"to broker {self._node_id}"
+        if before == self._node_id:
+            return f"broker {self._node_id} has loaded it anew"
+        return f"from broker {before} to broker {self._node_id}"
 
     async def _load(self, slot: _Slot) -> None:
         """What is committed when the slot's new epoch is known is all that an older epoch will ever have committed."""
@@ -347,16 +374,18 @@ class GroupService:
 
     def _tick(self, slot: _Slot) -> None:
         if slot.machine is not None and self._slots.get(slot.number) is slot:
-            self._decide_alone(slot, lambda machine: machine.tick(self.now_ms()))
+            for alert in self._decide_alone(slot, lambda machine: machine.tick(self.now_ms())) or ():
+                level = logging.INFO if alert.kind is AlertKind.OWNED_AGAIN else logging.WARNING
+                logger.log(level, "group=%s alert=%s %s", alert.group_id, alert.kind.value, alert.text)
 
-    def _decide_alone(self, slot: _Slot, decide: Callable[[GroupCoordinator], CoordinatorResult[Any]]) -> None:
-        """A decision that nobody waits for."""
+    def _decide_alone(self, slot: _Slot, decide: Callable[[GroupCoordinator], CoordinatorResult[Any]]) -> Any:
+        """A decision that nobody waits for; its response, None where there is none."""
         try:
             result = self._decide(slot, decide)
         except BarnabasError as error:
             logger.warning("group slot=%d: %s", slot.number, error)
             self._set_timer(slot)
-            return
+            return None
         self._set_timer(slot)
         if result.records or result.answers:
             answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
@@ -364,6 +393,7 @@ class GroupService:
             waiting = _Waiting(records=result.records, answer=answer, response=None, answers=result.answers)
             slot.waiting.append(waiting)
             self._append_soon(slot)
+        return result.response
 
     # --- tasks --------------------------------------------------------------------------------------------------------
 

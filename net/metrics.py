@@ -1,10 +1,14 @@
 """What a broker counts about itself, as samples for `/metrics`. Names end in their unit, counters in `_total`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from .admin.backend import Sample
 from .broker import Broker
 from .protocol.api_keys import ApiKey
+
+GROUPS_TOLD: Final = 100  # with a label of their own: the monitoring keeps every label for ever
+OTHER_GROUPS: Final = ""  # no group has an empty name
 
 
 def samples(broker: Broker) -> Sequence[Sample]:
@@ -27,6 +31,18 @@ def _cluster(broker: Broker) -> Iterator[Sample]:
     yield _gauge("active_controller", "1 on the broker whose controller decides.", metadata.is_active_controller)
     yield _gauge("broker_fenced", "1 while the controller has fenced this broker.", broker.lifecycle.fenced)
     yield _gauge("group_slots_hosted", "Coordinator slots that this broker hosts.", len(broker.groups.machines()))
+    yield from group_samples(broker.groups.unowned_counts())
+
+
+def group_samples(unowned: Mapping[str, int]) -> Iterator[Sample]:
+    """The worst groups by name, all others together."""
+    text = "Partitions that nobody has read for over 10 s, of groups with members."
+    worst = sorted(unowned.items(), key=lambda item: (-item[1], item[0]))
+    for group_id, count in worst[:GROUPS_TOLD]:
+        yield _gauge("group_unowned_partitions", text, count, group=group_id)
+    others = sum(count for _, count in worst[GROUPS_TOLD:])
+    if others or not worst:
+        yield _gauge("group_unowned_partitions", text, others, group=OTHER_GROUPS)
 
 
 def _replicas(broker: Broker) -> Iterator[Sample]:

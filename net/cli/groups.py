@@ -3,7 +3,6 @@
 import re
 from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Final
 
 from barnabas.log.topic_partition import TopicPartition
@@ -13,6 +12,7 @@ from barnabas.net.protocol.responses import DescribeGroupResponse
 from .command import Context, Verb, name_argument, no_arguments
 from .consume import positions
 from .exit_codes import CommandError, ExitCode, not_available_yet
+from .group_explain import explain, explain_arguments
 from .output import Row
 from .sdk import AdminPort, PartitionLag
 
@@ -101,36 +101,6 @@ def _partition_names(owned: Sequence[OwnedPartitions]) -> list[str]:
     return [f"{item.topic}-{partition}" for item in owned for partition in item.partitions]
 
 
-async def _explain(context: Context) -> int:
-    """Why the group rebalanced, and whether a partition is read by nobody now."""
-    async with context.connector.admin(context.bootstrap) as admin:
-        group = await admin.describe_group(context.arguments.name)
-        lags = await admin.group_offsets(group.group_id)
-    owners = _owners(group)
-    places = [TopicPartition(lag.topic, lag.partition) for lag in lags]
-    unowned = [str(place) for place in places if place not in owners]
-    events: list[Row] = [
-        {
-            "at": datetime.fromtimestamp(event.at_ms / 1000, UTC).isoformat(timespec="milliseconds"),
-            "at_ms": event.at_ms,
-            "epoch": event.group_epoch,
-            "cause": event.cause,
-            "member": event.member_id or None,
-        }
-        for event in group.rebalances
-    ]
-    waiting = [member.member_id for member in group.members if member.assigned != member.target]
-    facts: Row = {"group": group.group_id, "state": group.state, "unowned": unowned, "reconciling": waiting}
-    if context.out.is_json:
-        context.out.record({**facts, "rebalances": events})
-        return ExitCode.OK
-    context.out.record(facts)
-    if events:
-        print(file=context.out.stdout)
-        context.out.rows(events, ("at", "epoch", "cause", "member"))
-    return ExitCode.OK
-
-
 def _seek_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("name", metavar="GROUP", help="the group")
     what = parser.add_mutually_exclusive_group(required=True)
@@ -201,7 +171,7 @@ _ONE_GROUP = name_argument("GROUP")
 VERBS = (
     Verb(name="list", summary="list the groups", arguments=no_arguments, run=_list),
     Verb(name="describe", summary="members, offsets and lag", arguments=_ONE_GROUP, run=_describe),
-    Verb(name="explain", summary="why it rebalanced, what nobody reads", arguments=_ONE_GROUP, run=_explain),
+    Verb(name="explain", summary="why it rebalanced, what nobody reads", arguments=explain_arguments, run=explain),
     Verb(name="seek", summary="move committed offsets", arguments=_seek_arguments, run=_seek),
     Verb(name="delete", summary="delete a group without members", arguments=_ONE_GROUP, run=_delete),
 )

@@ -189,6 +189,9 @@ class _Admin:
     async def describe_group(self, group: str) -> DescribeGroupResponse:
         return await self._admin.describe_group(group)
 
+    async def explain_group(self, group: str) -> DescribeGroupResponse:
+        return await self._admin.explain_group(group)
+
     async def group_offsets(self, group: str) -> Sequence[PartitionLag]:
         return [
             PartitionLag(

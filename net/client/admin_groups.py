@@ -34,6 +34,12 @@ class GroupAdmin:
         response: DescribeGroupResponse = await self._coordinator(group_id, q.DescribeGroupRequest(group_id=group_id))
         return response
 
+    async def explain_group(self, group_id: str) -> DescribeGroupResponse:
+        """The same, with what moved in each rebalance, what nobody reads now, and who is silent or slow."""
+        request = q.DescribeGroupRequest(group_id=group_id, explain=True)
+        response: DescribeGroupResponse = await self._coordinator(group_id, request)
+        return response
+
     async def delete_group(self, group_id: str) -> None:
         """Delete a group that has no members, with its offsets."""
         await self._coordinator(group_id, q.DeleteGroupRequest(group_id=group_id))

@@ -150,8 +150,10 @@ class GroupMembership:
         self.state = State.JOINING
         self._news += 1
 
-    def leave(self) -> ConsumerGroupHeartbeatRequest | None:
-        """Leave; returns the last heartbeat, or None if we are no member. All partitions are lost."""
+    def leave(self, reason: str = "") -> ConsumerGroupHeartbeatRequest | None:
+        """Leave; returns the last heartbeat, or None if we are no member. All partitions are lost.
+
+        `reason` is a cause code of `group explain`, or a sentence that it shows."""
         was_member = self.state is State.MEMBER
         epoch = LEAVE_EPOCH if self._instance_id is None else LEAVE_FOR_A_WHILE_EPOCH
         self.fence()
@@ -159,7 +161,11 @@ class GroupMembership:
         if not was_member:
             return None
         return ConsumerGroupHeartbeatRequest(
-            group_id=self.group_id, member_id=self.member_id, member_epoch=epoch, instance_id=self._instance_id
+            group_id=self.group_id,
+            member_id=self.member_id,
+            member_epoch=epoch,
+            instance_id=self._instance_id,
+            reason=reason,
         )
 
     def rejoin(self) -> None:

@@ -18,6 +18,7 @@ from .group_membership import GroupMembership, State, Verdict, owned_partitions
 logger = logging.getLogger("barnabas.consumer")
 
 LEAVE_TIMEOUT_MS = 3_000  # Closing must not hang on a coordinator that is gone; the session times out by itself.
+POLL_INTERVAL_EXCEEDED = "poll_interval_exceeded"  # Why we leave, as `group explain` shows it.
 MAX_BACKOFF_SHARE = 3  # Never wait longer than a third of the heartbeat interval before a heartbeat is repeated.
 Offsets = Mapping[TopicPartition, tuple[int, int]]  # Offset and leader epoch.
 
@@ -60,8 +61,8 @@ class GroupSession:
         await asyncio.gather(self._task, return_exceptions=True)
         await self._send_leave()
 
-    async def _send_leave(self) -> None:
-        request = self.membership.leave()
+    async def _send_leave(self, reason: str = "") -> None:
+        request = self.membership.leave(reason)
         if request is None:
             return
         try:
@@ -122,7 +123,7 @@ class GroupSession:
             self._max_poll_interval_ms,
             self.membership.group_id,
         )
-        await self._send_leave()
+        await self._send_leave(POLL_INTERVAL_EXCEEDED)
         self._on_change()
 
     # --- offsets -----------------------------------------------------------------------------------------------------

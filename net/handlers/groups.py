@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from barnabas.consumer_groups.coordinator import GroupCoordinator
-from barnabas.consumer_groups.messages import CoordinatorResult, GroupDescription, HeartbeatRequest, OffsetToCommit
+from barnabas.consumer_groups.messages import CoordinatorResult, HeartbeatRequest, OffsetToCommit
 from barnabas.consumer_groups.states import GroupPhase
 from barnabas.kraft.records import TopicPartitions
 from barnabas.log.errors import CoordinatorNotAvailableError, GroupIdNotFoundError
@@ -32,15 +32,14 @@ from barnabas.net.protocol.responses import (
     DescribeGroupResponse,
     EmptyResponse,
     FindCoordinatorResponse,
-    GroupMember,
     ListedGroup,
     ListGroupsResponse,
     OffsetCommitPartitionResponse,
     OffsetCommitResponse,
     OffsetFetchResponse,
-    RebalanceEvent,
 )
 
+from .group_descriptions import as_owned, group_description
 from .services import Services
 
 
@@ -83,13 +82,14 @@ class GroupHandlers:
             session_timeout_ms=request.session_timeout_ms,
             assignor=request.assignor,
             owned=None if request.owned is None else _as_topic_partitions(request.owned),
+            reason=request.reason,
         )
         told = await self._decide(request.group_id, lambda machine: machine.heartbeat(asked, self._groups.now_ms()))
         return ConsumerGroupHeartbeatResponse(
             member_id=told.member_id,
             member_epoch=told.member_epoch,
             heartbeat_interval_ms=told.heartbeat_interval_ms,
-            assignment=None if told.assignment is None else _as_owned(told.assignment),
+            assignment=None if told.assignment is None else as_owned(told.assignment),
         )
 
     # --- offsets ------------------------------------------------------------------------------------------------------
@@ -164,10 +164,15 @@ class GroupHandlers:
         )
 
     async def describe_group(self, request: DescribeGroupRequest, context: RequestContext) -> DescribeGroupResponse:
-        found = await self._decide(request.group_id, lambda machine: machine.describe_group(group_id=request.group_id))
+        group_id = request.group_id
+        found = await self._decide(group_id, lambda machine: machine.describe_group(group_id=group_id))
         if found.phase is GroupPhase.DEAD:
             raise GroupIdNotFoundError(f"there is no group {request.group_id!r}; see them all: barnabas group list")
-        return _describe(found, self._services.node_id)
+        told = None
+        if request.explain:
+            now_ms = self._groups.now_ms()
+            told = await self._decide(group_id, lambda machine: machine.explain_group(group_id=group_id, now_ms=now_ms))
+        return group_description(found, told, self._services.node_id)
 
     async def delete_group(self, request: DeleteGroupRequest, context: RequestContext) -> EmptyResponse:
         await self._decide(
@@ -175,36 +180,6 @@ class GroupHandlers:
             lambda machine: machine.delete_group(group_id=request.group_id, now_ms=self._groups.now_ms()),
         )
         return EmptyResponse()
-
-
-def _describe(found: GroupDescription, node_id: int) -> DescribeGroupResponse:
-    return DescribeGroupResponse(
-        group_id=found.group_id,
-        state=found.phase.value,
-        group_epoch=found.group_epoch,
-        assignment_epoch=found.assignment_epoch,
-        assignor=found.assignor,
-        coordinator=node_id,
-        members=tuple(
-            GroupMember(
-                member_id=member.member_id,
-                instance_id=member.instance_id,
-                client_id=member.client_id,
-                client_host=member.client_host,
-                member_epoch=member.member_epoch,
-                subscribed_topics=member.subscribed_topics,
-                assigned=_as_owned(member.assigned),
-                target=_as_owned(member.target),
-            )
-            for member in found.members
-        ),
-        rebalances=tuple(
-            RebalanceEvent(
-                at_ms=event.at_ms, cause=event.cause.value, member_id=event.member_id, group_epoch=event.group_epoch
-            )
-            for event in found.rebalances
-        ),
-    )
 
 
 def _as_offsets(partitions: Iterable[OffsetCommitPartition]) -> tuple[OffsetToCommit, ...]:
@@ -222,7 +197,3 @@ def _as_offsets(partitions: Iterable[OffsetCommitPartition]) -> tuple[OffsetToCo
 
 def _as_topic_partitions(owned: Iterable[OwnedPartitions]) -> tuple[TopicPartitions, ...]:
     return tuple(TopicPartitions(topic=item.topic, partitions=item.partitions) for item in owned)
-
-
-def _as_owned(assigned: Iterable[TopicPartitions]) -> tuple[OwnedPartitions, ...]:
-    return tuple(OwnedPartitions(topic=item.topic, partitions=item.partitions) for item in assigned)

@@ -287,6 +287,7 @@ class ConsumerGroupHeartbeatRequest:
     session_timeout_ms: int = -1
     assignor: str | None = None
     owned: tuple[OwnedPartitions, ...] | None = None
+    reason: str = ""  # of leaving: "poll_interval_exceeded", or a sentence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,8 +328,11 @@ class ListGroupsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeGroupRequest:
+    """`explain`: also what moved in each rebalance, and what the group waits for now."""
+
     api_key: ClassVar[ApiKey] = ApiKey.DESCRIBE_GROUPS
     group_id: str
+    explain: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -370,14 +370,69 @@ class GroupMember:
     subscribed_topics: tuple[str, ...]
     assigned: tuple[OwnedPartitions, ...]
     target: tuple[OwnedPartitions, ...]
+    # Explained only; -1: not known, or nothing of the kind.
+    silent_ms: int = -1  # since its last heartbeat
+    session_left_ms: int = -1
+    slow_ms: int = -1  # since it was told to read something else than it does
+    is_away: bool = False  # a static member that will be back
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebalanceReason:
+    """`cause` is a stable code; `member_id` "": no single member is the cause."""
+
+    at_ms: int
+    cause: str
+    member_id: str = ""
+    client_id: str = ""
+    client_host: str = ""
+    instance_id: str | None = None
+    detail: str = ""
+    group_epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionMove:
+    """`from_member`, `to_member` "": nobody. `pause_ms` None: nobody took it."""
+
+    topic: str
+    partition: int
+    from_member: str
+    to_member: str
+    at_ms: int
+    pause_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebalanceEvent:
+    """`cause` and `member_id` are those of the first of `reasons`; `moves` are the first of `moved_count`.
+
+    Reasons and moves are told on demand."""
+
     at_ms: int
     cause: str
     member_id: str
     group_epoch: int
+    rebalance_id: int = 0
+    reasons: tuple[RebalanceReason, ...] = ()
+    moves: tuple[PartitionMove, ...] = ()
+    moved_count: int = 0
+    longest_pause_ms: int = 0
+    stable_after_ms: int | None = None  # None: not stable yet
+    is_superseded: bool = False  # cut before it was stable; the next record goes on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnownedPartition:
+    """Read by nobody. `reason` is a stable code, `text` says it in words; -1: since or until nobody knows when."""
+
+    topic: str
+    partition: int
+    reason: str
+    text: str
+    member_id: str = ""
+    since_ms: int = -1  # so long ago
+    ends_in_ms: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -390,6 +445,7 @@ class DescribeGroupResponse:
     coordinator: int
     members: tuple[GroupMember, ...]
     rebalances: tuple[RebalanceEvent, ...] = ()
+    unowned: tuple[UnownedPartition, ...] = ()  # explained only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

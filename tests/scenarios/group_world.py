@@ -3,11 +3,14 @@
 topics t=4 [u=2 ...]     the topics that exist, with their partitions; later: they have changed
 join M [T,T...]          member M joins, subscribed to these topics (default: t)
 beat M [M ...]           each of these heartbeats once, and does what it is told
-leave M                  M leaves the group
+static M I               member M joins as instance I, subscribed to t
+away M                   M, which has an instance id, leaves for a while
+leave M [WHY]            M leaves the group
 lose M                   M is told nothing any more and says nothing: its process hangs or is cut off
 pass MS                  time passes; members beat meanwhile, except those that are lost
 fail-over                another broker takes over the slot
-why                      the causes of the last rebalances
+why                      the rebalances since the last why: causes, what moved from whom to whom, pauses, how long until stable
+now                      partitions that nobody reads at this moment, and why
 """
 
 import random
@@ -28,18 +31,21 @@ BEAT_MS = SETTINGS.heartbeat_interval_ms
 
 
 class Member:
-    def __init__(self, name: str, topics: tuple[str, ...]) -> None:
+    def __init__(self, name: str, topics: tuple[str, ...], instance_id: str | None = None) -> None:
         self.name = name
+        self.instance_id = instance_id
         self.topics = topics
         self.epoch = 0
         self.owned: PartitionSet = frozenset()
         self.is_lost = False
 
-    def request(self, *, epoch: int | None = None) -> HeartbeatRequest:
+    def request(self, *, epoch: int | None = None, reason: str = "") -> HeartbeatRequest:
         return HeartbeatRequest(
             group_id=GROUP,
             member_id=self.name,
             member_epoch=self.epoch if epoch is None else epoch,
+            instance_id=self.instance_id,
+            reason=reason,
             subscribed_topics=self.topics,
             owned=from_set(self.owned),
         )
@@ -58,6 +64,7 @@ class GroupWorld:
         self._topics: dict[str, int] = {}
         self._members: dict[str, Member] = {}
         self._shown: dict[str, str] = {}
+        self._told: set[int] = set()  # rebalances that were told to their end
         self._coordinator = self._new_coordinator()
 
     def run(self, command: str, words: list[str]) -> Iterator[str]:
@@ -82,8 +89,16 @@ class GroupWorld:
         for name in names:
             yield from self._beat(name)
 
-    def _do_leave(self, name: str) -> Iterator[str]:
-        self._send(self._members.pop(name).request(epoch=-1))
+    def _do_static(self, name: str, instance_id: str) -> Iterator[str]:
+        self._members[name] = Member(name, ("t",), instance_id)
+        yield from self._beat(name)
+
+    def _do_away(self, name: str) -> Iterator[str]:
+        self._send(self._members.pop(name).request(epoch=-2))
+        yield f"{name} is away"
+
+    def _do_leave(self, name: str, reason: str = "") -> Iterator[str]:
+        self._send(self._members.pop(name).request(epoch=-1, reason=reason))
         yield f"{name} has left"
 
     def _do_lose(self, name: str) -> Iterator[str]:
@@ -103,12 +118,31 @@ class GroupWorld:
         self._slot_epoch += 1
         self._slots.on_slot_moved(SLOT, self._slot_epoch)
         self._coordinator = self._new_coordinator()
+        self._told.clear()
         yield f"the slot has coordinator epoch {self._slot_epoch}"
 
     def _do_why(self) -> Iterator[str]:
         group = self._coordinator.describe_group(group_id=GROUP).response
         for item in group.rebalances:
-            yield f"at {item.at_ms - 1_000} ms: {item.cause} {item.member_id}".rstrip()
+            if item.rebalance_id in self._told:
+                continue
+            if not item.is_under_way:
+                self._told.add(item.rebalance_id)
+            end = "under way" if item.stable_after_ms is None else f"stable after {item.stable_after_ms} ms"
+            yield f"at {item.began_ms - 1_000} ms, epoch {item.group_epoch}: {end}"
+            for cause in item.causes:
+                yield f"    {cause.code} {cause.member_id}".rstrip() + (f": {cause.detail}" if cause.detail else "")
+            for move in item.moves:
+                pause = "" if move.pause_ms is None else f" paused {move.pause_ms} ms"
+                yield f"    {move.topic}-{move.partition} {move.from_member or '-'} -> {move.to_member or '-'}{pause}"
+
+    def _do_now(self) -> Iterator[str]:
+        told = self._coordinator.explain_group(group_id=GROUP, now_ms=self._now_ms).response
+        for item in told.unowned:
+            until = f", at most {item.until_ms - self._now_ms} ms more" if item.until_ms >= 0 else ""
+            yield f"{item.topic}-{item.partition} {item.reason} {item.member_id} for {self._now_ms - item.since_ms} ms{until}"
+        if not told.unowned:
+            yield "every partition is read" if told.members else "no members"
 
     # --- how ---------------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ appends that fail; coordinators that die in every step. After each step the inva
 - a member's assignment is what the leader of that generation has sent;
 - a commit stands only if its generation was the group's when it was decided, and the last one stands;
 - every ticket is answered once, or refused with its coordinator;
+- the moves that the coordinator tells of are the difference of the assignments, where it can read them;
 - after the last fault everybody is in one stable generation within the bound.
 """
 
@@ -19,11 +20,15 @@ from barnabas.consumer_groups.classic_messages import (
     SyncAnswer,
     SyncRequest,
 )
+from barnabas.consumer_groups.client_protocol import ClientSubscription, encode_assignment, encode_subscription
 from barnabas.consumer_groups.coordinator import GroupCoordinator
 from barnabas.consumer_groups.messages import CoordinatorResult, OffsetToCommit
+from barnabas.consumer_groups.partitions import from_set
 from barnabas.consumer_groups.settings import GroupSettings
 from barnabas.kraft.group_slots import GroupSlots, slot_of
 from barnabas.log.errors import BarnabasError, ErrorCode
+
+from .explained_moves import check_moves, readers_of
 
 GROUP = "simulated-classic"
 SLOT = slot_of(GROUP)
@@ -80,15 +85,19 @@ class ClassicSimulation:
         self.events = 0
         self.loss = 0.03
         self.late: list[tuple[str, int]] = []
+        self.speaks_kafka = seed % 2 == 0  # else it cannot be read what members assign to each other
+        self.moves_checked = 0
         self.coordinator = self.new_coordinator()
 
     # --- the shell ----------------------------------------------------------------------------------------------------
 
     def new_coordinator(self) -> GroupCoordinator:
-        return GroupCoordinator(
+        coordinator = GroupCoordinator(
             slot=SLOT, coordinator_epoch=self.epoch, records=self.slots.records_of(SLOT), rng=self.random,
             topics={"t": 4}, now_ms=self.now_ms, settings=SETTINGS,
         )  # fmt: skip
+        self.readers_before = readers_of(coordinator, GROUP)
+        return coordinator
 
     def take(self, result: CoordinatorResult[object]) -> None:
         self.queue.append(Append(result))
@@ -203,15 +212,32 @@ class ClassicSimulation:
         other = "sticky" if client.favourite == "range" else "range"
         return JoinRequest(
             group_id=GROUP, member_id=client.member_id, instance_id=client.instance_id, client_id=client.name,
-            session_timeout_ms=6_000, rebalance_timeout_ms=8_000, protocol_type="own",
-            protocols=((client.favourite, client.name.encode()), (other, b"")),
+            session_timeout_ms=6_000, rebalance_timeout_ms=8_000,
+            protocol_type="consumer" if self.speaks_kafka else "own",
+            protocols=((client.favourite, self.subscription(client.name.encode())), (other, self.subscription(b""))),
         )  # fmt: skip
+
+    def subscription(self, user_data: bytes) -> bytes:
+        if not self.speaks_kafka:
+            return user_data
+        return encode_subscription(ClientSubscription(topics=("t",), user_data=user_data))
+
+    def assignment(self, index: int, count: int, user_data: bytes) -> bytes:
+        """Member i of n gets every n-th of the partitions, from i on."""
+        if not self.speaks_kafka:
+            return user_data
+        return encode_assignment(from_set(("t", number) for number in range(index, 4, count)), user_data)
 
     def sync(self, client: Client, ticket: int) -> CoordinatorResult[None]:
         assert client.told is not None
         assignments = tuple(
-            (member.member_id, b"%d:%s" % (client.generation, member.member_id.encode()))
-            for member in client.told.members
+            (
+                member.member_id,
+                self.assignment(
+                    index, len(client.told.members), b"%d:%s" % (client.generation, member.member_id.encode())
+                ),
+            )
+            for index, member in enumerate(client.told.members)
         )
         request = SyncRequest(
             group_id=GROUP, generation=client.generation, member_id=client.member_id, instance_id=client.instance_id,
@@ -347,6 +373,7 @@ class ClassicSimulation:
             self.commit_one()
 
     def check(self) -> None:
+        self.moves_checked += check_moves(self.coordinator, GROUP, self.readers_before)
         if not self.queue:
             assert self.coordinator._state == self.slots.slot(SLOT), "its own copy has gone astray"
             assert self.committed() == self.offset, "a commit is lost, or an old one came through"

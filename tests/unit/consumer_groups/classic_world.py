@@ -93,7 +93,11 @@ class ClassicWorld:
         return self.coordinator.describe_group(group_id=GROUP).response.phase.value
 
     def causes(self) -> list[str]:
-        return [one.cause.value for one in self.coordinator.describe_group(group_id=GROUP).response.rebalances]
+        return [
+            cause.code.value
+            for one in self.coordinator.describe_group(group_id=GROUP).response.rebalances
+            for cause in one.causes
+        ]
 
 
 @dataclass

@@ -23,6 +23,8 @@ from barnabas.kraft.group_slots import GroupSlots, PartitionKey, SlotStateRecord
 from barnabas.kraft.records import OffsetCommitRecord, RemoveOffsetRecord
 from barnabas.log.errors import BarnabasError
 
+from .explained_moves import check_moves, readers_of
+
 GROUP = "simulated"
 SLOT = slot_of(GROUP)
 SETTINGS = GroupSettings(session_timeout_ms=10_000, rebalance_timeout_ms=8_000, heartbeat_interval_ms=1_000)
@@ -93,6 +95,7 @@ class Simulation:
         self.clients: list[Client] = []
         self.clients_made = 0
         self.reset_generation = 0
+        self.moves_checked = 0
         self.expected: dict[PartitionKey, tuple[int, str]] = {}  # offset and metadata of the last applied commit
         self.settings = SETTINGS
         if self.random.random() < 0.3:
@@ -116,6 +119,7 @@ class Simulation:
             settings=self.settings,
         )
         assert coordinator._state == self.slots.slot(SLOT), "rebuilt exactly"
+        self.readers_before = readers_of(coordinator, GROUP, with_away=True)
         return coordinator
 
     def commit_one(self, *, answer: bool = True) -> None:
@@ -406,6 +410,7 @@ class Simulation:
         if not self.queue:
             assert self.coordinator._state == self.slots.slot(SLOT), "its own copy has gone astray"
         self.check_clients()
+        self.moves_checked += check_moves(self.coordinator, GROUP, self.readers_before)
         offsets = self.slots.slot(SLOT).offsets.get(GROUP, {})
         assert {key: (value[0], value[2]) for key, value in offsets.items()} == self.expected
 

@@ -4,7 +4,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.consumer_groups.deadlines import Deadlines
-from barnabas.consumer_groups.rebalance_log import REBALANCES_KEPT_PER_GROUP, Rebalance, RebalanceCause, RebalanceLog
 
 keys = st.sampled_from([("g", "a"), ("g", "b"), ("h", "")])
 operations = st.lists(
@@ -29,20 +28,3 @@ def test_deadlines_behave_like_a_dict_that_is_searched(steps: list[tuple[str, tu
                 del model[one]
         assert deadlines.next_deadline_ms() == min(model.values(), default=None)
         assert (key in deadlines) == (key in model)
-
-
-def test_the_log_of_a_group_is_a_bounded_ring() -> None:
-    log = RebalanceLog()
-    for epoch in range(REBALANCES_KEPT_PER_GROUP + 5):
-        rebalance = Rebalance(
-            at_ms=epoch,
-            cause=RebalanceCause.MEMBER_JOINED,
-            member_id="a",
-            group_epoch=epoch,
-            assignment_epoch=epoch,
-        )
-        log.add("g", rebalance)
-    assert [item.group_epoch for item in log.of("g")] == list(range(5, REBALANCES_KEPT_PER_GROUP + 5))
-    assert log.of("other") == ()
-    log.forget("g")
-    assert log.of("g") == ()

@@ -3,7 +3,7 @@
 import pytest
 
 from barnabas.consumer_groups.messages import CommittedOffset, OffsetToCommit, PartitionOutcome
-from barnabas.consumer_groups.rebalance_log import RebalanceCause
+from barnabas.consumer_groups.rebalance_causes import RebalanceCause
 from barnabas.consumer_groups.states import GroupPhase
 from barnabas.log.errors import (
     ErrorCode,

@@ -334,3 +334,16 @@ async def test_a_client_that_goes_away_while_it_waits_leaves_no_ticket() -> None
     await asyncio.gather(join, return_exceptions=True)
     assert [len(slot.parked) for slot in world.groups._slots.values()] == [0]
     await world.groups.close()
+
+
+async def test_a_new_coordinator_names_the_broker_that_the_slot_came_from() -> None:
+    world = World()
+    world.groups.registered(BROKER.broker_epoch)
+    world.show(owner=NODE + 1)
+    world.show(epoch=2)
+    await world.loaded()
+    assert world.groups.moved_from(SLOT) == f"from broker {NODE + 1} to broker {NODE}"
+    world.show(epoch=3)
+    assert world.groups.moved_from(SLOT) == f"broker {NODE} has loaded it anew"
+    assert world.groups.moved_from(SLOT + 1) == ""
+    await world.groups.close()

@@ -18,7 +18,7 @@ from barnabas.net.config import load
 from barnabas.net.core_settings import check_broker_config, check_topic_config, controller_settings, group_settings
 from barnabas.net.dispatcher import Dispatcher
 from barnabas.net.leader_connection import LeaderConnection
-from barnabas.net.metrics import samples
+from barnabas.net.metrics import GROUPS_TOLD, group_samples, samples
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.requests import ListGroupsRequest
 from barnabas.net.protocol.responses import ListGroupsResponse
@@ -167,7 +167,7 @@ async def test_a_brokers_metrics_have_units_labels_and_the_values_of_now() -> No
     watched = SimpleNamespace(
         metadata=shell.metadata,
         lifecycle=SimpleNamespace(fenced=True),
-        groups=SimpleNamespace(machines=lambda: [1, 2]),
+        groups=SimpleNamespace(machines=lambda: [1, 2], unowned_counts=lambda: {"billing": 6}),
         replication=SimpleNamespace(manager=SimpleNamespace(counts=lambda: counts), purgatory=[1, 2, 3]),
         logs=SimpleNamespace(
             logs={
@@ -190,6 +190,7 @@ async def test_a_brokers_metrics_have_units_labels_and_the_values_of_now() -> No
         "barnabas_active_controller": 1,
         "barnabas_broker_fenced": 1,
         "barnabas_group_slots_hosted": 2,
+        "barnabas_group_unowned_partitions": 6,
         "barnabas_partitions": 9,
         "barnabas_leaders": 4,
         "barnabas_under_replicated_partitions": 3,
@@ -215,3 +216,12 @@ async def test_a_brokers_metrics_have_units_labels_and_the_values_of_now() -> No
     assert (fetches.value, dict(fetches.labels)) == (13, {"listener": LISTENER, "api": "fetch"})
     assert all(item.help.endswith(".") for item in found.values())
     assert all((item.type == "counter") == item.name.endswith("_total") for item in found.values())
+
+
+def test_the_worst_groups_have_a_label_and_the_others_share_one() -> None:
+    counts = {f"group-{number:03}": number for number in range(1, GROUPS_TOLD + 3)}
+    told = {item.labels["group"]: item.value for item in group_samples(counts)}
+    assert len(told) == GROUPS_TOLD + 1
+    assert (told["group-102"], told["group-003"], told[""]) == (102, 3, 1 + 2)
+    (none,) = group_samples({})
+    assert (none.labels, none.value) == ({"group": ""}, 0), "the metric is there before it is needed"

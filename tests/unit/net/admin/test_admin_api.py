@@ -104,6 +104,21 @@ def _described(request: requests.DescribeGroupRequest) -> responses.Response:
         assigned=(OwnedPartitions(topic="t", partitions=(0,)),),
         target=(OwnedPartitions(topic="t", partitions=(0,)),),
     )
+    event = responses.RebalanceEvent(
+        at_ms=60,
+        cause="member_expired",
+        member_id="m0",
+        group_epoch=2,
+        rebalance_id=4,
+        reasons=(responses.RebalanceReason(at_ms=60, cause="member_expired", member_id="m0"),),
+        moves=(
+            responses.PartitionMove(
+                topic="t", partition=0, from_member="m0", to_member="m1", at_ms=70, pause_ms=45_000
+            ),
+        ),
+        moved_count=1,
+        stable_after_ms=12,
+    )
     return responses.DescribeGroupResponse(
         group_id="g",
         state="Stable",
@@ -112,6 +127,8 @@ def _described(request: requests.DescribeGroupRequest) -> responses.Response:
         assignor="range",
         coordinator=0,
         members=(member,),
+        rebalances=(event,),
+        unowned=(responses.UnownedPartition(topic="t", partition=1, reason="member_away", text="it is away"),),
     )
 
 
@@ -405,6 +422,19 @@ async def test_only_so_many_partitions_of_groups_are_told_one_by_one_those_that_
     assert "barnabas_group_lag_series_omitted 6" in lines  # five, and the partition that the member owns
     assert 'kafka_consumergroup_lag{consumergroup="g",topic="many",partition="0"} 90' in lines
     assert 'barnabas_group_max_lag_seconds{group="g"} 93' in lines
+
+
+async def test_a_group_explains_itself(client: Client, broker: FakeBroker) -> None:
+    told = await get(client, f"{CLUSTER}/consumer-groups/g/explain")
+    assert told["rebalances"][0]["causes"][0]["cause"] == "member_expired"
+    assert told["rebalances"][0]["moves"] == [
+        {"topic": "t", "partition": 0, "from": "m0", "to": "m1", "at_ms": 70, "pause_ms": 45_000}
+    ]
+    assert told["unowned"][0]["reason"] == "member_away"
+    listed = (await get(client, f"{CLUSTER}/consumer-groups/g/rebalances"))["data"]
+    assert (listed[0]["id"], listed[0]["stable_after_ms"], listed[0]["under_way"]) == (4, 12, False)
+    assert broker.asked[-1] == requests.DescribeGroupRequest(group_id="g", explain=True)
+    await get(client, f"{CLUSTER}/consumer-groups/none/explain", 404)
 
 
 async def test_produce_a_record(client: Client, broker: FakeBroker) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from barnabas.log.errors import GroupIdNotFoundError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
@@ -186,6 +186,19 @@ class FakeAdmin:
             for name in self._cluster.committed
         ]
 
+    async def explain_group(self, group: str) -> responses.DescribeGroupResponse:
+        described = await self.describe_group(group)
+        (event,) = described.rebalances
+        reason = responses.RebalanceReason(
+            at_ms=0, cause="member_joined", member_id="m", client_id="c", client_host="h", detail="it subscribes to t"
+        )
+        move = responses.PartitionMove(topic="t", partition=0, from_member="", to_member="m", at_ms=5, pause_ms=5)
+        event = replace(event, rebalance_id=1, reasons=(reason,), moves=(move,), moved_count=1, stable_after_ms=7)
+        unowned = responses.UnownedPartition(
+            topic="t", partition=1, reason="waiting_for_heartbeat", text="it is free", member_id="m", since_ms=1_500
+        )
+        return replace(described, rebalances=(event,), unowned=(unowned,))
+
     async def describe_group(self, group: str) -> responses.DescribeGroupResponse:
         if group not in self._cluster.committed:
             raise GroupIdNotFoundError(f"group {group} does not exist")
@@ -201,7 +214,7 @@ class FakeAdmin:
             assigned=owned,
             target=owned,
         )
-        event = responses.RebalanceEvent(at_ms=0, cause="MEMBER_JOINED", member_id="m", group_epoch=1)
+        event = responses.RebalanceEvent(at_ms=0, cause="member_joined", member_id="m", group_epoch=1)
         return responses.DescribeGroupResponse(
             group_id=group,
             state="Stable",

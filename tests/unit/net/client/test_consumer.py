@@ -414,6 +414,7 @@ def test_an_application_that_does_not_poll_leaves_and_comes_back() -> None:
             await read(reader, 10)
             await asyncio.sleep(20)
             assert coordinator.heard[-1].member_epoch == -1
+            assert coordinator.heard[-1].reason == "poll_interval_exceeded"
             await read(reader, 10)
             assert coordinator.heard[-1].member_epoch >= 1
 

@@ -1,5 +1,6 @@
 """Consumer groups as a client sees them, over the real coordinator and a controller that commits everything."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -71,8 +72,8 @@ class World:
         response = await ask(self.handlers.fetch_offsets, OffsetFetchRequest(group_id=GROUP, partitions=wanted))
         return [(item.partition, item.offset) for item in response.partitions]
 
-    async def describe(self) -> Any:
-        return await ask(self.handlers.describe_group, DescribeGroupRequest(group_id=GROUP))
+    async def describe(self, *, explain: bool = False) -> Any:
+        return await ask(self.handlers.describe_group, DescribeGroupRequest(group_id=GROUP, explain=explain))
 
 
 @simulated
@@ -195,3 +196,38 @@ async def test_a_group_of_another_broker_is_refused_by_every_call() -> None:
     for call in asked:
         with pytest.raises(NotCoordinatorError):
             await call
+
+
+@simulated
+async def test_an_explanation_tells_moves_and_what_is_waited_for() -> None:
+    world = await World.start()
+    first = await world.beat(member_id="a")
+    await world.beat(member_id="b")
+    await world.beat(first.member_epoch, "a", owned=first.assignment)  # told to let go, and goes on reading
+    plain = await world.describe()
+    assert plain.unowned == () and all(event.moves == () for event in plain.rebalances)
+    assert [event.moved_count for event in plain.rebalances] == [2, 0]
+    told = await world.describe(explain=True)
+    joined, under_way = told.rebalances
+    assert [(move.partition, move.from_member, move.to_member) for move in joined.moves] == [(0, "", "a"), (1, "", "a")]
+    assert (joined.cause, joined.member_id, joined.reasons[0].client_id) == ("member_joined", "a", "tester")
+    assert (under_way.member_id, under_way.stable_after_ms) == ("b", None)
+    (unowned,) = told.unowned
+    assert (unowned.partition, unowned.reason, unowned.member_id) == (1, "waiting_for_revocation", "a")
+    assert 0 <= unowned.since_ms < unowned.ends_in_ms <= 60_000
+    assert [member.is_away for member in told.members] == [False, False]
+    assert all(member.session_left_ms > 0 <= member.silent_ms for member in told.members)
+
+
+@simulated
+async def test_a_partition_that_nobody_lets_go_of_is_logged_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    world = await World.start()
+    first = await world.beat(member_id="a")
+    second = await world.beat(member_id="b")
+    for _ in range(7):
+        await world.beat(first.member_epoch, "a", owned=first.assignment)
+        await world.beat(second.member_epoch, "b")
+        await asyncio.sleep(2)
+    (line,) = [record.getMessage() for record in caplog.records if "alert=unowned" in record.getMessage()]
+    assert line.startswith("group=g alert=unowned nobody reads t-1: waiting_for_revocation")
+    assert world.world.groups.unowned_counts() == {GROUP: 1}

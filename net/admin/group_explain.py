@@ -1,0 +1,50 @@
+"""Why a group rebalanced, and what it waits for: ours, beside Confluent's paths."""
+
+from barnabas.net.group_explanation import explanation, rebalance_row
+from barnabas.net.protocol.requests import DescribeGroupRequest
+from barnabas.net.protocol.responses import DescribeGroupResponse
+
+from .call import Call, Reply, Route
+from .groups import GROUP
+
+
+async def _ask(call: Call) -> DescribeGroupResponse:
+    request = DescribeGroupRequest(group_id=call.path["consumer_group_id"], explain=True)
+    return await call.ask(request, DescribeGroupResponse)
+
+
+async def _explain(call: Call) -> Reply:
+    group = await _ask(call)
+    path = ("consumer-groups", group.group_id, "explain")
+    fields = {"consumer_group_id": group.group_id, **explanation(group)}
+    return Reply(body=call.item("BarnabasConsumerGroupExplanation", path, fields))
+
+
+async def _rebalances(call: Call) -> Reply:
+    group = await _ask(call)
+    path = ("consumer-groups", group.group_id, "rebalances")
+    data = [
+        call.item(
+            "BarnabasConsumerGroupRebalance",
+            (*path, event.rebalance_id),
+            {"consumer_group_id": group.group_id, **rebalance_row(event)},
+        )
+        for event in group.rebalances
+    ]
+    return call.listed("BarnabasConsumerGroupRebalanceList", path, data)
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path=f"{GROUP}/explain",
+        handler=_explain,
+        summary="What a group waits for now, partitions that nobody reads, and its last rebalances",
+    ),
+    Route(
+        method="GET",
+        path=f"{GROUP}/rebalances",
+        handler=_rebalances,
+        summary="The last rebalances of a group: causes, moves, pauses",
+    ),
+)

@@ -8,7 +8,7 @@ from barnabas.consumer_groups.rebalance_causes import CAUSES
 from barnabas.net.protocol.responses import (
     DescribeGroupResponse,
     GroupMember,
-    PartitionMove,
+    OwnerChange,
     RebalanceEvent,
     RebalanceReason,
 )
@@ -116,7 +116,7 @@ def _outcome(event: RebalanceEvent) -> str:
     return f"{event.moved_count} partitions moved, the longest pause was {_seconds(event.longest_pause_ms)}, {end}"
 
 
-def _move(move: PartitionMove, names: dict[str, str]) -> str:
+def _move(move: OwnerChange, names: dict[str, str]) -> str:
     source = names.get(move.from_member, move.from_member) or "nobody"
     target = names.get(move.to_member, move.to_member) or "nobody"
     pause = "" if move.pause_ms is None else f"  paused {_seconds(move.pause_ms)}"

@@ -79,8 +79,8 @@ def _reason(cause: Cause) -> responses.RebalanceReason:
     )
 
 
-def _move(move: Move) -> responses.PartitionMove:
-    return responses.PartitionMove(
+def _move(move: Move) -> responses.OwnerChange:
+    return responses.OwnerChange(
         topic=move.topic,
         partition=move.partition,
         from_member=move.from_member,

@@ -392,7 +392,7 @@ class RebalanceReason:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionMove:
+class OwnerChange:
     """`from_member`, `to_member` "": nobody. `pause_ms` None: nobody took it."""
 
     topic: str
@@ -415,7 +415,7 @@ class RebalanceEvent:
     group_epoch: int
     rebalance_id: int = 0
     reasons: tuple[RebalanceReason, ...] = ()
-    moves: tuple[PartitionMove, ...] = ()
+    moves: tuple[OwnerChange, ...] = ()
     moved_count: int = 0
     longest_pause_ms: int = 0
     stable_after_ms: int | None = None  # None: not stable yet

@@ -112,9 +112,7 @@ def _described(request: requests.DescribeGroupRequest) -> responses.Response:
         rebalance_id=4,
         reasons=(responses.RebalanceReason(at_ms=60, cause="member_expired", member_id="m0"),),
         moves=(
-            responses.PartitionMove(
-                topic="t", partition=0, from_member="m0", to_member="m1", at_ms=70, pause_ms=45_000
-            ),
+            responses.OwnerChange(topic="t", partition=0, from_member="m0", to_member="m1", at_ms=70, pause_ms=45_000),
         ),
         moved_count=1,
         stable_after_ms=12,

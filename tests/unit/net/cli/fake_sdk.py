@@ -192,7 +192,7 @@ class FakeAdmin:
         reason = responses.RebalanceReason(
             at_ms=0, cause="member_joined", member_id="m", client_id="c", client_host="h", detail="it subscribes to t"
         )
-        move = responses.PartitionMove(topic="t", partition=0, from_member="", to_member="m", at_ms=5, pause_ms=5)
+        move = responses.OwnerChange(topic="t", partition=0, from_member="", to_member="m", at_ms=5, pause_ms=5)
         event = replace(event, rebalance_id=1, reasons=(reason,), moves=(move,), moved_count=1, stable_after_ms=7)
         unowned = responses.UnownedPartition(
             topic="t", partition=1, reason="waiting_for_heartbeat", text="it is free", member_id="m", since_ms=1_500

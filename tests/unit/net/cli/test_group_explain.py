@@ -31,7 +31,7 @@ def event(number: int, moves: int = 0, **more: Any) -> responses.RebalanceEvent:
         at_ms=1_000, cause="member_expired", member_id="gone-1234", client_id="job", client_host="h", detail="silent"
     )
     moved = tuple(
-        responses.PartitionMove(
+        responses.OwnerChange(
             topic="t", partition=index, from_member="gone-1234", to_member="live-5678", at_ms=1_000, pause_ms=45_040
         )
         for index in range(moves)

@@ -10,7 +10,7 @@ The shell round it (net) has these duties:
   from the committed state (the records were already replayed here, and there is no way back). Where the outcome of an
   append is *unknown*, its records may still come: build the new one only with a newer coordinator epoch from the
   controller, which makes the old records void;
-- answer a ticket (a parked join or sync) when the result that names it in `answers` is committed; when this object is
+- answer a ticket (a parked join, sync or heartbeat) when the result that names it in `answers` is committed; when this object is
   dropped, refuse all tickets that are left with a retriable error: their clients ask again;
 - drop it likewise when a handler raises anything but a BarnabasError. A BarnabasError is raised before any record is
   made; it is the answer, and waits for earlier results like any other;
@@ -108,21 +108,29 @@ class GroupCoordinator:
         self._check_not_classic(request.group_id)
         decision = self._decision(now_ms)
         response = self._membership.heartbeat(request, decision)
-        return _result(decision, response)
+        return self._result(decision, response)
+
+    def poll_heartbeat(self, request: HeartbeatRequest, ticket: Ticket, now_ms: int) -> CoordinatorResult[None]:
+        """The same as a long poll: the ticket is answered when the member has something to do, or after `max_wait_ms`."""
+        self._check_slot(request.group_id)
+        self._check_not_classic(request.group_id)
+        decision = self._decision(now_ms)
+        self._membership.poll(request, ticket, decision)
+        return self._result(decision, None)
 
     def join_group(self, request: JoinRequest, ticket: Ticket, now_ms: int) -> CoordinatorResult[None]:
         """The classic protocol. The ticket is answered by this result or by a later one, with a JoinAnswer or an error."""
         self._check_slot(request.group_id)
         decision = self._decision(now_ms)
         self._classic.join(request, ticket, decision)
-        return _result(decision, None)
+        return self._result(decision, None)
 
     def sync_group(self, request: SyncRequest, ticket: Ticket, now_ms: int) -> CoordinatorResult[None]:
         """Classic. The ticket is answered by this result or by a later one, with a SyncAnswer or an error."""
         self._check_slot(request.group_id)
         decision = self._decision(now_ms)
         self._classic.sync(request, ticket, decision)
-        return _result(decision, None)
+        return self._result(decision, None)
 
     def heartbeat_classic(
         self, *, group_id: str, generation: int, member_id: str, instance_id: str | None, now_ms: int
@@ -139,7 +147,7 @@ class GroupCoordinator:
         self._check_slot(group_id)
         decision = self._decision(now_ms)
         outcomes = self._classic.leave(group_id, leaving, decision)
-        return _result(decision, outcomes)
+        return self._result(decision, outcomes)
 
     def topics_changed(
         self, topics: TopicsView, now_ms: int, *, recreated: AbstractSet[str] = frozenset()
@@ -147,21 +155,24 @@ class GroupCoordinator:
         """Take a new view of the topics. `recreated`: deleted and created again since the last one (other topic id)."""
         decision = self._decision(now_ms)
         self._targets.topics_changed(topics, recreated, decision)
-        return _result(decision, None)
+        return self._result(decision, None)
 
     def tick(self, now_ms: int) -> CoordinatorResult[None]:
-        """Let time pass: sessions and revocations run out, assignments that were put off are made."""
+        """Let time pass: sessions and revocations run out, assignments that were put off are made, members are told."""
         decision = self._decision(now_ms)
         self._membership.expire(decision)
         self._classic.expire(decision)
         self._targets.assign_due(decision)
-        return _result(decision, None)
+        self._membership.wake(decision)
+        return self._result(decision, None)
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do; None: nothing is waited for."""
         timers = (
             self._membership.sessions,
             self._membership.revocations,
+            self._membership.parked.ends,
+            self._membership.parked.wakes,
             self._targets.due,
             self._classic.sessions,
             self._classic.steps,
@@ -185,7 +196,7 @@ class GroupCoordinator:
         self._check_slot(group_id)
         decision = self._decision(now_ms)
         outcomes = self._offsets.commit(group_id, member_id, member_epoch, offsets, decision, instance_id)
-        return _result(decision, outcomes)
+        return self._result(decision, outcomes)
 
     def fetch_offsets(
         self, *, group_id: str, partitions: tuple[PartitionKey, ...] | None = None
@@ -201,7 +212,7 @@ class GroupCoordinator:
         self._check_slot(group_id)
         decision = self._decision(now_ms)
         before = self._offsets.reset(group_id, offsets, decision)
-        return _result(decision, before)
+        return self._result(decision, before)
 
     def delete_offsets(
         self, *, group_id: str, partitions: tuple[PartitionKey, ...], now_ms: int
@@ -209,7 +220,7 @@ class GroupCoordinator:
         self._check_slot(group_id)
         decision = self._decision(now_ms)
         outcomes = self._offsets.delete(group_id, partitions, decision)
-        return _result(decision, outcomes)
+        return self._result(decision, outcomes)
 
     # --- groups -------------------------------------------------------------------------------------------------------
 
@@ -227,10 +238,16 @@ class GroupCoordinator:
         self._check_slot(group_id)
         decision = self._decision(now_ms)
         self._offsets.delete_group(group_id, decision)
-        return _result(decision, None)
+        return self._result(decision, None)
 
     def _decision(self, now_ms: int) -> Decision:
         return Decision(state=self._state, now_ms=now_ms)
+
+    def _result(self, decision: Decision, response: R) -> CoordinatorResult[R]:
+        records = decision.finish()
+        for group_id in decision.touched:
+            self._membership.parked.changed(group_id, decision.now_ms)
+        return CoordinatorResult(records=records, response=response, answers=tuple(decision.answers))
 
     def _check_not_classic(self, group_id: str) -> None:
         """An empty classic group may go on with this protocol; one with members may not."""
@@ -243,7 +260,3 @@ class GroupCoordinator:
     def _check_slot(self, group_id: str) -> None:
         if slot_of(group_id) != self._state.slot:
             raise NotCoordinatorError(f"group {group_id} belongs to slot {slot_of(group_id)}, this is {self.slot}")
-
-
-def _result(decision: Decision, response: R) -> CoordinatorResult[R]:
-    return CoordinatorResult(records=decision.finish(), response=response, answers=tuple(decision.answers))

@@ -1,5 +1,6 @@
 """A decision under way: each record is replayed into the working state at once, so that the next one stands on it."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from barnabas.kraft.group_slots import SlotState, SlotStateRecord, partition_keys
@@ -42,6 +43,11 @@ class Decision:
 
     def change(self, group_id: str, cause: RebalanceCause, member_id: str = "") -> None:
         self.changes.setdefault(group_id, []).append(Change(cause=cause, member_id=member_id))
+
+    @property
+    def touched(self) -> Iterable[str]:
+        """Groups that the records change in more than their offsets."""
+        return self._phase_before.keys()
 
     def finish(self) -> tuple[SlotStateRecord, ...]:
         assert not self.changes, "a change was not settled"

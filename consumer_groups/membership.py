@@ -8,11 +8,14 @@ from dataclasses import replace
 
 from barnabas.kraft.group_slots import GroupState, SlotState
 from barnabas.kraft.records import CurrentAssignmentRecord, GroupRecord, MemberRecord, RemoveMemberRecord
+from barnabas.log.errors import BarnabasError
 
+from .classic_messages import Answer, Ticket
 from .deadlines import Deadlines
 from .decision import Decision
 from .heartbeat_checks import check_epoch, check_join, check_member, check_request, holder_of
 from .messages import HeartbeatRequest, HeartbeatResponse, MemberEpoch
+from .parked_heartbeats import MAX_ANSWERS_PER_WAKE, ParkedHeartbeat, ParkedHeartbeats
 from .partitions import NO_PARTITIONS, PartitionSet, from_set, to_set
 from .rebalance_log import RebalanceCause
 from .reconciliation import NO_EPOCH, Holding, advance
@@ -29,6 +32,7 @@ class Membership:
     ) -> None:
         self.sessions = Deadlines()
         self.revocations = Deadlines()  # exactly the members that are UNREVOKED_PARTITIONS
+        self.parked = ParkedHeartbeats()
         self._state = state
         self._settings = settings
         self._targets = targets
@@ -49,8 +53,56 @@ class Membership:
             member_id, owned = self._join(request, decision)
         else:
             member_id, owned = self._stay(request, decision)
+        self.parked.supersede(request.group_id, member_id, decision)
         self._targets.settle(decision)
         return self._reconcile(request, member_id, owned, decision)
+
+    def poll(self, request: HeartbeatRequest, ticket: Ticket, decision: Decision) -> None:
+        """A heartbeat whose answer waits for news, for `max_wait_ms` and at most for the heartbeat interval."""
+        response = self.heartbeat(request, decision)
+        if request.max_wait_ms > 0 and request.member_epoch > MemberEpoch.JOIN and _says_nothing(response, request):
+            wait_ms = min(request.max_wait_ms, self._settings.heartbeat_interval_ms)
+            parked = ParkedHeartbeat(request=replace(request, owned=None), ticket=ticket)
+            self.parked.park(response.member_id, parked, decision.now_ms + wait_ms)
+        else:
+            decision.answers.append(Answer(ticket=ticket, value=response))
+
+    def wake(self, decision: Decision) -> None:
+        """Answer the parked heartbeats of members who have something to do, and those whose time is up."""
+        for group_id, _ in self.parked.wakes.take_expired(decision.now_ms):
+            answers = 0
+            for member_id, parked in self.parked.of_group(group_id):
+                answers += self._wake_member(member_id, parked, decision)
+                if answers == MAX_ANSWERS_PER_WAKE:
+                    self.parked.changed(group_id, decision.now_ms)
+                    break
+        for group_id, member_id in self.parked.ends.take_expired(decision.now_ms):
+            ended = self.parked.take(group_id, member_id)
+            assert ended is not None
+            response = HeartbeatResponse(
+                member_id=member_id,
+                member_epoch=ended.request.member_epoch,
+                heartbeat_interval_ms=self._settings.heartbeat_interval_ms,
+            )
+            decision.answers.append(Answer(ticket=ended.ticket, value=response))
+
+    def _wake_member(self, member_id: str, parked: ParkedHeartbeat, decision: Decision) -> bool:
+        """As if the member said the same again, without any word on what it owns by now. Returns whether it was answered."""
+        request = parked.request
+        group = self._state.groups.get(request.group_id)
+        value: HeartbeatResponse | BarnabasError
+        try:
+            member = check_member(group, request)
+            assert group is not None
+            check_epoch(group.currents[member.member_id], request)
+            value = self._reconcile(request, member.member_id, None, decision, is_heard=False)
+            if _says_nothing(value, request):
+                return False
+        except BarnabasError as error:
+            value = error
+        self.parked.take(request.group_id, member_id)
+        decision.answers.append(Answer(ticket=parked.ticket, value=value))
+        return True
 
     def _join(self, request: HeartbeatRequest, decision: Decision) -> tuple[str, PartitionSet | None]:
         """Return the member's id and what it certainly owns at most."""
@@ -132,15 +184,25 @@ class Membership:
             decision.change(member.group_id, RebalanceCause.SUBSCRIPTION_CHANGED, member.member_id)
 
     def _reconcile(
-        self, request: HeartbeatRequest, member_id: str, owned: PartitionSet | None, decision: Decision
+        self,
+        request: HeartbeatRequest,
+        member_id: str,
+        owned: PartitionSet | None,
+        decision: Decision,
+        *,
+        is_heard: bool = True,
     ) -> HeartbeatResponse:
+        """One step towards the target. Not `is_heard`: the member is told of it, which is no sign of life."""
         group = self._state.groups[request.group_id]
         before = group.currents[member_id]
         after = self._advanced(group, before, owned)
         if after != before:
             decision.add(replace(after, coordinator_epoch=self._state.coordinator_epoch))
             self.revocations.cancel((request.group_id, member_id))  # a new step has all the time that there is for one
-        self._start_timers(group, group.members[member_id], decision.now_ms)
+        if is_heard:
+            self._start_timers(group, group.members[member_id], decision.now_ms)
+        else:
+            self._time_revocation(group, group.members[member_id], decision.now_ms)
         assert after.member_epoch > 0
         in_step = request.member_epoch == after.member_epoch and before.assigned == after.assigned
         if request.owned is not None and to_set(request.owned) != to_set(after.assigned):
@@ -183,6 +245,7 @@ class Membership:
         group = self._state.groups.get(request.group_id)
         member = check_member(group, request)
         assert group is not None
+        self.parked.supersede(request.group_id, member.member_id, decision)
         if request.member_epoch == MemberEpoch.LEAVE_STATIC:
             self._go_away(group, member, decision)
         else:
@@ -247,8 +310,11 @@ class Membership:
 
     def _start_timers(self, group: GroupState, member: MemberRecord, now_ms: int) -> None:
         """A fresh session; a rebalance timeout exactly while the member has partitions to let go of."""
+        self.sessions.set((member.group_id, member.member_id), now_ms + member.session_timeout_ms)
+        self._time_revocation(group, member, now_ms)
+
+    def _time_revocation(self, group: GroupState, member: MemberRecord, now_ms: int) -> None:
         key = (member.group_id, member.member_id)
-        self.sessions.set(key, now_ms + member.session_timeout_ms)
         if group.currents[member.member_id].state != MemberState.UNREVOKED_PARTITIONS:
             self.revocations.cancel(key)
         elif key not in self.revocations:
@@ -325,6 +391,10 @@ class Membership:
             group_id=group_id,
             member_id=member_id,
         )
+
+
+def _says_nothing(response: HeartbeatResponse, request: HeartbeatRequest) -> bool:
+    return response.assignment is None and response.member_epoch == request.member_epoch
 
 
 def _given(value: int, otherwise: int) -> int:

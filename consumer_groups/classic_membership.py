@@ -20,6 +20,7 @@ from barnabas.log.errors import (
     RebalanceInProgressError,
     UnknownMemberIdError,
 )
+from barnabas.log.group_protocol import PROTOCOL_TYPE, decode_subscription
 
 from .classic_checks import check_join, check_room, check_sync
 from .classic_group import ClassicGroup, ClassicMember
@@ -32,7 +33,6 @@ from .classic_messages import (
     SyncRequest,
     Ticket,
 )
-from .client_protocol import PROTOCOL_TYPE, decode_subscription
 from .deadlines import Deadlines
 from .decision import Decision
 from .rebalance_log import Rebalance, RebalanceCause, RebalanceLog

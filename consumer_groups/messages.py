@@ -63,7 +63,9 @@ class HeartbeatRequest:
     session_timeout_ms: int = -1
     assignor: str | None = None
     owned: tuple[TopicPartitions, ...] | None = None
-    max_wait_ms: int = 0  # while there is nothing to tell, the answer may wait so long (`GroupCoordinator.poll_heartbeat`)
+    max_wait_ms: int = (
+        0  # while there is nothing to tell, the answer may wait so long (`GroupCoordinator.poll_heartbeat`)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

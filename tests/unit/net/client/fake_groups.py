@@ -57,7 +57,7 @@ class FakeGroups:
         return {name: names.count(name) for name in names}
 
     def now_ms(self) -> int:
-        return int(asyncio.get_running_loop().time() * 1000)
+        return round(asyncio.get_running_loop().time() * 1000)
 
     def machine(self, group_id: str) -> GroupCoordinator:
         slot = slot_of(group_id)

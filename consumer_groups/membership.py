@@ -24,6 +24,7 @@ from .states import AWAY_EPOCH, MemberState
 from .targets import Targets
 
 MEMBER_ID_BITS = 128  # as random as a UUID: never given twice
+HEARTBEATS_PER_SESSION = 3  # at least: one that is lost or late must cost nobody the membership
 
 
 class Membership:
@@ -61,7 +62,8 @@ class Membership:
         """A heartbeat whose answer waits for news, for `max_wait_ms` and at most for the heartbeat interval."""
         response = self.heartbeat(request, decision)
         if request.max_wait_ms > 0 and request.member_epoch > MemberEpoch.JOIN and _says_nothing(response, request):
-            wait_ms = min(request.max_wait_ms, self._settings.heartbeat_interval_ms)
+            member = self._state.groups[request.group_id].members[response.member_id]
+            wait_ms = min(request.max_wait_ms, self._interval_ms(member))
             parked = ParkedHeartbeat(request=replace(request, owned=None), ticket=ticket)
             self.parked.park(response.member_id, parked, decision.now_ms + wait_ms)
         else:
@@ -77,14 +79,19 @@ class Membership:
                     self.parked.changed(group_id, decision.now_ms)
                     break
         for group_id, member_id in self.parked.ends.take_expired(decision.now_ms):
-            ended = self.parked.take(group_id, member_id)
-            assert ended is not None
-            response = HeartbeatResponse(
-                member_id=member_id,
-                member_epoch=ended.request.member_epoch,
-                heartbeat_interval_ms=self._settings.heartbeat_interval_ms,
-            )
-            decision.answers.append(Answer(ticket=ended.ticket, value=response))
+            self._end_wait(group_id, member_id, decision)
+
+    def _end_wait(self, group_id: str, member_id: str, decision: Decision) -> None:
+        parked = self.parked.take(group_id, member_id)
+        assert parked is not None
+        if self._wake_member(member_id, parked, decision):
+            return
+        response = HeartbeatResponse(
+            member_id=member_id,
+            member_epoch=parked.request.member_epoch,
+            heartbeat_interval_ms=self._interval_ms(self._state.groups[group_id].members[member_id]),
+        )
+        decision.answers.append(Answer(ticket=parked.ticket, value=response))
 
     def _wake_member(self, member_id: str, parked: ParkedHeartbeat, decision: Decision) -> bool:
         """As if the member said the same again, without any word on what it owns by now. Returns whether it was answered."""
@@ -210,7 +217,7 @@ class Membership:
         return HeartbeatResponse(
             member_id=member_id,
             member_epoch=after.member_epoch,
-            heartbeat_interval_ms=self._interval_ms(MemberState(after.state)),
+            heartbeat_interval_ms=self._interval_ms(group.members[member_id], MemberState(after.state)),
             assignment=None if in_step else after.assigned,
         )
 
@@ -234,10 +241,12 @@ class Membership:
         record = self._current_record(before.group_id, before.member_id, after)
         return replace(record, coordinator_epoch=before.coordinator_epoch)
 
-    def _interval_ms(self, state: MemberState) -> int:
-        if state is MemberState.UNRELEASED_PARTITIONS:
-            return self._settings.waiting_heartbeat_interval_ms
-        return self._settings.heartbeat_interval_ms
+    def _interval_ms(self, member: MemberRecord, state: MemberState = MemberState.STABLE) -> int:
+        """A member may ask for a session that is shorter than the usual interval: it must get some tries in it."""
+        is_waiting = state is MemberState.UNRELEASED_PARTITIONS
+        settings = self._settings
+        interval_ms = settings.waiting_heartbeat_interval_ms if is_waiting else settings.heartbeat_interval_ms
+        return max(1, min(interval_ms, member.session_timeout_ms // HEARTBEATS_PER_SESSION))
 
     # --- leaving ------------------------------------------------------------------------------------------------------
 

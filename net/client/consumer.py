@@ -7,6 +7,7 @@ never committed, and a partition never taken, behind its back.
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from random import Random
 from typing import Self
 
@@ -29,7 +30,7 @@ from .consumer_config import (
 from .errors import BarnabasError, ClientClosedError, CorruptRecordError, InvalidRequestError, NotAssignedError
 from .fetcher import FetchConfig, Fetcher
 from .group_offsets import fetch_committed
-from .listener import Listener
+from .listener import Listener, Listeners
 from .offset_lookup import EARLIEST, LATEST, list_offsets
 from .ownership import Subscription
 from .partition_state import Cursor, PartitionState
@@ -136,18 +137,7 @@ class Consumer:
         )
         self._subscription = Subscription(topics=tuple(dict.fromkeys(topics)), pattern=pattern)
         self._reading = Reading(partition_max_bytes=partition_max_bytes)
-        self._states = self._reading.states
-        self._commits = Commits(self._client, group or "", self._reading, lambda: self._session)
-        self._rebalancing = Rebalancing(
-            self._reading,
-            self._commits,
-            auto_commit=self._config.auto_commit,
-            on_assigned=on_assigned,
-            on_revoked=on_revoked,
-            on_lost=on_lost,
-            on_adopted=self._adopted,
-            find_positions=lambda: self._positions.find_soon(),
-        )
+        self._listeners = Listeners(assigned=on_assigned, revoked=on_revoked, lost=on_lost or on_revoked)
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -158,6 +148,14 @@ class Consumer:
     async def __aexit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
         # After an error in the application, the record in its hands is not done.
         await self.close(is_clean=kind is None)
+
+    @cached_property
+    def _commits(self) -> Commits:
+        return Commits(self._client, self._config.group or "", self._reading, lambda: self._session)
+
+    @property
+    def _states(self) -> dict[TopicPartition, PartitionState]:
+        return self._reading.states
 
     async def start(self) -> None:
         """Connect, and join the group. Raises NoBrokersAvailableError, which names each address and its reason."""
@@ -183,6 +181,14 @@ class Consumer:
             reset_time_ms=self._config.reset_time_ms,
             on_found=self._fetcher.pump_soon,
             on_error=self._set_error,
+        )
+        self._rebalancing = Rebalancing(
+            self._reading,
+            self._commits,
+            self._listeners,
+            auto_commit=self._config.auto_commit,
+            on_adopted=self._adopted,
+            find_positions=self._positions.find_soon,
         )
         self._client.on_metadata(self._metadata_changed)
         self._is_started = True

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from barnabas.log.topic_partition import TopicPartition
 
 from .commits import Commits
-from .listener import Listener, tell
+from .listener import Listeners, tell
 from .reading import Reading
 from .session import Session
 
@@ -21,21 +21,16 @@ class Rebalancing:
         self,
         reading: Reading,
         commits: Commits,
+        listeners: Listeners,
         *,
         auto_commit: bool,
-        on_assigned: Listener | None,
-        on_revoked: Listener | None,
-        on_lost: Listener | None,
         on_adopted: Callable[[list[TopicPartition]], None],
         find_positions: Callable[[], None],
     ) -> None:
-        """`on_lost` None: lost partitions go to `on_revoked`, as in Kafka."""
         self._reading = reading
         self._commits = commits
         self._auto_commit = auto_commit
-        self._on_assigned = on_assigned
-        self._on_revoked = on_revoked
-        self._on_lost = on_lost or on_revoked
+        self._listeners = listeners
         self._on_adopted = on_adopted
         self._find_positions = find_positions
 
@@ -46,7 +41,7 @@ class Rebalancing:
         lost = sorted(ownership.take_lost())
         if lost:
             self._reading.drop(lost)
-            await tell(self._on_lost, lost)
+            await tell(self._listeners.lost, lost)
         change = ownership.change()
         if change.revoke:
             await self._revoke(session, sorted(change.revoke))
@@ -57,7 +52,7 @@ class Rebalancing:
             session.wake()
             self._on_adopted(adopt)
             try:
-                await tell(self._on_assigned, adopt)
+                await tell(self._listeners.assigned, adopt)
             finally:
                 self._find_positions()
 
@@ -66,7 +61,7 @@ class Rebalancing:
         if self._auto_commit:
             await self._commits.commit_done(partitions)
         try:
-            await tell(self._on_revoked, partitions)
+            await tell(self._listeners.revoked, partitions)
         finally:
             self._reading.drop(partitions)
             session.ownership.revoked(partitions)
@@ -76,4 +71,4 @@ class Rebalancing:
         """Before leaving: the application may commit, as before any other revocation."""
         partitions = sorted(self._reading.states)
         if partitions:
-            await tell(self._on_revoked, partitions)
+            await tell(self._listeners.revoked, partitions)

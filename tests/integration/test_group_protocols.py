@@ -135,7 +135,7 @@ async def test_a_handler_that_blocks_does_not_stop_the_heartbeats_of_the_sync_co
             "session_timeout_ms": 1_000,
             "auto_offset_reset": "earliest",
             "on_assigned": lambda _: told.append("assigned"),
-            "on_revoked": lambda _: told.append("revoked"),
+            "on_revoked": lambda partitions: (consumer.commit(dict.fromkeys(partitions, 2)), told.append("revoked")),
             "on_lost": lambda _: told.append("lost"),
         }
         count = 0
@@ -150,6 +150,9 @@ async def test_a_handler_that_blocks_does_not_stop_the_heartbeats_of_the_sync_co
 
     assert await asyncio.to_thread(read) == 3
     assert told == ["assigned", "revoked"]
+    async with shared_cluster.admin() as admin:
+        committed = await admin.group_offsets(topic)
+    assert {item.committed.offset for item in committed.values()} == {2}, "a listener of the sync consumer commits"
 
 
 async def test_our_consumer_and_kafka_s_are_of_one_classic_group(shared_cluster: Cluster) -> None:

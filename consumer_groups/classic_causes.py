@@ -3,10 +3,10 @@ format. Nothing here decides anything: it is for explanations.
 """
 
 from barnabas.kraft.records import MemberRecord
+from barnabas.log.group_protocol import ClientSubscription, decode_subscription
 
 from .classic_group import ClassicMember
-from .client_protocol import ClientSubscription, decode_subscription
-from .partitions import PartitionSet, to_set
+from .partitions import PartitionSet
 from .rebalance_causes import RebalanceCause
 
 
@@ -21,7 +21,7 @@ def cause_of_joining_again(before: MemberRecord, after: MemberRecord, *, is_lead
     told = [(_told(old[name]), _told(new[name])) for name in new]
     if any(one is None or two is None or sorted(one.topics) != sorted(two.topics) for one, two in told):
         return RebalanceCause.SUBSCRIPTION_CHANGED
-    if any(one and two and to_set(one.owned) - to_set(two.owned) for one, two in told):
+    if any(one and two and one.owned - two.owned for one, two in told):
         return RebalanceCause.PARTITIONS_RELEASED
     if is_leader:
         return RebalanceCause.LEADER_REJOINED
@@ -31,7 +31,7 @@ def cause_of_joining_again(before: MemberRecord, after: MemberRecord, *, is_lead
 def let_go_by_joining(member: ClassicMember, protocol_name: str) -> PartitionSet:
     """What the member no longer reads as it joins: everything that it does not say that it still owns (KIP-429)."""
     subscription = _told(member.metadata.get(protocol_name, next(iter(member.metadata.values()), b"")))
-    return member.holds if subscription is None else member.holds - to_set(subscription.owned)
+    return member.holds if subscription is None else member.holds - subscription.owned
 
 
 def _told(metadata: bytes) -> ClientSubscription | None:

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 
 from barnabas.kraft.group_slots import GroupState
 from barnabas.kraft.records import MemberRecord
+from barnabas.log.group_protocol import PROTOCOL_TYPE, decode_assignment
 
 from .classic_messages import JoinAnswer, JoinedMember, SyncAnswer, Ticket
-from .client_protocol import PROTOCOL_TYPE, decode_assignment
-from .partitions import NO_PARTITIONS, PartitionSet, to_set
+from .partitions import NO_PARTITIONS, PartitionSet
 from .states import GroupPhase
 
 NO_GENERATION = 0
@@ -118,7 +118,7 @@ class ClassicGroup:
     def told_by(self, assignment: bytes) -> PartitionSet:
         """The partitions in an assignment, where the members speak a format that we can read."""
         decoded = decode_assignment(assignment) if self.protocol_type == PROTOCOL_TYPE else None
-        return to_set(decoded or ())
+        return frozenset(decoded or ())
 
     def join_answer(self, member_id: str, *, skip_assignment: bool = False) -> JoinAnswer:
         """What a member of this generation is told; its leader, about all others too."""

@@ -5,8 +5,12 @@ gives each a ticket, and a later decision answers it (`Answer`).
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from barnabas.log.errors import BarnabasError, ErrorCode
+
+if TYPE_CHECKING:
+    from .messages import HeartbeatResponse
 
 Ticket = int  # given by the shell, never twice in the life of a coordinator
 
@@ -86,4 +90,4 @@ class Answer:
     """What a parked request hears, once the records of the decision that made it are committed."""
 
     ticket: Ticket
-    value: JoinAnswer | SyncAnswer | BarnabasError
+    value: "JoinAnswer | SyncAnswer | HeartbeatResponse | BarnabasError"

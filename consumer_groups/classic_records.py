@@ -2,10 +2,10 @@
 
 from barnabas.kraft.group_slots import CLASSIC_PROTOCOL, SlotState
 from barnabas.kraft.records import CurrentAssignmentRecord, GroupRecord, MemberRecord
+from barnabas.log.group_protocol import PROTOCOL_TYPE, decode_subscription
 
 from .classic_group import ClassicGroup, ClassicMember
 from .classic_messages import JoinRequest
-from .client_protocol import PROTOCOL_TYPE, decode_subscription
 from .reconciliation import NO_EPOCH
 from .states import MemberState
 

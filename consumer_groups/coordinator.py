@@ -10,7 +10,7 @@ The shell round it (net) has these duties:
   from the committed state (the records were already replayed here, and there is no way back). Where the outcome of an
   append is *unknown*, its records may still come: build the new one only with a newer coordinator epoch from the
   controller, which makes the old records void;
-- answer a ticket (a parked join or sync) when the result that names it in `answers` is committed; when this object is
+- answer a ticket (a parked join, sync or heartbeat) when the result that names it in `answers` is committed; when this object is
   dropped, refuse all tickets that are left with a retriable error: their clients ask again;
 - drop it likewise when a handler raises anything but a BarnabasError. A BarnabasError is raised before any record is
   made; it is the answer, and waits for earlier results like any other;
@@ -122,6 +122,15 @@ class GroupCoordinator:
             response = self._membership.heartbeat(request, decision)
         return self._result(decision, response)
 
+    def poll_heartbeat(self, request: HeartbeatRequest, ticket: Ticket, now_ms: int) -> CoordinatorResult[None]:
+        """The same as a long poll: the ticket is answered when the member has something to do, or after `max_wait_ms`."""
+        self._check_slot(request.group_id)
+        self._check_not_classic(request.group_id)
+        decision = self._decision(now_ms)
+        with self._noting_the_fenced(request.group_id, request.member_id, request.instance_id, now_ms):
+            self._membership.poll(request, ticket, decision)
+        return self._result(decision, None)
+
     def join_group(self, request: JoinRequest, ticket: Ticket, now_ms: int) -> CoordinatorResult[None]:
         """The classic protocol. The ticket is answered by this result or by a later one, with a JoinAnswer or an error."""
         self._check_slot(request.group_id)
@@ -165,7 +174,7 @@ class GroupCoordinator:
         return self._result(decision, None)
 
     def tick(self, now_ms: int) -> CoordinatorResult[tuple[GroupAlert, ...]]:
-        """Let time pass: sessions and revocations run out, assignments that were put off are made.
+        """Let time pass: sessions and revocations run out, assignments that were put off are made, members are told.
 
         The response is what somebody should know; the shell logs it.
         """
@@ -173,6 +182,7 @@ class GroupCoordinator:
         self._membership.expire(decision)
         self._classic.expire(decision)
         self._targets.assign_due(decision)
+        self._membership.wake(decision)
         return self._result(decision, self._watch.tick(now_ms))
 
     def next_deadline_ms(self) -> int | None:
@@ -180,6 +190,8 @@ class GroupCoordinator:
         timers = (
             self._membership.sessions,
             self._membership.revocations,
+            self._membership.parked.ends,
+            self._membership.parked.wakes,
             self._targets.due,
             self._classic.sessions,
             self._classic.steps,
@@ -264,6 +276,7 @@ class GroupCoordinator:
     def _result(self, decision: Decision, response: R) -> CoordinatorResult[R]:
         records = decision.finish()
         for group_id in decision.touched:
+            self._membership.parked.changed(group_id, decision.now_ms)
             self._settle(group_id, decision.now_ms)
         return CoordinatorResult(records=records, response=response, answers=tuple(decision.answers))
 

@@ -1,10 +1,11 @@
 """What a group looks like from outside: summaries and descriptions, of groups of both protocols. Changes nothing."""
 
 from barnabas.kraft.group_slots import GroupState, SlotState
+from barnabas.log.group_protocol import PROTOCOL_TYPE, decode_assignment
 
 from .classic_group import ClassicGroup, ClassicMember
-from .client_protocol import PROTOCOL_TYPE, decode_assignment
 from .messages import DescribedMember, GroupDescription, ListedGroup
+from .partitions import from_set
 from .rebalance_log import RebalanceLog
 from .states import GroupPhase, MemberState, phase_of
 
@@ -80,7 +81,8 @@ def _member(group: GroupState, member_id: str) -> DescribedMember:
 
 def _classic_member(group: ClassicGroup, member: ClassicMember) -> DescribedMember:
     """Its partitions can be told where it speaks Kafka's own format."""
-    assigned = decode_assignment(member.assignment) if group.protocol_type == PROTOCOL_TYPE else None
+    decoded = decode_assignment(member.assignment) if group.protocol_type == PROTOCOL_TYPE else None
+    assigned = from_set(decoded or ())
     return DescribedMember(
         member_id=member.member_id,
         instance_id=member.record.instance_id,
@@ -90,9 +92,9 @@ def _classic_member(group: ClassicGroup, member: ClassicMember) -> DescribedMemb
         state=MemberState.STABLE,
         subscribed_topics=member.record.subscribed_topics,
         subscribed_pattern=None,
-        assigned=assigned or (),
+        assigned=assigned,
         pending_revocation=(),
-        target=assigned or (),
+        target=assigned,
         classic_metadata=member.metadata.get(group.protocol_name, b""),
         classic_assignment=member.assignment,
     )

@@ -8,11 +8,14 @@ from dataclasses import replace
 
 from barnabas.kraft.group_slots import GroupState, SlotState
 from barnabas.kraft.records import CurrentAssignmentRecord, GroupRecord, MemberRecord, RemoveMemberRecord
+from barnabas.log.errors import BarnabasError
 
+from .classic_messages import Answer, Ticket
 from .deadlines import Deadlines, TimerKey
 from .decision import Decision
 from .heartbeat_checks import check_epoch, check_join, check_member, check_request, holder_of
 from .messages import HeartbeatRequest, HeartbeatResponse, MemberEpoch
+from .parked_heartbeats import MAX_ANSWERS_PER_WAKE, ParkedHeartbeat, ParkedHeartbeats
 from .partitions import NO_PARTITIONS, PartitionSet, from_set, to_set
 from .rebalance_causes import RebalanceCause, cause_of_leaving
 from .reconciliation import NO_EPOCH, Holding, advance
@@ -22,6 +25,7 @@ from .targets import Targets
 from .topic_changes import listed_names
 
 MEMBER_ID_BITS = 128  # as random as a UUID: never given twice
+HEARTBEATS_PER_SESSION = 3  # at least: one that is lost or late must cost nobody the membership
 
 
 class Membership:
@@ -31,6 +35,7 @@ class Membership:
         self.sessions = Deadlines()
         self.revocations = Deadlines()  # exactly the members that are UNREVOKED_PARTITIONS
         self.told_ms: dict[TimerKey, int] = {}  # since when a member has not yet done what it was told
+        self.parked = ParkedHeartbeats()
         self._state = state
         self._settings = settings
         self._targets = targets
@@ -51,8 +56,62 @@ class Membership:
             member_id, owned = self._join(request, decision)
         else:
             member_id, owned = self._stay(request, decision)
+        self.parked.supersede(request.group_id, member_id, decision)
         self._targets.settle(decision)
         return self._reconcile(request, member_id, owned, decision)
+
+    def poll(self, request: HeartbeatRequest, ticket: Ticket, decision: Decision) -> None:
+        """A heartbeat whose answer waits for news, for `max_wait_ms` and at most for the heartbeat interval."""
+        response = self.heartbeat(request, decision)
+        if request.max_wait_ms > 0 and request.member_epoch > MemberEpoch.JOIN and _says_nothing(response, request):
+            member = self._state.groups[request.group_id].members[response.member_id]
+            wait_ms = min(request.max_wait_ms, self._interval_ms(member))
+            parked = ParkedHeartbeat(request=replace(request, owned=None), ticket=ticket)
+            self.parked.park(response.member_id, parked, decision.now_ms + wait_ms)
+        else:
+            decision.answers.append(Answer(ticket=ticket, value=response))
+
+    def wake(self, decision: Decision) -> None:
+        """Answer the parked heartbeats of members who have something to do, and those whose time is up."""
+        for group_id, _ in self.parked.wakes.take_expired(decision.now_ms):
+            answers = 0
+            for member_id, parked in self.parked.of_group(group_id):
+                answers += self._wake_member(member_id, parked, decision)
+                if answers == MAX_ANSWERS_PER_WAKE:
+                    self.parked.changed(group_id, decision.now_ms)
+                    break
+        for group_id, member_id in self.parked.ends.take_expired(decision.now_ms):
+            self._end_wait(group_id, member_id, decision)
+
+    def _end_wait(self, group_id: str, member_id: str, decision: Decision) -> None:
+        parked = self.parked.take(group_id, member_id)
+        assert parked is not None
+        if self._wake_member(member_id, parked, decision):
+            return
+        response = HeartbeatResponse(
+            member_id=member_id,
+            member_epoch=parked.request.member_epoch,
+            heartbeat_interval_ms=self._interval_ms(self._state.groups[group_id].members[member_id]),
+        )
+        decision.answers.append(Answer(ticket=parked.ticket, value=response))
+
+    def _wake_member(self, member_id: str, parked: ParkedHeartbeat, decision: Decision) -> bool:
+        """As if the member said the same again, without any word on what it owns by now. Returns whether it was answered."""
+        request = parked.request
+        group = self._state.groups.get(request.group_id)
+        value: HeartbeatResponse | BarnabasError
+        try:
+            member = check_member(group, request)
+            assert group is not None
+            check_epoch(group.currents[member.member_id], request)
+            value = self._reconcile(request, member.member_id, None, decision, is_heard=False)
+            if _says_nothing(value, request):
+                return False
+        except BarnabasError as error:
+            value = error
+        self.parked.take(request.group_id, member_id)
+        decision.answers.append(Answer(ticket=parked.ticket, value=value))
+        return True
 
     def _join(self, request: HeartbeatRequest, decision: Decision) -> tuple[str, PartitionSet | None]:
         """Return the member's id and what it certainly owns at most."""
@@ -142,15 +201,25 @@ class Membership:
             decision.change(member.group_id, RebalanceCause.ASSIGNOR_CHANGED, updated, detail)
 
     def _reconcile(
-        self, request: HeartbeatRequest, member_id: str, owned: PartitionSet | None, decision: Decision
+        self,
+        request: HeartbeatRequest,
+        member_id: str,
+        owned: PartitionSet | None,
+        decision: Decision,
+        *,
+        is_heard: bool = True,
     ) -> HeartbeatResponse:
+        """One step towards the target. Not `is_heard`: the member is told of it, which is no sign of life."""
         group = self._state.groups[request.group_id]
         before = group.currents[member_id]
         after = self._advanced(group, before, owned)
         if after != before:
             decision.add(replace(after, coordinator_epoch=self._state.coordinator_epoch))
             self.revocations.cancel((request.group_id, member_id))  # a new step has all the time that there is for one
-        self._start_timers(group, group.members[member_id], decision.now_ms)
+        if is_heard:
+            self._start_timers(group, group.members[member_id], decision.now_ms)
+        else:
+            self._time_revocation(group, group.members[member_id], decision.now_ms)
         assert after.member_epoch > 0
         in_step = request.member_epoch == after.member_epoch and before.assigned == after.assigned
         self._time_obedience(request, member_id, before, after, decision.now_ms)
@@ -159,7 +228,7 @@ class Membership:
         return HeartbeatResponse(
             member_id=member_id,
             member_epoch=after.member_epoch,
-            heartbeat_interval_ms=self._interval_ms(MemberState(after.state)),
+            heartbeat_interval_ms=self._interval_ms(group.members[member_id], MemberState(after.state)),
             assignment=None if in_step else after.assigned,
         )
 
@@ -201,10 +270,12 @@ class Membership:
         record = self._current_record(before.group_id, before.member_id, after)
         return replace(record, coordinator_epoch=before.coordinator_epoch)
 
-    def _interval_ms(self, state: MemberState) -> int:
-        if state is MemberState.UNRELEASED_PARTITIONS:
-            return self._settings.waiting_heartbeat_interval_ms
-        return self._settings.heartbeat_interval_ms
+    def _interval_ms(self, member: MemberRecord, state: MemberState = MemberState.STABLE) -> int:
+        """A member may ask for a session that is shorter than the usual interval: it must get some tries in it."""
+        is_waiting = state is MemberState.UNRELEASED_PARTITIONS
+        settings = self._settings
+        interval_ms = settings.waiting_heartbeat_interval_ms if is_waiting else settings.heartbeat_interval_ms
+        return max(1, min(interval_ms, member.session_timeout_ms // HEARTBEATS_PER_SESSION))
 
     # --- leaving ------------------------------------------------------------------------------------------------------
 
@@ -212,6 +283,7 @@ class Membership:
         group = self._state.groups.get(request.group_id)
         member = check_member(group, request)
         assert group is not None
+        self.parked.supersede(request.group_id, member.member_id, decision)
         cause = cause_of_leaving(request.reason)
         detail = "" if cause == request.reason else request.reason
         if request.member_epoch == MemberEpoch.LEAVE_STATIC:
@@ -298,8 +370,11 @@ class Membership:
 
     def _start_timers(self, group: GroupState, member: MemberRecord, now_ms: int) -> None:
         """A fresh session; a rebalance timeout exactly while the member has partitions to let go of."""
+        self.sessions.set((member.group_id, member.member_id), now_ms + member.session_timeout_ms)
+        self._time_revocation(group, member, now_ms)
+
+    def _time_revocation(self, group: GroupState, member: MemberRecord, now_ms: int) -> None:
         key = (member.group_id, member.member_id)
-        self.sessions.set(key, now_ms + member.session_timeout_ms)
         if group.currents[member.member_id].state != MemberState.UNREVOKED_PARTITIONS:
             self.revocations.cancel(key)
         elif key not in self.revocations:
@@ -377,6 +452,10 @@ class Membership:
             group_id=group_id,
             member_id=member_id,
         )
+
+
+def _says_nothing(response: HeartbeatResponse, request: HeartbeatRequest) -> bool:
+    return response.assignment is None and response.member_epoch == request.member_epoch
 
 
 def _given(value: int, otherwise: int) -> int:

@@ -43,7 +43,8 @@ class CoordinatorResult(Generic[R]):
 class HeartbeatRequest:
     """KIP-848. None leaves a field as it is. The members' side of the contract:
 
-    - one heartbeat of a member is under way at a time; an answer that comes after its request was given up is ignored;
+    - one heartbeat of a member is under way at a time; an answer that comes after its request was given up is ignored, and
+      the next heartbeat says everything;
     - `owned` is what the member may be reading at this moment; it is sent when it has changed and after a lost answer;
     - what it subscribes to is sent when joining, after a lost answer, and when it has changed;
     - FENCED_MEMBER_EPOCH and UNKNOWN_MEMBER_ID mean: stop reading, commit nothing, join again with epoch 0.
@@ -63,6 +64,9 @@ class HeartbeatRequest:
     assignor: str | None = None
     reason: str = ""  # of leaving: "poll_interval_exceeded", or what a person may read
     owned: tuple[TopicPartitions, ...] | None = None
+    max_wait_ms: int = (
+        0  # while there is nothing to tell, the answer may wait so long (`GroupCoordinator.poll_heartbeat`)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

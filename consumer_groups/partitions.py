@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 from barnabas.kraft.group_slots import PartitionKey
 from barnabas.kraft.records import TopicPartitions
+from barnabas.log.group_assignors import NO_PARTITIONS, PartitionSet
 
-PartitionSet = frozenset[PartitionKey]
-NO_PARTITIONS: PartitionSet = frozenset()
+__all__ = ["NO_PARTITIONS", "PartitionSet", "from_set", "to_set"]
 
 
 def to_set(items: Iterable[TopicPartitions]) -> PartitionSet:

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from barnabas.kraft.group_slots import GroupState, SlotState
 from barnabas.kraft.records import GroupRecord, MemberRecord, RemoveOffsetRecord, TargetAssignmentRecord
+from barnabas.log.group_assignors import Subscriber
 
-from .assignors import ASSIGNORS, Subscriber
+from .assignors import ASSIGNORS
 from .deadlines import Deadlines
 from .decision import Decision
 from .partitions import NO_PARTITIONS, PartitionSet, from_set, to_set

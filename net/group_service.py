@@ -36,7 +36,7 @@ MAX_RECORDS_PER_APPEND = 4_000  # bounds the time that one append takes; above a
 MAX_BYTES_PER_APPEND = 900 * 1024  # a command of the quorum has at most 1 MiB
 _COMMIT_BYTES = 80  # of a committed offset without its texts: at most seven numbers of nine bytes, and headers
 MAX_WAITING_PER_SLOT = 10_000  # answers that wait for a commit; beyond it callers are told to try again
-MAX_PARKED_PER_SLOT = 10_000  # joins and syncs that wait for other members
+MAX_PARKED_PER_SLOT = 10_000  # joins and syncs that wait for other members, and heartbeats
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class _Slot:
     moved_from: str = ""  # in words, where it is known
     machine: GroupCoordinator | None = None
     waiting: list[_Waiting] = field(default_factory=list)
-    parked: "dict[Ticket, asyncio.Future[object]]" = field(default_factory=dict)  # joins and syncs of classic groups
+    parked: "dict[Ticket, asyncio.Future[object]]" = field(default_factory=dict)  # requests that wait
     appending: bool = False
     task: "asyncio.Task[None] | None" = None
     timer: asyncio.TimerHandle | None = None
@@ -147,6 +147,11 @@ class GroupService:
             slot.parked.pop(ticket, None)
             if not answer.cancel() and not answer.cancelled():
                 answer.exception()  # it may have been refused while its own decision failed
+
+    def has_room_to_park(self, group_id: str) -> bool:
+        """Whether one more request may be parked; one that needs not wait does without."""
+        slot = self._slots.get(slot_of(group_id))
+        return slot is not None and len(slot.parked) < MAX_PARKED_PER_SLOT
 
     def _slot_for(self, group_id: str) -> _Slot:
         slot = self._slots.get(slot_of(group_id))

@@ -57,6 +57,10 @@ class SdkConnector:
         async def begin(partitions: list[TopicPartition]) -> None:
             await _seek_where_nothing_is_committed(consumer, partitions, start)
 
+        async def give_up(partitions: list[TopicPartition]) -> None:
+            if is_reading:  # It asks for more, so it has printed and flushed all that it got.
+                await consumer.commit()
+
         # Without a group the caller assigns partitions and offsets itself; a subscription would fight with that.
         consumer = Consumer(
             *(topics if group else ()),
@@ -65,10 +69,13 @@ class SdkConnector:
             auto_offset_reset="latest" if start == "end" else "earliest",
             auto_commit=False,  # the command commits what it has printed and flushed
             on_assigned=begin,
+            on_revoked=give_up,
             client_id="barnabas-cli",
         )
+        is_reading = True
         async with consumer:
             yield _Consumer(consumer)
+            is_reading = False  # What was handed out last may be more than what `-n` has printed.
 
 
 async def _seek_where_nothing_is_committed(consumer: Consumer, partitions: list[TopicPartition], start: str) -> None:
@@ -101,7 +108,9 @@ class _Consumer:
         return chain.from_iterable(found.values())
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        await self._consumer.commit(offsets)
+        """Of partitions that went to another member everything printed is committed: it must not be committed again."""
+        owned = set(self._consumer.assignment)
+        await self._consumer.commit({place: offset for place, offset in offsets.items() if place in owned})
 
 
 class _Admin:

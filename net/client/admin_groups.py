@@ -11,8 +11,9 @@ from ..protocol import requests as q
 from ..protocol.responses import DescribeGroupResponse, ListedGroup, ListGroupsResponse
 from .client import Client
 from .errors import BarnabasError, GroupIdNotFoundError, UnknownTopicOrPartitionError
-from .group_session import commit_offsets, fetch_committed
+from .group_offsets import commit_offsets, fetch_committed
 from .offset_lookup import unread_behind
+from .records import OffsetAndMetadata
 
 
 class GroupAdmin:
@@ -71,7 +72,7 @@ class GroupAdmin:
 
     async def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit for a group that has no members."""
-        plain = {TopicPartition(*partition): (offset, -1) for partition, offset in offsets.items()}
+        plain = {TopicPartition(*partition): OffsetAndMetadata(offset) for partition, offset in offsets.items()}
         await commit_offsets(self._client, group_id, plain, timeout_ms=self._timeout_ms)
 
     async def reset_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:

@@ -227,14 +227,14 @@ class Client:
         """Ask the coordinator of a group, wherever it moves, until `timeout_ms` is over."""
         return await self.retrying(lambda: self.ask_coordinator(group_id, request), timeout_ms=timeout_ms)
 
-    async def ask_coordinator(self, group_id: str, request: Request) -> Any:
+    async def ask_coordinator(self, group_id: str, request: Request, *, timeout_ms: int | None = None) -> Any:
         """Ask the coordinator once; when that fails for its sake, it is looked up again the next time."""
         broker = self._coordinators.get(group_id)
         if broker is None:
             broker = self._coordinators[group_id] = await self._find_coordinator(group_id)
         try:
             connection = await self._control.get(broker.host, broker.port)
-            return await connection.call(request, timeout_ms=self.request_timeout_ms)
+            return await connection.call(request, timeout_ms=timeout_ms or self.request_timeout_ms)
         except BarnabasError as error:
             if error.retriable:
                 self._coordinators.pop(group_id, None)
@@ -273,7 +273,10 @@ class Client:
         self._topics[topic] = self._topics.get(topic, False) or create
 
     def want_all_topics(self) -> None:
-        self._wants_all = True
+        """Keep metadata of all topics, also of those to come: a pattern is matched against them."""
+        if not self._wants_all:
+            self._wants_all = True
+            self.request_refresh()
 
     def on_metadata(self, listener: Callable[[], None]) -> None:
         """Call `listener` after each answer with metadata."""

@@ -7,8 +7,10 @@ from barnabas.log.errors import (
     CoordinatorNotAvailableError,
     CorruptRecordError,
     ErrorCode,
+    FencedInstanceIdError,
     FencedMemberEpochError,
     GroupIdNotFoundError,
+    IllegalGenerationError,
     InvalidConfigError,
     InvalidRequestError,
     InvalidTopicError,
@@ -19,6 +21,7 @@ from barnabas.log.errors import (
     NotEnoughReplicasError,
     NotLeaderOrFollowerError,
     OffsetOutOfRangeError,
+    RebalanceInProgressError,
     RecordTooLargeError,
     RequestTimedOutError,
     RetriableError,
@@ -34,12 +37,16 @@ __all__ = [
     "BrokerNotAvailableError",
     "BufferExhaustedError",
     "ClientClosedError",
+    "CommitDuringRebalanceError",
     "CoordinatorNotAvailableError",
     "CorruptRecordError",
     "DeliveryTimeoutError",
     "ErrorCode",
+    "FencedInstanceIdError",
     "FencedMemberEpochError",
     "GroupIdNotFoundError",
+    "IllegalGenerationError",
+    "InvalidAssignmentError",
     "InvalidConfigError",
     "InvalidRequestError",
     "InvalidTopicError",
@@ -53,6 +60,7 @@ __all__ = [
     "NotEnoughReplicasError",
     "NotLeaderOrFollowerError",
     "OffsetOutOfRangeError",
+    "RebalanceInProgressError",
     "RecordTooLargeError",
     "RequestTimedOutError",
     "RetriableError",
@@ -92,6 +100,14 @@ class DeliveryTimeoutError(RequestTimedOutError):
 
 class ClientClosedError(BarnabasError):
     """The client was closed, before or during this call."""
+
+
+class CommitDuringRebalanceError(RetriableError):
+    """The group is amid a rebalance; the same commit is taken when it is through, if the partitions are still ours."""
+
+
+class InvalidAssignmentError(BarnabasError):
+    """The application's own assignor gave something that is no assignment; the message says what."""
 
 
 class NoOffsetForPartitionError(BarnabasError):

@@ -8,7 +8,6 @@ say so in a heartbeat, and take the rest. What we own changes only by `revoked`,
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum, auto
 
 from barnabas.log.topic_partition import TopicPartition
@@ -16,11 +15,13 @@ from barnabas.log.topic_partition import TopicPartition
 from ..protocol.requests import ConsumerGroupHeartbeatRequest, OwnedPartitions
 from ..protocol.responses import ConsumerGroupHeartbeatResponse
 from .errors import BarnabasError, ErrorCode
+from .ownership import Ownership, Subscription
 
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
 LEAVE_FOR_A_WHILE_EPOCH = -2  # A static member that will be back: its partitions wait for it.
 DEFAULT_HEARTBEAT_INTERVAL_MS = 3_000  # Until the coordinator names one.
+MAX_WAIT_MS = 10_000  # For news; the coordinator answers after its heartbeat interval, if that is shorter.
 _FENCED = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.STALE_MEMBER_EPOCH})
 _WAIT = frozenset({ErrorCode.UNRELEASED_INSTANCE_ID})
 
@@ -39,21 +40,7 @@ class Verdict(Enum):
     FATAL = auto()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subscription:
-    topics: tuple[str, ...] = ()
-    pattern: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """First give up, then take."""
-
-    revoke: frozenset[TopicPartition]
-    adopt: frozenset[TopicPartition]
-
-
-class GroupMembership:
+class GroupMembership(Ownership):
     def __init__(
         self,
         group_id: str,
@@ -66,22 +53,22 @@ class GroupMembership:
         session_timeout_ms: int = -1,
         rebalance_timeout_ms: int = -1,
         assignor: str | None = None,
+        max_wait_ms: int = MAX_WAIT_MS,
     ) -> None:
+        super().__init__()
         self.group_id = group_id
         self.member_id = member_id
         self.state = State.JOINING
         self.epoch = JOIN_EPOCH  # 0 exactly while joining.
         self.heartbeat_interval_ms = DEFAULT_HEARTBEAT_INTERVAL_MS
-        self.owned: frozenset[TopicPartition] = frozenset()
-        self._target: frozenset[TopicPartition] | None = None  # What the coordinator wants us to own.
-        self._lost: frozenset[TopicPartition] = frozenset()  # Taken from us; the application has not been told yet.
         self._subscription = subscription
-        self._instance_id = instance_id
+        self.instance_id = instance_id
         self._rack = rack
         self._client_id = client_id
         self._session_timeout_ms = session_timeout_ms
         self._rebalance_timeout_ms = rebalance_timeout_ms
         self._assignor = assignor
+        self.max_wait_ms = max_wait_ms  # 0: heartbeats are answered at once.
         self._news = 1  # Counts changes of what we own or want; a heartbeat says all of it until one is answered.
         self._news_said = 0
         self._news_known = 0
@@ -92,7 +79,7 @@ class GroupMembership:
         return self.state is not State.LEFT and self._news_known < self._news
 
     def heartbeat(self) -> ConsumerGroupHeartbeatRequest:
-        """The next heartbeat: short while nothing is new, complete otherwise."""
+        """The next heartbeat: complete where we have news, otherwise short, and it waits for news of the coordinator."""
         assert self.state is not State.LEFT
         self._news_said = self._news
         if not self.must_tell:
@@ -100,14 +87,15 @@ class GroupMembership:
                 group_id=self.group_id,
                 member_id=self.member_id,
                 member_epoch=self.epoch,
-                instance_id=self._instance_id,
+                instance_id=self.instance_id,
                 client_id=self._client_id,
+                max_wait_ms=self.max_wait_ms,
             )
         return ConsumerGroupHeartbeatRequest(
             group_id=self.group_id,
             member_id=self.member_id,
             member_epoch=self.epoch,
-            instance_id=self._instance_id,
+            instance_id=self.instance_id,
             rack=self._rack,
             client_id=self._client_id,
             subscribed_topics=self._subscription.topics if self._subscription.pattern is None else None,
@@ -118,9 +106,11 @@ class GroupMembership:
             owned=owned_partitions(self.owned),
         )
 
-    def answered(self, response: ConsumerGroupHeartbeatResponse) -> None:
+    def answered(self, response: ConsumerGroupHeartbeatResponse) -> bool:
+        """Returns whether it says anything new."""
         if self.state is State.LEFT:
-            return  # The answer to a heartbeat from before we left.
+            return False  # The answer to a heartbeat from before we left.
+        known = (self.state, self.member_id, self.epoch, self._target)
         self.state = State.MEMBER
         self.member_id = response.member_id or self.member_id
         self.epoch = response.member_epoch
@@ -130,10 +120,15 @@ class GroupMembership:
             self._target = frozenset(
                 TopicPartition(item.topic, number) for item in response.assignment for number in item.partitions
             )
+        return known != (self.state, self.member_id, self.epoch, self._target)
+
+    def gave_up(self) -> None:
+        """We do not wait for the answer any more, because we have news ourselves. It may have been on its way."""
+        self._news_known = min(self._news_known, self._news_said - 1)
 
     def failed(self, error: BarnabasError) -> Verdict:
         """A heartbeat was refused or lost. After REJOIN all partitions are lost and the next heartbeat joins anew."""
-        self._news_known = min(self._news_known, self._news_said - 1)  # It may not have been heard.
+        self.gave_up()
         if error.code in _FENCED:
             self.fence()
             return Verdict.REJOIN
@@ -143,9 +138,7 @@ class GroupMembership:
 
     def fence(self) -> None:
         """We are out: others may own our partitions already."""
-        self._lost |= self.owned
-        self.owned = frozenset()
-        self._target = None
+        self._lose_all()
         self.epoch = JOIN_EPOCH
         self.state = State.JOINING
         self._news += 1
@@ -155,7 +148,7 @@ class GroupMembership:
 
         `reason` is a cause code of `group explain`, or a sentence that it shows."""
         was_member = self.state is State.MEMBER
-        epoch = LEAVE_EPOCH if self._instance_id is None else LEAVE_FOR_A_WHILE_EPOCH
+        epoch = LEAVE_EPOCH if self.instance_id is None else LEAVE_FOR_A_WHILE_EPOCH
         self.fence()
         self.state = State.LEFT
         if not was_member:
@@ -164,7 +157,7 @@ class GroupMembership:
             group_id=self.group_id,
             member_id=self.member_id,
             member_epoch=epoch,
-            instance_id=self._instance_id,
+            instance_id=self.instance_id,
             reason=reason,
         )
 
@@ -179,26 +172,13 @@ class GroupMembership:
 
     # --- partitions --------------------------------------------------------------------------------------------------
 
-    @property
-    def has_change(self) -> bool:
-        return bool(self._lost) or (self._target is not None and self._target != self.owned)
-
-    def take_lost(self) -> frozenset[TopicPartition]:
-        lost, self._lost = self._lost, frozenset()
-        return lost
-
-    def change(self) -> Change:
-        """What to do next to own what we should."""
-        target = self.owned if self._target is None else self._target
-        return Change(revoke=self.owned - target, adopt=target - self.owned)
-
     def revoked(self, partitions: Iterable[TopicPartition]) -> None:
         """They are given up; the coordinator hears of it with the next heartbeat."""
-        self.owned -= frozenset(partitions)
+        super().revoked(partitions)
         self._news += 1
 
     def adopted(self, partitions: Iterable[TopicPartition]) -> None:
-        self.owned |= frozenset(partitions)
+        super().adopted(partitions)
         self._news += 1
 
 

@@ -9,7 +9,7 @@ from barnabas.log.topic_partition import TopicPartition
 
 from .client import Client
 from .errors import BarnabasError, NoOffsetForPartitionError, OffsetOutOfRangeError
-from .group_session import fetch_committed
+from .group_offsets import fetch_committed
 from .offset_lookup import LATEST, list_offsets
 from .partition_state import PartitionState
 

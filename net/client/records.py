@@ -26,6 +26,15 @@ class RecordMetadata(NamedTuple):
     timestamp_ms: int
 
 
+class OffsetAndMetadata(NamedTuple):
+    """What a group commits for a partition: the offset of the next record to read, a text of the application's own (up to
+    4,096 bytes unless the operator says otherwise), and the leader epoch of the record before it (-1: not known)."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
+
+
 class _Fields(NamedTuple):
     offset: int
     timestamp_ms: int

@@ -9,7 +9,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from barnabas.consumer_groups.coordinator import GroupCoordinator
-from barnabas.consumer_groups.messages import CoordinatorResult, HeartbeatRequest, OffsetToCommit
+from barnabas.consumer_groups.messages import (
+    CoordinatorResult,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    OffsetToCommit,
+)
 from barnabas.consumer_groups.states import GroupPhase
 from barnabas.kraft.records import TopicPartitions
 from barnabas.log.errors import CoordinatorNotAvailableError, GroupIdNotFoundError
@@ -83,14 +88,25 @@ class GroupHandlers:
             assignor=request.assignor,
             owned=None if request.owned is None else _as_topic_partitions(request.owned),
             reason=request.reason,
+            max_wait_ms=request.max_wait_ms,
         )
-        told = await self._decide(request.group_id, lambda machine: machine.heartbeat(asked, self._groups.now_ms()))
+        told = await self._heartbeat(asked)
         return ConsumerGroupHeartbeatResponse(
             member_id=told.member_id,
             member_epoch=told.member_epoch,
             heartbeat_interval_ms=told.heartbeat_interval_ms,
             assignment=None if told.assignment is None else as_owned(told.assignment),
         )
+
+    async def _heartbeat(self, asked: HeartbeatRequest) -> HeartbeatResponse:
+        if asked.max_wait_ms > 0 and self._groups.has_room_to_park(asked.group_id):
+            told = await self._groups.handle_parked(
+                asked.group_id, lambda machine, ticket: machine.poll_heartbeat(asked, ticket, self._groups.now_ms())
+            )
+        else:
+            told = await self._decide(asked.group_id, lambda machine: machine.heartbeat(asked, self._groups.now_ms()))
+        assert isinstance(told, HeartbeatResponse)
+        return told
 
     # --- offsets ------------------------------------------------------------------------------------------------------
 
@@ -104,6 +120,7 @@ class GroupHandlers:
                 member_epoch=request.member_epoch,
                 offsets=offsets,
                 now_ms=self._groups.now_ms(),
+                instance_id=request.instance_id,
             ),
         )
         return OffsetCommitResponse(

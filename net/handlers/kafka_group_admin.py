@@ -6,12 +6,13 @@ Kafka: DescribeGroups also shows groups of the newer protocol, in the words of t
 
 from typing import Any
 
-from barnabas.consumer_groups.client_protocol import ClientSubscription, encode_assignment, encode_subscription
 from barnabas.consumer_groups.messages import DescribedMember, GroupDescription
+from barnabas.consumer_groups.partitions import to_set
 from barnabas.consumer_groups.states import GroupPhase
 from barnabas.kraft.group_slots import CLASSIC_PROTOCOL
 from barnabas.kraft.records import TopicPartitions
 from barnabas.log.errors import BarnabasError, ErrorCode
+from barnabas.log.group_protocol import ClientSubscription, encode_assignment, encode_subscription
 from barnabas.net.dispatcher import RequestContext
 from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
 from barnabas.net.protocol.kafka.compiler import types_of
@@ -166,7 +167,9 @@ def _described(found: GroupDescription, types: dict[str, type]) -> Any:
                 client_id=member.client_id,
                 client_host=member.client_host,
                 member_metadata=member.classic_metadata if is_classic else _as_subscription(member),
-                member_assignment=member.classic_assignment if is_classic else encode_assignment(member.assigned),
+                member_assignment=member.classic_assignment
+                if is_classic
+                else encode_assignment(to_set(member.assigned)),
             )
             for member in found.members
         ],
@@ -174,4 +177,4 @@ def _described(found: GroupDescription, types: dict[str, type]) -> Any:
 
 
 def _as_subscription(member: DescribedMember) -> bytes:
-    return encode_subscription(ClientSubscription(topics=member.subscribed_topics, owned=member.assigned))
+    return encode_subscription(ClientSubscription(topics=member.subscribed_topics, owned=to_set(member.assigned)))

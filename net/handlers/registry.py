@@ -7,6 +7,7 @@ from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.kafka.apis import KafkaApi
 from barnabas.net.storage_service import StorageService
 
+from .classic_groups import ClassicGroupHandlers
 from .cluster import ClusterHandlers
 from .configs import ConfigHandlers
 from .controller import ControllerHandlers
@@ -37,6 +38,7 @@ def build_handlers(
     controller = ControllerHandlers(services)
     configs = ConfigHandlers(services)
     groups = GroupHandlers(services)
+    classic_groups = ClassicGroupHandlers(services)
     offsets = OffsetHandlers(services)
     kafka_groups = KafkaGroupHandlers(services)
     kafka_offsets = KafkaOffsetHandlers(services)
@@ -72,6 +74,10 @@ def build_handlers(
         ApiKey.METADATA_FEED: answering(controller.feed),
         ApiKey.FIND_COORDINATOR: answering(groups.find_coordinator),
         ApiKey.CONSUMER_GROUP_HEARTBEAT: answering(groups.heartbeat),
+        ApiKey.JOIN_GROUP: answering(classic_groups.join),
+        ApiKey.SYNC_GROUP: answering(classic_groups.sync),
+        ApiKey.HEARTBEAT: answering(classic_groups.heartbeat),
+        ApiKey.LEAVE_GROUP: answering(classic_groups.leave, survives_disconnect=True),
         ApiKey.OFFSET_COMMIT: answering(groups.commit_offsets, survives_disconnect=True),
         ApiKey.OFFSET_FETCH: answering(groups.fetch_offsets),
         ApiKey.LIST_GROUPS: answering(groups.list_groups),

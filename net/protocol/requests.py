@@ -288,6 +288,73 @@ class ConsumerGroupHeartbeatRequest:
     assignor: str | None = None
     owned: tuple[OwnedPartitions, ...] | None = None
     reason: str = ""  # of leaving: "poll_interval_exceeded", or a sentence
+    max_wait_ms: int = 0  # while the coordinator has nothing to tell, the answer may wait so long
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupProtocol:
+    """An assignor that a classic member knows, and its subscription in the form of that protocol."""
+
+    name: str
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinGroupRequest:
+    """Classic groups: become a member, or join again in a rebalance. Answered when the others have joined too (KIP-62)."""
+
+    api_key: ClassVar[ApiKey] = ApiKey.JOIN_GROUP
+    group_id: str
+    member_id: str  # "": the coordinator makes one up and asks to join again with it (KIP-394)
+    instance_id: str | None = None
+    client_id: str = ""
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: tuple[GroupProtocol, ...]  # the member's favourite first
+    reason: str = ""  # KIP-800
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberAssignment:
+    member_id: str
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncGroupRequest:
+    """Classic groups: the leader hands in the assignment, everybody gets theirs."""
+
+    api_key: ClassVar[ApiKey] = ApiKey.SYNC_GROUP
+    group_id: str
+    generation: int
+    member_id: str
+    instance_id: str | None = None
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignments: tuple[MemberAssignment, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatRequest:
+    """Classic groups. Refused with REBALANCE_IN_PROGRESS: join again."""
+
+    api_key: ClassVar[ApiKey] = ApiKey.HEARTBEAT
+    group_id: str
+    generation: int
+    member_id: str
+    instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveGroupRequest:
+    """Classic groups. A static member may be named by its instance id alone (`member_id` "")."""
+
+    api_key: ClassVar[ApiKey] = ApiKey.LEAVE_GROUP
+    group_id: str
+    member_id: str
+    instance_id: str | None = None
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,13 +368,17 @@ class OffsetCommitPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitRequest:
-    """`member_id` "" with epoch -1: a commit from outside of the group, taken while it has no members."""
+    """`member_id` "" with epoch -1: a commit from outside of the group, taken while it has no members.
+
+    `member_epoch` is the generation where the group is classic, and `instance_id` fences its static members.
+    """
 
     api_key: ClassVar[ApiKey] = ApiKey.OFFSET_COMMIT
     group_id: str
     member_id: str
     member_epoch: int
     partitions: tuple[OffsetCommitPartition, ...]
+    instance_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -433,6 +504,10 @@ Request = (
     | MetadataFeedRequest
     | FindCoordinatorRequest
     | ConsumerGroupHeartbeatRequest
+    | JoinGroupRequest
+    | SyncGroupRequest
+    | HeartbeatRequest
+    | LeaveGroupRequest
     | OffsetCommitRequest
     | OffsetFetchRequest
     | ListGroupsRequest

@@ -318,6 +318,32 @@ class ConsumerGroupHeartbeatResponse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedMember:
+    member_id: str
+    instance_id: str | None
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinGroupResponse:
+    """`error` MEMBER_ID_REQUIRED: join again with this member id. `members` is told to the leader alone."""
+
+    member_id: str
+    error: int = 0
+    generation: int = -1
+    protocol_name: str = ""
+    leader_id: str = ""
+    members: tuple[JoinedMember, ...] = ()
+    skip_assignment: bool = False  # KIP-814
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncGroupResponse:
+    protocol_name: str
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitPartitionResponse:
     topic: str
     partition: int
@@ -521,6 +547,8 @@ Response = (
     | MetadataFeedResponse
     | FindCoordinatorResponse
     | ConsumerGroupHeartbeatResponse
+    | JoinGroupResponse
+    | SyncGroupResponse
     | OffsetCommitResponse
     | OffsetFetchResponse
     | ListGroupsResponse
@@ -553,6 +581,10 @@ RESPONSE_OF: dict[type, type] = {
     requests.MetadataFeedRequest: MetadataFeedResponse,
     requests.FindCoordinatorRequest: FindCoordinatorResponse,
     requests.ConsumerGroupHeartbeatRequest: ConsumerGroupHeartbeatResponse,
+    requests.JoinGroupRequest: JoinGroupResponse,
+    requests.SyncGroupRequest: SyncGroupResponse,
+    requests.HeartbeatRequest: EmptyResponse,
+    requests.LeaveGroupRequest: EmptyResponse,
     requests.OffsetCommitRequest: OffsetCommitResponse,
     requests.OffsetFetchRequest: OffsetFetchResponse,
     requests.ListGroupsRequest: ListGroupsResponse,

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from barnabas.log.topic_partition import TopicPartition as TopicPartition
     from barnabas.net.client.admin import Admin as Admin
+    from barnabas.net.client.assignors import Assignor as Assignor
+    from barnabas.net.client.assignors import MemberSubscription as MemberSubscription
     from barnabas.net.client.consumer import Consumer as Consumer
     from barnabas.net.client.errors import BarnabasError as BarnabasError
     from barnabas.net.client.errors import BufferExhaustedError as BufferExhaustedError
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from barnabas.net.client.process_once import process_once as process_once
     from barnabas.net.client.producer import Producer as Producer
     from barnabas.net.client.records import ConsumerRecord as ConsumerRecord
+    from barnabas.net.client.records import OffsetAndMetadata as OffsetAndMetadata
     from barnabas.net.client.records import OffsetAndTimestamp as OffsetAndTimestamp
     from barnabas.net.client.records import RecordColumns as RecordColumns
     from barnabas.net.client.records import RecordMetadata as RecordMetadata
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "log.topic_partition": ("TopicPartition",),
     "net.client.admin": ("Admin",),
+    "net.client.assignors": ("Assignor", "MemberSubscription"),
     "net.client.consumer": ("Consumer",),
     "net.client.errors": (
         "BarnabasError",
@@ -49,7 +53,13 @@ _MODULES = {
     "net.client.handles": ("BatchHandles", "Handle"),
     "net.client.process_once": ("process_once",),
     "net.client.producer": ("Producer",),
-    "net.client.records": ("ConsumerRecord", "OffsetAndTimestamp", "RecordColumns", "RecordMetadata"),
+    "net.client.records": (
+        "ConsumerRecord",
+        "OffsetAndMetadata",
+        "OffsetAndTimestamp",
+        "RecordColumns",
+        "RecordMetadata",
+    ),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 __all__ = sorted(_MODULE_OF)

@@ -14,7 +14,7 @@ any thread, but a consumer from one at a time.
 import asyncio
 import os
 import threading
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
 from types import TracebackType
@@ -28,7 +28,7 @@ from barnabas.net.client.errors import ClientClosedError, RequestTimedOutError
 from barnabas.net.client.handles import BatchHandles as _BatchHandles
 from barnabas.net.client.handles import Handle as _Handle
 from barnabas.net.client.process_once import MAX_RECORDS, BlockingProcessOnce
-from barnabas.net.client.records import ConsumerRecord, RecordColumns, RecordMetadata
+from barnabas.net.client.records import ConsumerRecord, OffsetAndMetadata, RecordColumns, RecordMetadata
 
 __all__ = ["Admin", "BatchHandles", "Consumer", "Handle", "Producer", "process_once"]
 
@@ -202,10 +202,22 @@ class Producer(_Blocking[_producer.Producer]):
         return self._call(self._client.partitions_for(topic))
 
 
+async def _in_a_thread(listener: Callable[[list[TopicPartition]], object], partitions: list[TopicPartition]) -> None:
+    """Not the loop's: what a listener calls needs the loop."""
+    await asyncio.to_thread(listener, partitions)
+
+
 class Consumer(_Blocking[_consumer.Consumer]):
-    """As `barnabas.Consumer`. Listeners (`on_assigned`, `on_revoked`) run on the loop's thread."""
+    """As `barnabas.Consumer`. Heartbeats go on in the loop's thread while a handler takes its time here.
+
+    Listeners (`on_assigned`, `on_revoked`, `on_lost`) are called while a call of yours waits for records, from another thread;
+    they may commit, seek and ask for positions.
+    """
 
     def __init__(self, *topics: str, **options: Any) -> None:
+        for name in ("on_assigned", "on_revoked", "on_lost"):
+            if options.get(name) is not None:
+                options[name] = partial(_in_a_thread, options[name])
         super().__init__(_consumer.Consumer(*topics, **options))
 
     def __exit__(
@@ -229,6 +241,9 @@ class Consumer(_Blocking[_consumer.Consumer]):
 
     def subscribe(self, *topics: str, pattern: str | None = None) -> None:
         self._call(self._client.subscribe(*topics, pattern=pattern))
+
+    def unsubscribe(self) -> None:
+        self._call(self._client.unsubscribe())
 
     def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
         self._soon(partial(self._client.assign, partitions))
@@ -268,8 +283,33 @@ class Consumer(_Blocking[_consumer.Consumer]):
     def resume(self, *partitions: TopicPartition | tuple[str, int]) -> None:
         self._soon(partial(self._client.resume, *partitions))
 
-    def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+    def commit(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None) -> None:
         self._call(self._client.commit(offsets))
+
+    def commit_nowait(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None) -> None:
+        """In the background; a failure is logged, and what is under way is waited for when the consumer closes."""
+        self._soon(partial(self._client.commit_nowait, offsets))
+
+    def committed_offsets(
+        self, *partitions: TopicPartition | tuple[str, int]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        return self._call(self._client.committed_offsets(*partitions))
+
+    def beginning_offsets(self, *partitions: TopicPartition | tuple[str, int]) -> dict[TopicPartition, int]:
+        return self._call(self._client.beginning_offsets(*partitions))
+
+    def end_offsets(self, *partitions: TopicPartition | tuple[str, int]) -> dict[TopicPartition, int]:
+        return self._call(self._client.end_offsets(*partitions))
+
+    def partitions_for(self, topic: str) -> list[TopicPartition]:
+        return self._call(self._client.partitions_for(topic))
+
+    def lag(self, partition: TopicPartition | tuple[str, int]) -> int | None:
+        return self._client.lag(partition)
+
+    @property
+    def paused(self) -> list[TopicPartition]:
+        return self._client.paused
 
     def _soon(self, function: Any) -> None:
         async def call() -> None:

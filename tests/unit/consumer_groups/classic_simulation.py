@@ -20,13 +20,13 @@ from barnabas.consumer_groups.classic_messages import (
     SyncAnswer,
     SyncRequest,
 )
-from barnabas.consumer_groups.client_protocol import ClientSubscription, encode_assignment, encode_subscription
 from barnabas.consumer_groups.coordinator import GroupCoordinator
 from barnabas.consumer_groups.messages import CoordinatorResult, OffsetToCommit
 from barnabas.consumer_groups.partitions import from_set
 from barnabas.consumer_groups.settings import GroupSettings
 from barnabas.kraft.group_slots import GroupSlots, slot_of
 from barnabas.log.errors import BarnabasError, ErrorCode
+from barnabas.log.group_protocol import ClientSubscription, encode_assignment, encode_subscription
 
 from .explained_moves import check_moves, readers_of
 

@@ -10,18 +10,17 @@ from barnabas.consumer_groups.classic_messages import (
     SyncAnswer,
     SyncRequest,
 )
-from barnabas.consumer_groups.client_protocol import (
+from barnabas.consumer_groups.coordinator import GroupCoordinator
+from barnabas.consumer_groups.messages import CoordinatorResult
+from barnabas.consumer_groups.settings import GroupSettings
+from barnabas.kraft.group_slots import GroupSlots, slot_of
+from barnabas.log.errors import BarnabasError, ErrorCode
+from barnabas.log.group_protocol import (
     ClientSubscription,
     decode_assignment,
     encode_assignment,
     encode_subscription,
 )
-from barnabas.consumer_groups.coordinator import GroupCoordinator
-from barnabas.consumer_groups.messages import CoordinatorResult
-from barnabas.consumer_groups.settings import GroupSettings
-from barnabas.kraft.group_slots import GroupSlots, slot_of
-from barnabas.kraft.records import TopicPartitions
-from barnabas.log.errors import BarnabasError, ErrorCode
 
 GROUP = "classics"
 SLOT = slot_of(GROUP)
@@ -113,7 +112,6 @@ class ClassicClient:
     generation: int = -1
     ticket: int = 0
     told: JoinAnswer | None = None
-    assigned: tuple[TopicPartitions, ...] | None = None
     known_id: bool = True
     others: list[str] = field(default_factory=list)
 
@@ -157,7 +155,7 @@ class ClassicClient:
         told = self.joined() if isinstance(self.answer, JoinAnswer) else self.told
         assert told is not None
         assignments = tuple(
-            (member.member_id, encode_assignment((TopicPartitions(topic="t", partitions=(index,)),)))
+            (member.member_id, encode_assignment(frozenset({("t", index)})))
             for index, member in enumerate(told.members)
         )
         self.ticket = self.world.new_ticket()
@@ -173,7 +171,7 @@ class ClassicClient:
         answer = self.answer
         assert isinstance(answer, SyncAnswer), answer
         assigned = decode_assignment(answer.assignment)
-        return tuple(number for item in assigned or () for number in item.partitions)
+        return tuple(sorted(number for _, number in assigned or ()))
 
     def beat(self) -> None:
         self.world.coordinator.heartbeat_classic(

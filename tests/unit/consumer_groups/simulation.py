@@ -6,9 +6,10 @@ The shell is simulated as `coordinator.py` demands it: results queue up for the 
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
+from barnabas.consumer_groups.classic_messages import Answer, Ticket
 from barnabas.consumer_groups.coordinator import GroupCoordinator
 from barnabas.consumer_groups.messages import (
     CommittedOffset,
@@ -21,7 +22,7 @@ from barnabas.consumer_groups.settings import GroupSettings
 from barnabas.consumer_groups.states import GroupPhase
 from barnabas.kraft.group_slots import GroupSlots, PartitionKey, SlotStateRecord, partition_keys, slot_of
 from barnabas.kraft.records import OffsetCommitRecord, RemoveOffsetRecord
-from barnabas.log.errors import BarnabasError
+from barnabas.log.errors import BarnabasError, RebalanceInProgressError
 
 from .explained_moves import check_moves, readers_of
 
@@ -34,6 +35,7 @@ MAX_CLIENTS = 5
 MAX_PARTITIONS = 6
 
 Deliver = Callable[[], None]
+Hear = Callable[[object], None]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,6 +44,7 @@ class Append:
 
     records: tuple[SlotStateRecord, ...]
     deliver: Deliver | None = None
+    answers: tuple[Answer, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -96,6 +99,8 @@ class Simulation:
         self.clients_made = 0
         self.reset_generation = 0
         self.moves_checked = 0
+        self.parked: dict[Ticket, Hear] = {}
+        self.tickets_given = 0
         self.expected: dict[PartitionKey, tuple[int, str]] = {}  # offset and metadata of the last applied commit
         self.settings = SETTINGS
         if self.random.random() < 0.3:
@@ -127,8 +132,14 @@ class Simulation:
         for record in append.records:
             assert self.slots.replay(record, self.slots.index + 1)
             self.remember(record)
-        if answer and append.deliver is not None:
+        if not answer:
+            return
+        if append.deliver is not None:
             append.deliver()
+        for item in append.answers:
+            hear = self.parked.pop(item.ticket, None)
+            if hear is not None:
+                hear(item.value)
 
     def remember(self, record: SlotStateRecord) -> None:
         if isinstance(record, OffsetCommitRecord):
@@ -143,6 +154,7 @@ class Simulation:
     def append_fails(self) -> None:
         """Definitely: nothing that waits is ever committed, and the same coordinator starts anew."""
         self.queue.clear()
+        self.parked.clear()  # their clients give up waiting at some time
         self.coordinator = self.new_coordinator()
 
     def fail_over(self) -> None:
@@ -151,6 +163,7 @@ class Simulation:
             self.commit_one(answer=False)
         self.ghosts.extend(record for append in self.queue for record in append.records)
         self.queue.clear()
+        self.parked.clear()
         self.epoch += 1
         self.slots.on_slot_moved(SLOT, self.epoch)
         if self.random.random() < 0.3:  # the topics have changed, and nobody told the old coordinator
@@ -164,7 +177,8 @@ class Simulation:
 
     def tick(self, pass_ms: int) -> None:
         self.now_ms += pass_ms
-        self.queue.append(Append(records=self.coordinator.tick(self.now_ms).records))
+        result = self.coordinator.tick(self.now_ms)
+        self.queue.append(Append(records=result.records, answers=result.answers))
         deadline_ms = self.coordinator.next_deadline_ms()
         assert deadline_ms is None or deadline_ms > self.now_ms, "a tick leaves nothing undone"
 
@@ -183,7 +197,7 @@ class Simulation:
             topics[name] = min(MAX_PARTITIONS, topics.get(name, 0) + self.random.randint(1, 2))
         self.topics = topics
         result = self.coordinator.topics_changed(topics, self.now_ms, recreated=recreated)
-        self.queue.append(Append(records=result.records))
+        self.queue.append(Append(records=result.records, answers=result.answers))
 
     def delete_topic(self, name: str) -> None:
         self.slots.delete_topic(name)
@@ -202,7 +216,7 @@ class Simulation:
             result = self.coordinator.reset_offsets(group_id=GROUP, offsets=offsets, now_ms=self.now_ms)
         except BarnabasError:
             return  # no such group yet
-        self.queue.append(Append(records=result.records))
+        self.queue.append(Append(records=result.records, answers=result.answers))
 
     # --- the clients --------------------------------------------------------------------------------------------------
 
@@ -235,6 +249,9 @@ class Simulation:
         dice = self.random.random() if faults else 1.0
         if dice < 0.05:
             return  # the request is lost
+        if faults and self.random.random() < 0.6:
+            self.poll(client, request, said, is_doubled=0.05 <= dice < 0.12, is_lost=0.12 <= dice < 0.2)
+            return
         for _ in range(2 if 0.05 <= dice < 0.12 else 1):  # or comes twice
             try:
                 result = self.coordinator.heartbeat(request, self.now_ms)
@@ -244,7 +261,38 @@ class Simulation:
             response = result.response
             lost = 0.12 <= dice < 0.2
             deliver = partial(self.answered, client, number, said, response)
-            self.queue.append(Append(records=result.records, deliver=None if lost else deliver))
+            self.queue.append(Append(records=result.records, answers=result.answers, deliver=None if lost else deliver))
+
+    def poll(
+        self,
+        client: Client,
+        request: HeartbeatRequest,
+        said: tuple[PartitionSet, tuple[str, ...]],
+        *,
+        is_doubled: bool,
+        is_lost: bool,
+    ) -> None:
+        """A heartbeat that the coordinator may park."""
+        number = client.request_number
+        request = replace(request, max_wait_ms=self.random.choice((300, 1_000, 5_000)))
+
+        def hear(value: object) -> None:
+            if isinstance(value, HeartbeatResponse):
+                self.answered(client, number, said, value)
+            elif not isinstance(value, RebalanceInProgressError):  # which is for the older copy of a doubled request
+                self.fenced(client, number)
+
+        for _ in range(2 if is_doubled else 1):
+            self.tickets_given += 1
+            if not is_lost:
+                self.parked[self.tickets_given] = hear
+            try:
+                result = self.coordinator.poll_heartbeat(request, self.tickets_given, self.now_ms)
+            except BarnabasError:
+                self.parked.pop(self.tickets_given, None)
+                self.queue.append(Append(records=(), deliver=lambda: self.fenced(client, number)))
+                return
+            self.queue.append(Append(records=result.records, answers=result.answers))
 
     def answered(
         self, client: Client, number: int, said: tuple[PartitionSet, tuple[str, ...]], response: HeartbeatResponse
@@ -277,7 +325,7 @@ class Simulation:
             result = self.coordinator.heartbeat(request, self.now_ms)
         except BarnabasError:
             return
-        self.queue.append(Append(records=result.records))
+        self.queue.append(Append(records=result.records, answers=result.answers))
 
     def fetch(self, client: Client) -> None:
         missing = sorted(client.reading - client.positions.keys() - client.fetching)
@@ -317,7 +365,7 @@ class Simulation:
             )
         except BarnabasError:
             return
-        self.queue.append(Append(records=result.records))
+        self.queue.append(Append(records=result.records, answers=result.answers))
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
@@ -411,6 +459,7 @@ class Simulation:
             assert self.coordinator._state == self.slots.slot(SLOT), "its own copy has gone astray"
         self.check_clients()
         self.moves_checked += check_moves(self.coordinator, GROUP, self.readers_before)
+        self.check_parked()
         offsets = self.slots.slot(SLOT).offsets.get(GROUP, {})
         assert {key: (value[0], value[2]) for key, value in offsets.items()} == self.expected
 
@@ -421,6 +470,18 @@ class Simulation:
             current = None if group is None else group.currents.get(client.member_id)
             if current is not None and client.epoch in (current.member_epoch, current.previous_member_epoch):
                 assert client.reading <= set(partition_keys(current)), "it reads what may be given to another"
+
+    def check_parked(self) -> None:
+        """Nobody is left waiting for longer than it asked for, nor while there is something to tell."""
+        parked = self.coordinator._membership.parked
+        waiting = [(group, member) for group in parked._parked for member, _ in parked.of_group(group)]
+        assert all(key in parked.ends for key in waiting)
+        group = self.coordinator._state.groups.get(GROUP)
+        for group_id, member_id in waiting:
+            current = None if group is None else group.currents.get(member_id)
+            membership = self.coordinator._membership
+            is_told = current is not None and membership._advanced(group, current, None) == current
+            assert is_told or (group_id, "") in parked.wakes, "a member waits for what nobody will tell it"
 
     def check_all_owned(self) -> None:
         joined = [client for client in self.clients if client.epoch > 0]

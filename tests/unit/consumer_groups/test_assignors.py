@@ -1,11 +1,12 @@
-"""Properties of the server-side assignors."""
+"""Properties of the assignors, under all names by which a coordinator knows them."""
 
 import random
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.consumer_groups.assignors import ASSIGNORS, Assignment, Subscriber, assign_range, assign_uniform
+from barnabas.consumer_groups.assignors import ASSIGNORS
+from barnabas.log.group_assignors import Assignment, Subscriber, assign_range, assign_round_robin, assign_sticky
 
 NAMES = ("t", "u", "v", "w")
 topics_strategy = st.dictionaries(st.sampled_from(NAMES), st.integers(min_value=1, max_value=9))
@@ -65,10 +66,10 @@ def test_range_gives_each_subscriber_consecutive_partitions_the_first_ones_one_m
 
 
 @given(members_strategy, topics_strategy)
-def test_uniform_leaves_nobody_who_could_take_from_one_with_two_more(
+def test_sticky_leaves_nobody_who_could_take_from_one_with_two_more(
     members: dict[str, frozenset[str]], topics: dict[str, int]
 ) -> None:
-    assignment = assign_uniform(subscribers(members), topics)
+    assignment = assign_sticky(subscribers(members), topics)
     for keys in assignment.values():
         for topic, _ in keys:
             takers = [member_id for member_id, wanted in members.items() if topic in wanted]
@@ -76,18 +77,18 @@ def test_uniform_leaves_nobody_who_could_take_from_one_with_two_more(
 
 
 @given(members_strategy, topics_strategy)
-def test_uniform_moves_nothing_when_nothing_has_changed(
+def test_sticky_moves_nothing_when_nothing_has_changed(
     members: dict[str, frozenset[str]], topics: dict[str, int]
 ) -> None:
-    before = assign_uniform(subscribers(members), topics)
-    assert assign_uniform(subscribers(members, before), topics) == before
+    before = assign_sticky(subscribers(members), topics)
+    assert assign_sticky(subscribers(members, before), topics) == before
 
 
 @given(st.integers(min_value=1, max_value=8), st.integers(min_value=0, max_value=30))
-def test_uniform_moves_no_more_than_a_newcomer_s_share(count: int, partitions: int) -> None:
+def test_sticky_moves_no_more_than_a_newcomer_s_share(count: int, partitions: int) -> None:
     members = {f"m{number}": frozenset({"t"}) for number in range(count)}
-    before = assign_uniform(subscribers(members), {"t": partitions})
-    after = assign_uniform(subscribers({**members, "new": frozenset({"t"})}, before), {"t": partitions})
+    before = assign_sticky(subscribers(members), {"t": partitions})
+    after = assign_sticky(subscribers({**members, "new": frozenset({"t"})}, before), {"t": partitions})
     assert all(after[member_id] <= before[member_id] for member_id in members)
     assert len(after["new"]) == partitions // (count + 1)
 
@@ -98,3 +99,47 @@ def test_a_static_member_keeps_its_place_under_another_member_id() -> None:
         return [static, Subscriber(member_id="k", topics=frozenset({"t"}))]
 
     assert assign_range(of("a"), {"t": 3})["a"] == assign_range(of("z"), {"t": 3})["z"]
+
+
+@given(members_strategy, topics_strategy)
+def test_round_robin_deals_evenly_where_everybody_wants_the_same(
+    members: dict[str, frozenset[str]], topics: dict[str, int]
+) -> None:
+    alike = {member_id: frozenset(NAMES) for member_id in members}
+    loads = [len(keys) for keys in assign_round_robin(subscribers(alike), topics).values()]
+    assert not loads or max(loads) - min(loads) <= 1
+    for keys in assign_round_robin(subscribers(alike), topics).values():
+        for topic, count in topics.items():  # and so is each topic by itself
+            assert sum(name == topic for name, _ in keys) in (count // len(alike), -(-count // len(alike)))
+
+
+def fewest_moves(before: Assignment, alive: set[str], newcomers: int) -> int:
+    """The least number of partitions that must change hands so that loads differ by one at most: what the dead had, and
+    what the others have over their shares, the larger shares being left where they help most."""
+    total = sum(map(len, before.values()))
+    share, larger = divmod(total, len(alive) + newcomers)
+    loads = sorted((len(before[member_id]) for member_id in alive), reverse=True)
+    kept = sum(min(load, share + (position < larger)) for position, load in enumerate(loads))
+    return total - kept
+
+
+@given(
+    st.integers(min_value=1, max_value=9),
+    st.integers(min_value=0, max_value=8),
+    st.integers(min_value=0, max_value=4),
+    st.dictionaries(st.sampled_from(NAMES), st.integers(min_value=0, max_value=20)),
+    st.randoms(use_true_random=False),
+)
+def test_sticky_moves_as_little_as_balance_allows_when_members_come_and_go(
+    count: int, leaving: int, newcomers: int, topics: dict[str, int], rng: random.Random
+) -> None:
+    members = {f"m{number}": frozenset(NAMES) for number in range(count)}
+    before = assign_sticky(subscribers(members), topics)
+    alive = set(rng.sample(sorted(members), max(0 if newcomers else 1, count - leaving)))
+    now = {name: members[name] for name in alive} | {f"n{number}": frozenset(NAMES) for number in range(newcomers)}
+    after = assign_sticky(subscribers(now, before), topics)
+    owner_before = {key: member_id for member_id, keys in before.items() for key in keys}
+    moves = sum(owner_before[key] != member_id for member_id, keys in after.items() for key in keys)
+    assert moves == fewest_moves(before, alive, newcomers)
+    loads = [len(keys) for keys in after.values()]
+    assert max(loads) - min(loads) <= 1

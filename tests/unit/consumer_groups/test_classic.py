@@ -3,16 +3,8 @@
 import pytest
 
 from barnabas.consumer_groups.classic_messages import JoinAnswer, LeavingMember, SyncAnswer
-from barnabas.consumer_groups.client_protocol import (
-    ClientSubscription,
-    decode_assignment,
-    decode_subscription,
-    encode_assignment,
-    encode_subscription,
-)
 from barnabas.consumer_groups.messages import HeartbeatRequest, OffsetToCommit
 from barnabas.consumer_groups.settings import GroupSettings
-from barnabas.kraft.records import TopicPartitions
 from barnabas.log.errors import (
     BarnabasError,
     ErrorCode,
@@ -26,8 +18,9 @@ from barnabas.log.errors import (
     RebalanceInProgressError,
     UnknownMemberIdError,
 )
+from barnabas.log.group_protocol import ClientSubscription, encode_subscription
 
-from .classic_world import GROUP, RANGE, SUBSCRIPTION, ClassicClient, ClassicWorld
+from .classic_world import GROUP, ClassicClient, ClassicWorld
 
 
 @pytest.fixture
@@ -353,16 +346,3 @@ def test_groups_change_their_protocol_only_while_they_are_empty(world: ClassicWo
     b.leave()
     world.commit(world.coordinator.delete_group(group_id=GROUP, now_ms=world.now_ms))
     assert world.phase == "dead"
-
-
-def test_what_members_say_to_each_other_is_read_where_it_can_be() -> None:
-    owned = (TopicPartitions(topic="t", partitions=(0, 2)),)
-    subscription = ClientSubscription(topics=("t", "u"), owned=owned, generation=7, rack="r", user_data=b"x")
-    assert decode_subscription(encode_subscription(subscription)) == subscription
-    assert decode_assignment(encode_assignment(owned, b"user")) == owned
-    assert decode_subscription(SUBSCRIPTION) == ClientSubscription(topics=("t",))
-    for length in range(len(SUBSCRIPTION)):
-        assert decode_subscription(SUBSCRIPTION[:length]) is None
-    assert decode_subscription(b"\x00\x00\x7f\xff\xff\xff") is None
-    assert decode_assignment(b"") is None
-    assert RANGE[0][0] == "range"

@@ -3,7 +3,6 @@
 import pytest
 
 from barnabas.consumer_groups.classic_messages import LeavingMember
-from barnabas.consumer_groups.client_protocol import ClientSubscription, encode_subscription
 from barnabas.consumer_groups.explain import UnownedReason
 from barnabas.consumer_groups.messages import OffsetToCommit
 from barnabas.consumer_groups.rebalance_causes import CAUSES, RebalanceCause, cause_of_leaving
@@ -11,6 +10,7 @@ from barnabas.consumer_groups.rebalance_record import Cause, Move, Rebalance
 from barnabas.consumer_groups.settings import GroupSettings
 from barnabas.kraft.records import TopicPartitions
 from barnabas.log.errors import FencedInstanceIdError
+from barnabas.log.group_protocol import ClientSubscription, encode_subscription
 
 from .classic_world import GROUP as CLASSIC_GROUP
 from .classic_world import ClassicWorld

@@ -3,10 +3,11 @@ repeats it."""
 
 import pytest
 
-from barnabas.consumer_groups import classic_membership, coordinator
+from barnabas.consumer_groups import classic_membership, coordinator, membership
 from barnabas.consumer_groups.classic_group import ClassicGroup
 from barnabas.consumer_groups.classic_membership import ClassicMembership
 from barnabas.consumer_groups.decision import Decision
+from barnabas.consumer_groups.parked_heartbeats import ParkedHeartbeats
 from barnabas.consumer_groups.states import GroupPhase
 
 from .classic_simulation import ClassicSimulation
@@ -38,6 +39,31 @@ class _ForgetsNewGenerations(ClassicMembership):
 
 def _takes_any_generation(group: ClassicGroup, generation: int) -> None:
     """Who was left out of a rebalance still commits."""
+
+
+class _TellsNobody(ParkedHeartbeats):
+    """Members whose heartbeat is parked hear of nothing before it ends."""
+
+    def changed(self, group_id: str, now_ms: int) -> None:
+        pass
+
+
+class _ForgetsWhoWaits(ParkedHeartbeats):
+    """A newer heartbeat leaves the older one parked, which is then answered as if it were the last."""
+
+    def supersede(self, group_id: str, member_id: str, decision: Decision) -> None:
+        self._parked.get(group_id, {}).pop(member_id, None)
+
+
+@pytest.mark.parametrize("planted", [_TellsNobody, _ForgetsWhoWaits])
+def test_planted_bugs_of_parked_heartbeats_are_found(planted: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership, "ParkedHeartbeats", planted)
+    for seed in range(SEEDS_PER_BLOCK):
+        try:
+            Simulation(seed).run()
+        except Exception:
+            return
+    pytest.fail(f"{planted} was not found in {SEEDS_PER_BLOCK} seeds")
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,7 @@ class FakeCluster:
         self.offset = 1
         self.requests: list[tuple[int, Any]] = []
         self.keep_requests = True
+        self.clients_made = 0
         self.scripts: dict[ApiKey, deque[Script] | Script] = {}
         self.waiting: list[asyncio.Event] = []
         self.committed: dict[str, dict[TopicPartition, int]] = defaultdict(dict)
@@ -102,7 +103,8 @@ class FakeCluster:
         self.scripts[api] = functions[0] if forever else deque(functions)
 
     def client(self, **options: Any) -> Client:
-        return Client("fake:9000", new_pool=lambda: FakePool(self), rng=Random(7), **options)
+        self.clients_made += 1  # Each draws other member ids.
+        return Client("fake:9000", new_pool=lambda: FakePool(self), rng=Random(6 + self.clients_made), **options)
 
     def sent(self, kind: type) -> list[Any]:
         return [request for _, request in self.requests if isinstance(request, kind)]

@@ -14,8 +14,9 @@ from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.client.addresses import parse_bootstrap
 from barnabas.net.client.backoff import Backoff
 from barnabas.net.client.errors import FencedMemberEpochError, InvalidConfigError, NetworkError
-from barnabas.net.client.group_membership import GroupMembership, State, Subscription, Verdict
+from barnabas.net.client.group_membership import GroupMembership, State, Verdict
 from barnabas.net.client.metadata import MetadataCache
+from barnabas.net.client.ownership import Subscription
 from barnabas.net.client.partitioner import next_sticky, partition_of_key
 from barnabas.net.client.record_accumulator import Batch, PartitionQueue
 from barnabas.net.client.records import consumer_record

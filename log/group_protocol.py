@@ -1,29 +1,27 @@
 """What classic members tell each other through the coordinator, where they speak the "consumer" protocol type: subscriptions
-(versions 0 to 3) and assignments, in Kafka's binary form.
+(versions 0 to 3) and assignments, in Kafka's binary form, so that our members and Kafka's can be of one group.
 
 The coordinator hands these bytes on unread; it looks into them only to describe a group. So what does not parse (another
-protocol type, a client's own format) is None, never an error.
+protocol type, a client's own format) is None, never an error. The SDK's members write and read them: that is why the codec is
+down here, as the assignors are (`group_assignors`).
 Source: Kafka's ConsumerProtocolSubscription.json and ConsumerProtocolAssignment.json.
 """
 
 import struct
 from dataclasses import dataclass
 
-from barnabas.kraft.records import TopicPartitions
-
-from .partitions import from_set
+from .group_assignors import NO_PARTITIONS, PartitionSet
 
 PROTOCOL_TYPE = "consumer"
 _SHORT = struct.Struct(">h")
 _INT = struct.Struct(">i")
 MAX_ITEMS = 100_000  # of one array: more than a member can hold, few enough that a forged length costs nothing
-Partitions = tuple[TopicPartitions, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSubscription:
     topics: tuple[str, ...]
-    owned: Partitions = ()  # since version 1: what a cooperative member still holds
+    owned: PartitionSet = NO_PARTITIONS  # since version 1: what a cooperative member still holds
     generation: int = -1  # since version 2
     rack: str | None = None  # since version 3
     user_data: bytes = b""
@@ -66,12 +64,12 @@ class _Reader:
             raise ValueError(f"{count} items")
         return count
 
-    def partitions(self) -> Partitions:
+    def partitions(self) -> PartitionSet:
         keys: set[tuple[str, int]] = set()
         for _ in range(self.count()):
             topic = self.text()
             keys.update((topic, self.int32()) for _ in range(self.count()))
-        return from_set(keys)
+        return frozenset(keys)
 
 
 def decode_subscription(data: bytes) -> ClientSubscription | None:
@@ -80,7 +78,7 @@ def decode_subscription(data: bytes) -> ClientSubscription | None:
         version = reader.short()
         topics = tuple(reader.text() for _ in range(reader.count()))
         user_data = reader.blob()
-        owned = reader.partitions() if version >= 1 else ()
+        owned = reader.partitions() if version >= 1 else NO_PARTITIONS
         generation = reader.int32() if version >= 2 else -1
         length = reader.short() if version >= 3 else -1
         rack = None if length < 0 else reader.take(length).decode()
@@ -98,7 +96,7 @@ def encode_subscription(subscription: ClientSubscription) -> bytes:
     return b"".join(parts)
 
 
-def decode_assignment(data: bytes) -> Partitions | None:
+def decode_assignment(data: bytes) -> PartitionSet | None:
     reader = _Reader(data)
     try:
         reader.short()
@@ -107,7 +105,7 @@ def decode_assignment(data: bytes) -> Partitions | None:
         return None
 
 
-def encode_assignment(assigned: Partitions, user_data: bytes = b"") -> bytes:
+def encode_assignment(assigned: PartitionSet, user_data: bytes = b"") -> bytes:
     """As version 1."""
     return _SHORT.pack(1) + _partitions(assigned) + _blob(user_data)
 
@@ -121,8 +119,11 @@ def _blob(data: bytes) -> bytes:
     return _INT.pack(len(data)) + data
 
 
-def _partitions(items: Partitions) -> bytes:
-    parts = [_INT.pack(len(items))]
-    for item in items:
-        parts += [_text(item.topic), _INT.pack(len(item.partitions)), *map(_INT.pack, item.partitions)]
+def _partitions(keys: PartitionSet) -> bytes:
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in sorted(keys):
+        by_topic.setdefault(topic, []).append(partition)
+    parts = [_INT.pack(len(by_topic))]
+    for topic, numbers in by_topic.items():
+        parts += [_text(topic), _INT.pack(len(numbers)), *map(_INT.pack, numbers)]
     return b"".join(parts)

@@ -1,0 +1,77 @@
+"""Committed offsets of a group: commit as a member or from outside, and fetch. Where each of them goes is the client's affair."""
+
+from collections.abc import Mapping
+
+from barnabas.log.topic_partition import TopicPartition
+
+from ..protocol.requests import OffsetCommitPartition, OffsetCommitRequest, OffsetFetchRequest
+from ..protocol.responses import CommittedOffset, OffsetCommitResponse, OffsetFetchResponse
+from .client import API_TIMEOUT_MS, Client
+from .errors import BarnabasError, CommitDuringRebalanceError, ErrorCode, NotAssignedError, error_for
+from .group_membership import owned_partitions
+from .ownership import Ownership
+from .records import OffsetAndMetadata
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+_WAIT_FOR_REBALANCE = frozenset({ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS})
+
+
+async def commit_offsets(
+    client: Client,
+    group_id: str,
+    offsets: Offsets,
+    *,
+    membership: Ownership | None = None,
+    timeout_ms: int = API_TIMEOUT_MS,
+) -> None:
+    """Commit, as a member of the group or (None) from outside of it. Raises the first refusal.
+
+    Raises NotAssignedError where a partition that was ours is taken away while we try: under our next epoch the commit would
+    be taken, and undo what its new owner has committed.
+    """
+    partitions = tuple(
+        OffsetCommitPartition(
+            topic=topic,
+            partition=number,
+            offset=item.offset,
+            leader_epoch=item.leader_epoch,
+            metadata=item.metadata,
+        )
+        for (topic, number), item in offsets.items()
+    )
+    owned = frozenset() if membership is None else membership.owned & offsets.keys()
+
+    async def attempt() -> None:
+        # Made anew each time: a rebalance meanwhile changes the epoch.
+        if membership is not None and not owned <= membership.owned:
+            gone = ", ".join(map(str, sorted(owned - membership.owned)))
+            raise NotAssignedError(f"{gone} went to another member while the offset was being committed")
+        request = OffsetCommitRequest(
+            group_id=group_id,
+            member_id="" if membership is None else membership.member_id,
+            member_epoch=-1 if membership is None else membership.epoch,
+            partitions=partitions,
+            instance_id=None if membership is None else membership.instance_id,
+        )
+        try:
+            response: OffsetCommitResponse = await client.ask_coordinator(group_id, request)
+        except BarnabasError as error:
+            if membership is not None and membership.is_rebalancing and error.code in _WAIT_FOR_REBALANCE:
+                raise CommitDuringRebalanceError(error.message) from error
+            raise
+        for item in response.partitions:
+            if item.error:
+                raise error_for(item.error, item.message or f"commit of {item.topic}-{item.partition}")
+
+    await client.retrying(attempt, timeout_ms=timeout_ms)
+
+
+async def fetch_committed(
+    client: Client, group_id: str, partitions: list[TopicPartition] | None, *, timeout_ms: int = API_TIMEOUT_MS
+) -> dict[TopicPartition, CommittedOffset]:
+    """What the group has committed; partitions without a commit are left out."""
+    request = OffsetFetchRequest(
+        group_id=group_id, partitions=None if partitions is None else owned_partitions(partitions)
+    )
+    response: OffsetFetchResponse = await client.call_coordinator(group_id, request, timeout_ms=timeout_ms)
+    return {TopicPartition(item.topic, item.partition): item for item in response.partitions if item.offset >= 0}

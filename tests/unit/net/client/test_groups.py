@@ -449,3 +449,29 @@ def test_a_pattern_without_a_group() -> None:
             assert seen == {"t-1", "t-2", "t-3"}
 
     run(main())
+
+
+def test_a_listener_that_fails_tells_the_application_and_holds_up_nobody() -> None:
+    async def main() -> None:
+        topics = {"t": 2}
+        cluster = cluster_of(topics)
+        FakeGroups(cluster)
+
+        def fail(partitions: list[TopicPartition]) -> None:
+            raise ZeroDivisionError("of the listener")
+
+        async with AsyncExitStack() as stack:
+            first = Consumer("t", client=cluster.client(), group="g", on_revoked=fail, auto_commit=False)
+            await first.start()
+            while len(first.assignment) < 2:
+                await first.poll(timeout_ms=50)
+            second = await stack.enter_async_context(Member(cluster, "t"))
+            with pytest.raises(ZeroDivisionError):
+                for _ in range(100):
+                    await first.poll(timeout_ms=50)
+            await until(lambda: second.owned, within_s=1)
+            with pytest.raises(ZeroDivisionError):
+                await first.close()
+            await until(lambda: second.owned == partitions_of(topics), within_s=1)
+
+    run(main())

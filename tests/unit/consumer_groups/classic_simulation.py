@@ -22,7 +22,6 @@ from barnabas.consumer_groups.classic_messages import (
 )
 from barnabas.consumer_groups.coordinator import GroupCoordinator
 from barnabas.consumer_groups.messages import CoordinatorResult, OffsetToCommit
-from barnabas.consumer_groups.partitions import from_set
 from barnabas.consumer_groups.settings import GroupSettings
 from barnabas.kraft.group_slots import GroupSlots, slot_of
 from barnabas.log.errors import BarnabasError, ErrorCode
@@ -226,7 +225,7 @@ class ClassicSimulation:
         """Member i of n gets every n-th of the partitions, from i on."""
         if not self.speaks_kafka:
             return user_data
-        return encode_assignment(from_set(("t", number) for number in range(index, 4, count)), user_data)
+        return encode_assignment(frozenset(("t", number) for number in range(index, 4, count)), user_data)
 
     def sync(self, client: Client, ticket: int) -> CoordinatorResult[None]:
         assert client.told is not None

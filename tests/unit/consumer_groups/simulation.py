@@ -480,7 +480,9 @@ class Simulation:
         for group_id, member_id in waiting:
             current = None if group is None else group.currents.get(member_id)
             membership = self.coordinator._membership
-            is_told = current is not None and membership._advanced(group, current, None) == current
+            is_told = (
+                group is not None and current is not None and membership._advanced(group, current, None) == current
+            )
             assert is_told or (group_id, "") in parked.wakes, "a member waits for what nobody will tell it"
 
     def check_all_owned(self) -> None:

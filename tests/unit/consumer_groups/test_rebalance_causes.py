@@ -8,7 +8,6 @@ from barnabas.consumer_groups.messages import OffsetToCommit
 from barnabas.consumer_groups.rebalance_causes import CAUSES, RebalanceCause, cause_of_leaving
 from barnabas.consumer_groups.rebalance_record import Cause, Move, Rebalance
 from barnabas.consumer_groups.settings import GroupSettings
-from barnabas.kraft.records import TopicPartitions
 from barnabas.log.errors import FencedInstanceIdError
 from barnabas.log.group_protocol import ClientSubscription, encode_subscription
 
@@ -259,7 +258,7 @@ def classic(world: ClassicWorld) -> Rebalance:
 
 
 def cooperative(*owned: int) -> tuple[tuple[str, bytes], ...]:
-    held = (TopicPartitions(topic="t", partitions=owned),) if owned else ()
+    held = frozenset(("t", number) for number in owned)
     return (("range", encode_subscription(ClientSubscription(topics=("t",), owned=held))),)
 
 

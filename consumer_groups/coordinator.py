@@ -2,9 +2,8 @@
 
 The shell round it (net) has these duties:
 
-- append the records of each result to the quorum, as one atomic batch, in the order of the results. Only what
-  `delete_group`, `delete_offsets` and `topics_changed` return may be cut where it is too long for one append: they take
-  offsets away first, and every part of that is a state that may stand;
+- append the records of each result to the quorum, as one atomic batch, in the order of the results. Only results that do
+  nothing but commit and forget offsets (and a group after its last offset) may be cut where they are too long;
 - send an answer only when its records and those of all earlier results are committed, also when it has none itself;
 - raise no answer from a result whose append failed: drop this object, with all answers that wait, and build a new one
   from the committed state (the records were already replayed here, and there is no way back). Where the outcome of an

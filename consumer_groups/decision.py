@@ -1,9 +1,15 @@
 """A decision under way: each record is replayed into the working state at once, so that the next one stands on it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from barnabas.kraft.group_slots import SlotState, SlotStateRecord, partition_keys
-from barnabas.kraft.records import CurrentAssignmentRecord, OffsetCommitRecord, RemoveOffsetRecord
+from barnabas.kraft.records import (
+    CurrentAssignmentRecord,
+    OffsetCommitRecord,
+    OffsetResetRecord,
+    RemoveOffsetRecord,
+    StagedDecisionRecord,
+)
 
 from .classic_messages import Answer
 from .rebalance_log import RebalanceCause
@@ -28,9 +34,11 @@ class Decision:
     answers: list[Answer] = field(default_factory=list)  # to parked requests
     changes: dict[str, list[Change]] = field(default_factory=dict)  # by group, until they are settled
     _phase_before: dict[str, GroupPhase] = field(default_factory=dict)
+    _empty_since_before: dict[str, int] = field(default_factory=dict)
 
     def add(self, record: SlotStateRecord) -> None:
-        if not isinstance(record, OffsetCommitRecord | RemoveOffsetRecord):
+        assert not isinstance(record, StagedDecisionRecord), "how a decision is appended is the shell's business"
+        if not isinstance(record, OffsetCommitRecord | RemoveOffsetRecord | OffsetResetRecord):
             self._check(record.group_id)
         if isinstance(record, CurrentAssignmentRecord):
             # The invariant of the whole package: at most one owner, assigned or pending revocation, at any time.
@@ -45,10 +53,29 @@ class Decision:
 
     def finish(self) -> tuple[SlotStateRecord, ...]:
         assert not self.changes, "a change was not settled"
+        for group_id in list(self._phase_before):
+            self._note_emptiness(group_id)
         for group_id, before in self._phase_before.items():
             assert phase_of(self.state.groups.get(group_id)) in GROUP_TRANSITIONS[before]
         return tuple(self.records)
 
     def _check(self, group_id: str) -> None:
         if group_id not in self._phase_before:
-            self._phase_before[group_id] = phase_of(self.state.groups.get(group_id))
+            group = self.state.groups.get(group_id)
+            self._phase_before[group_id] = phase_of(group)
+            self._empty_since_before[group_id] = -1 if group is None else group.group.empty_since_ms
+
+    def _note_emptiness(self, group_id: str) -> None:
+        """Write down when the last member has left: offsets live for their retention time from then on."""
+        group = self.state.groups.get(group_id)
+        if group is None:
+            return
+        if group.members:
+            since_ms = -1
+        elif self._phase_before[group_id] in (GroupPhase.EMPTY, GroupPhase.DEAD):
+            since_ms = self._empty_since_before[group_id]
+        else:
+            since_ms = self.now_ms
+        if group.group.empty_since_ms != since_ms:
+            epoch = self.state.coordinator_epoch
+            self.add(replace(group.group, coordinator_epoch=epoch, empty_since_ms=since_ms))

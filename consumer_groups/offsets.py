@@ -163,7 +163,7 @@ class Offsets:
         value = self._state.offset(group_id, key)
         if value is None:
             return CommittedOffset(topic=key[0], partition=key[1])
-        offset, leader_epoch, metadata, commit_timestamp_ms = value
+        offset, leader_epoch, metadata, commit_timestamp_ms, _ = value
         return CommittedOffset(
             topic=key[0],
             partition=key[1],

@@ -7,10 +7,12 @@ from .records import (
     GroupRecord,
     MemberRecord,
     OffsetCommitRecord,
+    OffsetResetRecord,
     Record,
     RemoveGroupRecord,
     RemoveMemberRecord,
     RemoveOffsetRecord,
+    StagedDecisionRecord,
     TargetAssignmentRecord,
 )
 
@@ -23,6 +25,8 @@ AnyGroupRecord = (
     | CurrentAssignmentRecord
     | OffsetCommitRecord
     | RemoveOffsetRecord
+    | OffsetResetRecord
+    | StagedDecisionRecord
 )
 GROUP_RECORDS = (
     GroupRecord,
@@ -33,6 +37,8 @@ GROUP_RECORDS = (
     CurrentAssignmentRecord,
     OffsetCommitRecord,
     RemoveOffsetRecord,
+    OffsetResetRecord,
+    StagedDecisionRecord,
 )
 
 

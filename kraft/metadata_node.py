@@ -230,12 +230,12 @@ class MetadataNode:
         for command in commands:
             try:
                 batch = decode_batch(command.command)
+                if batch.controller_epoch == command.term:  # else a deposed controller's: void on every broker alike
+                    for record in batch.records:
+                        self._replay(delta, record, command.index, replayed, group_records)
             except UnknownRecordError as error:
                 self._fatal(f"the command at index {command.index} cannot be applied: {error}")
                 return
-            if batch.controller_epoch == command.term:  # else a deposed controller's: void on every broker alike
-                for record in batch.records:
-                    self._replay(delta, record, command.index, replayed, group_records)
             self._feed.append(command)
             pending = self._pending.match(command)
             if pending is not None:

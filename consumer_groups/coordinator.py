@@ -40,7 +40,10 @@ from .messages import (
     ListedGroup,
     OffsetToCommit,
     PartitionOutcome,
+    UndoneReset,
 )
+from .offset_expiry import OffsetExpiry
+from .offset_resets import OffsetResets
 from .offsets import Offsets
 from .rebalance_log import RebalanceCause, RebalanceLog
 from .settings import GroupSettings
@@ -80,8 +83,18 @@ class GroupCoordinator:
             state=self._state,
             settings=settings,
             targets=self._targets,
-            membership=self._membership,
             classic=self._classic,
+        )
+        self._resets = OffsetResets(
+            state=self._state, offsets=self._offsets, membership=self._membership, classic=self._classic
+        )
+        self._expiry = OffsetExpiry(
+            state=self._state,
+            settings=settings,
+            targets=self._targets,
+            classic=self._classic,
+            offsets=self._offsets,
+            now_ms=now_ms,
         )
         for group_id, group in self._state.groups.items():
             if group.members:
@@ -154,6 +167,7 @@ class GroupCoordinator:
         self._membership.expire(decision)
         self._classic.expire(decision)
         self._targets.assign_due(decision)
+        self._expiry.expire(decision)
         return _result(decision, None)
 
     def next_deadline_ms(self) -> int | None:
@@ -164,6 +178,7 @@ class GroupCoordinator:
             self._targets.due,
             self._classic.sessions,
             self._classic.steps,
+            self._expiry,
         )
         return min((at for timer in timers if (at := timer.next_deadline_ms()) is not None), default=None)
 
@@ -194,13 +209,22 @@ class GroupCoordinator:
         return CoordinatorResult(records=(), response=self._offsets.fetch(group_id, partitions))
 
     def reset_offsets(
-        self, *, group_id: str, offsets: tuple[OffsetToCommit, ...], now_ms: int
+        self, *, group_id: str, offsets: tuple[OffsetToCommit, ...], now_ms: int, by: str = ""
     ) -> CoordinatorResult[tuple[CommittedOffset, ...]]:
         """Set offsets, also of a group that runs: its members join again where they are. Answers the old offsets."""
         self._check_slot(group_id)
         decision = self._decision(now_ms)
-        before = self._offsets.reset(group_id, offsets, decision)
+        before = self._resets.reset(group_id, offsets, by, decision)
         return _result(decision, before)
+
+    def undo_reset(
+        self, *, group_id: str, now_ms: int, by: str = "", validate_only: bool = False
+    ) -> CoordinatorResult[UndoneReset]:
+        """Take the last reset back; an undo is a reset too. Raises InvalidRequestError when none is known."""
+        self._check_slot(group_id)
+        decision = self._decision(now_ms)
+        undone = self._resets.undo(group_id, by, validate_only, decision)
+        return _result(decision, undone)
 
     def delete_offsets(
         self, *, group_id: str, partitions: tuple[PartitionKey, ...], now_ms: int

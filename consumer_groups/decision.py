@@ -51,6 +51,10 @@ class Decision:
     def change(self, group_id: str, cause: RebalanceCause, member_id: str = "") -> None:
         self.changes.setdefault(group_id, []).append(Change(cause=cause, member_id=member_id))
 
+    def touches(self, group_id: str) -> bool:
+        """Has this decision changed the group or its members?"""
+        return group_id in self._phase_before
+
     def finish(self) -> tuple[SlotStateRecord, ...]:
         assert not self.changes, "a change was not settled"
         for group_id in list(self._phase_before):

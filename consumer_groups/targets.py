@@ -5,7 +5,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from barnabas.kraft.group_slots import GroupState, SlotState
-from barnabas.kraft.records import GroupRecord, RemoveOffsetRecord, TargetAssignmentRecord
+from barnabas.kraft.records import ALL_PARTITIONS, GroupRecord, RemoveOffsetRecord, TargetAssignmentRecord
 
 from .assignors import ASSIGNORS, Subscriber
 from .deadlines import Deadlines
@@ -157,5 +157,15 @@ class Targets:
                     group_id=group_id,
                     topic=key[0],
                     partition=key[1],
+                )
+            )
+        for group_id in self._state.groups_with_resets_of(topic):
+            decision.add(
+                RemoveOffsetRecord(
+                    slot=self._state.slot,
+                    coordinator_epoch=self._state.coordinator_epoch,
+                    group_id=group_id,
+                    topic=topic,
+                    partition=ALL_PARTITIONS,
                 )
             )

@@ -33,6 +33,7 @@ from .protocol.requests import (
     ProduceRequest,
     Request,
     ResetOffsetsRequest,
+    UndoOffsetResetRequest,
 )
 from .protocol.responses import ErrorResponse, ListedGroup, ListGroupsResponse, ListOffsetsResponse, Response
 
@@ -44,6 +45,7 @@ COORDINATED = (
     DescribeGroupRequest,
     DeleteGroupRequest,
     ResetOffsetsRequest,
+    UndoOffsetResetRequest,
 )
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from . import clusters, configs, groups, metrics, openapi, records, topics
+from . import clusters, configs, group_seek, groups, metrics, openapi, records, topics
 from .backend import AdminBackend
 from .call import Call, Json, Reply, Route, check_body
 from .errors import ApiError, bad_request
@@ -47,6 +47,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *records.ROUTES,
     *configs.ROUTES,
     *groups.ROUTES,
+    *group_seek.ROUTES,
     *metrics.ROUTES,
     Route(method="GET", path="/healthz", handler=_healthz, summary="Does the process live?"),
     Route(method="GET", path="/readyz", handler=_readyz, summary="May clients be sent here? 503 and the reason if not"),

@@ -286,6 +286,7 @@ class OffsetFetchRequest:
     api_key: ClassVar[ApiKey] = ApiKey.OFFSET_FETCH
     group_id: str
     partitions: tuple[OwnedPartitions, ...] | None = None
+    require_stable: bool = False  # wait for transactions that hold offsets open (KIP-447); today there are none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,6 +315,15 @@ class ResetOffsetsRequest:
     api_key: ClassVar[ApiKey] = ApiKey.RESET_OFFSETS
     group_id: str
     partitions: tuple[OffsetCommitPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndoOffsetResetRequest:
+    """`group seek --undo`: back to what was committed before the last reset, which may have been an undo itself."""
+
+    api_key: ClassVar[ApiKey] = ApiKey.UNDO_OFFSET_RESET
+    group_id: str
+    validate_only: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -351,5 +361,6 @@ Request = (
     | DescribeGroupRequest
     | DeleteGroupRequest
     | ResetOffsetsRequest
+    | UndoOffsetResetRequest
     | BrokerShutdownRequest
 )

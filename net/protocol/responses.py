@@ -327,6 +327,26 @@ class DescribeGroupResponse:
     rebalances: tuple[RebalanceEvent, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndoneOffset:
+    """-1: nothing committed."""
+
+    topic: str
+    partition: int
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndoOffsetResetResponse:
+    """The reset that was taken back, and what its undoing has changed."""
+
+    reset_id: int
+    at_ms: int
+    by: str
+    offsets: tuple[UndoneOffset, ...]
+
+
 Response = (
     ErrorResponse
     | ProduceResponse
@@ -348,6 +368,7 @@ Response = (
     | OffsetFetchResponse
     | ListGroupsResponse
     | DescribeGroupResponse
+    | UndoOffsetResetResponse
 )
 
 RESPONSE_OF: dict[type, type] = {
@@ -377,5 +398,6 @@ RESPONSE_OF: dict[type, type] = {
     requests.DescribeGroupRequest: DescribeGroupResponse,
     requests.DeleteGroupRequest: EmptyResponse,
     requests.ResetOffsetsRequest: EmptyResponse,
+    requests.UndoOffsetResetRequest: UndoOffsetResetResponse,
     requests.BrokerShutdownRequest: EmptyResponse,
 }

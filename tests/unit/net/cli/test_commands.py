@@ -57,6 +57,7 @@ def rows(text: str) -> Any:
         ("topic", "alter", "t"),
         ("group", "seek", "g"),
         ("group", "seek", "g", "--to", "yesterday"),
+        ("group", "seek", "g", "--undo", "-t", "t"),
         ("partition", "move", "t", "0", "--replicas", "a"),
     ],
 )
@@ -105,7 +106,7 @@ def test_an_interrupt_is_130(run: Any, cluster: FakeCluster) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("broker", "decommission", "1"), ("cluster", "voters", "add", "3"), ("group", "seek", "g", "--undo")],
+    [("broker", "decommission", "1"), ("cluster", "voters", "add", "3")],
 )
 def test_what_is_not_there_yet_says_so(run: Any, arguments: tuple[str, ...]) -> None:
     code, _, err = run(*arguments)
@@ -281,6 +282,27 @@ def test_seek_a_group(run: Any, cluster: FakeCluster, to: str, after: dict[Topic
     assert {TopicPartition(row["topic"], row["partition"]): row["after"] for row in rows(out)} == after
     assert run("group", "seek", "g", f"--to={to}")[0] == 0
     assert cluster.calls == [("reset_offsets", "g", after)]
+
+
+def test_a_preview_tells_what_is_skipped_what_is_read_again_and_the_lag(run: Any, cluster: FakeCluster) -> None:
+    cluster.committed["g"] = {P0: 2, P1: 0}
+    told = rows(run("group", "seek", "g", "--to", "1", "--preview", "-f", "json")[1])
+    shown = [(row["before"], row["after"], row["skipped"], row["read_again"], row["lag_after"]) for row in told]
+    assert shown == [(2, 1, 0, 1, 2), (0, 1, 1, 0, 0)]
+    _, _, err = run("group", "seek", "g", "--to", "1", "--preview")
+    assert "1 records are skipped, 1 are read again" in err and "nothing was changed" in err
+
+
+@pytest.mark.parametrize("preview", [True, False])
+def test_undo_tells_which_seek_it_took_back(run: Any, cluster: FakeCluster, preview: bool) -> None:
+    cluster.committed["g"] = {P0: 2}
+    flags = ("--preview",) if preview else ()
+    code, out, err = run("group", "seek", "g", "--undo", "-f", "json", *flags)
+    assert (code, cluster.calls) == (0, [("undo_reset", "g", preview)])
+    (row,) = rows(out)
+    assert (row["before"], row["after"], row["read_again"], row["lag_after"]) == (2, None, 2, 3)
+    assert "1970-01-01T00:00:01+00:00 by cli@host" in err
+    assert ("would take back" in err) is preview
 
 
 def test_health_is_an_exit_code(run: Any, cluster: FakeCluster) -> None:

@@ -18,7 +18,7 @@ from barnabas.log.murmur2 import murmur2_positive
 
 from .group_state import AnyGroupRecord
 from .image import SLOT_COUNT
-from .offsets_log import NO_LOG_OFFSET, POSITION_BITS, SHOWN_RECORDS, SlotTail, first_log_offset
+from .offsets_log import NO_LOG_OFFSET, POSITION_BITS, SHOWN_RECORDS, SlotLog, SlotTail, first_log_offset, read_log
 from .records import (
     ALL_PARTITIONS,
     CurrentAssignmentRecord,
@@ -349,10 +349,14 @@ class GroupSlots:
         """The newest records of the slot, to read only."""
         return self._tails[slot]
 
-    def view(self, slot: int) -> SlotState:
-        """The slot as it is now, which no later record changes: to read in another thread."""
-        self._shared.add(slot)
-        return self._slots[slot]
+    def read_log(self, slot: int, log_offset: int, limit: int) -> SlotLog:
+        """What `__consumer_offsets` has of the slot from that offset on; limit 0: only where it begins and ends."""
+        tail = self._tails[slot]
+        if limit and log_offset < tail.start_offset:
+            self._shared.add(slot)  # it is read in another thread: later records get a copy
+            return SlotLog(start_offset=tail.start_offset, end_offset=tail.end_offset, head=self._slots[slot])
+        entries = read_log(tail, self._slots[slot], log_offset, limit) if limit else ()
+        return SlotLog(start_offset=tail.start_offset, end_offset=tail.end_offset, entries=entries)
 
     def replay(self, record: Record, index: int) -> bool:
         """Apply a committed record; False: its coordinator epoch is older than the slot's newest one, so it is void."""

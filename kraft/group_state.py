@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from .offsets_log import SlotLog
 from .records import (
     CurrentAssignmentRecord,
     GroupRecord,
@@ -50,6 +51,9 @@ class GroupState(Protocol):
 
     def records_of(self, slot: int) -> list[Record]:
         """Records that rebuild the slot when they are replayed into an empty state."""
+
+    def read_log(self, slot: int, log_offset: int, limit: int) -> SlotLog:
+        """What `__consumer_offsets` has of the slot from that offset on."""
 
     def copy(self) -> "GroupState":
         """A consistent view that later replays do not change; cheap."""

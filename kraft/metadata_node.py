@@ -25,6 +25,7 @@ from .delta import MetadataDelta
 from .group_state import GROUP_RECORDS, GroupState
 from .image import MetadataChanges, MetadataImage
 from .metadata_feed import FeedRing, MetadataFeed
+from .offsets_log import SlotLog
 from .pending_appends import Answer, PendingAppend, PendingAppends, Waiter
 from .quorum import AppendOutcome, CommittedCommand, Leadership, Quorum
 from .records import (
@@ -311,6 +312,10 @@ class MetadataNode:
     def slot_snapshot(self, slot: int) -> tuple[int, list[Record]]:
         """For a new coordinator: the records that rebuild the slot as it is at that offset of the log."""
         return self._image.offset, self._groups.records_of(slot)
+
+    def slot_log(self, slot: int, log_offset: int, limit: int) -> SlotLog:
+        """What `__consumer_offsets` has of the slot from that offset on."""
+        return self._groups.read_log(slot, log_offset, limit)
 
     # --- observers ---------------------------------------------------------------------------------------------------
 

@@ -7,9 +7,21 @@ commits, which is what a compacted topic promises.
 """
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from .records import GroupRecord, OffsetCommitRecord, Record, RemoveGroupRecord, RemoveOffsetRecord
+from .records import (
+    CurrentAssignmentRecord,
+    GroupRecord,
+    MemberRecord,
+    OffsetCommitRecord,
+    Record,
+    RemoveGroupRecord,
+    RemoveOffsetRecord,
+)
+
+if TYPE_CHECKING:
+    from .group_slots import SlotState
 
 POSITION_BITS = 20  # a decision in parts may hold some hundred thousand records
 MAX_TAIL_RECORDS = 1_000  # of one slot, 50,000 in all: some tens of megabytes on a busy broker
@@ -28,6 +40,32 @@ def first_log_offset(index: int) -> int:
 class LogEntry:
     log_offset: int
     record: Record
+    members: tuple[tuple[MemberRecord, CurrentAssignmentRecord | None], ...] = ()  # of a group, when it was read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotLog:
+    """What a reader at some offset finds. `head`: what it wants lies before `start_offset`, so look at the state itself."""
+
+    start_offset: int  # of the records that are kept as they came
+    end_offset: int
+    entries: tuple[LogEntry, ...] = ()
+    head: "SlotState | None" = None
+
+
+def read_log(tail: "SlotTail", state: "SlotState", log_offset: int, limit: int) -> tuple[LogEntry, ...]:
+    """Records of the tail, those of groups with the members that they have now."""
+    return tuple(_with_members(entry, state) for entry in tail.after(log_offset, limit))
+
+
+def _with_members(entry: LogEntry, state: "SlotState") -> LogEntry:
+    if not isinstance(entry.record, GroupRecord):
+        return entry
+    group = state.groups.get(entry.record.group_id)
+    if group is None or group.log_offset != entry.log_offset:
+        return entry  # there is a newer one, which will be read with them
+    members = tuple((member, group.currents.get(member_id)) for member_id, member in group.members.items())
+    return replace(entry, members=members)
 
 
 class SlotTail:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from barnabas.kraft.metadata_feed import MetadataFeed
 from barnabas.kraft.metadata_node import MetadataNode
+from barnabas.kraft.offsets_log import SlotLog
 from barnabas.kraft.quorum import CommittedCommand
 from barnabas.kraft.records import Record
 from barnabas.kraft.requests import ControllerRequest
@@ -119,6 +120,9 @@ class MetadataObserver:
 
     async def slot_snapshot(self, slot: int) -> tuple[int, list[Record]]:
         return self._node.slot_snapshot(slot)
+
+    async def slot_log(self, slot: int, log_offset: int, limit: int) -> SlotLog:
+        return self._node.slot_log(slot, log_offset, limit)
 
     async def feed(self, after_offset: int, max_bytes: int) -> MetadataFeed:
         raise NotControllerError(f"broker {self._node_id} is an observer of the quorum; ask a voter")

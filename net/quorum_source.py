@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar, cast
 
 from barnabas.kraft.metadata_feed import MetadataFeed
 from barnabas.kraft.metadata_node import MetadataNode, MetadataPublication
+from barnabas.kraft.offsets_log import SlotLog
 from barnabas.kraft.pending_appends import Answer
 from barnabas.kraft.raft_quorum import RaftQuorum
 from barnabas.kraft.raft_thread import RaftThread
@@ -181,6 +182,9 @@ class VoterMetadata:
 
     async def slot_snapshot(self, slot: int) -> tuple[int, list[Record]]:
         return await self._ask(lambda node: node.slot_snapshot(slot))
+
+    async def slot_log(self, slot: int, log_offset: int, limit: int) -> SlotLog:
+        return await self._ask(lambda node: node.slot_log(slot, log_offset, limit))
 
     async def feed(self, after_offset: int, max_bytes: int) -> MetadataFeed:
         return await self._ask(lambda node: node.feed(after_offset, max_bytes))

@@ -54,7 +54,7 @@ R = TypeVar("R")
 
 
 class GroupCoordinator:
-    """`records` rebuild the slot (`GroupSlots.records_of`); `topics` is copied by nobody, so nobody may change it."""
+    """`records` rebuild the slot (`GroupSlots.view`); `topics` is copied by nobody, so nobody may change it."""
 
     def __init__(
         self,
@@ -68,9 +68,12 @@ class GroupCoordinator:
         settings: GroupSettings | None = None,
     ) -> None:
         settings = settings or GroupSettings()
-        self._state = SlotState(slot=slot)
-        for record in records:
-            self.replay(record)
+        if isinstance(records, SlotState):
+            self._state = records.copy()  # the same, in a hundredth of the time
+        else:
+            self._state = SlotState(slot=slot)
+            for record in records:
+                self.replay(record)
         if not self._state.moved(coordinator_epoch):
             raise NotCoordinatorError(f"slot {slot} has moved on to coordinator epoch {self._state.coordinator_epoch}")
         self._log = RebalanceLog()

@@ -27,6 +27,7 @@ from .records import (
     OffsetCommitRecord,
     OffsetResetRecord,
     Record,
+    RecordBatch,
     RemoveGroupRecord,
     RemoveMemberRecord,
     RemoveOffsetRecord,
@@ -34,6 +35,8 @@ from .records import (
     StagedDecisionRecord,
     TargetAssignmentRecord,
     decode_batch,
+    encode_batch,
+    encode_plain,
 )
 
 PartitionKey = tuple[str, int]  # a plain tuple, never a TopicPartition: gc stops tracking only exact tuples of atoms
@@ -46,6 +49,8 @@ CLASSIC_PROTOCOL = "classic"
 MAX_KEPT_RESETS = 10  # of a group: what `group seek --undo` can take back
 MAX_KEPT_RESET_OFFSETS = 20_000  # of a group, in all its kept resets; the newest one is kept whatever its size
 MAX_STAGED_PARTS = 32  # of one decision: 28 MiB, and fewer records than a quorum index has log offsets
+MAX_OFFSET_BATCH_BYTES = 32 * 1024  # of a snapshot: well below a chunk
+_OFFSET_BYTES = 64  # of an offset without its texts
 _STRIPPED = 0  # the coordinator epoch of a record that is kept as state
 
 
@@ -173,7 +178,7 @@ class SlotState:
         self.coordinator_epoch = coordinator_epoch
         return True
 
-    def records(self) -> Iterator[SlotStateRecord]:
+    def records(self, *, with_offsets: bool = True) -> Iterator[SlotStateRecord]:
         """The records that rebuild this slot, all of the newest coordinator epoch."""
         epoch = self.coordinator_epoch
         for state in self.groups.values():
@@ -184,7 +189,7 @@ class SlotState:
                 yield replace(target, coordinator_epoch=epoch)
             for current in state.currents.values():
                 yield replace(current, coordinator_epoch=epoch)
-        for group_id, offsets in self.offsets.items():
+        for group_id, offsets in self.offsets.items() if with_offsets else ():
             for key, value in offsets.items():
                 yield self._offset_record(group_id, key, value)
         for resets in self.resets.values():
@@ -192,6 +197,31 @@ class SlotState:
                 yield replace(reset, coordinator_epoch=epoch)
         for part in self.staged:
             yield replace(part, coordinator_epoch=epoch)
+
+    def __iter__(self) -> Iterator[SlotStateRecord]:
+        return self.records()
+
+    def batches(self) -> Iterator[bytes]:
+        """`records` as encoded batches of limited size: offsets are written as they lie here, which is what counts."""
+        for group_id, offsets in self.offsets.items():
+            yield from self._offset_batches(group_id, offsets)
+        for record in self.records(with_offsets=False):
+            yield encode_batch(RecordBatch(controller_epoch=0, records=(record,)))
+
+    def _offset_batches(self, group_id: str, offsets: dict[PartitionKey, OffsetValue]) -> Iterator[bytes]:
+        plain: list[list[object]] = []
+        size_bytes = 0
+        for (topic, partition), (offset, leader_epoch, metadata, timestamp_ms, log_offset) in offsets.items():
+            plain.append(
+                [OffsetCommitRecord.opcode, self.slot, self.coordinator_epoch, group_id, topic, partition, offset,
+                 leader_epoch, metadata, timestamp_ms, log_offset]
+            )  # fmt: skip
+            size_bytes += _OFFSET_BYTES + len(group_id) + len(topic) + 4 * len(metadata)
+            if size_bytes > MAX_OFFSET_BATCH_BYTES:
+                yield encode_plain(plain)
+                plain, size_bytes = [], 0
+        if plain:
+            yield encode_plain(plain)
 
     def copy(self) -> "SlotState":
         return SlotState(
@@ -353,8 +383,7 @@ class GroupSlots:
         """What `__consumer_offsets` has of the slot from that offset on; limit 0: only where it begins and ends."""
         tail = self._tails[slot]
         if limit and log_offset < tail.start_offset:
-            self._shared.add(slot)  # it is read in another thread: later records get a copy
-            return SlotLog(start_offset=tail.start_offset, end_offset=tail.end_offset, head=self._slots[slot])
+            return SlotLog(start_offset=tail.start_offset, end_offset=tail.end_offset, head=self.view(slot))
         entries = read_log(tail, self._slots[slot], log_offset, limit) if limit else ()
         return SlotLog(start_offset=tail.start_offset, end_offset=tail.end_offset, entries=entries)
 
@@ -405,6 +434,15 @@ class GroupSlots:
     def records_of(self, slot: int) -> list[Record]:
         """What rebuilds the slot exactly, after `on_slot_moved(slot, its coordinator epoch)`."""
         return list(self._slots[slot].records())
+
+    def batches_of(self, slot: int) -> Iterator[bytes]:
+        """The same as encoded batches."""
+        return self._slots[slot].batches()
+
+    def view(self, slot: int) -> SlotState:
+        """The slot as it is now, which no later record changes: to read in another thread."""
+        self._shared.add(slot)
+        return self._slots[slot]
 
     def copy(self) -> "GroupSlots":
         """A consistent view of now that later records do not change."""

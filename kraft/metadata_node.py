@@ -309,9 +309,9 @@ class MetadataNode:
         image, groups = self._image, self._groups.copy()
         return lambda: encode_snapshot(image, groups)
 
-    def slot_snapshot(self, slot: int) -> tuple[int, list[Record]]:
+    def slot_snapshot(self, slot: int) -> tuple[int, Iterable[Record]]:
         """For a new coordinator: the records that rebuild the slot as it is at that offset of the log."""
-        return self._image.offset, self._groups.records_of(slot)
+        return self._image.offset, self._groups.view(slot)
 
     def slot_log(self, slot: int, log_offset: int, limit: int) -> SlotLog:
         """What `__consumer_offsets` has of the slot from that offset on."""

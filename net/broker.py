@@ -8,12 +8,10 @@ logs. Nothing here decides anything.
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import cast
 
 from barnabas.consumer_groups.coordinator import GroupCoordinator
-from barnabas.kraft.group_slots import SlotStateRecord
 from barnabas.kraft.image import Endpoint
 from barnabas.kraft.metadata_node import MetadataPublication
 from barnabas.kraft.records import Record
@@ -285,11 +283,11 @@ class Broker:
         if effect.was_in_use:
             self.ports.fatal(f"the log of {effect.topic_partition} has failed: {effect.message}")
 
-    def _make_coordinator(self, slot: int, coordinator_epoch: int, records: list[Record]) -> GroupCoordinator:
+    def _make_coordinator(self, slot: int, coordinator_epoch: int, records: Iterable[Record]) -> GroupCoordinator:
         return GroupCoordinator(
             slot=slot,
             coordinator_epoch=coordinator_epoch,
-            records=cast(list[SlotStateRecord], records),
+            records=records,
             rng=self.ports.rng,
             topics=self.groups.topics,
             now_ms=self.groups.now_ms(),

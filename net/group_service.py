@@ -8,7 +8,7 @@ run ahead of the truth: it is dropped and loaded anew from what is committed, an
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,7 +58,7 @@ class GroupService:
         metadata: MetadataService,
         controller: ControllerChannel,
         clock: Clock,
-        make_coordinator: Callable[[int, int, list[Record]], GroupCoordinator],
+        make_coordinator: Callable[[int, int, Iterable[Record]], GroupCoordinator],
         fatal: Callable[[str], None],
     ) -> None:
         self._node_id = node_id

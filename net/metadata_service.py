@@ -6,7 +6,7 @@ feed from a voter) is the business of a `MetadataSource`.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from barnabas.kraft.image import MetadataImage
@@ -32,7 +32,7 @@ class MetadataSource(Protocol):
     async def submit(self, request: ControllerRequest) -> object:
         """Ask the controller of this node. Raises NotControllerError where it is not active."""
 
-    async def slot_snapshot(self, slot: int) -> tuple[int, list[Record]]:
+    async def slot_snapshot(self, slot: int) -> tuple[int, Iterable[Record]]:
         """The records that rebuild a slot, and the metadata offset that they stand for."""
 
     async def slot_log(self, slot: int, log_offset: int, limit: int) -> SlotLog:

@@ -7,7 +7,7 @@ they share the broker's loop. Everything crosses by `QuorumHost.post` and `post_
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar, cast
 
 from barnabas.kraft.metadata_feed import MetadataFeed
@@ -180,7 +180,7 @@ class VoterMetadata:
     async def submit(self, request: ControllerRequest) -> object:
         return await self._cross(lambda node, now_ms, answer: node.submit(request, now_ms, answer))
 
-    async def slot_snapshot(self, slot: int) -> tuple[int, list[Record]]:
+    async def slot_snapshot(self, slot: int) -> tuple[int, Iterable[Record]]:
         return await self._ask(lambda node: node.slot_snapshot(slot))
 
     async def slot_log(self, slot: int, log_offset: int, limit: int) -> SlotLog:

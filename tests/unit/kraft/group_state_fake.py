@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from barnabas.kraft.group_state import GROUP_RECORDS
 from barnabas.kraft.image import SLOT_COUNT
-from barnabas.kraft.records import OffsetCommitRecord, Record
+from barnabas.kraft.records import OffsetCommitRecord, Record, RecordBatch, encode_batch
 
 
 class FakeGroupState:
@@ -20,6 +20,12 @@ class FakeGroupState:
         return True
 
     def records_of(self, slot: int) -> list[Record]:
+        return list(self.records[slot])
+
+    def batches_of(self, slot: int) -> list[bytes]:
+        return [encode_batch(RecordBatch(controller_epoch=0, records=(record,))) for record in self.records[slot]]
+
+    def view(self, slot: int) -> list[Record]:
         return list(self.records[slot])
 
     def copy(self) -> FakeGroupState:

@@ -5,7 +5,14 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.kraft.group_slots import MAX_KEPT_RESETS, GroupSlots, SlotState, SlotStateRecord, slot_of
+from barnabas.kraft.group_slots import (
+    MAX_KEPT_RESETS,
+    MAX_OFFSET_BATCH_BYTES,
+    GroupSlots,
+    SlotState,
+    SlotStateRecord,
+    slot_of,
+)
 from barnabas.kraft.group_state import GroupState
 from barnabas.kraft.image import SLOT_COUNT
 from barnabas.kraft.offsets_log import MAX_TAIL_RECORDS, first_log_offset
@@ -25,6 +32,7 @@ from barnabas.kraft.records import (
     StagedDecisionRecord,
     TargetAssignmentRecord,
     TopicPartitions,
+    decode_batch,
     encode_batch,
 )
 
@@ -329,3 +337,29 @@ def test_the_newest_resets_are_kept_and_those_of_a_deleted_topic_are_not() -> No
         RemoveOffsetRecord(slot=7, coordinator_epoch=1, group_id="g1", topic="t2", partition=ALL_PARTITIONS), 99
     )
     assert slots.slot(7).resets == {}
+
+
+def test_a_snapshot_in_batches_holds_what_the_records_hold() -> None:
+    slots = replayed(
+        [
+            group_record(), member_record(), current_record(assigned=(0,)),
+            *(commit(topic=f"t{number}") for number in range(2_000)), reset_record(1, "t1"), *staged(commit())[:1],
+        ]
+    )  # fmt: skip
+    batches = list(slots.batches_of(7))
+    assert max(map(len, batches)) < 2 * MAX_OFFSET_BATCH_BYTES and len(batches) > 4
+    found = [record for batch in batches for record in decode_batch(batch).records]
+    assert sorted(map(repr, found)) == sorted(map(repr, slots.records_of(7)))
+    rebuilt = GroupSlots()
+    for record in found:
+        rebuilt.replay(record, slots.index)
+    assert rebuilt.slot(7) == slots.slot(7)
+
+
+def test_a_view_stays_as_it_is() -> None:
+    slots = replayed([commit(offset=1)])
+    view = slots.view(7)
+    slots.replay(commit(offset=2), 2)
+    value = view.offset("g1", ("t1", 0))
+    assert value is not None and value[0] == 1
+    assert [record.offset for record in view if isinstance(record, OffsetCommitRecord)] == [1]

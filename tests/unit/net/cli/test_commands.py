@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 from unit.net.cli.fake_sdk import FakeCluster, FakeRecord
 
+from barnabas.consumer_groups.offsets_topic import shown
+from barnabas.kraft.offsets_log import LogEntry
+from barnabas.kraft.records import OffsetCommitRecord
 from barnabas.log.errors import BrokerNotAvailableError, InvalidTopicError, RequestTimedOutError
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.cli.main import main
@@ -262,6 +265,19 @@ def test_groups(run: Any, cluster: FakeCluster) -> None:
     assert run("group", "describe", "none")[0] == 1
     assert run("group", "delete", "g")[0] == 0
     assert cluster.calls == [("delete_group", "g")]
+
+
+def test_records_of_the_offsets_topic_are_shown_decoded(run: Any, cluster: FakeCluster) -> None:
+    commit = OffsetCommitRecord(
+        slot=0, coordinator_epoch=1, group_id="g", topic="t", partition=3, offset=7, leader_epoch=-1, metadata="",
+        commit_timestamp_ms=5,
+    )  # fmt: skip
+    told = shown(LogEntry(log_offset=0, record=commit))
+    cluster.logs[P0] = [FakeRecord(topic="t", partition=0, offset=0, key=told.key, value=told.value)]
+    code, out, _ = run("topic", "consume", "t", "-p", "0", "--formatter", "offsets")
+    assert code == 0
+    (row,) = (json.loads(line) for line in out.splitlines())
+    assert (row["group"], row["topic"], row["partition"], row["value"]["offset"]) == ("g", "t", 3, 7)
 
 
 @pytest.mark.parametrize(

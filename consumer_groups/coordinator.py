@@ -2,9 +2,8 @@
 
 The shell round it (net) has these duties:
 
-- append the records of each result to the quorum, as one atomic batch, in the order of the results. Only what
-  `delete_group`, `delete_offsets` and `topics_changed` return may be cut where it is too long for one append: they take
-  offsets away first, and every part of that is a state that may stand;
+- append the records of each result to the quorum, as one atomic batch, in the order of the results. Only results that do
+  nothing but commit and forget offsets (and a group after its last offset) may be cut where they are too long;
 - send an answer only when its records and those of all earlier results are committed, also when it has none itself;
 - raise no answer from a result whose append failed: drop this object, with all answers that wait, and build a new one
   from the committed state (the records were already replayed here, and there is no way back). Where the outcome of an
@@ -44,7 +43,10 @@ from .messages import (
     ListedGroup,
     OffsetToCommit,
     PartitionOutcome,
+    UndoneReset,
 )
+from .offset_expiry import OffsetExpiry
+from .offset_resets import OffsetResets
 from .offsets import Offsets
 from .partitions import to_set
 from .rebalance_causes import RebalanceCause
@@ -60,7 +62,7 @@ R = TypeVar("R")
 
 
 class GroupCoordinator:
-    """`records` rebuild the slot (`GroupSlots.records_of`); `topics` is copied by nobody, so nobody may change it."""
+    """`records` rebuild the slot (`GroupSlots.view`); `topics` is copied by nobody, so nobody may change it."""
 
     def __init__(
         self,
@@ -76,9 +78,12 @@ class GroupCoordinator:
     ) -> None:
         """`moved_from`: who coordinated before, in words, where it is known."""
         settings = self._settings = settings or GroupSettings()
-        self._state = SlotState(slot=slot)
-        for record in records:
-            self.replay(record)
+        if isinstance(records, SlotState):
+            self._state = records.copy()  # the same, in a hundredth of the time
+        else:
+            self._state = SlotState(slot=slot)
+            for record in records:
+                self.replay(record)
         if not self._state.moved(coordinator_epoch):
             raise NotCoordinatorError(f"slot {slot} has moved on to coordinator epoch {self._state.coordinator_epoch}")
         self._log = RebalanceLog()
@@ -91,8 +96,18 @@ class GroupCoordinator:
             state=self._state,
             settings=settings,
             targets=self._targets,
-            membership=self._membership,
             classic=self._classic,
+        )
+        self._resets = OffsetResets(
+            state=self._state, offsets=self._offsets, membership=self._membership, classic=self._classic
+        )
+        self._expiry = OffsetExpiry(
+            state=self._state,
+            settings=settings,
+            targets=self._targets,
+            classic=self._classic,
+            offsets=self._offsets,
+            now_ms=now_ms,
         )
         self._watch = Watch(view=self._view())
         for group_id, group in self._state.groups.items():
@@ -183,6 +198,7 @@ class GroupCoordinator:
         self._classic.expire(decision)
         self._targets.assign_due(decision)
         self._membership.wake(decision)
+        self._expiry.expire(decision)
         return self._result(decision, self._watch.tick(now_ms))
 
     def next_deadline_ms(self) -> int | None:
@@ -196,6 +212,7 @@ class GroupCoordinator:
             self._classic.sessions,
             self._classic.steps,
             self._watch.due,
+            self._expiry,
         )
         return min((at for timer in timers if (at := timer.next_deadline_ms()) is not None), default=None)
 
@@ -226,13 +243,22 @@ class GroupCoordinator:
         return CoordinatorResult(records=(), response=self._offsets.fetch(group_id, partitions))
 
     def reset_offsets(
-        self, *, group_id: str, offsets: tuple[OffsetToCommit, ...], now_ms: int
+        self, *, group_id: str, offsets: tuple[OffsetToCommit, ...], now_ms: int, by: str = ""
     ) -> CoordinatorResult[tuple[CommittedOffset, ...]]:
         """Set offsets, also of a group that runs: its members join again where they are. Answers the old offsets."""
         self._check_slot(group_id)
         decision = self._decision(now_ms)
-        before = self._offsets.reset(group_id, offsets, decision)
+        before = self._resets.reset(group_id, offsets, by, decision)
         return self._result(decision, before)
+
+    def undo_reset(
+        self, *, group_id: str, now_ms: int, by: str = "", validate_only: bool = False
+    ) -> CoordinatorResult[UndoneReset]:
+        """Take the last reset back; an undo is a reset too. Raises InvalidRequestError when none is known."""
+        self._check_slot(group_id)
+        decision = self._decision(now_ms)
+        undone = self._resets.undo(group_id, by, validate_only, decision)
+        return self._result(decision, undone)
 
     def delete_offsets(
         self, *, group_id: str, partitions: tuple[PartitionKey, ...], now_ms: int

@@ -4,15 +4,17 @@ What the records say about who reads what is told to the rebalance log on the wa
 """
 
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from barnabas.kraft.group_slots import SlotState, SlotStateRecord, partition_keys
 from barnabas.kraft.records import (
     CurrentAssignmentRecord,
     MemberRecord,
     OffsetCommitRecord,
+    OffsetResetRecord,
     RemoveMemberRecord,
     RemoveOffsetRecord,
+    StagedDecisionRecord,
     TargetAssignmentRecord,
 )
 
@@ -43,6 +45,7 @@ class Decision:
     answers: list[Answer] = field(default_factory=list)  # to parked requests
     changes: dict[str, list[Change]] = field(default_factory=dict)  # by group, until they are settled
     _phase_before: dict[str, GroupPhase] = field(default_factory=dict)
+    _empty_since_before: dict[str, int] = field(default_factory=dict)
 
     @property
     def touched(self) -> AbstractSet[str]:
@@ -51,7 +54,8 @@ class Decision:
 
     def add(self, record: SlotStateRecord, *, since_ms: int | None = None) -> None:
         """`since_ms`: from when on nobody reads what this takes from its member; now, unless it was lost before."""
-        if not isinstance(record, OffsetCommitRecord | RemoveOffsetRecord):
+        assert not isinstance(record, StagedDecisionRecord), "how a decision is appended is the shell's business"
+        if not isinstance(record, OffsetCommitRecord | RemoveOffsetRecord | OffsetResetRecord):
             self._check(record.group_id)
         if isinstance(record, CurrentAssignmentRecord):
             # The invariant of the whole package: at most one owner, assigned or pending revocation, at any time.
@@ -68,8 +72,14 @@ class Decision:
     ) -> None:
         self.changes.setdefault(group_id, []).append(Change(cause=cause, member=member, detail=detail))
 
+    def touches(self, group_id: str) -> bool:
+        """Has this decision changed the group or its members?"""
+        return group_id in self._phase_before
+
     def finish(self) -> tuple[SlotStateRecord, ...]:
         assert not self.changes, "a change was not settled"
+        for group_id in list(self._phase_before):
+            self._note_emptiness(group_id)
         for group_id, before in self._phase_before.items():
             assert phase_of(self.state.groups.get(group_id)) in GROUP_TRANSITIONS[before]
         return tuple(self.records)
@@ -93,7 +103,24 @@ class Decision:
 
     def _check(self, group_id: str) -> None:
         if group_id not in self._phase_before:
-            self._phase_before[group_id] = phase_of(self.state.groups.get(group_id))
+            group = self.state.groups.get(group_id)
+            self._phase_before[group_id] = phase_of(group)
+            self._empty_since_before[group_id] = -1 if group is None else group.group.empty_since_ms
+
+    def _note_emptiness(self, group_id: str) -> None:
+        """Write down when the last member has left: offsets live for their retention time from then on."""
+        group = self.state.groups.get(group_id)
+        if group is None:
+            return
+        if group.members:
+            since_ms = -1
+        elif self._phase_before[group_id] in (GroupPhase.EMPTY, GroupPhase.DEAD):
+            since_ms = self._empty_since_before[group_id]
+        else:
+            since_ms = self.now_ms
+        if group.group.empty_since_ms != since_ms:
+            epoch = self.state.coordinator_epoch
+            self.add(replace(group.group, coordinator_epoch=epoch, empty_since_ms=since_ms))
 
 
 def read_by(current: CurrentAssignmentRecord | None) -> PartitionSet:

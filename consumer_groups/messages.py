@@ -150,3 +150,23 @@ class GroupDescription:
     assignor: str = ""
     members: tuple[DescribedMember, ...] = ()
     rebalances: tuple[Rebalance, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndoneOffset:
+    """One partition of a reset that was taken back. -1: nothing committed."""
+
+    topic: str
+    partition: int
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndoneReset:
+    """The reset that was taken back (or would be): when it was made and by whom, and what becomes of the offsets."""
+
+    reset_id: int
+    at_ms: int
+    by: str
+    offsets: tuple[UndoneOffset, ...]

@@ -1,4 +1,4 @@
-"""Committed offsets of groups: commit, fetch, reset, delete."""
+"""Committed offsets of groups: commit, fetch, delete. Resets are in `offset_resets`, expiry is in `offset_expiry`."""
 
 from barnabas.kraft.group_slots import GroupState, PartitionKey, SlotState
 from barnabas.kraft.records import GroupRecord, OffsetCommitRecord, RemoveGroupRecord, RemoveOffsetRecord
@@ -13,9 +13,7 @@ from barnabas.log.errors import (
 
 from .classic_membership import ClassicMembership
 from .decision import Decision
-from .membership import Membership
 from .messages import CommittedOffset, OffsetToCommit, PartitionOutcome
-from .rebalance_causes import RebalanceCause
 from .settings import GroupSettings
 from .subscriptions import wanted_among
 from .targets import Targets
@@ -28,13 +26,11 @@ class Offsets:
         state: SlotState,
         settings: GroupSettings,
         targets: Targets,
-        membership: Membership,
         classic: ClassicMembership,
     ) -> None:
         self._state = state
         self._settings = settings
         self._targets = targets
-        self._membership = membership
         self._classic = classic
 
     def commit(
@@ -53,47 +49,23 @@ class Offsets:
             self._classic.check_committer(group_id, member_id, instance_id, member_epoch, decision.now_ms)
         else:
             self._check_committer(group, group_id, member_id, member_epoch)
-        outcomes = tuple(self._judged(offset) for offset in offsets)
+        outcomes = tuple(self.judged(offset) for offset in offsets)
         accepted = [offset for offset, outcome in zip(offsets, outcomes, strict=True) if not outcome.error]
         if accepted and group is None:
             decision.add(self._simple_group(group_id))
         for offset in accepted:
-            decision.add(self._commit_record(group_id, offset, decision.now_ms))
+            decision.add(self.commit_record(group_id, offset, decision.now_ms))
         return outcomes
 
     def fetch(self, group_id: str, partitions: tuple[PartitionKey, ...] | None) -> tuple[CommittedOffset, ...]:
         keys = sorted(self._state.offsets.get(group_id, {})) if partitions is None else partitions
-        return tuple(self._committed(group_id, key) for key in keys)
-
-    def reset(
-        self, group_id: str, offsets: tuple[OffsetToCommit, ...], decision: Decision
-    ) -> tuple[CommittedOffset, ...]:
-        """Set offsets whoever reads. Return what was committed before: to reset to that is to undo it.
-
-        Members that run are fenced where they stand in the same atomic batch (`Membership.fence_all`), so none of
-        them can commit over the new offsets before it has read them. All or nothing: one bad partition refuses the
-        whole request.
-        """
-        group = self._existing(group_id)
-        for offset in offsets:
-            outcome = self._judged(offset)
-            if outcome.error:
-                raise InvalidRequestError(f"{offset.topic}-{offset.partition}: {outcome.message}")
-        before = tuple(self._committed(group_id, (offset.topic, offset.partition)) for offset in offsets)
-        for offset in offsets:
-            decision.add(self._commit_record(group_id, offset, decision.now_ms))
-        if not offsets:
-            return before
-        self._classic.remove_all(group_id, RebalanceCause.OFFSETS_RESET, decision)
-        if group is not None and group.members:
-            self._membership.fence_all(group, decision)
-        return before
+        return tuple(self.committed(group_id, key) for key in keys)
 
     def delete(
         self, group_id: str, partitions: tuple[PartitionKey, ...], decision: Decision
     ) -> tuple[PartitionOutcome, ...]:
         """Forget offsets, but of no topic that a member reads: it would only commit them again."""
-        group = self._existing(group_id)
+        group = self.existing(group_id)
         topics = {topic for topic, _ in partitions}
         members = () if group is None else group.members.values()
         subscribed = frozenset[str]().union(*(wanted_among(member, topics) for member in members))
@@ -107,24 +79,24 @@ class Offsets:
                 outcomes.append(PartitionOutcome(topic=topic, partition=partition, error=error, message=message))
                 continue
             if self._state.offset(group_id, (topic, partition)) is not None:
-                decision.add(self._remove_record(group_id, (topic, partition)))
+                decision.add(self.remove_record(group_id, (topic, partition)))
             outcomes.append(PartitionOutcome(topic=topic, partition=partition))
         return tuple(outcomes)
 
     def delete_group(self, group_id: str, decision: Decision) -> None:
-        group = self._existing(group_id)
+        group = self.existing(group_id)
         count = self._classic.member_count(group_id) or (0 if group is None else len(group.members))
         if count:
             raise NonEmptyGroupError(f"group {group_id} has {count} members: stop them first")
         for key in list(self._state.offsets.get(group_id, {})):
-            decision.add(self._remove_record(group_id, key))
+            decision.add(self.remove_record(group_id, key))
         decision.add(
             RemoveGroupRecord(slot=self._state.slot, coordinator_epoch=self._state.coordinator_epoch, group_id=group_id)
         )
         self._targets.forget(group_id)
         self._classic.forget(group_id)
 
-    def _existing(self, group_id: str) -> GroupState | None:
+    def existing(self, group_id: str) -> GroupState | None:
         """The group; None when only its offsets are left of it."""
         group = self._state.groups.get(group_id)
         if group is None and group_id not in self._state.offsets:
@@ -144,12 +116,15 @@ class Offsets:
                 f"member epoch {member_epoch}, but {member_id} is at {current.member_epoch}: heartbeat, then try again"
             )
 
-    def _judged(self, offset: OffsetToCommit) -> PartitionOutcome:
+    def exists(self, topic: str, partition: int) -> bool:
+        return 0 <= partition < self._targets.topics.get(topic, 0)
+
+    def judged(self, offset: OffsetToCommit) -> PartitionOutcome:
         error, message = self._fault_of(offset)
         return PartitionOutcome(topic=offset.topic, partition=offset.partition, error=error, message=message)
 
     def _fault_of(self, offset: OffsetToCommit) -> tuple[ErrorCode, str]:
-        if not 0 <= offset.partition < self._targets.topics.get(offset.topic, 0):
+        if not self.exists(offset.topic, offset.partition):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition"
         if offset.offset < 0:
             return ErrorCode.INVALID_REQUEST, f"offset {offset.offset} is negative"
@@ -159,11 +134,11 @@ class Offsets:
             return ErrorCode.OFFSET_METADATA_TOO_LARGE, f"{size_bytes} bytes of metadata; at most {limit} are kept"
         return ErrorCode.NONE, ""
 
-    def _committed(self, group_id: str, key: PartitionKey) -> CommittedOffset:
+    def committed(self, group_id: str, key: PartitionKey) -> CommittedOffset:
         value = self._state.offset(group_id, key)
         if value is None:
             return CommittedOffset(topic=key[0], partition=key[1])
-        offset, leader_epoch, metadata, commit_timestamp_ms = value
+        offset, leader_epoch, metadata, commit_timestamp_ms, _ = value
         return CommittedOffset(
             topic=key[0],
             partition=key[1],
@@ -183,7 +158,7 @@ class Offsets:
             protocol_name=self._settings.default_assignor,
         )
 
-    def _commit_record(self, group_id: str, offset: OffsetToCommit, now_ms: int) -> OffsetCommitRecord:
+    def commit_record(self, group_id: str, offset: OffsetToCommit, now_ms: int) -> OffsetCommitRecord:
         return OffsetCommitRecord(
             slot=self._state.slot,
             coordinator_epoch=self._state.coordinator_epoch,
@@ -196,7 +171,7 @@ class Offsets:
             commit_timestamp_ms=now_ms,
         )
 
-    def _remove_record(self, group_id: str, key: PartitionKey) -> RemoveOffsetRecord:
+    def remove_record(self, group_id: str, key: PartitionKey) -> RemoveOffsetRecord:
         return RemoveOffsetRecord(
             slot=self._state.slot,
             coordinator_epoch=self._state.coordinator_epoch,

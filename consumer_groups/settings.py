@@ -23,6 +23,10 @@ class GroupSettings:
     max_subscription_bytes: int = 64 * 1024  # of one classic member, all protocols together: kept on every voter
     max_group_size: int = 2_000  # group.consumer.max.size: a reset writes two records per member in one quorum append
     offset_metadata_max_bytes: int = 4_096  # offset.metadata.max.bytes: it is kept in memory on every voter
+    offsets_retention_ms: int = (
+        7 * 24 * 3_600_000
+    )  # offsets.retention.minutes: a week, over which a consumer may be down
+    offsets_retention_check_interval_ms: int = 600_000  # offsets.retention.check.interval.ms
     max_subscribed_topics: int = 10_000  # of one member; the same reason
     max_pattern_length: int = 1_000  # an expression is compiled and run on the coordinator
     max_id_length: int = 1_000  # of group, member and instance ids: they are keys of the quorum's state

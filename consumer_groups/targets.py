@@ -5,7 +5,13 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from barnabas.kraft.group_slots import GroupState, SlotState
-from barnabas.kraft.records import GroupRecord, MemberRecord, RemoveOffsetRecord, TargetAssignmentRecord
+from barnabas.kraft.records import (
+    ALL_PARTITIONS,
+    GroupRecord,
+    MemberRecord,
+    RemoveOffsetRecord,
+    TargetAssignmentRecord,
+)
 from barnabas.log.group_assignors import Subscriber
 
 from .assignors import ASSIGNORS
@@ -162,5 +168,15 @@ class Targets:
                     group_id=group_id,
                     topic=key[0],
                     partition=key[1],
+                )
+            )
+        for group_id in self._state.groups_with_resets_of(topic):
+            decision.add(
+                RemoveOffsetRecord(
+                    slot=self._state.slot,
+                    coordinator_epoch=self._state.coordinator_epoch,
+                    group_id=group_id,
+                    topic=topic,
+                    partition=ALL_PARTITIONS,
                 )
             )

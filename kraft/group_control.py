@@ -7,16 +7,17 @@ going move no group. A slot that never held a group moves freely, which is how t
 from collections import Counter
 from collections.abc import Container
 
-from barnabas.log.errors import InvalidRequestError, NotCoordinatorError
+from barnabas.log.errors import BarnabasError, InvalidRequestError, NotCoordinatorError
 
 from .controller_result import ControllerResult
 from .delta import MetadataDelta
+from .group_slots import MAX_STAGED_PARTS
 from .group_state import GROUP_RECORDS
 from .image import NO_COORDINATOR, SLOT_COUNT
-from .records import Record, SlotRecord, UnknownRecordError
-from .requests import AppendGroupRecords, RenewSlot
+from .records import Record, SlotRecord, StagedDecisionRecord, UnknownRecordError
+from .requests import AppendGroupRecords, GroupRecordsAppended, RenewSlot, SlotAppend, SlotRefusal
 
-MAX_GROUP_RECORDS_PER_REQUEST = 10_000  # one append of one slot: far more than a few milliseconds of commits
+MAX_GROUP_RECORDS_PER_REQUEST = 10_000  # of all slots of a broker: far more than a few milliseconds of commits
 
 
 def slot_moves(view: MetadataDelta, *, active: frozenset[int]) -> tuple[SlotRecord, ...]:
@@ -56,16 +57,34 @@ def balancing_moves(view: MetadataDelta, *, occupied: Container[int]) -> tuple[S
 
 
 def append_records(view: MetadataDelta, request: AppendGroupRecords) -> ControllerResult:
-    """Take a coordinator's records as they are, if it is the coordinator still."""
-    if not 0 <= request.slot < SLOT_COUNT:
-        raise InvalidRequestError(f"there is no slot {request.slot}; slots are 0 to {SLOT_COUNT - 1}")
-    slot = view.slot(request.slot)
-    if slot.coordinator != request.node_id or slot.coordinator_epoch != request.coordinator_epoch:
+    """Take the records of every slot as they are, if the broker is its coordinator still. Each slot by itself."""
+    if len({item.slot for item in request.slots}) != len(request.slots):
+        raise InvalidRequestError("a slot stands twice in one append of group records")
+    records: list[Record] = []
+    refused: list[SlotRefusal] = []
+    for item in request.slots:
+        try:
+            records.extend(_records_of_slot(view, request.node_id, item))
+        except BarnabasError as error:
+            refused.append(SlotRefusal(slot=item.slot, error=int(error.code), message=error.message))
+    if len(records) > MAX_GROUP_RECORDS_PER_REQUEST:
+        raise InvalidRequestError(f"{len(records)} group records at a time; {MAX_GROUP_RECORDS_PER_REQUEST} at most")
+    told = tuple(refused)
+    return ControllerResult(
+        records=tuple(records), respond=lambda index, image: GroupRecordsAppended(refused=told, offset=index)
+    )
+
+
+def _records_of_slot(view: MetadataDelta, node_id: int, item: SlotAppend) -> tuple[Record, ...]:
+    if not 0 <= item.slot < SLOT_COUNT:
+        raise InvalidRequestError(f"there is no slot {item.slot}; slots are 0 to {SLOT_COUNT - 1}")
+    slot = view.slot(item.slot)
+    if slot.coordinator != node_id or slot.coordinator_epoch != item.coordinator_epoch:
         raise NotCoordinatorError(
-            f"slot {request.slot} belongs to broker {slot.coordinator} in coordinator epoch {slot.coordinator_epoch}, "
-            f"not to broker {request.node_id} in epoch {request.coordinator_epoch}"
+            f"slot {item.slot} belongs to broker {slot.coordinator} in coordinator epoch {slot.coordinator_epoch}, "
+            f"not to broker {node_id} in epoch {item.coordinator_epoch}"
         )
-    return ControllerResult(records=_checked_records(request))
+    return _checked_records(item)
 
 
 def renew_slot(view: MetadataDelta, request: RenewSlot) -> ControllerResult:
@@ -80,20 +99,22 @@ def renew_slot(view: MetadataDelta, request: RenewSlot) -> ControllerResult:
     return ControllerResult(records=(_move(view, request.slot, request.node_id),))
 
 
-def _checked_records(request: AppendGroupRecords) -> tuple[Record, ...]:
+def _checked_records(item: SlotAppend) -> tuple[Record, ...]:
     try:
-        records = request.records()
+        records = item.records()
     except UnknownRecordError as error:
         raise InvalidRequestError(str(error)) from error
-    if len(records) > MAX_GROUP_RECORDS_PER_REQUEST:
-        raise InvalidRequestError(f"{len(records)} group records at a time; {MAX_GROUP_RECORDS_PER_REQUEST} at most")
     for record in records:
         if not isinstance(record, GROUP_RECORDS):
             raise InvalidRequestError(f"{type(record).__name__} is no record of a group")
-        if record.slot != request.slot or record.coordinator_epoch != request.coordinator_epoch:
+        if record.slot != item.slot or record.coordinator_epoch != item.coordinator_epoch:
             raise InvalidRequestError(
                 f"a record of slot {record.slot} in epoch {record.coordinator_epoch} came with a request for slot "
-                f"{request.slot} in epoch {request.coordinator_epoch}"
+                f"{item.slot} in epoch {item.coordinator_epoch}"
+            )
+        if isinstance(record, StagedDecisionRecord) and not 0 <= record.part < record.part_count <= MAX_STAGED_PARTS:
+            raise InvalidRequestError(
+                f"part {record.part} of {record.part_count} of a decision; it has at most {MAX_STAGED_PARTS}"
             )
     return records
 

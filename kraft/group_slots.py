@@ -10,6 +10,7 @@ that a slot that was rebuilt from a snapshot equals one that was replayed from t
 of atoms: there may be a million of them, and the garbage collector leaves such tuples alone.
 """
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -17,25 +18,39 @@ from barnabas.log.murmur2 import murmur2_positive
 
 from .group_state import AnyGroupRecord
 from .image import SLOT_COUNT
+from .offsets_log import NO_LOG_OFFSET, POSITION_BITS, SHOWN_RECORDS, SlotLog, SlotTail, first_log_offset, read_log
 from .records import (
+    ALL_PARTITIONS,
     CurrentAssignmentRecord,
     GroupRecord,
     MemberRecord,
     OffsetCommitRecord,
+    OffsetResetRecord,
     Record,
+    RecordBatch,
     RemoveGroupRecord,
     RemoveMemberRecord,
     RemoveOffsetRecord,
     SlotRecord,
+    StagedDecisionRecord,
     TargetAssignmentRecord,
+    decode_batch,
+    encode_batch,
+    encode_plain,
 )
 
 PartitionKey = tuple[str, int]  # a plain tuple, never a TopicPartition: gc stops tracking only exact tuples of atoms
-OffsetValue = tuple[int, int, str, int]  # offset, leader epoch (-1: not known), metadata, commit timestamp in ms
+# Offset, leader epoch (-1: not known), metadata, commit timestamp in ms, place in __consumer_offsets (-1: not known).
+OffsetValue = tuple[int, int, str, int, int]
 
 SlotStateRecord = AnyGroupRecord
 
 CLASSIC_PROTOCOL = "classic"
+MAX_KEPT_RESETS = 10  # of a group: what `group seek --undo` can take back
+MAX_KEPT_RESET_OFFSETS = 20_000  # of a group, in all its kept resets; the newest one is kept whatever its size
+MAX_STAGED_PARTS = 32  # of one decision: 28 MiB, and fewer records than a quorum index has log offsets
+MAX_OFFSET_BATCH_BYTES = 32 * 1024  # of a snapshot: well below a chunk
+_OFFSET_BYTES = 64  # of an offset without its texts
 _STRIPPED = 0  # the coordinator epoch of a record that is kept as state
 
 
@@ -63,6 +78,7 @@ class GroupState:
     # Derived from `currents`: who owns a partition, assigned or pending revocation. At most one member does (the
     # coordinator asserts it before it decides); a dict cannot even say otherwise.
     owners: dict[PartitionKey, str] = field(default_factory=dict, compare=False)
+    log_offset: int = field(default=NO_LOG_OFFSET, compare=False)  # of the newest group record
 
     @property
     def is_classic(self) -> bool:
@@ -76,6 +92,7 @@ class GroupState:
             targets=self.targets.copy(),
             currents=self.currents.copy(),
             owners=self.owners.copy(),
+            log_offset=self.log_offset,
         )
 
     def replace_current(self, record: CurrentAssignmentRecord) -> None:
@@ -99,7 +116,7 @@ class GroupState:
                 del self.owners[key]
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class SlotState:
     """All groups and offsets of one slot, and the newest coordinator epoch that is known for it."""
 
@@ -107,38 +124,104 @@ class SlotState:
     coordinator_epoch: int = 0  # never goes back; a record of an older epoch is void
     groups: dict[str, GroupState] = field(default_factory=dict)
     offsets: dict[str, dict[PartitionKey, OffsetValue]] = field(default_factory=dict)  # by group, none of them empty
+    resets: dict[str, tuple[OffsetResetRecord, ...]] = field(default_factory=dict)  # by group, the oldest first
+    staged: tuple[StagedDecisionRecord, ...] = ()  # parts 0, 1, ... of a decision whose last part has not come yet
 
-    def replay(self, record: Record) -> bool:
+    def __eq__(self, other: object) -> bool:
+        """Of what is decided upon. A coordinator's own copy does not know where in the quorum's log its records stand."""
+        if not isinstance(other, SlotState):
+            return NotImplemented
+        mine = (self.slot, self.coordinator_epoch, self.groups, self.resets, self.staged)
+        theirs = (other.slot, other.coordinator_epoch, other.groups, other.resets, other.staged)
+        return mine == theirs and _without_places(self.offsets) == _without_places(other.offsets)
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def replay(self, record: Record, log_offset: int = NO_LOG_OFFSET) -> bool:
         """Apply a record; False: it is void, because its coordinator has been replaced."""
         assert isinstance(record, AnyGroupRecord)
         assert record.slot == self.slot
-        if record.coordinator_epoch < self.coordinator_epoch:
+        if not self.moved(record.coordinator_epoch):
             return False
-        self.coordinator_epoch = record.coordinator_epoch
-        self._apply(record)
+        if not isinstance(record, StagedDecisionRecord):
+            self._apply(record, log_offset)
         return True
+
+    def stage(self, record: StagedDecisionRecord) -> tuple[SlotStateRecord, ...]:
+        """Keep a part of a decision; with the last one return all its records, to be replayed one by one.
+
+        A part that does not continue what is staged is passed over: its decision is void as a whole. Raises
+        UnknownRecordError, like any command that a newer version has written.
+        """
+        if record.part == 0:
+            self.staged = ()
+        elif record.part != len(self.staged):
+            return ()
+        self.staged = (*self.staged, replace(record, coordinator_epoch=_STRIPPED))
+        if record.part + 1 < record.part_count:
+            return ()
+        parts, self.staged = self.staged, ()
+        return tuple(
+            item
+            for item in decode_batch(b"".join(part.batch for part in parts)).records
+            if isinstance(item, AnyGroupRecord)
+            and not isinstance(item, StagedDecisionRecord)
+            and (item.slot, item.coordinator_epoch) == (self.slot, record.coordinator_epoch)
+        )
 
     def moved(self, coordinator_epoch: int) -> bool:
         """The slot has a new coordinator: from here on the records of older epochs are void."""
         if coordinator_epoch < self.coordinator_epoch:
             return False
+        if coordinator_epoch > self.coordinator_epoch:
+            self.staged = ()  # its last part, should it come, is void
         self.coordinator_epoch = coordinator_epoch
         return True
 
-    def records(self) -> Iterator[SlotStateRecord]:
+    def records(self, *, with_offsets: bool = True) -> Iterator[SlotStateRecord]:
         """The records that rebuild this slot, all of the newest coordinator epoch."""
         epoch = self.coordinator_epoch
         for state in self.groups.values():
-            yield replace(state.group, coordinator_epoch=epoch)
+            yield replace(state.group, coordinator_epoch=epoch, log_offset=state.log_offset)
             for member in state.members.values():
                 yield replace(member, coordinator_epoch=epoch)
             for target in state.targets.values():
                 yield replace(target, coordinator_epoch=epoch)
             for current in state.currents.values():
                 yield replace(current, coordinator_epoch=epoch)
-        for group_id, offsets in self.offsets.items():
+        for group_id, offsets in self.offsets.items() if with_offsets else ():
             for key, value in offsets.items():
                 yield self._offset_record(group_id, key, value)
+        for resets in self.resets.values():
+            for reset in resets:
+                yield replace(reset, coordinator_epoch=epoch)
+        for part in self.staged:
+            yield replace(part, coordinator_epoch=epoch)
+
+    def __iter__(self) -> Iterator[SlotStateRecord]:
+        return self.records()
+
+    def batches(self) -> Iterator[bytes]:
+        """`records` as encoded batches of limited size: offsets are written as they lie here, which is what counts."""
+        for group_id, offsets in self.offsets.items():
+            yield from self._offset_batches(group_id, offsets)
+        for record in self.records(with_offsets=False):
+            yield encode_batch(RecordBatch(controller_epoch=0, records=(record,)))
+
+    def _offset_batches(self, group_id: str, offsets: dict[PartitionKey, OffsetValue]) -> Iterator[bytes]:
+        plain: list[list[object]] = []
+        size_bytes = 0
+        for (topic, partition), (offset, leader_epoch, metadata, timestamp_ms, log_offset) in offsets.items():
+            plain.append(
+                [OffsetCommitRecord.opcode, self.slot, self.coordinator_epoch, group_id, topic, partition, offset,
+                 leader_epoch, metadata, timestamp_ms, log_offset]
+            )  # fmt: skip
+            size_bytes += _OFFSET_BYTES + len(group_id) + len(topic) + 4 * len(metadata)
+            if size_bytes > MAX_OFFSET_BATCH_BYTES:
+                yield encode_plain(plain)
+                plain, size_bytes = [], 0
+        if plain:
+            yield encode_plain(plain)
 
     def copy(self) -> "SlotState":
         return SlotState(
@@ -146,6 +229,8 @@ class SlotState:
             coordinator_epoch=self.coordinator_epoch,
             groups={group_id: state.copy() for group_id, state in self.groups.items()},
             offsets={group_id: offsets.copy() for group_id, offsets in self.offsets.items()},
+            resets=self.resets.copy(),
+            staged=self.staged,
         )
 
     def offset(self, group_id: str, key: PartitionKey) -> OffsetValue | None:
@@ -164,26 +249,73 @@ class SlotState:
         if not offsets:
             del self.offsets[group_id]
 
-    def _apply(self, record: SlotStateRecord) -> None:
+    def forget_resets_of_topic(self, group_id: str, name: str) -> None:
+        """Offsets of a topic that was deleted mean nothing in one that is created later under its name."""
+        resets = (
+            replace(reset, before=tuple(item for item in reset.before if item.topic != name))
+            for reset in self.resets.pop(group_id, ())
+        )
+        left = tuple(reset for reset in resets if reset.before)
+        if left:
+            self.resets[group_id] = left
+
+    def groups_with_resets_of(self, name: str) -> list[str]:
+        """Groups that remember a reset of this topic."""
+        return [
+            group_id
+            for group_id, resets in self.resets.items()
+            if any(item.topic == name for reset in resets for item in reset.before)
+        ]
+
+    def _apply(self, record: SlotStateRecord, log_offset: int) -> None:
         match record:
             case OffsetCommitRecord():
-                value = (record.offset, record.leader_epoch, record.metadata, record.commit_timestamp_ms)
-                self.offsets.setdefault(record.group_id, {})[(record.topic, record.partition)] = value
+                self._put_offset(record, log_offset)
             case RemoveOffsetRecord():
-                self.remove_offset(record.group_id, (record.topic, record.partition))
+                self._remove_offsets(record)
             case GroupRecord():
-                self._put_group(replace(record, coordinator_epoch=_STRIPPED))
+                self._put_group(record, log_offset)
             case RemoveGroupRecord():
                 self.groups.pop(record.group_id, None)
+                self.resets.pop(record.group_id, None)
+            case OffsetResetRecord():
+                self._keep_reset(replace(record, coordinator_epoch=_STRIPPED))
+            case StagedDecisionRecord():
+                raise AssertionError("parts are staged, not applied")
             case _:
                 self._apply_to_member(record)
 
-    def _put_group(self, record: GroupRecord) -> None:
+    def _put_offset(self, record: OffsetCommitRecord, log_offset: int) -> None:
+        place = record.log_offset if record.log_offset >= 0 else log_offset
+        value = (record.offset, record.leader_epoch, record.metadata, record.commit_timestamp_ms, place)
+        offsets = self.offsets.get(record.group_id)
+        if offsets is None:
+            offsets = self.offsets[record.group_id] = {}
+        # A million keys share the few names of their topics.
+        offsets[(sys.intern(record.topic), record.partition)] = value
+
+    def _remove_offsets(self, record: RemoveOffsetRecord) -> None:
+        if record.partition != ALL_PARTITIONS:
+            self.remove_offset(record.group_id, (record.topic, record.partition))
+            return
+        for key in [key for key in self.offsets.get(record.group_id, ()) if key[0] == record.topic]:
+            self.remove_offset(record.group_id, key)
+        self.forget_resets_of_topic(record.group_id, record.topic)
+
+    def _keep_reset(self, record: OffsetResetRecord) -> None:
+        kept = [*self.resets.get(record.group_id, ()), record][-MAX_KEPT_RESETS:]
+        while len(kept) > 1 and sum(len(reset.before) for reset in kept) > MAX_KEPT_RESET_OFFSETS:
+            del kept[0]
+        self.resets[record.group_id] = tuple(kept)
+
+    def _put_group(self, record: GroupRecord, log_offset: int) -> None:
+        kept = replace(record, coordinator_epoch=_STRIPPED, log_offset=NO_LOG_OFFSET)
         state = self.groups.get(record.group_id)
         if state is None:
-            self.groups[record.group_id] = GroupState(group=record)
+            state = self.groups[record.group_id] = GroupState(group=kept)
         else:
-            state.group = record
+            state.group = kept
+        state.log_offset = record.log_offset if record.log_offset >= 0 else log_offset
 
     def _apply_to_member(
         self, record: MemberRecord | RemoveMemberRecord | TargetAssignmentRecord | CurrentAssignmentRecord
@@ -203,7 +335,7 @@ class SlotState:
             state.replace_current(replace(record, coordinator_epoch=_STRIPPED))
 
     def _offset_record(self, group_id: str, key: PartitionKey, value: OffsetValue) -> OffsetCommitRecord:
-        offset, leader_epoch, metadata, commit_timestamp_ms = value
+        offset, leader_epoch, metadata, commit_timestamp_ms, log_offset = value
         return OffsetCommitRecord(
             slot=self.slot,
             coordinator_epoch=self.coordinator_epoch,
@@ -214,7 +346,14 @@ class SlotState:
             leader_epoch=leader_epoch,
             metadata=metadata,
             commit_timestamp_ms=commit_timestamp_ms,
+            log_offset=log_offset,
         )
+
+
+def _without_places(
+    offsets: dict[str, dict[PartitionKey, OffsetValue]],
+) -> dict[str, dict[PartitionKey, tuple[object, ...]]]:
+    return {group_id: {key: value[:4] for key, value in some.items()} for group_id, some in offsets.items()}
 
 
 class GroupSlots:
@@ -228,11 +367,25 @@ class GroupSlots:
     def __init__(self) -> None:
         self._slots = [SlotState(slot=slot) for slot in range(SLOT_COUNT)]
         self._shared: set[int] = set()  # slots whose SlotState another GroupSlots may be reading
+        self._tails = [SlotTail() for _ in range(SLOT_COUNT)]
+        self._next_log_offset = 0  # of the next record that is applied
         self.index = 0  # the quorum index of the newest record that was replayed
 
     def slot(self, slot: int) -> SlotState:
         """The slot, to read only."""
         return self._slots[slot]
+
+    def tail(self, slot: int) -> SlotTail:
+        """The newest records of the slot, to read only."""
+        return self._tails[slot]
+
+    def read_log(self, slot: int, log_offset: int, limit: int) -> SlotLog:
+        """What `__consumer_offsets` has of the slot from that offset on; limit 0: only where it begins and ends."""
+        tail = self._tails[slot]
+        if limit and log_offset < tail.start_offset:
+            return SlotLog(start_offset=tail.start_offset, end_offset=tail.end_offset, head=self.view(slot))
+        entries = read_log(tail, self._slots[slot], log_offset, limit) if limit else ()
+        return SlotLog(start_offset=tail.start_offset, end_offset=tail.end_offset, entries=entries)
 
     def replay(self, record: Record, index: int) -> bool:
         """Apply a committed record; False: its coordinator epoch is older than the slot's newest one, so it is void."""
@@ -243,7 +396,24 @@ class GroupSlots:
         assert isinstance(record, AnyGroupRecord)
         if record.coordinator_epoch < self._slots[record.slot].coordinator_epoch:
             return False
-        return self._writable(record.slot).replay(record)
+        slot = self._writable(record.slot)
+        slot.moved(record.coordinator_epoch)
+        for item in slot.stage(record) if isinstance(record, StagedDecisionRecord) else (record,):
+            self._replay_one(slot, item, index)
+        return True
+
+    def _replay_one(self, slot: SlotState, record: SlotStateRecord, index: int) -> None:
+        of_snapshot = getattr(record, "log_offset", NO_LOG_OFFSET)
+        if of_snapshot >= 0 or not isinstance(record, SHOWN_RECORDS):
+            slot.replay(record)
+            if of_snapshot >= 0:
+                self._tails[slot.slot].restart(of_snapshot)
+            return
+        log_offset = max(self._next_log_offset, first_log_offset(index))
+        assert log_offset >> POSITION_BITS == index
+        self._next_log_offset = log_offset + 1
+        slot.replay(record, log_offset)
+        self._tails[slot.slot].append(log_offset, record)
 
     def on_slot_moved(self, slot: int, coordinator_epoch: int) -> None:
         """From here on the records of older epochs are void. An older epoch than the newest known one changes nothing."""
@@ -257,10 +427,22 @@ class GroupSlots:
                 writable = self._writable(slot)
                 for group_id, key in doomed:
                     writable.remove_offset(group_id, key)
+            remembering = self._slots[slot].groups_with_resets_of(name)
+            for group_id in remembering:
+                self._writable(slot).forget_resets_of_topic(group_id, name)
 
     def records_of(self, slot: int) -> list[Record]:
         """What rebuilds the slot exactly, after `on_slot_moved(slot, its coordinator epoch)`."""
         return list(self._slots[slot].records())
+
+    def batches_of(self, slot: int) -> Iterator[bytes]:
+        """The same as encoded batches."""
+        return self._slots[slot].batches()
+
+    def view(self, slot: int) -> SlotState:
+        """The slot as it is now, which no later record changes: to read in another thread."""
+        self._shared.add(slot)
+        return self._slots[slot]
 
     def copy(self) -> "GroupSlots":
         """A consistent view of now that later records do not change."""

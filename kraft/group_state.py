@@ -1,16 +1,20 @@
 """What the metadata node needs of the group state beside the image (`group_slots` implements it), and a small stand-in."""
 
+from collections.abc import Iterable
 from typing import Protocol
 
+from .offsets_log import SlotLog
 from .records import (
     CurrentAssignmentRecord,
     GroupRecord,
     MemberRecord,
     OffsetCommitRecord,
+    OffsetResetRecord,
     Record,
     RemoveGroupRecord,
     RemoveMemberRecord,
     RemoveOffsetRecord,
+    StagedDecisionRecord,
     TargetAssignmentRecord,
 )
 
@@ -23,6 +27,8 @@ AnyGroupRecord = (
     | CurrentAssignmentRecord
     | OffsetCommitRecord
     | RemoveOffsetRecord
+    | OffsetResetRecord
+    | StagedDecisionRecord
 )
 GROUP_RECORDS = (
     GroupRecord,
@@ -33,6 +39,8 @@ GROUP_RECORDS = (
     CurrentAssignmentRecord,
     OffsetCommitRecord,
     RemoveOffsetRecord,
+    OffsetResetRecord,
+    StagedDecisionRecord,
 )
 
 
@@ -42,8 +50,14 @@ class GroupState(Protocol):
     def replay(self, record: Record, index: int) -> bool:
         """Apply a group record. False: its coordinator epoch is stale, so it is void."""
 
-    def records_of(self, slot: int) -> list[Record]:
-        """Records that rebuild the slot when they are replayed into an empty state."""
+    def batches_of(self, slot: int) -> Iterable[bytes]:
+        """Records that rebuild the slot when they are replayed into an empty state, as encoded batches."""
+
+    def view(self, slot: int) -> Iterable[Record]:
+        """The same records of the slot as it is now, in whichever thread they are looked at."""
+
+    def read_log(self, slot: int, log_offset: int, limit: int) -> SlotLog:
+        """What `__consumer_offsets` has of the slot from that offset on."""
 
     def copy(self) -> "GroupState":
         """A consistent view that later replays do not change; cheap."""

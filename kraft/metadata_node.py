@@ -25,6 +25,7 @@ from .delta import MetadataDelta
 from .group_state import GROUP_RECORDS, GroupState
 from .image import MetadataChanges, MetadataImage, QuorumVoter
 from .metadata_feed import FeedRing, MetadataFeed
+from .offsets_log import SlotLog
 from .pending_appends import Answer, PendingAppend, PendingAppends, Waiter
 from .quorum import AppendOutcome, CommittedCommand, Leadership, Quorum
 from .records import (
@@ -237,12 +238,12 @@ class MetadataNode:
         for command in commands:
             try:
                 batch = decode_batch(command.command)
+                if batch.controller_epoch == command.term:  # else a deposed controller's: void on every broker alike
+                    for record in batch.records:
+                        self._replay(delta, record, command.index, replayed, group_records)
             except UnknownRecordError as error:
                 self._fatal(f"the command at index {command.index} cannot be applied: {error}")
                 return
-            if batch.controller_epoch == command.term:  # else a deposed controller's: void on every broker alike
-                for record in batch.records:
-                    self._replay(delta, record, command.index, replayed, group_records)
             self._feed.append(command)
             pending = self._pending.match(command)
             if pending is not None:
@@ -315,9 +316,13 @@ class MetadataNode:
         image, groups = self._image, self._groups.copy()
         return lambda: encode_snapshot(image, groups)
 
-    def slot_snapshot(self, slot: int) -> tuple[int, list[Record]]:
+    def slot_snapshot(self, slot: int) -> tuple[int, Iterable[Record]]:
         """For a new coordinator: the records that rebuild the slot as it is at that offset of the log."""
-        return self._image.offset, self._groups.records_of(slot)
+        return self._image.offset, self._groups.view(slot)
+
+    def slot_log(self, slot: int, log_offset: int, limit: int) -> SlotLog:
+        """What `__consumer_offsets` has of the slot from that offset on."""
+        return self._groups.read_log(slot, log_offset, limit)
 
     # --- observers ---------------------------------------------------------------------------------------------------
 

@@ -60,6 +60,12 @@ def encode_batch(batch: RecordBatch) -> bytes:
     return packed
 
 
+def encode_plain(plain: list[list[object]]) -> bytes:
+    """As `encode_batch`, of records that are lists already: opcode, then the fields in order. For a million of them."""
+    packed: bytes = msgpack.packb([FORMAT_VERSION, 0, plain])
+    return packed
+
+
 def decode_batch(command: bytes) -> RecordBatch:
     """Raises UnknownRecordError for a format, an opcode or a shape that this version does not know."""
     try:
@@ -280,6 +286,8 @@ class GroupRecord(Record):
     protocol_type: str = "consumer"
     protocol_name: str = ""  # the assignor
     leader_id: str = ""  # classic groups only
+    empty_since_ms: int = -1  # when the last member left; -1: it has members, or never had any
+    log_offset: int = -1  # in snapshots only: where it stands in the slot's partition of __consumer_offsets
 
 
 @record(42)
@@ -371,13 +379,61 @@ class OffsetCommitRecord(Record):
     leader_epoch: int  # -1: not known
     metadata: str
     commit_timestamp_ms: int
+    log_offset: int = -1  # in snapshots only: where it stands in the slot's partition of __consumer_offsets
+
+
+ALL_PARTITIONS = -1
 
 
 @record(48)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveOffsetRecord(Record):
+    """One offset is forgotten. ALL_PARTITIONS: whatever the group remembers of the topic, its past resets too."""
+
     slot: int
     coordinator_epoch: int
     group_id: str
     topic: str
     partition: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetBefore:
+    """What a reset has replaced. `offset` -1: nothing was committed."""
+
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+@record(49)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetResetRecord(Record):
+    """Somebody has reset offsets of a group: what they were before, so that it can be undone. The newest ones are kept."""
+
+    slot: int
+    coordinator_epoch: int
+    group_id: str
+    reset_id: int  # grows by 1 within a group
+    at_ms: int
+    by: str  # client id @ host
+    before: tuple[OffsetBefore, ...]
+    undoes: int = -1  # the reset that this one took back
+
+
+@record(50)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedDecisionRecord(Record):
+    """One part of a decision that is too long for one quorum command: some bytes of its encoded batch.
+
+    Parts follow each other in the slot's log; all are applied together with the last one, and none if that never comes
+    in their coordinator epoch.
+    """
+
+    slot: int
+    coordinator_epoch: int
+    part: int  # from 0
+    part_count: int
+    batch: bytes

@@ -206,23 +206,48 @@ class AllocateProducerIds(ControllerRequest):
     broker_epoch: int
 
 
-@_request(11, Done)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AppendGroupRecords(ControllerRequest):
-    """A coordinator's records of one slot, as an encoded record batch; refused when its coordinator epoch is stale."""
+class SlotAppend:
+    """Records of one slot, as an encoded record batch."""
 
-    node_id: int
     slot: int
     coordinator_epoch: int
     batch: bytes
 
     @staticmethod
-    def of(node_id: int, slot: int, coordinator_epoch: int, records: tuple[Record, ...]) -> "AppendGroupRecords":
+    def of(slot: int, coordinator_epoch: int, records: tuple[Record, ...]) -> "SlotAppend":
         batch = encode_batch(RecordBatch(controller_epoch=0, records=records))
-        return AppendGroupRecords(node_id=node_id, slot=slot, coordinator_epoch=coordinator_epoch, batch=batch)
+        return SlotAppend(slot=slot, coordinator_epoch=coordinator_epoch, batch=batch)
 
     def records(self) -> tuple[Record, ...]:
         return decode_batch(self.batch).records
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotRefusal:
+    slot: int
+    error: int  # an ErrorCode
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRecordsAppended:
+    """All is committed but what was refused: definitely not appended."""
+
+    refused: tuple[SlotRefusal, ...] = ()
+    offset: int = 0
+
+
+@_request(22, GroupRecordsAppended)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendGroupRecords(ControllerRequest):
+    """What a broker's coordinators have decided, in one quorum command.
+
+    A slot whose coordinator epoch is stale is refused by itself; each slot is named once.
+    """
+
+    node_id: int
+    slots: tuple[SlotAppend, ...]
 
 
 @_request(13, Done)

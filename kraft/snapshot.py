@@ -15,7 +15,7 @@ from barnabas.log.value_codec import from_plain, to_plain
 
 from .group_state import GroupState
 from .image import SLOT_COUNT, BrokerImage, MetadataImage, PartitionImage, QuorumVoter, SlotImage, TopicImage
-from .records import Record, RecordBatch, UnknownRecordError, decode_batch, encode_batch
+from .records import Record, UnknownRecordError, decode_batch
 
 SNAPSHOT_VERSION = 1
 MAX_CHUNK_BYTES = 256 * 1024  # a frame of the quorum and of the metadata feed; both are sent between other messages
@@ -84,8 +84,7 @@ def _parts(image: MetadataImage, groups: GroupState) -> Iterator[tuple[int, obje
             yield kind, some
     yield _SLOTS, [to_plain(slot) for slot in image.slots]
     for slot in range(SLOT_COUNT):
-        batches = (encode_batch(RecordBatch(controller_epoch=0, records=(item,))) for item in groups.records_of(slot))
-        for some in _limited(batches):
+        for some in _limited(groups.batches_of(slot)):
             yield _GROUPS, some
 
 
@@ -94,7 +93,7 @@ def _limited(items: Iterable[object]) -> Iterator[list[object]]:
     some: list[object] = []
     size_bytes = 0
     for item in items:
-        item_bytes = len(msgpack.packb(item))
+        item_bytes = len(item) if isinstance(item, bytes) else len(msgpack.packb(item))
         if some and size_bytes + item_bytes > _TARGET_CHUNK_BYTES:
             yield some
             some, size_bytes = [], 0

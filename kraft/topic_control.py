@@ -158,6 +158,8 @@ def _checked_topic_id(view: MetadataDelta, topic_id: str) -> str:
 
 def _existing(view: MetadataDelta, name: str) -> TopicImage:
     topic = view.topic(name)
+    if topic is None and name in INTERNAL_TOPICS:
+        raise InvalidTopicError(f"{name} belongs to the cluster itself: it is read, and nothing else")
     if topic is None:
         raise UnknownTopicOrPartitionError(f"there is no topic {name!r}")
     return topic

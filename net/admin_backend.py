@@ -36,6 +36,7 @@ from .protocol.requests import (
     ProduceRequest,
     Request,
     ResetOffsetsRequest,
+    UndoOffsetResetRequest,
     UnreadRequest,
 )
 from .protocol.responses import (
@@ -56,6 +57,7 @@ COORDINATED = (
     DescribeGroupRequest,
     DeleteGroupRequest,
     ResetOffsetsRequest,
+    UndoOffsetResetRequest,
 )
 
 

@@ -8,12 +8,10 @@ logs. Nothing here decides anything.
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import cast
 
 from barnabas.consumer_groups.coordinator import GroupCoordinator
-from barnabas.kraft.group_slots import SlotStateRecord
 from barnabas.kraft.image import Endpoint
 from barnabas.kraft.metadata_node import MetadataPublication
 from barnabas.kraft.records import Record
@@ -409,11 +407,11 @@ class Broker:
         if log is not None:
             self.flusher.ask(log)
 
-    def _make_coordinator(self, slot: int, coordinator_epoch: int, records: list[Record]) -> GroupCoordinator:
+    def _make_coordinator(self, slot: int, coordinator_epoch: int, records: Iterable[Record]) -> GroupCoordinator:
         return GroupCoordinator(
             slot=slot,
             coordinator_epoch=coordinator_epoch,
-            records=cast(list[SlotStateRecord], records),
+            records=records,
             rng=self.ports.rng,
             topics=self.groups.topics,
             now_ms=self.groups.now_ms(),

@@ -51,7 +51,6 @@ _HOUR_MS: Final = 60 * _MINUTE_MS
 _WEEK_HOURS: Final = 168
 
 _NO_CLASSIC_GROUPS: Final = "the classic group protocol is not built yet"
-_NO_OFFSET_EXPIRY: Final = "expiry of group offsets is not built yet; they stay until the group is deleted"
 
 # Keys of Kafka's own server.properties that a user brings along and that mean nothing here, or not yet: taken, reported at
 # the start, without effect. Any other key has an effect, which tests/tidy/test_configuration.py looks after.
@@ -83,8 +82,6 @@ IGNORED_KEYS: Final[dict[str, str]] = {
     "group.min.session.timeout.ms": _NO_CLASSIC_GROUPS,
     "group.max.session.timeout.ms": _NO_CLASSIC_GROUPS,
     "group.max.size": f"{_NO_CLASSIC_GROUPS}; see group.consumer.max.size",
-    "offsets.retention.minutes": _NO_OFFSET_EXPIRY,
-    "offsets.retention.check.interval.ms": _NO_OFFSET_EXPIRY,
 }
 # By the topics' name of a key: the one value that there is, and why there is no other yet. The others are refused, since a
 # topic that does not do what it was made for is worse than none.
@@ -297,6 +294,8 @@ class BrokerConfig:
     group_consumer_heartbeat_interval_ms: int = setting(5_000, COUNT, "How often members report.")
     group_consumer_max_size: int = setting(10_000, COUNT, "Members of a group of the new protocol.")
     offset_metadata_max_bytes: int = setting(4096, whole_number(0), "Largest note with a committed offset.")
+    offsets_retention_minutes: int = setting(10_080, COUNT, "How long offsets outlive the members of their group.")
+    offsets_retention_check_interval_ms: int = setting(600_000, COUNT, "How often offsets are looked through for it.")
 
     # --- not keys
     sources: Mapping[str, str] = field(default_factory=dict)  # key -> "flag" | "environment" | "file"; absent: default

@@ -18,6 +18,8 @@ def group_settings(config: BrokerConfig) -> GroupSettings:
         heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
         max_group_size=config.group_consumer_max_size,
         offset_metadata_max_bytes=config.offset_metadata_max_bytes,
+        offsets_retention_ms=config.offsets_retention_minutes * 60_000,
+        offsets_retention_check_interval_ms=config.offsets_retention_check_interval_ms,
     )
 
 

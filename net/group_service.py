@@ -1,14 +1,14 @@
 """The coordinators of the group slots that this broker hosts: loading, appending, answering, timers.
 
-Decisions are made by `consumer_groups.coordinator`, a machine per slot. This shell feeds it, sends its records to the
-controller in order (one append per slot under way, everything decided meanwhile goes with the next one), and lets an answer
-leave only when all that it was decided upon is committed. When an append fails or its outcome is not known, the machine has
+Decisions are made by `consumer_groups.coordinator`, a machine per slot. This shell feeds it, hands its records to the
+broker's one append under way or the next (`group_appends`), and lets an answer leave only when all that it was decided upon
+is committed. When an append fails or its outcome is not known, the machine has
 run ahead of the truth: it is dropped and loaded anew from what is committed, and its callers are told to try again.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,33 +20,20 @@ from barnabas.consumer_groups.watch import AlertKind
 from barnabas.kraft.group_slots import slot_of
 from barnabas.kraft.image import SLOT_COUNT, MetadataImage
 from barnabas.kraft.metadata_node import MetadataPublication
-from barnabas.kraft.records import OffsetCommitRecord, Record, RecordBatch, encode_batch
-from barnabas.kraft.requests import AppendGroupRecords, RenewSlot
+from barnabas.kraft.records import Record
+from barnabas.kraft.requests import RenewSlot
 from barnabas.log.errors import BarnabasError, CoordinatorNotAvailableError, NotCoordinatorError
 
 from .broker_to_controller import ControllerChannel
 from .clock import Clock
+from .group_appends import APPEND_TIMEOUT_MS, GroupAppends, SlotQueue, Waiting
 from .metadata_service import MetadataService
 
 logger = logging.getLogger("barnabas.groups")
 
-APPEND_TIMEOUT_MS = 5_000
 LOAD_RETRY_MS = 50
-MAX_RECORDS_PER_APPEND = 4_000  # bounds the time that one append takes; above any decision that must be whole
-MAX_BYTES_PER_APPEND = 900 * 1024  # a command of the quorum has at most 1 MiB
-_COMMIT_BYTES = 80  # of a committed offset without its texts: at most seven numbers of nine bytes, and headers
 MAX_WAITING_PER_SLOT = 10_000  # answers that wait for a commit; beyond it callers are told to try again
 MAX_PARKED_PER_SLOT = 10_000  # joins and syncs that wait for other members, and heartbeats
-
-
-@dataclass(slots=True)
-class _Waiting:
-    """One decision whose answer waits for its records, and for those before it, to be committed."""
-
-    records: tuple[Record, ...]
-    answer: "asyncio.Future[object]"
-    response: object
-    answers: tuple[Answer, ...] = ()  # to requests that earlier decisions have parked
 
 
 @dataclass(slots=True)
@@ -55,11 +42,10 @@ class _Slot:
 
     number: int
     coordinator_epoch: int
+    queue: SlotQueue
     moved_from: str = ""  # in words, where it is known
     machine: GroupCoordinator | None = None
-    waiting: list[_Waiting] = field(default_factory=list)
     parked: "dict[Ticket, asyncio.Future[object]]" = field(default_factory=dict)  # requests that wait
-    appending: bool = False
     task: "asyncio.Task[None] | None" = None
     timer: asyncio.TimerHandle | None = None
 
@@ -74,7 +60,7 @@ class GroupService:
         metadata: MetadataService,
         controller: ControllerChannel,
         clock: Clock,
-        make_coordinator: Callable[[int, int, list[Record]], GroupCoordinator],
+        make_coordinator: Callable[[int, int, Iterable[Record]], GroupCoordinator],
         fatal: Callable[[str], None],
     ) -> None:
         self._node_id = node_id
@@ -85,6 +71,7 @@ class GroupService:
         self._fatal = fatal
         self._slots: dict[int, _Slot] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}  # ordered, unlike a set
+        self._appends = GroupAppends(node_id=node_id, controller=controller, spawn=self._spawn)
         self._topics: TopicsView = {}
         self._topic_ids: dict[str, str] = {}
         self._topic_changes = 0
@@ -161,7 +148,7 @@ class GroupService:
             )
         if slot.machine is None:
             raise CoordinatorNotAvailableError(f"the coordinator of group {group_id!r} is loading; try again")
-        if len(slot.waiting) >= MAX_WAITING_PER_SLOT:
+        if len(slot.queue.waiting) >= MAX_WAITING_PER_SLOT:
             raise CoordinatorNotAvailableError("too many decisions wait for the quorum; slow down and try again")
         return slot
 
@@ -185,60 +172,39 @@ class GroupService:
             raise
         except Exception as error:
             logger.exception("group slot=%d: the coordinator failed", slot.number)
-            self._reload(slot, [], CoordinatorNotAvailableError("the coordinator failed and reloads; try again"))
+            self._reload(slot, CoordinatorNotAvailableError("the coordinator failed and reloads; try again"))
             raise CoordinatorNotAvailableError("the coordinator failed and reloads; try again") from error
 
     async def _decided(
         self, slot: _Slot, records: tuple[Record, ...], response: object, answers: tuple[Answer, ...] = ()
     ) -> object:
         self._set_timer(slot)
-        if not records and not slot.waiting and not slot.appending:
+        if not records and slot.queue.is_idle:
             _deliver(slot, answers)
             return response
         answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        slot.waiting.append(_Waiting(records=records, answer=answer, response=response, answers=answers))
-        self._append_soon(slot)
+        self._appends.add(slot.queue, Waiting(records=records, answer=answer, response=response, answers=answers))
         return await answer
 
     # --- appending ----------------------------------------------------------------------------------------------------
 
-    def _append_soon(self, slot: _Slot) -> None:
-        if not slot.appending:
-            slot.appending = True
-            slot.task = self._spawn(self._append(slot))
+    def _committed(self, slot: _Slot, items: list[Waiting]) -> None:
+        for item in items:
+            _deliver(slot, item.answers)
+            if not item.answer.done():
+                item.answer.set_result(item.response)
 
-    async def _append(self, slot: _Slot) -> None:
-        await asyncio.sleep(0)  # whatever else this wake-up of the loop decides goes with the same append
-        while slot.waiting:
-            batch = _take(slot.waiting)
-            try:
-                await self._append_batch(slot, batch)
-            except BarnabasError as error:
-                logger.warning("group slot=%d reloads, its append failed: %s", slot.number, error)
-                failure = CoordinatorNotAvailableError(f"the coordinator must reload: {error.message}; try again")
-                self._reload(slot, batch, failure)
-                return
-            except asyncio.CancelledError:
-                _refuse(batch, NotCoordinatorError("the coordinator has moved; look it up again"))
-                raise
-            for item in batch:
-                _deliver(slot, item.answers)
-                if not item.answer.done():
-                    item.answer.set_result(item.response)
-        slot.appending = False
+    def _failed(self, slot: _Slot, items: list[Waiting], error: BarnabasError) -> None:
+        failure = CoordinatorNotAvailableError(f"the coordinator must reload: {error.message}; try again")
+        _refuse(items, failure)
+        if not slot.queue.is_closed:
+            self._reload(slot, failure)
 
-    async def _append_batch(self, slot: _Slot, batch: list[_Waiting]) -> None:
-        """One decision may be larger than one append (a group deleted with all its offsets): it goes in several."""
-        for part in _parts([record for item in batch for record in item.records]):
-            request = AppendGroupRecords.of(self._node_id, slot.number, slot.coordinator_epoch, part)
-            await self._controller.call(request, timeout_ms=APPEND_TIMEOUT_MS, repeat_when_unknown=False)
-
-    def _reload(self, slot: _Slot, batch: list[_Waiting], error: BarnabasError) -> None:
+    def _reload(self, slot: _Slot, error: BarnabasError) -> None:
         """The machine stands on records that may never be. Its successor needs a newer coordinator epoch, under which
         those records are void wherever they may still be on their way."""
-        waiting, slot.waiting = batch + slot.waiting, []
         slot.machine = None
-        _refuse(waiting, error)
+        _refuse(slot.queue.close(), error)
         _refuse_parked(slot, error)
         if self._slots.get(slot.number) is slot:
             slot.task = self._spawn(self._renew(slot))
@@ -297,7 +263,18 @@ class GroupService:
 
     def _host(self, number: int, coordinator_epoch: int) -> None:
         self._release(number)
-        slot = _Slot(number=number, coordinator_epoch=coordinator_epoch, moved_from=self._origin_of(number))
+        queue = SlotQueue(
+            slot=number,
+            coordinator_epoch=coordinator_epoch,
+            committed=lambda items: self._committed(slot, items),
+            failed=lambda items, error: self._failed(slot, items, error),
+        )
+        slot = _Slot(
+            number=number,
+            coordinator_epoch=coordinator_epoch,
+            queue=queue,
+            moved_from=self._origin_of(number),
+        )
         self._slots[number] = slot
         slot.task = self._spawn(self._load(slot))
 
@@ -338,9 +315,8 @@ class GroupService:
             slot.timer.cancel()
         if slot.task is not None and slot.task is not asyncio.current_task():
             slot.task.cancel()
-        waiting, slot.waiting = slot.waiting, []
         moved = NotCoordinatorError("the coordinator has moved; look it up again")
-        _refuse(waiting, moved)
+        _refuse(slot.queue.abandon(), moved)
         _refuse_parked(slot, moved)
 
     # --- topics and time ----------------------------------------------------------------------------------------------
@@ -395,9 +371,8 @@ class GroupService:
         if result.records or result.answers:
             answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
             answer.add_done_callback(lambda done: done.cancelled() or done.exception())
-            waiting = _Waiting(records=result.records, answer=answer, response=None, answers=result.answers)
-            slot.waiting.append(waiting)
-            self._append_soon(slot)
+            waiting = Waiting(records=result.records, answer=answer, response=None, answers=result.answers)
+            self._appends.add(slot.queue, waiting)
         return result.response
 
     # --- tasks --------------------------------------------------------------------------------------------------------
@@ -424,46 +399,7 @@ class GroupService:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-def _take(waiting: list[_Waiting]) -> list[_Waiting]:
-    """Take whole decisions from the front, as many as one append holds (at least one)."""
-    count = 0
-    size_bytes = 0
-    taken = 0
-    for item in waiting:
-        count += len(item.records)
-        size_bytes += sum(map(_size_bytes, item.records))
-        if taken and (count > MAX_RECORDS_PER_APPEND or size_bytes > MAX_BYTES_PER_APPEND):
-            break
-        taken += 1
-    batch = waiting[:taken]
-    del waiting[:taken]
-    return batch
-
-
-def _parts(records: list[Record]) -> list[tuple[Record, ...]]:
-    """Cut what is too long for one append; nearly always there is one part."""
-    parts: list[tuple[Record, ...]] = []
-    part: list[Record] = []
-    part_bytes = 0
-    for record in records:
-        size_bytes = _size_bytes(record)
-        if part and (len(part) == MAX_RECORDS_PER_APPEND or part_bytes + size_bytes > MAX_BYTES_PER_APPEND):
-            parts.append(tuple(part))
-            part, part_bytes = [], 0
-        part.append(record)
-        part_bytes += size_bytes
-    return [*parts, tuple(part)] if part else parts
-
-
-def _size_bytes(record: Record) -> int:
-    """At least what it takes in a command. Commits come in thousands, so theirs is not found by encoding them."""
-    if isinstance(record, OffsetCommitRecord):
-        texts = (record.group_id, record.topic, record.metadata)
-        return _COMMIT_BYTES + sum(len(text) if text.isascii() else 4 * len(text) for text in texts)
-    return len(encode_batch(RecordBatch(controller_epoch=0, records=(record,))))
-
-
-def _refuse(waiting: list[_Waiting], error: BarnabasError) -> None:
+def _refuse(waiting: list[Waiting], error: BarnabasError) -> None:
     for item in waiting:
         if not item.answer.done():
             item.answer.set_exception(error)

@@ -7,10 +7,11 @@ that offset holds. An observer never decides: requests to "its" controller are a
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from barnabas.kraft.metadata_feed import MetadataFeed
 from barnabas.kraft.metadata_node import MetadataNode
+from barnabas.kraft.offsets_log import SlotLog
 from barnabas.kraft.quorum import CommittedCommand
 from barnabas.kraft.records import Record
 from barnabas.kraft.requests import ControllerRequest
@@ -117,8 +118,11 @@ class MetadataObserver:
     async def submit(self, request: ControllerRequest) -> object:
         raise NotControllerError(f"broker {self._node_id} is an observer of the quorum; ask the controller")
 
-    async def slot_snapshot(self, slot: int) -> tuple[int, list[Record]]:
+    async def slot_snapshot(self, slot: int) -> tuple[int, Iterable[Record]]:
         return self._node.slot_snapshot(slot)
+
+    async def slot_log(self, slot: int, log_offset: int, limit: int) -> SlotLog:
+        return self._node.slot_log(slot, log_offset, limit)
 
     async def feed(self, after_offset: int, max_bytes: int) -> MetadataFeed:
         raise NotControllerError(f"broker {self._node_id} is an observer of the quorum; ask a voter")

@@ -6,12 +6,13 @@ feed from a voter) is the business of a `MetadataSource`.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol, cast
 
 from barnabas.kraft.image import MetadataImage
 from barnabas.kraft.metadata_feed import MetadataFeed
 from barnabas.kraft.metadata_node import MetadataPublication
+from barnabas.kraft.offsets_log import SlotLog
 from barnabas.kraft.quorum import Leadership
 from barnabas.kraft.records import Record
 from barnabas.kraft.requests import ControllerRequest
@@ -31,8 +32,11 @@ class MetadataSource(Protocol):
     async def submit(self, request: ControllerRequest) -> object:
         """Ask the controller of this node. Raises NotControllerError where it is not active."""
 
-    async def slot_snapshot(self, slot: int) -> tuple[int, list[Record]]:
+    async def slot_snapshot(self, slot: int) -> tuple[int, Iterable[Record]]:
         """The records that rebuild a slot, and the metadata offset that they stand for."""
+
+    async def slot_log(self, slot: int, log_offset: int, limit: int) -> SlotLog:
+        """What `__consumer_offsets` has of the slot from that offset on."""
 
     async def feed(self, after_offset: int, max_bytes: int) -> MetadataFeed:
         """What an observer is missing. Raises NotControllerError on a node that holds no quorum log."""

@@ -7,12 +7,13 @@ the former source is closed. So a broker is never without metadata, and a learne
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from barnabas.kraft.image import MetadataImage
 from barnabas.kraft.metadata_feed import MetadataFeed
 from barnabas.kraft.metadata_node import MetadataPublication, differences
+from barnabas.kraft.offsets_log import SlotLog
 from barnabas.kraft.raft_voters import Voter
 from barnabas.kraft.records import Record
 from barnabas.kraft.requests import ControllerRequest
@@ -77,8 +78,11 @@ class QuorumRole:
     async def submit(self, request: ControllerRequest) -> object:
         return await self._active.source.submit(request)
 
-    async def slot_snapshot(self, slot: int) -> tuple[int, list[Record]]:
+    async def slot_snapshot(self, slot: int) -> tuple[int, Iterable[Record]]:
         return await self._active.source.slot_snapshot(slot)
+
+    async def slot_log(self, slot: int, log_offset: int, limit: int) -> SlotLog:
+        return await self._active.source.slot_log(slot, log_offset, limit)
 
     async def feed(self, after_offset: int, max_bytes: int) -> MetadataFeed:
         return await self._active.source.feed(after_offset, max_bytes)

@@ -7,12 +7,13 @@ they share the broker's loop. Everything crosses by `QuorumHost.post` and `post_
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar, cast
 
 from barnabas.kraft.image import QuorumVoter
 from barnabas.kraft.metadata_feed import MetadataFeed
 from barnabas.kraft.metadata_node import MetadataNode, MetadataPublication
+from barnabas.kraft.offsets_log import SlotLog
 from barnabas.kraft.pending_appends import Answer
 from barnabas.kraft.raft_quorum import RaftQuorum
 from barnabas.kraft.raft_thread import RaftThread
@@ -227,8 +228,11 @@ class VoterMetadata:
 
     # --- questions ----------------------------------------------------------------------------------------------------
 
-    async def slot_snapshot(self, slot: int) -> tuple[int, list[Record]]:
+    async def slot_snapshot(self, slot: int) -> tuple[int, Iterable[Record]]:
         return await self._ask(lambda node: node.slot_snapshot(slot))
+
+    async def slot_log(self, slot: int, log_offset: int, limit: int) -> SlotLog:
+        return await self._ask(lambda node: node.slot_log(slot, log_offset, limit))
 
     async def feed(self, after_offset: int, max_bytes: int) -> MetadataFeed:
         return await self._ask(lambda node: node.feed(after_offset, max_bytes))

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from . import clusters, configs, group_explain, groups, metrics, openapi, records, storage, topics
+from . import clusters, configs, group_explain, group_seek, groups, metrics, openapi, records, storage, topics
 from .backend import AdminBackend
 from .call import Call, Json, Reply, Route, check_body
 from .errors import ApiError, bad_request
@@ -51,6 +51,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *configs.ROUTES,
     *groups.ROUTES,
     *group_explain.ROUTES,
+    *group_seek.ROUTES,
     *metrics.ROUTES,
     Route(method="GET", path="/healthz", handler=_healthz, summary="Does the process live?"),
     Route(method="GET", path="/readyz", handler=_readyz, summary="May clients be sent here? 503 and the reason if not"),

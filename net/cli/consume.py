@@ -8,6 +8,7 @@ from argparse import ArgumentParser
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from barnabas.consumer_groups.offsets_topic import decoded
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.protocol.requests import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 
@@ -26,6 +27,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("-p", "--partition", type=int, action="append", metavar="N", help="only these; without -g")
     parser.add_argument("-n", "--num", type=int, metavar="N", help="stop after so many records")
     parser.add_argument("-g", "--group", metavar="GROUP", help="join the group, go on from its offsets and commit")
+    parser.add_argument("--formatter", choices=("offsets",), help="offsets: show records of __consumer_offsets as JSON")
     parser.add_argument("--follow", action="store_true", help="wait for new records instead of stopping at the end")
 
 
@@ -85,6 +87,8 @@ class _Reader:
         self._left: int | None = context.arguments.num
         self._group: str | None = context.arguments.group
         self._show = _as_json if context.out.is_json else _as_line
+        if context.arguments.formatter == "offsets":
+            self._show = _as_offsets
         self._ends = ends
         self._stdout = sys.stdout.buffer
         self._printed: dict[TopicPartition, int] = {}  # next offset behind what was printed and not yet committed
@@ -147,6 +151,11 @@ def _as_json(record: ConsumedRecord) -> bytes:
     if record.headers:
         row["headers"] = [{"key": key, **_text_or_base64("value", value)} for key, value in record.headers]
     return json.dumps(row, ensure_ascii=False).encode() + b"\n"
+
+
+def _as_offsets(record: ConsumedRecord) -> bytes:
+    told = decoded(record.key, record.value)
+    return json.dumps({"slot": record.partition, "at": record.offset, **told}, ensure_ascii=False).encode() + b"\n"
 
 
 def _text_or_base64(name: str, data: bytes | None) -> dict[str, str | None]:

@@ -34,11 +34,6 @@ class CommandError(Exception):
         self.exit_code = exit_code
 
 
-def not_available_yet(what: str) -> CommandError:
-    """For verbs whose machinery does not exist: they say so instead of pretending."""
-    return CommandError(f"not available yet: {what}")
-
-
 def exit_code_of(error: BaseException) -> ExitCode:
     """The exit code for an error that ends the command."""
     if isinstance(error, CommandError):

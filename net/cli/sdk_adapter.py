@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         DescribeStorageResponse,
         ListedGroup,
         TopicMetadata,
+        UndoOffsetResetResponse,
     )
 
 
@@ -217,6 +218,9 @@ class _Admin:
 
     async def reset_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         await self._admin.reset_offsets(group, offsets)
+
+    async def undo_reset(self, group: str, *, validate_only: bool) -> UndoOffsetResetResponse:
+        return await self._admin.undo_reset(group, validate_only=validate_only)
 
     async def delete_group(self, group: str) -> None:
         await self._admin.delete_group(group)

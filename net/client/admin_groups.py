@@ -8,7 +8,7 @@ from barnabas.log.topic_partition import TopicPartition
 
 from ..lag import NOTHING_COMMITTED, Lag, lag_behind
 from ..protocol import requests as q
-from ..protocol.responses import DescribeGroupResponse, ListedGroup, ListGroupsResponse
+from ..protocol.responses import DescribeGroupResponse, ListedGroup, ListGroupsResponse, UndoOffsetResetResponse
 from .client import Client
 from .errors import BarnabasError, GroupIdNotFoundError, UnknownTopicOrPartitionError
 from .group_offsets import commit_offsets, fetch_committed
@@ -76,12 +76,21 @@ class GroupAdmin:
         await commit_offsets(self._client, group_id, plain, timeout_ms=self._timeout_ms)
 
     async def reset_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Set committed offsets, also of a group that is running: its members go on from there."""
+        """Set committed offsets, also of a group that is running: its members go on from there. See `undo_reset`."""
         partitions = tuple(
             q.OffsetCommitPartition(topic=topic, partition=number, offset=offset)
             for (topic, number), offset in offsets.items()
         )
         await self._coordinator(group_id, q.ResetOffsetsRequest(group_id=group_id, partitions=partitions))
+
+    async def undo_reset(self, group_id: str, *, validate_only: bool = False) -> UndoOffsetResetResponse:
+        """Bring back the offsets from before the last reset; undoing that again makes the reset again.
+
+        `validate_only`: tell what would change, change nothing. Raises InvalidRequestError when no reset is known.
+        """
+        request = q.UndoOffsetResetRequest(group_id=group_id, validate_only=validate_only)
+        response: UndoOffsetResetResponse = await self._coordinator(group_id, request)
+        return response
 
     async def _exists(self, partition: TopicPartition) -> bool:
         if not self._client.metadata.partition_count(partition.topic):

@@ -11,6 +11,7 @@ from barnabas.kraft.requests import AlterConfig, ConfigChange, Done
 from barnabas.kraft.topic_settings import CLUSTER_DEFAULT
 from barnabas.log.config import DEFINITIONS
 from barnabas.log.errors import InvalidRequestError, UnknownTopicOrPartitionError
+from barnabas.log.topic_partition import CONSUMER_OFFSETS_TOPIC
 from barnabas.net.config import definitions
 from barnabas.net.dispatcher import RequestContext
 from barnabas.net.protocol.requests import AlterConfigRequest, DescribeConfigsRequest
@@ -39,9 +40,11 @@ class ConfigHandlers:
 
     def _topic_entries(self, topic: str) -> tuple[ConfigEntry, ...]:
         image = self._services.metadata.image
-        if topic not in image.topics:
+        if topic not in image.topics and topic != CONSUMER_OFFSETS_TOPIC:
             raise UnknownTopicOrPartitionError(f"there is no topic {topic!r}")
-        overrides = image.topic_configs.get(topic, {})
+        overrides = (
+            {"cleanup.policy": "compact"} if topic == CONSUMER_OFFSETS_TOPIC else image.topic_configs.get(topic, {})
+        )
         broker_values = self._services.config.topic_defaults()
         entries = []
         for definition in DEFINITIONS.values():

@@ -3,14 +3,18 @@
 Versions: 0. Behaviour: waits up to `max_wait_ms` for `min_bytes`; an error on any partition is answered at once. A consumer
 sees what is committed (the high watermark, or the last stable offset for read_committed); a follower sees the whole log, and
 its offset is its acknowledgement of everything before. Each answer brings at least one whole batch where there is one, also
-when it is larger than the limits (KIP-74). Divergence is told in the answer (KIP-595).
+when it is larger than the limits (KIP-74). Divergence is told in the answer (KIP-595). `__consumer_offsets` is served by any
+broker from the state of the quorum (`offsets_topic`).
 """
+
+from dataclasses import replace
 
 from barnabas.log.errors import BarnabasError, ErrorCode
 from barnabas.log.replication.partition_reads import PartitionRead
 from barnabas.log.replication.ports import slice_size
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.dispatcher import Reply, RequestContext, error_response
+from barnabas.log.topic_partition import CONSUMER_OFFSETS_TOPIC, TopicPartition
+from barnabas.net.dispatcher import Reply, RequestContext, answering, error_response
+from barnabas.net.offsets_topic import OffsetsTopic
 from barnabas.net.protocol.requests import READ_COMMITTED, FetchPartition, FetchRequest
 from barnabas.net.protocol.responses import FetchPartitionResponse, FetchResponse
 from barnabas.net.purgatory import DelayedFetch, Operation, ReadUpTo
@@ -19,6 +23,7 @@ from .services import Services
 
 MAX_FETCH_BYTES = 64 << 20  # of one answer, whatever fetch.max.bytes says: clients take no frame above 100 MiB
 MAX_FETCH_WAIT_MS = 60_000
+OFFSETS_TOPIC_POLL_MS = 100  # of topics that are fetched in one request with __consumer_offsets
 
 
 class FetchHandler:
@@ -27,9 +32,19 @@ class FetchHandler:
         self._clock = services.clock
         self._throttle = services.throttle
         self._max_bytes = min(services.config.fetch_max_bytes, MAX_FETCH_BYTES)
+        # No partition of ours: a fetch of it comes to light by its error, so that others pay nothing for it.
+        self._offsets_topic = OffsetsTopic(services.metadata)
+        self._read_offsets_topic = answering(self._fetch_offsets_topic)
 
     def __call__(self, request: FetchRequest, context: RequestContext, reply: Reply) -> None:
         responses, size_bytes, is_final = self._read(request, is_first_read=True)
+        if (
+            is_final
+            and request.replica_id < 0
+            and any(item.topic == CONSUMER_OFFSETS_TOPIC for item in request.partitions)
+        ):
+            self._read_offsets_topic(request, context, reply)
+            return
         if is_final or size_bytes >= request.min_bytes or request.max_wait_ms <= 0 or not request.partitions:
             reply(FetchResponse(partitions=tuple(responses)))
             return
@@ -117,6 +132,44 @@ class FetchHandler:
             log_start_offset=read.log_start_offset,
             diverging_epoch=read.diverging_epoch,
             diverging_end_offset=read.diverging_end_offset,
+            records=read.records,
+        )
+
+    async def _fetch_offsets_topic(self, request: FetchRequest, context: RequestContext) -> FetchResponse:
+        """Some partitions are of `__consumer_offsets`. The others of the request are read anew beside them."""
+        deadline_ms = self._clock.now_ms() + min(request.max_wait_ms, MAX_FETCH_WAIT_MS)
+        others = replace(
+            request, partitions=tuple(item for item in request.partitions if item.topic != CONSUMER_OFFSETS_TOPIC)
+        )
+        while True:
+            found, size_bytes, is_final = self._read(others, is_first_read=True)
+            for item in request.partitions:
+                if item.topic == CONSUMER_OFFSETS_TOPIC:
+                    response = await self._read_slot(item, min(request.max_bytes, self._max_bytes) - size_bytes)
+                    size_bytes += slice_size(response.records)  # type: ignore[arg-type]
+                    is_final = is_final or response.error != ErrorCode.NONE
+                    found.append(response)
+            remaining_ms = deadline_ms - self._clock.now_ms()
+            if is_final or size_bytes >= max(1, request.min_bytes) or remaining_ms <= 0:
+                return FetchResponse(partitions=tuple(found))
+            await self._offsets_topic.wait(
+                min(remaining_ms, OFFSETS_TOPIC_POLL_MS) if others.partitions else remaining_ms
+            )
+
+    async def _read_slot(self, item: FetchPartition, max_bytes: int) -> FetchPartitionResponse:
+        try:
+            read = await self._offsets_topic.read(item.partition, item.fetch_offset, min(max_bytes, item.max_bytes))
+        except BarnabasError as error:
+            return FetchPartitionResponse(
+                topic=item.topic, partition=item.partition, error=error.code, message=error.message
+            )
+        return FetchPartitionResponse(
+            topic=item.topic,
+            partition=item.partition,
+            error=ErrorCode.NONE,
+            high_watermark=read.high_watermark,
+            last_stable_offset=read.high_watermark,
+            log_start_offset=0,
             records=read.records,
         )
 

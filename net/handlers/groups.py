@@ -1,5 +1,5 @@
 """FindCoordinator (10), ConsumerGroupHeartbeat (68), OffsetCommit (8), OffsetFetch (9), ListGroups (16), DescribeGroups (15),
-DeleteGroup (42), ResetOffsets (1002): consumer groups.
+DeleteGroup (42), ResetOffsets (1002), UndoOffsetReset (1011): consumer groups.
 
 Versions: 0. Behaviour: KIP-848's, with the coordinator of the group's slot; any other broker answers NOT_COORDINATOR. A reply
 leaves once the quorum has committed what it tells. Differs from Kafka: ResetOffsets works on a group that is running.
@@ -30,6 +30,7 @@ from barnabas.net.protocol.requests import (
     OffsetFetchRequest,
     OwnedPartitions,
     ResetOffsetsRequest,
+    UndoOffsetResetRequest,
 )
 from barnabas.net.protocol.responses import (
     CommittedOffset,
@@ -42,6 +43,8 @@ from barnabas.net.protocol.responses import (
     OffsetCommitPartitionResponse,
     OffsetCommitResponse,
     OffsetFetchResponse,
+    UndoneOffset,
+    UndoOffsetResetResponse,
 )
 
 from .group_descriptions import as_owned, group_description
@@ -159,10 +162,30 @@ class GroupHandlers:
         await self._decide(
             request.group_id,
             lambda machine: machine.reset_offsets(
-                group_id=request.group_id, offsets=offsets, now_ms=self._groups.now_ms()
+                group_id=request.group_id, offsets=offsets, now_ms=self._groups.now_ms(), by=_asker(context)
             ),
         )
         return EmptyResponse()
+
+    async def undo_reset(self, request: UndoOffsetResetRequest, context: RequestContext) -> UndoOffsetResetResponse:
+        undone = await self._decide(
+            request.group_id,
+            lambda machine: machine.undo_reset(
+                group_id=request.group_id,
+                now_ms=self._groups.now_ms(),
+                by=_asker(context),
+                validate_only=request.validate_only,
+            ),
+        )
+        return UndoOffsetResetResponse(
+            reset_id=undone.reset_id,
+            at_ms=undone.at_ms,
+            by=undone.by,
+            offsets=tuple(
+                UndoneOffset(topic=item.topic, partition=item.partition, before=item.before, after=item.after)
+                for item in undone.offsets
+            ),
+        )
 
     # --- groups -------------------------------------------------------------------------------------------------------
 
@@ -197,6 +220,11 @@ class GroupHandlers:
             lambda machine: machine.delete_group(group_id=request.group_id, now_ms=self._groups.now_ms()),
         )
         return EmptyResponse()
+
+
+def _asker(context: RequestContext) -> str:
+    """Who resets offsets, for whoever wants to undo it."""
+    return f"{context.client_id or 'unknown'}@{context.client_host}"
 
 
 def _as_offsets(partitions: Iterable[OffsetCommitPartition]) -> tuple[OffsetToCommit, ...]:

@@ -4,10 +4,12 @@ Versions: 0. Behaviour: -1 latest visible, -2 earliest, -3 the record with the l
 first record at or after that time (offset -1: there is none). DeleteRecords takes one partition a request.
 """
 
-from barnabas.log.errors import BarnabasError
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.dispatcher import Reply, RequestContext
+from barnabas.log.errors import BarnabasError, ErrorCode
+from barnabas.log.topic_partition import CONSUMER_OFFSETS_TOPIC, TopicPartition
+from barnabas.net.dispatcher import Reply, RequestContext, answering
+from barnabas.net.offsets_topic import OffsetsTopic
 from barnabas.net.protocol.requests import (
+    EARLIEST_TIMESTAMP,
     DeleteRecordsRequest,
     EpochPartition,
     ListOffsetsPartition,
@@ -29,9 +31,47 @@ class OffsetHandlers:
     def __init__(self, services: Services) -> None:
         self._replication = services.replication
         self._clock = services.clock
+        self._offsets_topic = OffsetsTopic(services.metadata)
+        self._list_with_slots = answering(self._list_offsets_topic)
 
     def list_offsets(self, request: ListOffsetsRequest, context: RequestContext, reply: Reply) -> None:
+        if any(item.topic == CONSUMER_OFFSETS_TOPIC for item in request.partitions):
+            self._list_with_slots(request, context, reply)
+            return
         reply(ListOffsetsResponse(partitions=tuple(self._list_one(request, item) for item in request.partitions)))
+
+    async def _list_offsets_topic(self, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
+        """Any broker has all of `__consumer_offsets`; the other partitions of the request are looked up as always."""
+        return ListOffsetsResponse(
+            partitions=tuple(
+                [
+                    await self._list_slot(item)
+                    if item.topic == CONSUMER_OFFSETS_TOPIC
+                    else self._list_one(request, item)
+                    for item in request.partitions
+                ]
+            )
+        )
+
+    async def _list_slot(self, item: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+        error, message, found = ErrorCode.NONE, "", (-1, -1)
+        try:
+            if item.timestamp_ms == EARLIEST_TIMESTAMP:
+                found = (0, -1)
+            elif item.timestamp_ms < 0:
+                found = (await self._offsets_topic.end_offset(item.partition), -1)
+            else:
+                found = await self._offsets_topic.first_at_or_after(item.partition, item.timestamp_ms) or found
+        except BarnabasError as refusal:
+            error, message = refusal.code, refusal.message
+        return ListOffsetsPartitionResponse(
+            topic=item.topic,
+            partition=item.partition,
+            error=error,
+            message=message,
+            offset=found[0],
+            timestamp_ms=found[1],
+        )
 
     def _list_one(self, request: ListOffsetsRequest, item: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
         try:

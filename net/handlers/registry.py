@@ -84,6 +84,7 @@ def build_handlers(
         ApiKey.DESCRIBE_GROUPS: answering(groups.describe_group),
         ApiKey.DELETE_GROUP: answering(groups.delete_group, survives_disconnect=True),
         ApiKey.RESET_OFFSETS: answering(groups.reset_offsets, survives_disconnect=True),
+        ApiKey.UNDO_OFFSET_RESET: answering(groups.undo_reset, survives_disconnect=True),
         KafkaApi.API_VERSIONS: api_versions,
         KafkaApi.FIND_COORDINATOR: answering(kafka_groups.find_coordinator),
         KafkaApi.JOIN_GROUP: answering(kafka_groups.join),

@@ -388,6 +388,7 @@ class OffsetFetchRequest:
     api_key: ClassVar[ApiKey] = ApiKey.OFFSET_FETCH
     group_id: str
     partitions: tuple[OwnedPartitions, ...] | None = None
+    require_stable: bool = False  # wait for transactions that hold offsets open (KIP-447); today there are none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -435,6 +436,15 @@ class UnreadRequest:
 
     api_key: ClassVar[ApiKey] = ApiKey.UNREAD
     partitions: tuple[UnreadPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndoOffsetResetRequest:
+    """`group seek --undo`: back to what was committed before the last reset, which may have been an undo itself."""
+
+    api_key: ClassVar[ApiKey] = ApiKey.UNDO_OFFSET_RESET
+    group_id: str
+    validate_only: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -515,6 +525,7 @@ Request = (
     | DeleteGroupRequest
     | ResetOffsetsRequest
     | UnreadRequest
+    | UndoOffsetResetRequest
     | BrokerShutdownRequest
     | DescribeStorageRequest
     | BringBackFolderRequest

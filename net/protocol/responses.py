@@ -527,6 +527,26 @@ class UnreadResponse:
     partitions: tuple[UnreadPartitionResponse, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndoneOffset:
+    """-1: nothing committed."""
+
+    topic: str
+    partition: int
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndoOffsetResetResponse:
+    """The reset that was taken back, and what its undoing has changed."""
+
+    reset_id: int
+    at_ms: int
+    by: str
+    offsets: tuple[UndoneOffset, ...]
+
+
 Response = (
     ErrorResponse
     | ProduceResponse
@@ -556,6 +576,7 @@ Response = (
     | DescribeMovesResponse
     | FillBrokerResponse
     | UnreadResponse
+    | UndoOffsetResetResponse
 )
 
 RESPONSE_OF: dict[type, type] = {
@@ -592,6 +613,7 @@ RESPONSE_OF: dict[type, type] = {
     requests.DeleteGroupRequest: EmptyResponse,
     requests.ResetOffsetsRequest: EmptyResponse,
     requests.UnreadRequest: UnreadResponse,
+    requests.UndoOffsetResetRequest: UndoOffsetResetResponse,
     requests.BrokerShutdownRequest: EmptyResponse,
     requests.DescribeStorageRequest: DescribeStorageResponse,
     requests.BringBackFolderRequest: DescribeStorageResponse,

@@ -1,6 +1,7 @@
 """`scripts/benchmark`: measures everything in one run, and prints a table with the ratios that the goals are stated in.
 
-`scripts/benchmark o1` and `scripts/benchmark partitions` are measured apart: how a log and a broker bear size.
+`scripts/benchmark o1`, `scripts/benchmark partitions` and `scripts/benchmark offsets` are measured apart: how a log, a broker
+and the state of groups bear size.
 
 Cases run phase by phase, since only one set of servers shall be alive at a time; within a phase repetition by repetition,
 so that what a ratio compares was measured within the same minute.
@@ -15,6 +16,7 @@ import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
+import offsets
 import one_log
 import partitions
 from cases import PHASES, Scale
@@ -27,7 +29,11 @@ SKETCHES = ROOT / ".." / "shared" / "research" / "hot_path_prototype"
 VERSIONS = ("uvloop", "confluent_kafka", "aiokafka", "redis", "nats")
 
 
-SUITES = {"o1": one_log.main, "partitions": partitions.main}  # with options of their own: `scripts/benchmark o1 --help`
+SUITES = {
+    "o1": one_log.main,
+    "partitions": partitions.main,
+    "offsets": offsets.main,
+}  # with options of their own: `scripts/benchmark o1 --help`
 
 
 def main() -> int:

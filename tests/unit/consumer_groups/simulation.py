@@ -21,7 +21,14 @@ from barnabas.consumer_groups.partitions import PartitionSet, from_set, to_set
 from barnabas.consumer_groups.settings import GroupSettings
 from barnabas.consumer_groups.states import GroupPhase
 from barnabas.kraft.group_slots import GroupSlots, PartitionKey, SlotStateRecord, partition_keys, slot_of
-from barnabas.kraft.records import OffsetCommitRecord, RemoveOffsetRecord
+from barnabas.kraft.records import (
+    OffsetCommitRecord,
+    OffsetResetRecord,
+    RecordBatch,
+    RemoveOffsetRecord,
+    StagedDecisionRecord,
+    encode_batch,
+)
 from barnabas.log.errors import BarnabasError, RebalanceInProgressError
 
 from .explained_moves import check_moves, readers_of
@@ -108,6 +115,10 @@ class Simulation:
                 session_timeout_ms=10_000, rebalance_timeout_ms=8_000, heartbeat_interval_ms=1_000,
                 assignment_interval_ms=1_500, default_assignor="uniform",
             )  # fmt: skip
+        if self.random.random() < 0.4:
+            self.settings = replace(
+                self.settings, offsets_retention_ms=6_000, offsets_retention_check_interval_ms=1_500
+            )
         self.slots.on_slot_moved(SLOT, self.epoch)
         self.coordinator = self.new_coordinator()
 
@@ -129,9 +140,13 @@ class Simulation:
 
     def commit_one(self, *, answer: bool = True) -> None:
         append = self.queue.pop(0)
+        is_undo = any(isinstance(record, OffsetResetRecord) and record.undoes >= 0 for record in append.records)
+        index = self.slots.index + 1
+        for part in self.as_appended(append.records):
+            assert self.slots.replay(part, index)
+            index += 1
         for record in append.records:
-            assert self.slots.replay(record, self.slots.index + 1)
-            self.remember(record)
+            self.remember(record, is_undo=is_undo)
         if not answer:
             return
         if append.deliver is not None:
@@ -141,11 +156,22 @@ class Simulation:
             if hear is not None:
                 hear(item.value)
 
-    def remember(self, record: SlotStateRecord) -> None:
+    def as_appended(self, records: tuple[SlotStateRecord, ...]) -> tuple[SlotStateRecord, ...]:
+        """Now and then a decision goes in parts, with a snapshot in between, as if it were too long for one command."""
+        if not records or self.random.random() > 0.1:
+            return records
+        whole = encode_batch(RecordBatch(controller_epoch=0, records=records))
+        cut = self.random.randint(1, len(whole) - 1)
+        return tuple(
+            StagedDecisionRecord(slot=SLOT, coordinator_epoch=self.epoch, part=number, part_count=2, batch=chunk)
+            for number, chunk in enumerate((whole[:cut], whole[cut:]))
+        )
+
+    def remember(self, record: SlotStateRecord, *, is_undo: bool) -> None:
         if isinstance(record, OffsetCommitRecord):
             key = (record.topic, record.partition)
             before = self.expected.get(key)
-            if before is not None:
+            if before is not None and not is_undo:
                 assert int(record.metadata) >= int(before[1]), "a commit from before a reset came through after it"
             self.expected[key] = (record.offset, record.metadata)
         elif isinstance(record, RemoveOffsetRecord):
@@ -217,6 +243,13 @@ class Simulation:
         except BarnabasError:
             return  # no such group yet
         self.queue.append(Append(records=result.records, answers=result.answers))
+
+    def undo(self) -> None:
+        try:
+            result = self.coordinator.undo_reset(group_id=GROUP, now_ms=self.now_ms)
+        except BarnabasError:
+            return  # nothing to undo, or no such group
+        self.queue.append(Append(records=result.records))
 
     # --- the clients --------------------------------------------------------------------------------------------------
 
@@ -386,7 +419,15 @@ class Simulation:
 
     def seldom_step(self) -> None:
         self.random.choice(
-            (self.append_fails, self.fail_over, self.change_topics, self.change_topics, self.reset, self.ghosts_come)
+            (
+                self.append_fails,
+                self.fail_over,
+                self.change_topics,
+                self.change_topics,
+                self.reset,
+                self.undo,
+                self.ghosts_come,
+            )
         )()
 
     def client_step(self, client: Client) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from barnabas.kraft.group_state import GROUP_RECORDS
 from barnabas.kraft.image import SLOT_COUNT
-from barnabas.kraft.records import OffsetCommitRecord, Record
+from barnabas.kraft.offsets_log import SlotLog
+from barnabas.kraft.records import OffsetCommitRecord, Record, RecordBatch, encode_batch
 
 
 class FakeGroupState:
@@ -21,6 +22,15 @@ class FakeGroupState:
 
     def records_of(self, slot: int) -> list[Record]:
         return list(self.records[slot])
+
+    def batches_of(self, slot: int) -> list[bytes]:
+        return [encode_batch(RecordBatch(controller_epoch=0, records=(record,))) for record in self.records[slot]]
+
+    def view(self, slot: int) -> list[Record]:
+        return list(self.records[slot])
+
+    def read_log(self, slot: int, log_offset: int, limit: int) -> SlotLog:
+        return SlotLog(start_offset=0, end_offset=len(self.records[slot]))
 
     def copy(self) -> FakeGroupState:
         copied = FakeGroupState()

@@ -9,21 +9,23 @@ from unit.kraft.single_controller import SingleController
 
 from barnabas.kraft.controller_errors import BrokerIdNotRegisteredError
 from barnabas.kraft.image import NO_COORDINATOR
-from barnabas.kraft.records import GroupRecord, Record, TopicRecord
+from barnabas.kraft.records import GroupRecord, Record, StagedDecisionRecord, TopicRecord
 from barnabas.kraft.requests import (
     AllocateProducerIds,
     AppendGroupRecords,
     BrokerHeartbeat,
     Done,
+    GroupRecordsAppended,
     ProducerIdBlock,
     Registered,
+    SlotAppend,
     UnregisterBroker,
 )
 from barnabas.log.errors import (
     DuplicateBrokerRegistrationError,
+    ErrorCode,
     InconsistentClusterIdError,
     InvalidRequestError,
-    NotCoordinatorError,
     StaleBrokerEpochError,
     UnsupportedVersionError,
 )
@@ -213,7 +215,18 @@ def group(cluster: SingleController, slot: int, /, **changes: object) -> AppendG
     owner = cluster.image.slots[slot]
     values = {"slot": slot, "coordinator_epoch": owner.coordinator_epoch, "group_id": "g", **changes}
     record = GroupRecord(group_epoch=1, assignment_epoch=1, **values)  # type: ignore[arg-type]
-    return AppendGroupRecords.of(owner.coordinator, slot, owner.coordinator_epoch, (record,))
+    part = SlotAppend.of(slot, owner.coordinator_epoch, (record,))
+    return AppendGroupRecords(node_id=owner.coordinator, slots=(part,))
+
+
+def of(request: AppendGroupRecords, *parts: SlotAppend) -> AppendGroupRecords:
+    return replace(request, slots=parts)
+
+
+def refusals(cluster: SingleController, request: AppendGroupRecords) -> list[tuple[int, int]]:
+    answer = cluster.ask(request)
+    assert isinstance(answer, GroupRecordsAppended)
+    return [(item.slot, item.error) for item in answer.refused]
 
 
 def test_slots_spread_over_the_brokers_of_a_young_cluster() -> None:
@@ -227,7 +240,7 @@ def test_slots_spread_over_the_brokers_of_a_young_cluster() -> None:
 def test_a_slot_with_a_group_moves_only_with_its_coordinator() -> None:
     cluster = SingleController(1)
     for slot in range(50):
-        assert isinstance(cluster.ask(group(cluster, slot)), Done)
+        assert refusals(cluster, group(cluster, slot)) == []
     cluster.start(1)
     cluster.now_ms += 2_000
     cluster.beat(0)
@@ -261,24 +274,37 @@ def test_a_restarted_coordinator_never_keeps_its_epoch() -> None:
 def test_group_records_are_taken_from_the_coordinator_of_that_epoch_only() -> None:
     cluster = SingleController(2)
     request = group(cluster, 7)
-    assert isinstance(cluster.ask(request), Done)
-    assert len(cluster.cluster.nodes[0].slot_snapshot(7)[1]) == 1
-    cluster.refused(replace(request, node_id=5), NotCoordinatorError)
-    cluster.refused(replace(request, coordinator_epoch=0), NotCoordinatorError)
-    cluster.refused(replace(request, slot=50), InvalidRequestError)
-    cluster.refused(group(cluster, 7, slot=8), InvalidRequestError)
-    cluster.refused(group(cluster, 7, coordinator_epoch=99), InvalidRequestError)
-    cluster.refused(replace(request, batch=b"junk"), InvalidRequestError)
-    owner = cluster.image.slots[7]
+    (part,) = request.slots
+    assert refusals(cluster, request) == []
+    assert len(list(cluster.cluster.nodes[0].slot_snapshot(7)[1])) == 1
+    moved, invalid = (7, ErrorCode.NOT_COORDINATOR), (7, ErrorCode.INVALID_REQUEST)
+    assert refusals(cluster, replace(request, node_id=5)) == [moved]
+    assert refusals(cluster, of(request, replace(part, coordinator_epoch=0))) == [moved]
+    assert refusals(cluster, of(request, replace(part, slot=50))) == [(50, ErrorCode.INVALID_REQUEST)]
+    assert refusals(cluster, group(cluster, 7, slot=8)) == [invalid]
+    assert refusals(cluster, group(cluster, 7, coordinator_epoch=99)) == [invalid]
+    assert refusals(cluster, of(request, replace(part, batch=b"junk"))) == [invalid]
     forged: tuple[Record, ...] = (TopicRecord(name="forged", topic_id="0"),)
-    forgery = AppendGroupRecords.of(owner.coordinator, 7, owner.coordinator_epoch, forged)
-    cluster.refused(forgery, InvalidRequestError)
+    assert refusals(cluster, of(request, SlotAppend.of(7, part.coordinator_epoch, forged))) == [invalid]
+    endless = StagedDecisionRecord(
+        slot=7, coordinator_epoch=part.coordinator_epoch, part=0, part_count=10**6, batch=b""
+    )
+    assert refusals(cluster, of(request, SlotAppend.of(7, part.coordinator_epoch, (endless,)))) == [invalid]
+    cluster.refused(of(request, part, part), InvalidRequestError)
+
+
+def test_a_stale_slot_does_not_fail_the_others_of_its_append() -> None:
+    cluster = SingleController(1)
+    good, stale = (group(cluster, slot).slots[0] for slot in (7, 8))
+    request = of(group(cluster, 7), replace(stale, coordinator_epoch=0), good)
+    assert refusals(cluster, request) == [(8, ErrorCode.NOT_COORDINATOR)]
+    assert [len(list(cluster.cluster.nodes[0].slot_snapshot(slot)[1])) for slot in (7, 8)] == [1, 0]
 
 
 def test_records_decided_before_a_move_are_void_after_it() -> None:
     cluster = SingleController(2)
     request = group(cluster, 7)
     cluster.beat(request.node_id, fence=True)
-    cluster.refused(request, NotCoordinatorError)
+    assert refusals(cluster, request) == [(7, ErrorCode.NOT_COORDINATOR)]
     publication = cluster.cluster.publications[0][-1]
     assert publication.group_records == ()

@@ -42,6 +42,7 @@ from barnabas.kraft.requests import (
     RegisterBroker,
     Registered,
     ReportOfflineReplicas,
+    SlotAppend,
     TopicCreated,
     TopicNumbers,
     UnregisterBroker,
@@ -383,7 +384,8 @@ class Simulation:
             metadata="",
             commit_timestamp_ms=self.now_ms,
         )
-        self.submit(AppendGroupRecords.of(owner.coordinator, slot, owner.coordinator_epoch, (record,)))
+        part = SlotAppend.of(slot, owner.coordinator_epoch, (record,))
+        self.submit(AppendGroupRecords(node_id=owner.coordinator, slots=(part,)))
 
     def elect(self) -> None:
         self.cluster.elect(self.rng.randrange(VOTERS))

@@ -5,20 +5,35 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.kraft.group_slots import GroupSlots, SlotState, SlotStateRecord, slot_of
+from barnabas.kraft.group_slots import (
+    MAX_KEPT_RESETS,
+    MAX_OFFSET_BATCH_BYTES,
+    GroupSlots,
+    SlotState,
+    SlotStateRecord,
+    slot_of,
+)
 from barnabas.kraft.group_state import GroupState
 from barnabas.kraft.image import SLOT_COUNT
+from barnabas.kraft.offsets_log import MAX_TAIL_RECORDS, first_log_offset
 from barnabas.kraft.records import (
+    ALL_PARTITIONS,
     CurrentAssignmentRecord,
     GroupRecord,
     MemberRecord,
+    OffsetBefore,
     OffsetCommitRecord,
+    OffsetResetRecord,
+    RecordBatch,
     RemoveGroupRecord,
     RemoveMemberRecord,
     RemoveOffsetRecord,
     SlotRecord,
+    StagedDecisionRecord,
     TargetAssignmentRecord,
     TopicPartitions,
+    decode_batch,
+    encode_batch,
 )
 
 GROUPS = ("g1", "g2")
@@ -132,7 +147,7 @@ def test_slot_of_a_group_is_that_of_kafka_and_within_range() -> None:
 
 def test_a_commit_replaces_the_one_before_it() -> None:
     slots = replayed([commit(offset=5), commit(offset=4)])
-    assert slots.slot(7).offset("g1", ("t1", 0)) == (4, 3, "note", 1000)
+    assert slots.slot(7).offset("g1", ("t1", 0)) == (4, 3, "note", 1000, first_log_offset(2))
     assert slots.index == 2
 
 
@@ -141,7 +156,7 @@ def test_a_record_of_a_replaced_coordinator_is_void() -> None:
     assert slots.replay(SlotRecord(slot=7, coordinator=2, coordinator_epoch=2), 2)
     assert not slots.replay(commit(offset=6, epoch=1), 3)
     assert slots.replay(commit(slot=8, offset=6, epoch=1), 4), "other slots have their own epochs"
-    assert slots.slot(7).offset("g1", ("t1", 0)) == (5, 3, "note", 1000)
+    assert slots.slot(7).offset("g1", ("t1", 0)) == (5, 3, "note", 1000, first_log_offset(1))
     slots.on_slot_moved(7, 1)
     assert slots.slot(7).coordinator_epoch == 2, "the epoch never goes back"
 
@@ -169,7 +184,7 @@ def test_a_new_assignment_of_a_member_replaces_what_it_owned() -> None:
 def test_deleting_a_topic_drops_its_offsets_only() -> None:
     slots = replayed([commit(topic="t1"), commit(topic="t2"), commit(slot=8, group="g2", topic="t1")])
     slots.delete_topic("t1")
-    assert slots.slot(7).offsets == {"g1": {("t2", 0): (5, 3, "note", 1000)}}
+    assert slots.slot(7).offsets == {"g1": {("t2", 0): (5, 3, "note", 1000, first_log_offset(2))}}
     assert slots.slot(8).offsets == {}
 
 
@@ -236,3 +251,115 @@ def test_a_coordinator_s_own_copy_replays_to_the_same_state(records: list[SlotSt
 def test_it_is_the_group_state_that_the_metadata_node_asks_for() -> None:
     port: GroupState = GroupSlots()
     assert port.copy() == port
+
+
+# --- decisions in parts -----------------------------------------------------------------------------------------------
+
+
+def staged(*records: SlotStateRecord, epoch: int = 1, part_bytes: int = 40) -> list[StagedDecisionRecord]:
+    whole = encode_batch(RecordBatch(controller_epoch=0, records=records))
+    chunks = [whole[start : start + part_bytes] for start in range(0, len(whole), part_bytes)]
+    return [
+        StagedDecisionRecord(slot=7, coordinator_epoch=epoch, part=number, part_count=len(chunks), batch=chunk)
+        for number, chunk in enumerate(chunks)
+    ]
+
+
+def test_a_decision_in_parts_is_applied_with_its_last_part_also_across_a_snapshot() -> None:
+    parts = staged(group_record(), commit(offset=8))
+    assert len(parts) > 1
+    slots = replayed(parts[:-1])
+    assert not slots.slot(7).groups and not slots.slot(7).offsets
+    rebuilt = GroupSlots()
+    for record in slots.records_of(7):
+        rebuilt.replay(record, slots.index)
+    rebuilt.on_slot_moved(7, 1)
+    for each in (slots, rebuilt):
+        each.replay(parts[-1], slots.index + 1 if each is slots else rebuilt.index + 1)
+        value = each.slot(7).offset("g1", ("t1", 0))
+        assert value is not None and value[0] == 8 and "g1" in each.slot(7).groups
+    assert rebuilt == slots
+
+
+def test_a_decision_whose_coordinator_is_replaced_before_its_last_part_is_void_as_a_whole() -> None:
+    parts = staged(commit(offset=8), part_bytes=10)
+    slots = replayed(parts[:-1])
+    slots.on_slot_moved(7, 2)
+    assert not slots.replay(parts[-1], slots.index + 1)
+    later = staged(commit(offset=9, epoch=2), epoch=2, part_bytes=10)
+    slots.replay(later[-1], slots.index + 1)  # its first parts never came
+    assert slots.slot(7).offsets == {} and slots.slot(7).staged == ()
+
+
+# --- __consumer_offsets: where records stand --------------------------------------------------------------------------
+
+
+def test_log_offsets_follow_the_quorum_index_and_survive_a_snapshot() -> None:
+    slots = GroupSlots()
+    slots.replay(commit(offset=1), 5)
+    slots.replay(commit(offset=2, partition=1), 5)
+    slots.replay(member_record(), 6)  # it has no form in the topic
+    slots.replay(RemoveOffsetRecord(slot=7, coordinator_epoch=1, group_id="g1", topic="t1", partition=0), 7)
+    tail = slots.tail(7)
+    assert [entry.log_offset for entry in tail.after(0, 9)] == [first_log_offset(5), first_log_offset(5) + 1, 7 << 20]
+    assert tail.after(first_log_offset(6), 9) == tail.after(0, 9)[2:] and len(tail.after(0, 1)) == 1
+    rebuilt = GroupSlots()
+    for record in slots.records_of(7):
+        rebuilt.replay(record, 7)
+    value = rebuilt.slot(7).offset("g1", ("t1", 1))
+    assert value is not None and value[4] == first_log_offset(5) + 1
+    assert rebuilt.tail(7).after(0, 9) == () and rebuilt.tail(7).start_offset == first_log_offset(5) + 2
+
+
+def test_the_tail_is_bounded() -> None:
+    slots = replayed([commit(offset=number) for number in range(MAX_TAIL_RECORDS + 3)])
+    entries = slots.tail(7).after(0, 10_000)
+    assert len(entries) == MAX_TAIL_RECORDS and entries[0].log_offset >= slots.tail(7).start_offset
+    assert slots.tail(7).start_offset == first_log_offset(3) + 1
+
+
+# --- resets -----------------------------------------------------------------------------------------------------------
+
+
+def reset_record(reset_id: int, *topics: str) -> OffsetResetRecord:
+    before = tuple(OffsetBefore(topic=topic, partition=0, offset=3) for topic in topics)
+    return OffsetResetRecord(
+        slot=7, coordinator_epoch=1, group_id="g1", reset_id=reset_id, at_ms=0, by="me", before=before
+    )
+
+
+def test_the_newest_resets_are_kept_and_those_of_a_deleted_topic_are_not() -> None:
+    slots = replayed([reset_record(number, "t1", "t2") for number in range(MAX_KEPT_RESETS + 2)])
+    assert [reset.reset_id for reset in slots.slot(7).resets["g1"]] == list(range(2, MAX_KEPT_RESETS + 2))
+    slots.delete_topic("t1")
+    assert {item.topic for reset in slots.slot(7).resets["g1"] for item in reset.before} == {"t2"}
+    slots.replay(
+        RemoveOffsetRecord(slot=7, coordinator_epoch=1, group_id="g1", topic="t2", partition=ALL_PARTITIONS), 99
+    )
+    assert slots.slot(7).resets == {}
+
+
+def test_a_snapshot_in_batches_holds_what_the_records_hold() -> None:
+    slots = replayed(
+        [
+            group_record(), member_record(), current_record(assigned=(0,)),
+            *(commit(topic=f"t{number}") for number in range(2_000)), reset_record(1, "t1"), *staged(commit())[:1],
+        ]
+    )  # fmt: skip
+    batches = list(slots.batches_of(7))
+    assert max(map(len, batches)) < 2 * MAX_OFFSET_BATCH_BYTES and len(batches) > 4
+    found = [record for batch in batches for record in decode_batch(batch).records]
+    assert sorted(map(repr, found)) == sorted(map(repr, slots.records_of(7)))
+    rebuilt = GroupSlots()
+    for record in found:
+        rebuilt.replay(record, slots.index)
+    assert rebuilt.slot(7) == slots.slot(7)
+
+
+def test_a_view_stays_as_it_is() -> None:
+    slots = replayed([commit(offset=1)])
+    view = slots.view(7)
+    slots.replay(commit(offset=2), 2)
+    value = view.offset("g1", ("t1", 0))
+    assert value is not None and value[0] == 1
+    assert [record.offset for record in view if isinstance(record, OffsetCommitRecord)] == [1]

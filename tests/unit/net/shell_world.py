@@ -144,8 +144,18 @@ class ScriptedSource:
     async def start(self, publish: Subscriber) -> None:
         self._publish = publish
 
+    def publish_group_records(self, records: tuple[tuple[int, Record], ...]) -> None:
+        """Nothing but groups has changed."""
+        self.publish(group_records=records)
+
     def publish(
-        self, image: MetadataImage | None = None, *, leader: int | None = 0, term: int = 1, restored: bool = False
+        self,
+        image: MetadataImage | None = None,
+        *,
+        leader: int | None = 0,
+        term: int = 1,
+        restored: bool = False,
+        group_records: tuple[tuple[int, Record], ...] = (),
     ) -> None:
         """The image None is that of before: only the leadership may have changed."""
         before, self.image = self.image, image or self.image
@@ -154,7 +164,7 @@ class ScriptedSource:
             MetadataPublication(
                 image=self.image,
                 changes=changes_between(before, self.image),
-                group_records=(),
+                group_records=group_records,
                 leader=Leadership(leader_id=leader, term=term, is_self=leader == 0),
                 is_active_controller=leader == 0,
                 restored=restored,

@@ -2,28 +2,28 @@
 
 import asyncio
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pytest
 from unit.net.shell_world import Shell, broker, image_of, now_ms, partition, simulated, topic, turns
 
 from barnabas.consumer_groups.messages import CoordinatorResult
-from barnabas.kraft.group_slots import slot_of
+from barnabas.kraft.group_slots import GroupSlots, slot_of
 from barnabas.kraft.image import SlotImage, TopicImage
-from barnabas.kraft.records import OffsetCommitRecord, Record
-from barnabas.kraft.requests import AppendGroupRecords, Done, RenewSlot
+from barnabas.kraft.records import GroupRecord, OffsetCommitRecord, Record, StagedDecisionRecord
+from barnabas.kraft.requests import AppendGroupRecords, GroupRecordsAppended, RenewSlot, SlotRefusal
 from barnabas.log.errors import (
     BarnabasError,
     CoordinatorNotAvailableError,
+    ErrorCode,
     InvalidRequestError,
     NetworkError,
     NotCoordinatorError,
 )
+from barnabas.net.group_appends import APPEND_TIMEOUT_MS, MAX_RECORDS_PER_APPEND
 from barnabas.net.group_service import (
-    APPEND_TIMEOUT_MS,
     LOAD_RETRY_MS,
-    MAX_RECORDS_PER_APPEND,
     MAX_WAITING_PER_SLOT,
     GroupService,
 )
@@ -89,7 +89,7 @@ class World:
             make_coordinator=cast(Any, self._machine),
             fatal=self.fatal.append,
         )
-        shell.source.script(Done())
+        shell.source.script(GroupRecordsAppended())
 
     def _machine(self, slot: int, coordinator_epoch: int, records: list[Record]) -> Machine:
         if any(getattr(item, "coordinator_epoch", 0) > coordinator_epoch for item in records):
@@ -132,13 +132,21 @@ class World:
     def appended(self) -> list[list[int]]:
         """The offsets that each append request carried: they stand for the records."""
         requests: list[AppendGroupRecords] = self.shell.source.asked(AppendGroupRecords)
-        return [[cast(OffsetCommitRecord, item).offset for item in request.records()] for request in requests]
+        return [[cast(OffsetCommitRecord, item).offset for item in records_in(request)] for request in requests]
 
     @property
     def renewed(self) -> list[int]:
         requests: list[RenewSlot] = self.shell.source.asked(RenewSlot)
         assert all(request.node_id == 0 and request.slot == SLOT for request in requests)
         return [request.coordinator_epoch for request in requests]
+
+
+def records_in(request: AppendGroupRecords) -> list[Record]:
+    return [item for part in request.slots for item in part.records()]
+
+
+def group_record(group_id: str) -> GroupRecord:
+    return GroupRecord(slot=SLOT, coordinator_epoch=1, group_id=group_id, group_epoch=0, assignment_epoch=0)
 
 
 def held() -> "asyncio.Future[object]":
@@ -244,14 +252,15 @@ async def test_decisions_of_one_moment_share_an_append_and_later_ones_the_next()
     tasks += [world.decide(record(3)), world.decide(response="read"), world.decide(record(4), record(5))]
     await turns()
     assert world.appended == [[1, 2]] and not any(task.done() for task in tasks)
-    first.set_result(Done())
+    first.set_result(GroupRecordsAppended())
     await turns()
     assert [task.done() for task in tasks] == [True, True, False, False, False]
     assert world.appended == [[1, 2], [3, 4, 5]]
-    second.set_result(Done())
+    second.set_result(GroupRecordsAppended())
     assert await tasks[3] == "read" and await asyncio.gather(*tasks)
     (request, _) = world.shell.source.asked(AppendGroupRecords)
-    assert (request.node_id, request.slot, request.coordinator_epoch) == (0, SLOT, 1)
+    (part,) = request.slots
+    assert (request.node_id, part.slot, part.coordinator_epoch) == (0, SLOT, 1)
 
 
 @simulated
@@ -274,21 +283,66 @@ async def test_a_decision_larger_than_one_append_goes_in_several_in_order_and_is
     world = await World.start()
     last = held()
     count = 2 * MAX_RECORDS_PER_APPEND + 1
-    world.shell.source.script(Done(), Done(), last, Done())
+    world.shell.source.script(GroupRecordsAppended(), GroupRecordsAppended(), last, GroupRecordsAppended())
     large = world.decide(*(record(number) for number in range(count)))
     await turns(30)
     assert [len(part) for part in world.appended] == [MAX_RECORDS_PER_APPEND, MAX_RECORDS_PER_APPEND, 1]
     assert not large.done()
-    last.set_result(Done())
+    last.set_result(GroupRecordsAppended())
     assert await large == "done"
     assert [number for part in world.appended for number in part] == list(range(count))
+
+
+@simulated
+async def test_all_slots_of_the_broker_share_one_append_and_a_stale_one_fails_by_itself() -> None:
+    world = await World.start(hosting=False)
+    other = slot_of("other")
+    assert other != SLOT
+    world.show({SLOT: 1, other: 1})
+    await turns()
+    under_way = held()
+    refusal = GroupRecordsAppended(
+        refused=(SlotRefusal(slot=other, error=int(ErrorCode.NOT_COORDINATOR), message="moved"),)
+    )
+    world.shell.source.script(under_way, refusal, GroupRecordsAppended())
+    first = world.decide(record(1))
+    await turns()
+    mine = world.decide(record(2))
+    theirs_result = CoordinatorResult(records=cast(Any, (replace(record(3), slot=other),)), response="theirs")
+    theirs = asyncio.create_task(world.groups.handle("other", lambda machine: theirs_result))
+    await turns()
+    under_way.set_result(GroupRecordsAppended())
+    assert await first == "done" and await mine == "done"
+    with pytest.raises(CoordinatorNotAvailableError, match="moved"):
+        await theirs
+    requests = world.shell.source.asked(AppendGroupRecords)
+    assert [[part.slot for part in request.slots] for request in requests] == [[SLOT], [SLOT, other]]
+    assert [machine.slot for machine in world.groups.machines()] == [SLOT]  # and only the other one is loaded anew
+    await turns()
+    assert [request.slot for request in world.shell.source.asked(RenewSlot)] == [other]
+
+
+@simulated
+async def test_a_whole_decision_that_is_too_long_goes_in_parts_that_are_applied_together() -> None:
+    world = await World.start()
+    count = MAX_RECORDS_PER_APPEND + 1
+    members = [group_record(f"g{number}") for number in range(count)]
+    assert await world.decide(*members) == "done"
+    parts = [item for request in world.shell.source.asked(AppendGroupRecords) for item in records_in(request)]
+    assert parts and all(isinstance(item, StagedDecisionRecord) for item in parts)
+    slots = GroupSlots()
+    slots.on_slot_moved(SLOT, 1)
+    for index, part in enumerate(parts, 1):
+        assert not slots.slot(SLOT).groups
+        assert slots.replay(part, index)
+    assert len(slots.slot(SLOT).groups) == count and slots.slot(SLOT).staged == ()
 
 
 @simulated
 async def test_a_failed_append_refuses_all_that_stands_on_it_and_asks_for_a_new_epoch() -> None:
     world = await World.start()
     failing = held()
-    world.shell.source.script(failing, Done())
+    world.shell.source.script(failing, GroupRecordsAppended())
     lost, after, read = world.decide(record(1)), None, None
     await turns()
     after, read = world.decide(record(2)), world.decide(response="read")
@@ -307,7 +361,7 @@ async def test_a_failed_append_refuses_all_that_stands_on_it_and_asks_for_a_new_
 @simulated
 async def test_a_silent_controller_is_not_waited_for_for_ever() -> None:
     world = await World.start()
-    world.shell.source.script(held(), Done())
+    world.shell.source.script(held(), GroupRecordsAppended())
     await world.refused(CoordinatorNotAvailableError)
     assert now_ms() <= APPEND_TIMEOUT_MS + 1 and world.appended == [[99]]
 
@@ -315,7 +369,7 @@ async def test_a_silent_controller_is_not_waited_for_for_ever() -> None:
 @simulated
 async def test_a_new_epoch_is_asked_for_until_somebody_answers() -> None:
     world = await World.start()
-    world.shell.source.script(InvalidRequestError("?"), InvalidRequestError("?"), InvalidRequestError("?"), Done())
+    world.shell.source.script(*[InvalidRequestError("?")] * 3, GroupRecordsAppended())
     await world.refused(CoordinatorNotAvailableError)
     await asyncio.sleep(3 * LOAD_RETRY_MS / 1000)
     assert world.renewed == [1, 1, 1]
@@ -338,7 +392,7 @@ async def test_a_slot_that_is_no_longer_ours_asks_for_no_epoch(moved: bool) -> N
 async def test_a_machine_that_fails_is_loaded_anew_and_nobody_hears_of_what_it_did() -> None:
     world = await World.start()
     on_its_way = held()
-    world.shell.source.script(on_its_way, Done())
+    world.shell.source.script(on_its_way, GroupRecordsAppended())
     sent = world.decide(record(1))
     await turns()
     waiting = world.decide(record(2))
@@ -353,7 +407,7 @@ async def test_a_machine_that_fails_is_loaded_anew_and_nobody_hears_of_what_it_d
         await waiting
     await turns()
     assert world.groups.machines() == [] and world.renewed == [1] and world.fatal == []
-    on_its_way.set_result(Done())
+    on_its_way.set_result(GroupRecordsAppended())
     assert await sent == "done"  # that one is committed, whatever became of the machine
     world.show({SLOT: 2})
     await turns()
@@ -376,11 +430,11 @@ async def test_an_answer_that_is_an_error_leaves_the_machine_alone() -> None:
 async def test_a_caller_who_goes_takes_nothing_back() -> None:
     world = await World.start()
     first = held()
-    world.shell.source.script(first, Done())
+    world.shell.source.script(first, GroupRecordsAppended())
     gone, stays = world.decide(record(1)), world.decide(record(2))
     await turns()
     gone.cancel()
-    first.set_result(Done())
+    first.set_result(GroupRecordsAppended())
     assert await stays == "done" and world.appended == [[1, 2]]
     assert await world.decide(record(3)) == "done"
 
@@ -398,7 +452,7 @@ async def test_too_many_that_wait_are_told_to_come_back() -> None:
     await turns()
     with pytest.raises(CoordinatorNotAvailableError, match="slow down"):
         await world.decide(response="one more")
-    never.set_result(Done())
+    never.set_result(GroupRecordsAppended())
     await asyncio.gather(blocker, *waiting)
 
 

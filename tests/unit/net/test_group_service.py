@@ -23,7 +23,7 @@ from barnabas.kraft.image import (
 from barnabas.kraft.metadata_node import MetadataPublication
 from barnabas.kraft.quorum import Leadership
 from barnabas.kraft.records import Record
-from barnabas.kraft.requests import AppendGroupRecords, ControllerRequest, RenewSlot
+from barnabas.kraft.requests import AppendGroupRecords, ControllerRequest, GroupRecordsAppended, RenewSlot, SlotAppend
 from barnabas.log.errors import (
     CoordinatorNotAvailableError,
     GroupIdNotFoundError,
@@ -31,7 +31,8 @@ from barnabas.log.errors import (
     NotCoordinatorError,
 )
 from barnabas.net.clock import SystemClock
-from barnabas.net.group_service import MAX_BYTES_PER_APPEND, GroupService, _parts
+from barnabas.net.group_appends import MAX_BYTES_PER_APPEND, parts_of
+from barnabas.net.group_service import GroupService
 from barnabas.net.metadata_service import MetadataService
 
 NODE = 1
@@ -102,9 +103,10 @@ class World:
         await self.may_commit.wait()
         if self.append_error is not None:
             raise self.append_error
-        for record in request.records():
-            self.committed.replay(record)
-        return None
+        for part in request.slots:
+            for record in part.records():
+                self.committed.replay(record)
+        return GroupRecordsAppended()
 
     def show(self, *, owner: int = NODE, epoch: int = 1, topics: tuple[str, ...] = ()) -> None:
         self.slots[SLOT] = SlotImage(coordinator=owner, coordinator_epoch=epoch)
@@ -250,13 +252,12 @@ async def test_a_slot_whose_work_ends_by_a_bug_stops_the_broker() -> None:
 def test_appends_are_cut_by_bytes_too() -> None:
     state = SlotState(slot=SLOT)
     for number in range(3_000):
-        state.offsets.setdefault("g" * 200, {})[("t" * 249, number)] = (2**40, 2**20, "m" * 100, 2**41)
+        state.offsets.setdefault("g" * 200, {})[("t" * 249, number)] = (2**40, 2**20, "m" * 100, 2**41, 2**62)
     records = cast(list[Record], list(state.records()))
-    parts = _parts(records)
+    parts = list(parts_of(SLOT, 2**40, records))
     assert [record for part in parts for record in part] == records
-    sizes = [len(AppendGroupRecords.of(NODE, SLOT, 2**40, part).batch) for part in parts]
+    sizes = [len(SlotAppend.of(SLOT, 2**40, part).batch) for part in parts]
     assert len(parts) > 1 and max(sizes) <= MAX_BYTES_PER_APPEND < 1024 * 1024
-    assert _parts([]) == []
 
 
 # --- classic groups: answers that wait for other members -----------------------------------------------------------------

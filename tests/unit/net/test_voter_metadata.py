@@ -208,7 +208,7 @@ async def test_the_controller_fences_a_silent_broker_by_the_clock() -> None:
 async def test_slots_and_the_feed_are_asked_in_order_with_what_was_submitted() -> None:
     world = await World.led(2)
     offset, records = await world.sources[1].slot_snapshot(3)
-    assert (offset, records) == (world.nodes[1].image.offset, [])
+    assert (offset, list(records)) == (world.nodes[1].image.offset, [])
     feed = await world.sources[1].feed(0, 1 << 20)
     assert [command.index for command in feed.commands] == [command.index for command in world.quorum.log]
     assert (await world.sources[1].feed(offset, 1 << 20)).commands == ()

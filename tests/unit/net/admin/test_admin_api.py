@@ -435,6 +435,24 @@ async def test_a_group_explains_itself(client: Client, broker: FakeBroker) -> No
     await get(client, f"{CLUSTER}/consumer-groups/none/explain", 404)
 
 
+async def test_a_group_is_moved_and_back(client: Client, broker: FakeBroker) -> None:
+    broker.answers[requests.UndoOffsetResetRequest] = lambda request: responses.UndoOffsetResetResponse(
+        reset_id=1, at_ms=0, by="me", offsets=(responses.UndoneOffset(topic="t", partition=0, before=20, after=40),)
+    )
+    path = f"{CLUSTER}/consumer-groups/g/seek"
+    told = await (await client.post(path, json={"to": "-20", "preview": True})).json()
+    shown = [(item["before"], item["after"], item["read_again"], item["lag_after"]) for item in told["data"]]
+    assert shown == [(40, 20, 20, 80), (95, 75, 20, 25)]
+    assert not [request for request in broker.asked if isinstance(request, requests.ResetOffsetsRequest)]
+    assert (await client.post(path, json={"to": "-20"})).status == 200
+    (request,) = (request for request in broker.asked if isinstance(request, requests.ResetOffsetsRequest))
+    assert [(item.partition, item.offset) for item in request.partitions] == [(0, 20), (1, 75)]
+    undone = await (await client.post(f"{path}/undo", json={})).json()
+    assert [(item["before"], item["after"], item["skipped"]) for item in undone["data"]] == [(20, 40, 20)]
+    assert (await client.post(path, json={"to": "yesterday"})).status == 400
+    assert (await client.post(path, json={"to": "end", "topics": ["none"]})).status == 400
+
+
 async def test_produce_a_record(client: Client, broker: FakeBroker) -> None:
     body = {
         "partition_id": 1,

@@ -238,6 +238,14 @@ class FakeAdmin:
             for place, offset in self._cluster.committed[group].items()
         ]
 
+    async def undo_reset(self, group: str, *, validate_only: bool) -> responses.UndoOffsetResetResponse:
+        self._cluster.calls.append(("undo_reset", group, validate_only))
+        offsets = tuple(
+            responses.UndoneOffset(topic=place.topic, partition=place.partition, before=offset, after=-1)
+            for place, offset in self._cluster.committed[group].items()
+        )
+        return responses.UndoOffsetResetResponse(reset_id=3, at_ms=1_000, by="cli@host", offsets=offsets)
+
     async def list_offsets(self, wanted: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
         return {place: self._offset(place, timestamp) for place, timestamp in wanted.items()}
 

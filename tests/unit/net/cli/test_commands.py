@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 from unit.net.cli.fake_sdk import FakeCluster, FakeRecord
 
+from barnabas.consumer_groups.offsets_topic import shown
+from barnabas.kraft.offsets_log import LogEntry
+from barnabas.kraft.records import OffsetCommitRecord
 from barnabas.log.errors import BrokerNotAvailableError, InvalidTopicError, RequestTimedOutError
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.cli.main import main
@@ -58,6 +61,7 @@ def rows(text: str) -> Any:
         ("topic", "alter", "t"),
         ("group", "seek", "g"),
         ("group", "seek", "g", "--to", "yesterday"),
+        ("group", "seek", "g", "--undo", "-t", "t"),
         ("partition", "move", "t", "0", "--replicas", "a"),
     ],
 )
@@ -102,16 +106,6 @@ def test_a_bug_keeps_its_traceback(run: Any, cluster: FakeCluster) -> None:
 def test_an_interrupt_is_130(run: Any, cluster: FakeCluster) -> None:
     cluster.failure = KeyboardInterrupt()
     assert run("topic", "list") == (130, "", "")
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [("group", "seek", "g", "--undo")],
-)
-def test_what_is_not_there_yet_says_so(run: Any, arguments: tuple[str, ...]) -> None:
-    code, _, err = run(*arguments)
-    assert code == 1
-    assert "not available yet" in err
 
 
 # --- topics
@@ -261,6 +255,19 @@ def test_groups(run: Any, cluster: FakeCluster) -> None:
     assert cluster.calls == [("delete_group", "g")]
 
 
+def test_records_of_the_offsets_topic_are_shown_decoded(run: Any, cluster: FakeCluster) -> None:
+    commit = OffsetCommitRecord(
+        slot=0, coordinator_epoch=1, group_id="g", topic="t", partition=3, offset=7, leader_epoch=-1, metadata="",
+        commit_timestamp_ms=5,
+    )  # fmt: skip
+    told = shown(LogEntry(log_offset=0, record=commit))
+    cluster.logs[P0] = [FakeRecord(topic="t", partition=0, offset=0, key=told.key, value=told.value)]
+    code, out, _ = run("topic", "consume", "t", "-p", "0", "--formatter", "offsets")
+    assert code == 0
+    (row,) = (json.loads(line) for line in out.splitlines())
+    assert (row["group"], row["topic"], row["partition"], row["value"]["offset"]) == ("g", "t", 3, 7)
+
+
 @pytest.mark.parametrize(
     ("to", "after"),
     [
@@ -279,6 +286,27 @@ def test_seek_a_group(run: Any, cluster: FakeCluster, to: str, after: dict[Topic
     assert {TopicPartition(row["topic"], row["partition"]): row["after"] for row in rows(out)} == after
     assert run("group", "seek", "g", f"--to={to}")[0] == 0
     assert cluster.calls == [("reset_offsets", "g", after)]
+
+
+def test_a_preview_tells_what_is_skipped_what_is_read_again_and_the_lag(run: Any, cluster: FakeCluster) -> None:
+    cluster.committed["g"] = {P0: 2, P1: 0}
+    told = rows(run("group", "seek", "g", "--to", "1", "--preview", "-f", "json")[1])
+    shown = [(row["before"], row["after"], row["skipped"], row["read_again"], row["lag_after"]) for row in told]
+    assert shown == [(2, 1, 0, 1, 2), (0, 1, 1, 0, 0)]
+    _, _, err = run("group", "seek", "g", "--to", "1", "--preview")
+    assert "1 records are skipped, 1 are read again" in err and "nothing was changed" in err
+
+
+@pytest.mark.parametrize("preview", [True, False])
+def test_undo_tells_which_seek_it_took_back(run: Any, cluster: FakeCluster, preview: bool) -> None:
+    cluster.committed["g"] = {P0: 2}
+    flags = ("--preview",) if preview else ()
+    code, out, err = run("group", "seek", "g", "--undo", "-f", "json", *flags)
+    assert (code, cluster.calls) == (0, [("undo_reset", "g", preview)])
+    (row,) = rows(out)
+    assert (row["before"], row["after"], row["read_again"], row["lag_after"]) == (2, None, 2, 3)
+    assert "1970-01-01T00:00:01+00:00 by cli@host" in err
+    assert ("would take back" in err) is preview
 
 
 def test_health_is_an_exit_code(run: Any, cluster: FakeCluster) -> None:

@@ -8,7 +8,7 @@ from unit.net.handlers.handler_world import HandlerWorld, ask
 from unit.net.shell_world import broker, partition, simulated, topic, turns
 
 from barnabas.kraft.group_slots import slot_of
-from barnabas.kraft.requests import AppendGroupRecords, Done
+from barnabas.kraft.requests import AppendGroupRecords, GroupRecordsAppended
 from barnabas.log.errors import (
     CoordinatorNotAvailableError,
     ErrorCode,
@@ -47,7 +47,7 @@ class World:
     @classmethod
     async def start(cls, *, slots: tuple[int, ...] = (SLOT,)) -> "World":
         world = cls(await HandlerWorld.start(T, slots=slots))
-        world.world.source.script(Done())
+        world.world.source.script(GroupRecordsAppended())
         await turns()
         return world
 

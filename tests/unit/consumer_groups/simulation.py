@@ -499,6 +499,8 @@ class Simulation:
         if not self.queue:
             assert self.coordinator._state == self.slots.slot(SLOT), "its own copy has gone astray"
         self.check_clients()
+        if GROUP not in self.coordinator._state.groups:
+            self.readers_before = {}  # it has expired, and what was told of it is gone
         self.moves_checked += check_moves(self.coordinator, GROUP, self.readers_before)
         self.check_parked()
         offsets = self.slots.slot(SLOT).offsets.get(GROUP, {})

@@ -49,7 +49,7 @@ def test_a_group_without_members_has_nothing_to_explain_either() -> None:
     told = bench.coordinator.explain_group(group_id=GROUP, now_ms=bench.now_ms).response
     assert (told.unowned, told.members) == ((), ())
     assert pass_ms(bench, 20_000) == []
-    assert bench.coordinator.next_deadline_ms() is None, "nobody watches it any more"
+    assert bench.coordinator._watch.due.next_deadline_ms() is None, "nobody watches it any more"
 
 
 def test_a_member_that_does_not_let_go_is_named() -> None:

@@ -324,6 +324,7 @@ async def test_partitions_that_are_flushed_first_have_a_fetcher_of_their_own_whi
         settings=FetchSettings(),
         connect=connect,
         rng=NoDelay(1),
+        wall_ms=lambda: 1_000,
         on_effects=effects.extend,
     )
     partitions = {TopicPartition("t", number): following(number) for number in range(3)}

@@ -32,6 +32,7 @@ class Faults:
         rng: Random,
         workload: Workload,
         permit_start: Callable[[str, int, float], None],
+        node_faults: type[NodeFaults] = NodeFaults,
     ) -> None:
         self.cluster = cluster
         self.plan = plan
@@ -40,7 +41,7 @@ class Faults:
         links, disks, nodes = (
             LinkFaults(cluster, plan, rng),
             DiskFaults(cluster, plan, rng),
-            NodeFaults(cluster, plan, rng),
+            node_faults(cluster, plan, rng),
         )
         self._rooms = (
             links,

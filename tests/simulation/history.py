@@ -9,7 +9,7 @@ import gc
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
@@ -24,6 +24,7 @@ from .checkers.violation import Violation
 from .cluster import SimulatedCluster, SimulatedNode, is_serving, wait_until
 from .fault_room import FaultPlan
 from .faults import FIRST_ERA, WEIGHTS, Faults
+from .node_faults import NodeFaults
 from .observed_loop import ObservedLoop
 from .process import ProcessDied, SimulatedProcess
 from .workload import PHOENIX, SHORT, Workload
@@ -42,6 +43,8 @@ class Scenario:
     kinds: tuple[str, ...] = ()
     is_first_era: bool = False  # as it was drawn when there were no other faults than `faults.FIRST_ERA`
     make_broker: Callable[..., Broker] = Broker
+    settings: dict[str, str] = field(default_factory=dict)  # of the brokers, over those of every history
+    node_faults: type[NodeFaults] = NodeFaults
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +89,7 @@ class History:
             brokers=(scenario.brokers or self.rng.choice((3, 3, 3, 4, 5))) + ("join_or_leave" in self.plan.kinds),
             snapshot_policy=self.rng.choice((None, SnapshotPolicy(entries=50), SnapshotPolicy(entries=300))),
             fsync_s=self.rng.choice((0.001, 0.004, 0.02)),
-            settings={"min.insync.replicas": "2", "log.retention.check.interval.ms": "600"},
+            settings={"min.insync.replicas": "2", "log.retention.check.interval.ms": "600"} | scenario.settings,
             make_broker=scenario.make_broker,
             violate=self.violations.append,
         )
@@ -97,7 +100,12 @@ class History:
         self.workload = Workload(self.cluster, self.clients, Random(self.rng.getrandbits(64)))
         self.clients.recreated.add(PHOENIX)
         self.faults = Faults(
-            self.cluster, self.plan, Random(self.rng.getrandbits(64)), self.workload, self.partitions.permit_start
+            self.cluster,
+            self.plan,
+            Random(self.rng.getrandbits(64)),
+            self.workload,
+            self.partitions.permit_start,
+            scenario.node_faults,
         )
         self._nodes = {node.name: node for node in self.cluster.nodes}
         self.loop.observer = self._observe

@@ -318,7 +318,11 @@ class SimulatedCluster:
         image = self.newest_image()
         for node_id in sorted(self.lossy):
             known, broker = image.brokers.get(node_id), self.nodes[node_id].broker
-            if broker is None or known is None or known.fenced or known.incarnation != broker.ports.incarnation:
+            if self.nodes[node_id].disk.failed or not is_serving(self.nodes[node_id]) or broker is None:
+                continue
+            if broker.logs.offline_folders or broker.logs.offline:
+                continue
+            if known is None or known.fenced or known.incarnation != broker.ports.incarnation:
                 continue  # what the metadata says of an earlier process is from before the loss
             own = [p for topic in image.topics.values() for p in topic.partitions if node_id in p.replicas]
             if all(node_id in partition.isr for partition in own):

@@ -7,6 +7,7 @@ from barnabas.net.protocol.requests import BringBackFolderRequest
 
 from .cluster import SECOND_FOLDER, SimulatedCluster
 from .fault_room import FaultPlan, FaultRoom
+from .node_faults import MOST_LOSSY
 from .workload import Workload
 
 
@@ -29,10 +30,14 @@ class FolderFaults(FaultRoom):
             self.cluster.start(node.node_id)
 
     def _folder_failure(self, node_id: int) -> None:
-        """Everything in the folder with no journal answers EIO. The process must not end by it, so no disk may refuse."""
+        """Everything in the folder with no journal answers EIO. The process must not end by it, so no disk may refuse.
+
+        A broker takes a folder that failed for one that may have lost writes, so it counts as a loss of power does.
+        """
         disk = self.cluster.nodes[node_id].disk
-        if SECOND_FOLDER in disk.failed:
+        if SECOND_FOLDER in disk.failed or len(self.cluster.lossy | {node_id}) > MOST_LOSSY:
             return
+        self.cluster.lossy.add(node_id)
         self.cluster.loop.note(f"FOLDER FAILS node-{node_id}")
         disk.fail_folder(SECOND_FOLDER)
         self._later(self._duration(), self._mend, node_id)

@@ -66,17 +66,28 @@ def recover_log(
     if truncated:
         _log.warning("event=truncated folder=%s bytes=%d end_offset=%d", directory, truncated, segments[-1].next_offset)
     epochs.truncate_from_end(segments[-1].next_offset + 1)
-    if not epochs.entries:
-        _learn_epochs(segments, epochs)
+    _learn_earliest_epochs(segments, epochs, log_start_offset)
     return RecoveredLog(segments=segments, truncated_bytes=truncated)
 
 
-def _learn_epochs(segments: list[LogSegment], epochs: LeaderEpochCache) -> None:
-    """The epochs that were saved began behind the end that is left: a log start that was not yet on the disk went back in
-    the crash. Every batch carries its own; a log that does not know them could not find where it diverges (KIP-101)."""
+def _learn_earliest_epochs(segments: list[LogSegment], epochs: LeaderEpochCache, log_start_offset: int) -> None:
+    """The epochs that were saved may begin behind the log's start, or behind its end: a higher log start that was not yet on
+    the disk went back in the crash. Every batch carries its own epoch; a log that does not know those of what it holds
+    could not find where it diverges (KIP-101)."""
+    saved = epochs.entries
+    known_from = saved[0].start_offset if saved else segments[-1].next_offset
+    if known_from <= max(log_start_offset, segments[0].base_offset):
+        return
+    epochs.clear()
     for segment in segments:
+        if segment.base_offset >= known_from:
+            break
         for header, _ in segment.batches(0, verify_crc=False):
+            if header.base_offset >= known_from:
+                break
             epochs.assign(header.leader_epoch, header.base_offset)
+    for entry in saved:
+        epochs.assign(entry.epoch, entry.start_offset)
 
 
 def _recover_segments(

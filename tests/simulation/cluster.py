@@ -33,6 +33,7 @@ from .raft_loop import DelayedExecutor
 CLIENT_PORT, QUORUM_PORT = 9092, 9093
 MOST_VOTERS = 3
 PLENTY_BYTES = 1 << 30
+FIRST_FOLDER, SECOND_FOLDER = "/data", "/more"  # the second one where the scenario wants it
 QUORUM_FOLDER = "/__cluster_metadata/"
 TIMING = RaftTiming(election_min_s=0.3, election_max_s=0.6, heartbeat_s=0.06, leader_fallback_s=0.27)
 # Everything that waits is shortened, so that a seed sees in ten virtual seconds what production sees in minutes.
@@ -195,12 +196,15 @@ class SimulatedCluster:
             self._fatal(node, process, f"cannot start: {error}")
 
     def _properties(self, node: SimulatedNode) -> dict[str, str]:
-        return self._settings | {
-            "node.id": str(node.node_id),
-            "listeners": f"PLAINTEXT://{node.name}:{CLIENT_PORT}",
-            "controller.quorum.voters": self._voters,
-            "log.dirs": "/data",
-        }
+        return (
+            {"log.dirs": FIRST_FOLDER}
+            | self._settings
+            | {
+                "node.id": str(node.node_id),
+                "listeners": f"PLAINTEXT://{node.name}:{CLIENT_PORT}",
+                "controller.quorum.voters": self._voters,
+            }
+        )
 
     def _fatal(self, node: SimulatedNode, process: SimulatedProcess, reason: str) -> None:
         """What os._exit is to a real broker: nothing after this call runs."""
@@ -314,7 +318,11 @@ class SimulatedCluster:
         image = self.newest_image()
         for node_id in sorted(self.lossy):
             known, broker = image.brokers.get(node_id), self.nodes[node_id].broker
-            if broker is None or known is None or known.fenced or known.incarnation != broker.ports.incarnation:
+            if self.nodes[node_id].disk.failed or not is_serving(self.nodes[node_id]) or broker is None:
+                continue
+            if broker.logs.offline_folders or broker.logs.offline:
+                continue
+            if known is None or known.fenced or known.incarnation != broker.ports.incarnation:
                 continue  # what the metadata says of an earlier process is from before the loss
             own = [p for topic in image.topics.values() for p in topic.partitions if node_id in p.replicas]
             if all(node_id in partition.isr for partition in own):

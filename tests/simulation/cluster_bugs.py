@@ -10,6 +10,7 @@ from unittest.mock import patch
 from barnabas.kraft.group_slots import SlotState
 from barnabas.kraft.records import OffsetCommitRecord
 from barnabas.log import partition_log, retention
+from barnabas.log.cleaner_offset_map import OffsetMap
 from barnabas.log.log_folder import LogFolder
 from barnabas.log.replication.isr import PendingIsrShrink
 from barnabas.log.replication.partition import Partition
@@ -151,6 +152,17 @@ def _retention_passes_the_high_watermark() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def _compaction_takes_the_newest_too() -> Iterator[None]:
+    """A record that is the last one of its key is taken for superseded by itself."""
+
+    def is_superseded(self: Any, key: bytes, offset: int) -> bool:
+        return bool(self._offsets.get(key, -1) >= offset)
+
+    with patch.object(OffsetMap, "is_superseded", is_superseded):
+        yield
+
+
 BUGS: dict[str, tuple[Plant, tuple[str, ...]]] = {
     "acks=all by the leader alone": (_acks_by_the_leader_alone, ("kill", "isolate")),
     "truncation to the high watermark": (_truncation_to_the_high_watermark, ("kill", "stop", "stall", "cut")),
@@ -160,6 +172,7 @@ BUGS: dict[str, tuple[Plant, tuple[str, ...]]] = {
     "a deleted topic's log goes to its successor": (_successor_takes_the_log, ("recreate", "kill")),
     "offset commits applied out of order": (_commits_out_of_order, ("slow",)),
     "consumers read up to the log end": (_consumers_read_the_log_end, ("kill", "isolate")),
+    "compaction takes a key's last value": (_compaction_takes_the_newest_too, ("compact", "kill")),
     "retention deletes what nobody allowed": (_retention_passes_the_high_watermark, ("delete_records", "stall")),
 }
 FAULTS_S = 6.0

@@ -5,7 +5,8 @@ independently only a part of the unflushed bytes stays, the last of them perhaps
 of the creations, renames and removals since its last `sync_dir`. Faults can be ordered: `fail_next`, `capacity_bytes`.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from random import Random
@@ -232,6 +233,16 @@ class SimulatedDisk:
     def mend(self) -> None:
         """No fault that was ordered comes any more."""
         self._faults.clear()
+
+    @contextlib.contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """For a checker that reads: it meets no fault, and none comes sooner because of it."""
+        former = self.before_operation, self.took_time, self.failed, self._faults
+        self.before_operation, self.took_time, self.failed, self._faults = None, None, {}, []
+        try:
+            yield
+        finally:
+            self.before_operation, self.took_time, self.failed, self._faults = former
 
     def check_fault(self, action: str, path: str, write: Write | None = None) -> None:
         if action != "read":  # the checkers read, too

@@ -11,12 +11,13 @@ from random import Random
 from .cluster import SimulatedCluster
 from .disk_faults import DiskFaults
 from .fault_room import FaultPlan, FaultRoom
+from .folder_faults import FolderFaults
 from .link_faults import LinkFaults
 from .node_faults import NodeFaults
 from .operations import Operations
 from .workload import Workload
 
-ROOMS: tuple[type[FaultRoom], ...] = (NodeFaults, LinkFaults, DiskFaults, Operations)
+ROOMS: tuple[type[FaultRoom], ...] = (NodeFaults, LinkFaults, DiskFaults, Operations, FolderFaults)
 WEIGHTS = {kind: weight for room in ROOMS for kind, weight in room.WEIGHTS.items()}
 # The kinds that there were at first, in the order in which they were drawn. Seeds that failed then are run with these.
 FIRST_ERA = (
@@ -32,6 +33,7 @@ class Faults:
         rng: Random,
         workload: Workload,
         permit_start: Callable[[str, int, float], None],
+        node_faults: type[NodeFaults] = NodeFaults,
     ) -> None:
         self.cluster = cluster
         self.plan = plan
@@ -40,13 +42,14 @@ class Faults:
         links, disks, nodes = (
             LinkFaults(cluster, plan, rng),
             DiskFaults(cluster, plan, rng),
-            NodeFaults(cluster, plan, rng),
+            node_faults(cluster, plan, rng),
         )
         self._rooms = (
             links,
             disks,
             nodes,
             Operations(cluster, plan, rng, workload, permit_start),
+            FolderFaults(cluster, plan, rng, workload),
         )  # as they are healed
         self._room_of = {kind: room for room in self._rooms for kind in room.WEIGHTS}
 

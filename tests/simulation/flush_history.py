@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 from collections.abc import Iterator
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import patch
 
 from barnabas.log.pending_flush import PendingFlush
@@ -16,8 +16,6 @@ from barnabas.log.replication.partition import Partition
 from barnabas.net.broker import Broker
 from barnabas.net.flusher import Flusher
 
-from . import faults
-from .cluster import SETTINGS
 from .history import Result, Scenario, run_history
 from .node_faults import NodeFaults
 
@@ -29,8 +27,10 @@ class SlowFlusher(Flusher):
     """The disk takes its time: a power loss may come before what was begun is durable."""
 
     rng = Random(0)
+    flushes: ClassVar = 0
 
     async def _perform(self, group: list[PendingFlush]) -> None:
+        SlowFlusher.flushes += len(group)
         await asyncio.sleep(self.rng.uniform(0.0002, SLOWEST_FLUSH_S))
         await super()._perform(group)
 
@@ -62,9 +62,18 @@ class PowerFaults(NodeFaults):
 
 
 def run_flush_history(seed: int, **facts: Any) -> Result:
-    settings = SETTINGS | {"log.flush.interval.messages": "1"}
-    with patch.object(faults, "NodeFaults", PowerFaults), patch("simulation.cluster.SETTINGS", settings):
-        return run_history(seed, Scenario(kinds=KINDS, make_broker=FlushingBroker, **facts))
+    """The number of flushes that something waited for is among the counts."""
+    scenario = Scenario(
+        kinds=KINDS,
+        make_broker=FlushingBroker,
+        settings={"log.flush.interval.messages": "1"},
+        node_faults=PowerFaults,
+        **facts,
+    )
+    SlowFlusher.flushes = 0
+    result = run_history(seed, scenario)
+    result.counts["flushes"] = SlowFlusher.flushes
+    return result
 
 
 @contextlib.contextmanager

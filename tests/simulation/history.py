@@ -5,28 +5,31 @@ compared every eighth metadata offset. At the end everything is healed and has `
 """
 
 import asyncio
+import contextlib
 import gc
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 from barnabas.kraft.raft_config import SnapshotPolicy
 from barnabas.log.errors import BarnabasError, StorageError
 from barnabas.net.broker import Broker
+from barnabas.net.protocol.requests import DecommissionBrokerRequest
 
 from .checkers.clients import ClientChecker
 from .checkers.metadata import MetadataChecker
 from .checkers.partitions import PartitionChecker, read_batches
 from .checkers.violation import Violation
-from .cluster import SimulatedCluster, SimulatedNode, is_serving, wait_until
+from .cluster import FIRST_FOLDER, SECOND_FOLDER, SimulatedCluster, SimulatedNode, is_serving, wait_until
 from .fault_room import FaultPlan
 from .faults import FIRST_ERA, WEIGHTS, Faults
+from .node_faults import NodeFaults
 from .observed_loop import ObservedLoop
 from .process import ProcessDied, SimulatedProcess
-from .workload import PHOENIX, SHORT, Workload
+from .workload import LATEST_VALUES, PHOENIX, SHORT, Workload
 
 START_LIMIT_S = 20.0
 SETTLE_S = 40.0
@@ -42,6 +45,8 @@ class Scenario:
     kinds: tuple[str, ...] = ()
     is_first_era: bool = False  # as it was drawn when there were no other faults than `faults.FIRST_ERA`
     make_broker: Callable[..., Broker] = Broker
+    settings: dict[str, str] = field(default_factory=dict)  # of the brokers, over those of every history
+    node_faults: type[NodeFaults] = NodeFaults
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +91,7 @@ class History:
             brokers=(scenario.brokers or self.rng.choice((3, 3, 3, 4, 5))) + ("join_or_leave" in self.plan.kinds),
             snapshot_policy=self.rng.choice((None, SnapshotPolicy(entries=50), SnapshotPolicy(entries=300))),
             fsync_s=self.rng.choice((0.001, 0.004, 0.02)),
-            settings={"min.insync.replicas": "2", "log.retention.check.interval.ms": "600"},
+            settings=self._settings(),
             make_broker=scenario.make_broker,
             violate=self.violations.append,
         )
@@ -97,11 +102,24 @@ class History:
         self.workload = Workload(self.cluster, self.clients, Random(self.rng.getrandbits(64)))
         self.clients.recreated.add(PHOENIX)
         self.faults = Faults(
-            self.cluster, self.plan, Random(self.rng.getrandbits(64)), self.workload, self.partitions.permit_start
+            self.cluster,
+            self.plan,
+            Random(self.rng.getrandbits(64)),
+            self.workload,
+            self.partitions.permit_start,
+            scenario.node_faults,
         )
         self._nodes = {node.name: node for node in self.cluster.nodes}
         self.loop.observer = self._observe
         self.cluster.ending.append(self._last_look)
+
+    def _settings(self) -> dict[str, str]:
+        settings = {"min.insync.replicas": "2", "log.retention.check.interval.ms": "600"}
+        if "compact" in self.plan.kinds:
+            settings["log.cleaner.backoff.ms"] = "150"
+        if "folder_failure" in self.plan.kinds:
+            settings["log.dirs"] = f"{FIRST_FOLDER},{SECOND_FOLDER}"
+        return settings | self.scenario.settings
 
     def _draw_surroundings(self) -> None:
         """Wall clocks that are wrong by up to a minute, and a network that is fast, or not so fast, for everybody."""
@@ -174,6 +192,12 @@ class History:
             topics[PHOENIX] = (1, 3, {})
         if "delete_records" in kinds or "retention" in kinds:
             topics[SHORT] = (1, 3, {"segment.bytes": "1024", "file.delete.delay.ms": "200"})
+        if "compact" in kinds:
+            topics[LATEST_VALUES] = (1, 3, {
+                "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.bytes": "1024",
+                "file.delete.delay.ms": "200",
+            })  # fmt: skip
+            self.partitions.compacted.add(LATEST_VALUES)
         if dice.random() < 0.25:
             topics["careful"] = (1, 3, {"min.insync.replicas": "3"})
         if dice.random() < 0.25 and "power_loss" not in kinds:  # which is beyond its promise
@@ -195,6 +219,7 @@ class History:
 
     async def _settle(self) -> None:
         await self._require(self._is_up, SETTLE_S, "not every broker was unfenced again")
+        await self._give_back()
         await self._require(self._all_in_sync, SETTLE_S, "not every replica was in sync again")
         self.workload.learn_partitions(self.cluster.newest_image())
         await self._progress()
@@ -208,6 +233,17 @@ class History:
             self.faults.restart_dead()
             await self._require(self._is_up, SETTLE_S, "the cluster did not come back after kill -9 of everything")
             await self._compare("after kill -9 of everything")
+
+    async def _give_back(self) -> None:
+        """Brokers that were to leave stay after all: the end needs all of them."""
+        client, deadline = self.workload.client("giver"), self.loop.time() + SETTLE_S
+        while leaving := [it.node_id for it in self.cluster.newest_image().brokers.values() if it.decommissioning]:
+            with contextlib.suppress(BarnabasError, TimeoutError):
+                await client.ask_anyone(DecommissionBrokerRequest(node_id=leaving[0], cancel=True), timeout_ms=2_000)
+            await asyncio.sleep(0.1)
+            self.faults.restart_dead()
+            if self.loop.time() > deadline:
+                raise Violation(f"broker {leaving[0]} cannot be given back: {self._state()}")
 
     async def _compare(self, when: str) -> None:
         await self._require(self._all_in_sync, SETTLE_S, f"not every replica was in sync {when}")
@@ -296,6 +332,10 @@ class History:
         """Read everything from the files again: replicas are equal, and everything that was committed is there."""
         contents: dict[tuple[str, int], tuple[int, dict[int, Any]]] = {}
         for key, logs in self._replicas():
+            name = logs[0][1].topic_partition
+            if name.topic in self.partitions.compacted:
+                self.workload.counts["compacted"] = self.workload.compacted.check(name, [log for _, log in logs])
+                continue
             start = max(log.log_start_offset for _, log in logs)  # each broker's retention has its own time
             copies = [read_batches(log, start) if start < log.log_end_offset else [] for _, log in logs]
             if any(copy != copies[0] for copy in copies):

@@ -11,9 +11,11 @@ from typing import Any, ClassVar
 from barnabas.net.protocol.requests import (
     AddPartitionsRequest,
     AlterConfigRequest,
+    AlterVotersRequest,
     AssignReplicasRequest,
     ConfigEntryChange,
     CreateTopicRequest,
+    DecommissionBrokerRequest,
     DeleteRecordsRequest,
     DeleteTopicRequest,
     ElectLeaderRequest,
@@ -22,7 +24,7 @@ from barnabas.net.protocol.requests import (
 
 from .cluster import SimulatedCluster
 from .fault_room import FaultPlan, FaultRoom
-from .workload import PHOENIX, SHORT, Workload
+from .workload import LATEST_VALUES, PHOENIX, SHORT, Workload
 
 TOPIC_RESOURCE = 2
 MOST_PARTITIONS = 4
@@ -31,7 +33,8 @@ MOST_PARTITIONS = 4
 class Operations(FaultRoom):
     WEIGHTS: ClassVar = {
         "reassign": 1, "elect": 1, "recreate": 1, "add_partitions": 1, "delete_records": 1, "retention": 1,
-        "join_or_leave": 1, "unregister": 1,
+        "join_or_leave": 1, "unregister": 1, "compact": 1, "decommission": 1,
+        "alter_voters": 1,
     }  # fmt: skip
 
     def __init__(
@@ -101,6 +104,25 @@ class Operations(FaultRoom):
             self._permit_start(SHORT, number, float("inf"))
         change = ConfigEntryChange(key="retention.bytes", value=str(self.rng.choice((1, 2_000, 10_000, -1))))
         self._ask(AlterConfigRequest(resource_type=TOPIC_RESOURCE, resource=SHORT, changes=(change,)))
+
+    def _compact(self, _: int) -> None:
+        """The cleaner works all the time; from now on it does so more or less eagerly, on larger or smaller segments."""
+        changes = (
+            ConfigEntryChange(key="min.cleanable.dirty.ratio", value=str(self.rng.choice((0.01, 0.3, 0.8)))),
+            ConfigEntryChange(key="segment.bytes", value=str(self.rng.choice((1_024, 2_048, 8_192)))),
+        )
+        self._ask(AlterConfigRequest(resource_type=TOPIC_RESOURCE, resource=LATEST_VALUES, changes=changes))
+
+    def _decommission(self, node_id: int) -> None:
+        """Its replicas, its slots and its vote go elsewhere; it is given back at times, and at the end."""
+        leaving = [it.node_id for it in self.cluster.newest_image().brokers.values() if it.decommissioning]
+        if leaving:
+            self._ask(DecommissionBrokerRequest(node_id=leaving[0], cancel=self.rng.random() < 0.5))
+        else:
+            self._ask(DecommissionBrokerRequest(node_id=node_id))
+
+    def _alter_voters(self, node_id: int) -> None:
+        self._ask(AlterVotersRequest(node_id=node_id, add=self.rng.random() < 0.6, timeout_ms=1_500))
 
     def _join_or_leave(self, _: int) -> None:
         """The last node is the one that comes and goes: killed, stopped, or taken out of the cluster for good."""

@@ -8,8 +8,9 @@ from barnabas.log.replication.effects import Effect, HighWatermarkAdvanced, Part
 from barnabas.log.replication.leader import LeaderState
 from barnabas.log.replication.partition import Partition
 
-from .isr_bugs import _with_machines
+from .isr_bugs import DIRECTED, _with_machines
 from .isr_cluster import Scenario, run_seed
+from .isr_schedules import MomentMissed, ScheduledCluster, run_schedule
 from .planted import Planted
 
 
@@ -78,12 +79,24 @@ def bugs(others: dict[str, Scenario]) -> list[Planted]:
     return [
         Planted(level="partition", name=name, plant=contextlib.nullcontext, run=_runner(scenario))
         for name, scenario in {**BUGS, **named}.items()
+    ] + [
+        Planted(level="schedule", name=name, plant=contextlib.nullcontext, run=_directed_runner(kind, scenario))
+        for name, (kind, scenario) in DIRECTED.items()
     ]
 
 
 def _runner(scenario: Scenario) -> Callable[[int], bool]:
     def run(seed: int) -> bool:
         run_seed(seed, scenario)
+        return False
+
+    return run
+
+
+def _directed_runner(kind: type[ScheduledCluster], scenario: Scenario) -> Callable[[int], bool]:
+    def run(seed: int) -> bool:
+        with contextlib.suppress(MomentMissed):
+            run_schedule(kind, seed, scenario)
         return False
 
     return run

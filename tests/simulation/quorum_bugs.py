@@ -2,13 +2,16 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+from barnabas.kraft.raft_journal import DurableJournal
 from barnabas.kraft.raft_replication import RaftReplication
 
 from .planted import Planted
 from .raft_cluster import run_seed
+from .raft_schedules import run_vote_schedule
 
 
 def _minority_commits() -> AbstractContextManager[Any]:
@@ -35,6 +38,15 @@ def _commit_beyond_what_was_compared() -> AbstractContextManager[Any]:
     return patch.object(RaftReplication, "on_append_entries", on_append_entries)
 
 
+def _vote_before_it_is_on_the_disk() -> AbstractContextManager[Any]:
+    """Term and vote are written with whatever is written next."""
+
+    def keep(self: Any, term: int, voted_for: int | None) -> None:
+        self._meta.current = replace(self._meta.current, raft_term=term, voted_for=voted_for)
+
+    return patch.object(DurableJournal, "setCurrentTerm", keep)
+
+
 BUGS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "a minority commits": _minority_commits,
     "a commit index beyond what was compared": _commit_beyond_what_was_compared,
@@ -47,4 +59,13 @@ def bugs() -> list[Planted]:
         assert not result.violations, result.violations[0]
         return not result.converged
 
-    return [Planted(level="quorum", name=name, plant=plant, run=run) for name, plant in BUGS.items()]
+    def run_vote(seed: int) -> bool:
+        return bool(run_vote_schedule(seed))
+
+    vote = Planted(
+        level="schedule",
+        name="a vote leaves before it is on the disk",
+        plant=_vote_before_it_is_on_the_disk,
+        run=run_vote,
+    )
+    return [vote, *(Planted(level="quorum", name=name, plant=plant, run=run) for name, plant in BUGS.items())]

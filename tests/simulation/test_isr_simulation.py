@@ -15,6 +15,7 @@ from barnabas.log.replication.replica import Replica
 
 from .isr_bugs import _with_machines
 from .isr_cluster import IsrCluster, Scenario, run_seed
+from .isr_schedules import SCHEDULES, ScheduledCluster, run_schedule
 
 SEEDS = int(os.environ.get("BARNABAS_ISR_SEEDS", "400"))  # some four seconds
 
@@ -27,6 +28,13 @@ def test_invariants_hold_and_everything_makes_progress_after_the_last_fault() ->
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
     assert acknowledged > 10 * SEEDS  # the faults must leave something to lose
+
+
+@pytest.mark.parametrize("min_isr", [1, 2])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_directed_schedules(schedule: type[ScheduledCluster], min_isr: int) -> None:
+    for seed in range(SEEDS // 10):
+        run_schedule(schedule, seed, Scenario(min_isr=min_isr))
 
 
 @pytest.mark.parametrize("scenario", [Scenario(node_count=5, min_isr=3), Scenario(min_isr=1, flush_first=True)])

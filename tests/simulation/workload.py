@@ -38,11 +38,14 @@ from barnabas.net.protocol.responses import MetadataResponse
 from barnabas.net.rpc import RpcPool
 
 from .checkers.clients import ClientChecker
+from .checkers.compacted import CompactedChecker
 from .checkers.violation import Violation
 from .cluster import CLIENT_PORT, SimulatedCluster
 
 Partition = tuple[str, int]
 PHOENIX = "phoenix"  # is deleted and made again under its name
+LATEST_VALUES = "latest-values"  # is compacted
+KEYS = tuple(b"key-%d" % number for number in range(12))
 SHORT = "short"  # loses its oldest records to retention and to DeleteRecords
 MOST_OPERATIONS = 8  # of administrators at the same time
 LATEST = -1
@@ -120,6 +123,7 @@ class Workload:
     def __init__(self, cluster: SimulatedCluster, checker: ClientChecker, rng: Random) -> None:
         self.cluster = cluster
         self.checker = checker
+        self.compacted = CompactedChecker()
         self.rng = rng
         self.partitions: list[Partition] = []  # of topics that live on, which groups read, too
         self.extras: list[Partition] = []  # of topics that special faults need, or settings
@@ -250,11 +254,8 @@ class Workload:
 
     async def produce(self, client: Client, partition: Partition, acks: int, *, timeout_ms: int = 800) -> bool:
         """One attempt; each batch has values of its own, so that nothing is ever the same batch sent twice."""
-        values = []
-        for _ in range(client.rng.randint(1, 3)):
-            self._values += 1
-            values.append(b"%d:%s" % (self._values, b"x" * client.rng.choice((5, 50, 400))))
-        batch = bytearray(encode_batch(values, timestamps_ms=1_700_000_000_000 + self._values))
+        keys, values = self._draw_records(client.rng, is_keyed=partition[0] == LATEST_VALUES)
+        batch = bytearray(encode_batch(values, keys=keys, timestamps_ms=1_700_000_000_000 + self._values))
         crc = read_header(batch).crc
         request = ProduceRequest(
             acks=acks,
@@ -279,11 +280,22 @@ class Workload:
         self.counts["acked"] += 1
         client.loop.note(f"{client.name} acked {partition} acks={acks} offset={answer.base_offset}")
         self.ends[partition] = max(self.ends.get(partition, 0), answer.base_offset if acks == -1 else 0)
-        if acks == -1:
+        if acks == -1 and keys is not None:
+            self.compacted.acked_by_all(partition, answer.base_offset, keys, values)
+        elif acks == -1:
             self.checker.acked_by_all(*partition, answer.base_offset, crc)
         else:
             self.checker.acknowledged_by_leader += 1
         return True
+
+    def _draw_records(self, rng: Random, *, is_keyed: bool) -> tuple[list[bytes] | None, list[bytes | None]]:
+        values: list[bytes | None] = []
+        for _ in range(rng.randint(1, 3)):
+            self._values += 1
+            values.append(b"%d:%s" % (self._values, b"x" * rng.choice((5, 50, 400))))
+        if not is_keyed:
+            return None, values
+        return [rng.choice(KEYS) for _ in values], [None if rng.random() < 0.1 else value for value in values]
 
     # --- consuming ----------------------------------------------------------------------------------------------------
 
@@ -292,7 +304,9 @@ class Workload:
         while True:
             partition = client.rng.choice(self.partitions + self.extras)
             try:
-                if client.rng.random() < 0.2:
+                if partition[0] == LATEST_VALUES:  # what a replica still has of it is its own affair
+                    await client.pause(0.0, 0.03)
+                elif client.rng.random() < 0.2:
                     await self._ask_end(client, partition)
                 else:
                     await self._fetch(client, partition, positions)

@@ -64,6 +64,7 @@ class PartitionChecker:
         self.cluster = cluster
         self.histories: dict[Key, History] = {}
         self.named: dict[tuple[str, int], list[History]] = {}  # by topic name: more than one if it was made again
+        self.compacted: set[str] = set()  # topics whose batches each replica rewrites in its own time
         self.start_limits: dict[tuple[str, int], float] = {}  # the highest log start that anybody asked for; else 0
         self.views: dict[SimulatedProcess, dict[Key, View]] = {}
         cluster.ended.append(self._ended)
@@ -90,7 +91,8 @@ class PartitionChecker:
                 and view.log is log
             ):
                 continue
-            self._changed(node, process, partition, views)
+            with node.disk.undisturbed():
+                self._changed(node, process, partition, views)
 
     def _changed(
         self, node: SimulatedNode, process: SimulatedProcess, partition: Partition, views: dict[Key, View]
@@ -107,8 +109,9 @@ class PartitionChecker:
         if view is None or view.log is not partition.log:
             view = views[key] = View(log=partition.log, truncations=partition.log._truncations)  # type: ignore[attr-defined]
         self._check_log_start(process, partition)
-        self._follow_log(process, view, history)
-        self._follow_high_watermark(process, partition, view, history)
+        is_compacted = partition.topic_partition.topic in self.compacted
+        self._follow_log(process, view, history, is_compacted)
+        self._follow_high_watermark(process, partition, view, history, is_compacted)
         self._follow_leadership(node, process, partition, view, history, key)
         view.leader_epoch = partition.leader_epoch
 
@@ -123,7 +126,7 @@ class PartitionChecker:
 
     # --- the log ------------------------------------------------------------------------------------------------------
 
-    def _follow_log(self, process: SimulatedProcess, view: View, history: History) -> None:
+    def _follow_log(self, process: SimulatedProcess, view: View, history: History, is_compacted: bool) -> None:
         log = view.log
         if log._truncations != view.truncations:
             view.truncations = log._truncations
@@ -139,6 +142,9 @@ class PartitionChecker:
         if not view.batches:
             view.log_end = max(log._segments[0].base_offset, log.log_start_offset)
         view.log_start = log.log_start_offset
+        if is_compacted:  # see checkers.compacted
+            view.log_end = log.log_end_offset
+            return
         for batch in read_batches(log, view.log_end):
             view.batches[batch.base_offset] = batch
             known = history.written.setdefault((batch.leader_epoch, batch.base_offset), batch)
@@ -151,7 +157,7 @@ class PartitionChecker:
     # --- the high watermark -------------------------------------------------------------------------------------------
 
     def _follow_high_watermark(
-        self, process: SimulatedProcess, partition: Partition, view: View, history: History
+        self, process: SimulatedProcess, partition: Partition, view: View, history: History, is_compacted: bool
     ) -> None:
         log, before = view.log, view.high_watermark
         now = log.high_watermark
@@ -162,7 +168,7 @@ class PartitionChecker:
         offset = max(before if before in view.batches else 0, view.log_start)
         if offset not in view.batches:  # a log start inside of a batch
             offset = max((base for base in view.batches if base <= offset), default=offset)
-        while offset < now:
+        while offset < now and not is_compacted:
             batch = view.batches.get(offset)
             if batch is None:
                 break

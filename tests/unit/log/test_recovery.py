@@ -184,6 +184,23 @@ def test_a_clean_start_scans_nothing():
     assert open_log(disk, config=SMALL, was_stopped_cleanly=True).log_end_offset == 50
 
 
+def test_a_log_start_that_a_crash_took_back_leaves_no_records_without_epochs():
+    disk = SimulatedDisk()
+    log = open_log(disk, config=SMALL)
+    for number in range(6):
+        append(log, b"x" * 60, epoch=1 + number // 2)
+    log.set_high_watermark(5)
+    log.delete_records_before(5)
+    log.flush()  # saves the epochs, of which there is one
+    disk.power_loss(Random(0))
+
+    again = open_log(disk, config=SMALL, log_start_offset=0, recovery_point=6)
+
+    check_epochs(again, [1, 1, 2, 2, 3, 3])
+    again.truncate_to(3)
+    assert again.latest_epoch == 2
+
+
 def test_a_log_start_that_a_crash_took_back_leaves_no_log_without_epochs():
     disk = SimulatedDisk()
     log = open_log(disk, config=SMALL)

@@ -153,7 +153,7 @@ def _check_timestamp(timestamp_ms: int, now_ms: int, config: LogConfig) -> None:
 
 
 def check_leader_batches(
-    headers: Iterable[BatchHeader], *, log: str, next_offset: int, epoch: int, may_have_gaps: bool
+    headers: Iterable[BatchHeader], *, log: object, next_offset: int, epoch: int, may_have_gaps: bool
 ) -> None:
     """What a follower checks besides CRCs: batches continue its log (which ends at `next_offset` in `epoch`). `log` is its
     name.

@@ -16,8 +16,7 @@ from barnabas.log.replication.partition import Partition
 from barnabas.net.broker import Broker
 from barnabas.net.flusher import Flusher
 
-from . import history
-from .cluster import SETTINGS
+from . import cluster, history
 from .faults import Faults
 from .history import Result, Scenario, run_history
 
@@ -60,8 +59,8 @@ class PowerFaults(Faults):
 
 
 def run_flush_history(seed: int, **facts: Any) -> Result:
-    settings = SETTINGS | {"log.flush.interval.messages": "1"}
-    with patch.object(history, "Faults", PowerFaults), patch("simulation.cluster.SETTINGS", settings):
+    settings = cluster.SETTINGS | {"log.flush.interval.messages": "1"}
+    with patch.object(history, "Faults", PowerFaults), patch.object(cluster, "SETTINGS", settings):
         return run_history(seed, Scenario(kinds=KINDS, make_broker=FlushingBroker, **facts))
 
 

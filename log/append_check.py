@@ -168,7 +168,7 @@ def _check_timestamp(timestamp_ms: int, now_ms: int, config: LogConfig) -> None:
         )
 
 
-def check_leader_batches(headers: Iterable[BatchHeader], *, log: str, next_offset: int, epoch: int) -> None:
+def check_leader_batches(headers: Iterable[BatchHeader], *, log: object, next_offset: int, epoch: int) -> None:
     """What a follower checks besides CRCs: batches continue its log (which ends at `next_offset` in `epoch`). `log` is its
     name. One may begin behind the end: the leader may have compacted what lies between, under this configuration or a former.
 

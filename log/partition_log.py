@@ -276,7 +276,7 @@ class PartitionLog:
             # The leader's log begins inside of a batch (DeleteRecords); a new replica holds that batch whole.
             self._restart_inside(first.base_offset, self.log_start_offset)
         check_leader_batches(
-            headers, log=str(self.topic_partition), next_offset=self.log_end_offset, epoch=self._epochs.latest_epoch
+            headers, log=self.topic_partition, next_offset=self.log_end_offset, epoch=self._epochs.latest_epoch
         )
 
     def _restart_inside(self, base_offset: int, log_start_offset: int) -> None:

@@ -131,6 +131,9 @@ class ReplicaFetcher:
         self._partitions: dict[TopicPartition, FollowedPartition] = {}  # in the order in which they are asked for
         self._delayed_until: dict[TopicPartition, float] = {}  # loop time; a subset of _partitions
         self._refusals: dict[TopicPartition, int] = {}  # in a row, at least 1; a subset of _partitions
+        # Does a partition have to be flushed first? Together they came, together they are flushed: so a moment later one
+        # request can name them all again.
+        self._awaits_flush = False
         self._failures = 0  # calls that failed in a row
         self._quiet_answers = 0  # in a row that told nothing new
         self._is_changed = asyncio.Event()
@@ -170,10 +173,10 @@ class ReplicaFetcher:
         try:
             while True:
                 self._is_changed.clear()
-                if self._awaits_flush():
+                request, positions = self._build_request()
+                if self._awaits_flush:
                     await self._wait_for_change(None)
                     continue
-                request, positions = self._build_request()
                 if not positions:
                     await self._wait_for_change(self._next_turn())
                     continue
@@ -224,10 +227,6 @@ class ReplicaFetcher:
         except TimeoutError:
             pass
 
-    def _awaits_flush(self) -> bool:
-        """Together they came, together they are flushed: so a moment later one request can name them all again."""
-        return any(partition.awaits_flush for partition in self._partitions.values())
-
     def _next_turn(self) -> float | None:
         """When the first delayed partition may be asked for again; None: only a change brings work."""
         return min(self._delayed_until.values(), default=None)
@@ -236,13 +235,16 @@ class ReplicaFetcher:
 
     def _build_request(self) -> tuple[FetchRequest, dict[TopicPartition, FetchPosition]]:
         self._end_delays()
+        self._awaits_flush = False
         positions: dict[TopicPartition, FetchPosition] = {}
         parts: list[FetchPartition] = []
         for topic_partition, partition in self._partitions.items():
             if topic_partition in self._delayed_until or self._is_held_back(topic_partition):
                 continue
             position = partition.next_fetch()
-            if position is not None and position.leader == self.leader:
+            if position is None:
+                self._awaits_flush |= partition.awaits_flush
+            elif position.leader == self.leader:
                 positions[topic_partition] = position
                 parts.append(self._fetch_partition(topic_partition, partition.topic_id, position))
         request = FetchRequest(

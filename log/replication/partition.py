@@ -234,10 +234,12 @@ class Partition(PartitionReads):
         The offset says how far we have come, so on a topic with flush.messages=1 it must not be said before that is on our
         disk. `flushed` ends the wait with ResumeFetching.
         """
-        if self._following is None or self.storage_error is not None or self.awaits_flush or self._awaits_repair:
+        log = self.log
+        must_flush = log.config.flush_messages == FLUSH_FIRST and log.recovery_point < log.log_end_offset
+        if self._following is None or self.storage_error is not None or must_flush or self._awaits_repair:
             return None
         self._asked_up_to_epoch = self.leader_epoch
-        return self._following.next_fetch(log_end_offset=self.log.log_end_offset, latest_epoch=self.log.latest_epoch)
+        return self._following.next_fetch(log_end_offset=log.log_end_offset, latest_epoch=log.latest_epoch)
 
     def fetched(self, position: FetchPosition, answer: FetchAnswer, now_ms: int) -> list[Effect]:
         """Take the leader's answer to `position`. Answers to anything but the request in flight change nothing.

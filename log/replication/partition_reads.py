@@ -25,7 +25,7 @@ from .effects import NO_LEADER, Effect, HighWatermarkAdvanced
 from .follower import UNDEFINED, FollowerState
 from .leader import LeaderState
 from .ports import RecordSlice, ReplicatedLog, slice_size
-from .replica import Replica
+from .replica import UNKNOWN_OFFSET
 
 ANY_EPOCH: Final = -1
 ANY_SIZE_BYTES: Final = 1 << 62
@@ -242,17 +242,17 @@ class PartitionReads:
                 effects = self._perform(
                     leading.follower_fetched(replica_id, broker_epoch=broker_epoch, fetch_offset=offset, now_ms=now_ms)
                 )
-            self._verify_if_asked_again(leading.replicas[replica_id], offset, max_bytes)
-            return self._read(offset, max_bytes, log.log_end_offset, at_least_one_batch), effects
+            replica = leading.replicas[replica_id]
+            if replica.offset_served == offset:
+                self._verify(offset, max_bytes)
+            read = self._read(offset, max_bytes, log.log_end_offset, at_least_one_batch)
+            replica.offset_served = offset if slice_size(read.records) else UNKNOWN_OFFSET
+            return read, effects
 
-    def _verify_if_asked_again(self, replica: Replica, offset: int, max_bytes: int) -> None:
+    def _verify(self, offset: int, max_bytes: int) -> None:
         """A follower checks the CRC of what it gets. When it asks again for what it was given already, either the answer was
         lost or it could not take it: then we look at our own file before we give it again."""
-        if offset >= self.log.log_end_offset:
-            return
-        if replica.offset_served == offset:
-            self.log.damage.verify(offset, max_bytes=max_bytes)
-        replica.offset_served = offset
+        self.log.damage.verify(offset, max_bytes=max_bytes)
 
     def _check_replica(self, leading: LeaderState, replica_id: int, broker_epoch: int) -> None:
         if replica_id not in leading.replicas:

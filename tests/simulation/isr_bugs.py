@@ -132,6 +132,13 @@ class ReportsBeforeFlush(Partition):
     def awaits_flush(self) -> bool:
         return False
 
+    def next_fetch(self) -> FetchPosition | None:
+        flush_messages, self.log.config.flush_messages = self.log.config.flush_messages, 2  # type: ignore[misc]
+        try:
+            return super().next_fetch()
+        finally:
+            self.log.config.flush_messages = flush_messages  # type: ignore[misc]
+
 
 class TruncatesWhileInTheIsr(Partition):
     """A replica that finds damage cuts its log off at once, while its leader still counts on it."""

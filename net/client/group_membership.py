@@ -15,7 +15,7 @@ from barnabas.log.topic_partition import TopicPartition
 
 from ..protocol.requests import ConsumerGroupHeartbeatRequest, OwnedPartitions
 from ..protocol.responses import ConsumerGroupHeartbeatResponse
-from .errors import BarnabasError, ErrorCode
+from .errors import BarnabasError, ErrorCode, FencedMemberEpochError
 
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
@@ -75,6 +75,8 @@ class GroupMembership:
         self.owned: frozenset[TopicPartition] = frozenset()
         self._target: frozenset[TopicPartition] | None = None  # What the coordinator wants us to own.
         self._lost: frozenset[TopicPartition] = frozenset()  # Taken from us; the application has not been told yet.
+        self._tenures: dict[TopicPartition, int] = {}  # Of what we own: the how many-th adoption it came with.
+        self._adoptions = 0
         self._subscription = subscription
         self._instance_id = instance_id
         self._rack = rack
@@ -145,6 +147,7 @@ class GroupMembership:
         """We are out: others may own our partitions already."""
         self._lost |= self.owned
         self.owned = frozenset()
+        self._tenures.clear()
         self._target = None
         self.epoch = JOIN_EPOCH
         self.state = State.JOINING
@@ -173,6 +176,15 @@ class GroupMembership:
 
     # --- partitions --------------------------------------------------------------------------------------------------
 
+    def tenures(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """For each of these that we own a number that changes when it goes and comes back: between two equal ones nobody
+        else had it, and no reset has moved it. Raises FencedMemberEpochError where the application holds one that is lost."""
+        wanted = list(partitions)
+        gone = [partition for partition in wanted if partition in self._lost]
+        if gone:
+            raise FencedMemberEpochError(f"{', '.join(map(str, gone))} was taken away: the group went on without us")
+        return {partition: self._tenures[partition] for partition in wanted if partition in self._tenures}
+
     @property
     def has_change(self) -> bool:
         return bool(self._lost) or (self._target is not None and self._target != self.owned)
@@ -188,11 +200,17 @@ class GroupMembership:
 
     def revoked(self, partitions: Iterable[TopicPartition]) -> None:
         """They are given up; the coordinator hears of it with the next heartbeat."""
-        self.owned -= frozenset(partitions)
+        gone = frozenset(partitions)
+        self.owned -= gone
+        for partition in gone:
+            self._tenures.pop(partition, None)
         self._news += 1
 
     def adopted(self, partitions: Iterable[TopicPartition]) -> None:
-        self.owned |= frozenset(partitions)
+        come = frozenset(partitions)
+        self._adoptions += 1
+        self._tenures.update(dict.fromkeys(come, self._adoptions))
+        self.owned |= come
         self._news += 1
 
 

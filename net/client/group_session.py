@@ -12,7 +12,7 @@ from barnabas.log.topic_partition import TopicPartition
 from ..protocol.requests import OffsetCommitPartition, OffsetCommitRequest, OffsetFetchRequest
 from ..protocol.responses import CommittedOffset, OffsetCommitResponse, OffsetFetchResponse
 from .client import API_TIMEOUT_MS, Client
-from .errors import BarnabasError, error_for
+from .errors import BarnabasError, FencedMemberEpochError, error_for
 from .group_membership import GroupMembership, State, Verdict, owned_partitions
 
 logger = logging.getLogger("barnabas.consumer")
@@ -141,13 +141,20 @@ async def commit_offsets(
     membership: GroupMembership | None = None,
     timeout_ms: int = API_TIMEOUT_MS,
 ) -> None:
-    """Commit, as a member of the group or (None) from outside of it. Raises the first refusal."""
+    """Commit, as a member of the group or (None) from outside of it. Raises the first refusal.
+
+    Raises FencedMemberEpochError also where a partition goes while we try, even if it comes back: under our next epoch the
+    coordinator would take the commit, and it would undo a reset, or what another member has committed meanwhile.
+    """
     partitions = tuple(
         OffsetCommitPartition(topic=topic, partition=number, offset=offset, leader_epoch=epoch)
         for (topic, number), (offset, epoch) in offsets.items()
     )
+    tenures = {} if membership is None else membership.tenures(offsets)
 
     async def attempt() -> None:
+        if membership is not None and membership.tenures(tenures) != tenures:
+            raise FencedMemberEpochError("partitions were given up while their offsets were being committed")
         # Made anew each time: a rebalance meanwhile changes the epoch.
         request = OffsetCommitRequest(
             group_id=group_id,

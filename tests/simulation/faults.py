@@ -5,7 +5,7 @@ line in `WEIGHTS` of its room.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 from .cluster import SimulatedCluster
@@ -32,6 +32,7 @@ class Faults:
         rng: Random,
         workload: Workload,
         permit_start: Callable[[str, int, float], None],
+        more_rooms: Sequence[FaultRoom] = (),
     ) -> None:
         self.cluster = cluster
         self.plan = plan
@@ -42,12 +43,8 @@ class Faults:
             DiskFaults(cluster, plan, rng),
             NodeFaults(cluster, plan, rng),
         )
-        self._rooms = (
-            links,
-            disks,
-            nodes,
-            Operations(cluster, plan, rng, workload, permit_start),
-        )  # as they are healed
+        operations = Operations(cluster, plan, rng, workload, permit_start)
+        self._rooms = (links, disks, nodes, operations, *more_rooms)  # as they are healed
         self._room_of = {kind: room for room in self._rooms for kind in room.WEIGHTS}
 
     async def run(self, duration_s: float) -> None:

@@ -53,19 +53,23 @@ class GroupHistory(History):
         """In some histories nothing happens to brokers, so that the bounds of what happens to members hold all along."""
         weights = dict(GroupFaults.WEIGHTS)
         if self.rng.random() < 0.3:
-            weights = {kind: weight for kind, weight in weights.items() if not kind.endswith("_kill") or "member" in kind}
+            weights = {
+                kind: weight for kind, weight in weights.items() if not kind.endswith("_kill") or "member" in kind
+            }
         else:
             weights |= {kind: WEIGHTS[kind] for kind in BROKER_KINDS}
         plan = FaultPlan.draw(self.rng, weights)
-        return plan if any(kind in GroupFaults.WEIGHTS for kind in plan.kinds) else replace(plan, kinds=(*plan.kinds, "member_kill"))
+        return (
+            plan
+            if any(kind in GroupFaults.WEIGHTS for kind in plan.kinds)
+            else replace(plan, kinds=(*plan.kinds, "member_kill"))
+        )
 
     def _make_faults(self, rng: Random) -> Faults:
         self.checker = GroupChecker(self.partitions, (BY_NAME, BY_PATTERN), self.violations.append)
         own = Random(rng.getrandbits(64))
         room = GroupFaults(self.cluster, self.plan, own, self.workload, self.checker, self.members, self._disturbed)
-        return Faults(
-            self.cluster, self.plan, rng, self.workload, self.partitions.permit_start, more_rooms=(room,)
-        )
+        return Faults(self.cluster, self.plan, rng, self.workload, self.partitions.permit_start, more_rooms=(room,))
 
     def _observe(self, ran: list[SimulatedProcess]) -> None:
         super()._observe([process for process in ran if process.name in self._nodes])

@@ -150,7 +150,9 @@ class GroupChecker:
         name = member.instance_id or member.identity  # a static member that is back is the same one, in the same epoch
         known = self._owners.setdefault((member.group, partition, member.epoch), name)
         if known != name:
-            self._violate(f"group {member.group}: {partition} is owned by {known} and by {name} in epoch {member.epoch}")
+            self._violate(
+                f"group {member.group}: {partition} is owned by {known} and by {name} in epoch {member.epoch}"
+            )
         if member.member_id in self._known.get(member.group, ()):  # else it learned it before it was expelled
             self._adopted.setdefault((member.identity, member.member_id), set()).add(partition)
         for other in self.members:

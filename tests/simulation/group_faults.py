@@ -16,12 +16,11 @@ from barnabas.net.protocol.requests import (
 from .checkers.groups import GroupChecker
 from .cluster import SimulatedCluster, is_serving
 from .fault_room import FaultPlan, FaultRoom
-from .group_members import SimulatedMember
+from .group_members import LONGEST_HANG_S, SimulatedMember
 from .workload import Workload
 
 MOST_PARTITIONS = 6
 MOST_FRESH_TOPICS = 2
-LONGEST_HANG_S = 3.0  # longer than max.poll.interval.ms
 STORM = 3  # members at once
 
 

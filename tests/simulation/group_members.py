@@ -14,13 +14,14 @@ from barnabas.net.client.consumer import Consumer
 from barnabas.net.clock import SimulatedClock
 
 from .checkers.groups import GroupChecker, Partition
-from .cluster import CLIENT_PORT, SimulatedCluster
+from .cluster import CLIENT_PORT, SimulatedCluster, wait_until
 from .process import NOBODY, SimulatedProcess
 
 MAX_POLL_INTERVAL_MS = 2_000
 REBALANCE_TIMEOUT_MS = 2_000
 SESSION_TIMEOUT_MS = 1_500
 HANG_STEP_S = 0.1
+LONGEST_HANG_S = 3.0  # longer than max.poll.interval.ms
 # What an application may be told by a consumer in a cluster that is broken; it then starts a new one.
 EXPECTED = frozenset({ErrorCode.FENCED_INSTANCE_ID, ErrorCode.NETWORK_EXCEPTION, ErrorCode.UNRELEASED_INSTANCE_ID})
 
@@ -215,8 +216,8 @@ class SimulatedMember:
 
     async def _work(self) -> None:
         await asyncio.sleep(self.rng.choice((0.0, 0.001, 0.02)))
-        while self.hangs_until > self.cluster.loop.time():
-            await asyncio.sleep(HANG_STEP_S)
+        loop = self.cluster.loop
+        await wait_until(lambda: self.hangs_until <= loop.time(), limit_s=LONGEST_HANG_S, every_s=HANG_STEP_S)
 
     async def _commit(self, consumer: Consumer) -> None:
         try:

@@ -27,9 +27,8 @@ from barnabas.log.errors import BarnabasError
 from barnabas.net.client.producer import Producer
 
 TOPIC, GROUP = "work", "workers"
-SESSION_TIMEOUT_MS = 1_500
 OVERRIDES = {**SESSION, "group.consumer.heartbeat.interval.ms": "300"}
-TICK_S = 0.1  # a record for every partition so often
+TICK_S = 0.2  # a record for every partition so often
 SETTLE_LIMIT_S = 120.0  # to begin, and to come to an end: a loaded machine needs time to start processes
 AROUND_S = 6.0  # after a kill: a session, a rebalance, and a margin
 
@@ -52,6 +51,8 @@ class Report:
     kills: list[Kill] = field(default_factory=list)
     calm_gap_s: float = 0.0
     adoptions_together: list[str] = field(default_factory=list)  # partitions that two members had at the same time
+    put_out: int = 0  # partitions of members that lived, and were silent for a session
+    session_timeout_ms: int = 0
 
     def __str__(self) -> str:
         back = [1000 * kill.back_after_s for kill in self.kills if kill.back_after_s is not None]
@@ -62,26 +63,27 @@ class Report:
                 f"{self.acknowledged} records acknowledged, {len(self.missing)} of them never handed out, "
                 f"{self.twice} handed out more than once",
                 f"{len(self.kills)} kills -9; until every partition is read again: {percentiles(back)} "
-                f"(session time-out {SESSION_TIMEOUT_MS} ms)",
+                f"(session time-out {self.session_timeout_ms} ms)",
                 f"partitions that stayed: longest gap around a kill {percentiles(gaps)}; before the first kill "
                 f"{1000 * self.calm_gap_s:.0f} ms",
                 f"partitions that living members gave up per kill: median {moved[len(moved) // 2]}, most {moved[-1]} of "
                 f"{self.partitions}",
-                f"partitions that two living members had at once: {len(self.adoptions_together)}",
+                f"partitions that two members rightly had at once: {len(self.adoptions_together)}; that members lost who lived "
+                f"and were silent for a session: {self.put_out}",
             ]
         )
 
 
 class Churn:
-    def __init__(self, cluster: Cluster, folder: Path, *, members: int, partitions: int, rng: random.Random) -> None:
+    def __init__(
+        self, cluster: Cluster, folder: Path, *, members: int, partitions: int, session_ms: int, rng: random.Random
+    ) -> None:
         self.cluster = cluster
         self.folder = folder
         self.rng = rng
         self.partitions = partitions
-        self.report = Report(partitions=partitions)
-        self.plan = MemberPlan(
-            bootstrap=cluster.bootstrap, group=GROUP, topics=(TOPIC,), session_timeout_ms=SESSION_TIMEOUT_MS
-        )
+        self.report = Report(partitions=partitions, session_timeout_ms=session_ms)
+        self.plan = MemberPlan(bootstrap=cluster.bootstrap, group=GROUP, topics=(TOPIC,), session_timeout_ms=session_ms)
         self.members: list[MemberProcess] = []
         self.alive: list[MemberProcess] = []
         self.acknowledged: list[set[int]] = [set() for _ in range(partitions)]
@@ -188,6 +190,7 @@ class Churn:
             kill.moved = sum(kill.at_s < at_s <= next_s for it in journals.values() for at_s, _ in it.given_up)
             kill.longest_gap_s = _longest_gap_s(journals, kill.at_s, kill.at_s + AROUND_S)
         report.adoptions_together = _together(journals)
+        report.put_out = sum(len(journal.lost) for journal in journals.values())
 
 
 def _back_after_s(journals: dict[str, Journal], kill: Kill) -> float | None:
@@ -218,11 +221,12 @@ def _longest_gap_s(journals: dict[str, Journal], from_s: float, until_s: float) 
 
 
 def _together(journals: dict[str, Journal]) -> list[str]:
-    """Who is killed has given nothing up; but it reads nothing any more, so it ends with its death."""
+    """Who was put out while it lived reads on until it hears of it (its commits are refused): that is not counted."""
     spans: dict[int, list[tuple[float, float, str]]] = {}
     for name, journal in journals.items():
         for partition, own in journal.owned.items():
-            spans.setdefault(partition, []).extend((begin_s, end_s, name) for begin_s, end_s in own)
+            kept = [span for span in own if (span[1], partition) not in journal.lost]
+            spans.setdefault(partition, []).extend((begin_s, end_s, name) for begin_s, end_s in kept)
     found = []
     for partition, own_spans in spans.items():
         own_spans.sort()
@@ -232,11 +236,20 @@ def _together(journals: dict[str, Journal]) -> list[str]:
     return found
 
 
-async def churn(folder: Path, *, members: int, partitions: int, seconds: float, every_s: float, seed: int) -> Report:
+async def churn(
+    folder: Path, *, members: int, partitions: int, seconds: float, every_s: float, session_ms: int, seed: int
+) -> Report:
     with Cluster(folder / "cluster", 3, overrides=OVERRIDES) as cluster:
         await cluster.ready()
         (folder / "journals").mkdir()
-        run = Churn(cluster, folder / "journals", members=members, partitions=partitions, rng=random.Random(seed))
+        run = Churn(
+            cluster,
+            folder / "journals",
+            members=members,
+            partitions=partitions,
+            session_ms=session_ms,
+            rng=random.Random(seed),
+        )
         return await run.run(seconds=seconds, every_s=every_s)
 
 
@@ -248,6 +261,7 @@ def main() -> int:
     parser.add_argument("--partitions", type=int, default=60)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--every", type=float, default=2.0, help="seconds between two kills")
+    parser.add_argument("--session-ms", type=int, default=1_500, help="session time-out of the members")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="barnabas-groups-"))
@@ -259,6 +273,7 @@ def main() -> int:
                 partitions=options.partitions,
                 seconds=options.seconds,
                 every_s=options.every,
+                session_ms=options.session_ms,
                 seed=options.seed,
             )
         )

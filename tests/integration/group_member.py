@@ -20,7 +20,7 @@ from barnabas.net.client.consumer import Consumer
 # Processes are forked from one that has everything imported: an import costs a second of a core, a fork nothing.
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["barnabas.net.client.consumer"])
-POLLED, TAKEN, GIVEN_UP = "P", "T", "G"
+POLLED, TAKEN, GIVEN_UP, LOST = "P", "T", "G", "L"  # lost: to the group that went on without us
 POLL_MS = 200
 
 
@@ -37,11 +37,13 @@ class MemberPlan:
 
 @dataclass(slots=True)
 class Journal:
-    """What one member did. `owned`: partition -> (from, until, whether it was given up); a killed member has no end."""
+    """What one member did. `owned`: partition -> (from, until), until its death at most. `lost` are ends of which it only heard
+    afterwards: it was silent for a session, as a loaded machine makes it, and others may have begun before that."""
 
     polled: dict[int, list[tuple[float, int, int]]] = field(default_factory=dict)  # time, first and last offset
     owned: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
     given_up: list[tuple[float, int]] = field(default_factory=list)
+    lost: list[tuple[float, int]] = field(default_factory=list)
 
 
 class MemberProcess:
@@ -76,7 +78,7 @@ class MemberProcess:
             else:
                 begin_s, _ = found.owned[partition].pop()
                 found.owned[partition].append((begin_s, time_s))
-                found.given_up.append((time_s, partition))
+                (found.given_up if kind == GIVEN_UP else found.lost).append((time_s, partition))
         return found
 
     def _lines(self) -> Iterator[tuple[str, float, int, int, int]]:
@@ -105,10 +107,11 @@ async def _read(plan: MemberPlan, note: Callable[..., None]) -> None:
             note(TAKEN, place.partition)
 
     def given_up(partitions: list[TopicPartition]) -> None:
+        assert consumer._session is not None
         for place in partitions:
-            note(GIVEN_UP, place.partition)
+            note(GIVEN_UP if place in consumer._session.membership.owned else LOST, place.partition)
 
-    async with Consumer(
+    consumer = Consumer(
         *plan.topics,
         bootstrap=plan.bootstrap,
         group=plan.group,
@@ -119,7 +122,8 @@ async def _read(plan: MemberPlan, note: Callable[..., None]) -> None:
         assignor=plan.assignor,
         on_assigned=taken,
         on_revoked=given_up,
-    ) as consumer:
+    )
+    async with consumer:
         while not stop.is_set():
             for place, records in (await consumer.poll(timeout_ms=POLL_MS)).items():
                 note(POLLED, place.partition, records[0].offset, records[-1].offset)

@@ -53,6 +53,7 @@ __all__ = [
     "NotEnoughReplicasError",
     "NotLeaderOrFollowerError",
     "OffsetOutOfRangeError",
+    "PartitionGoneError",
     "RecordTooLargeError",
     "RequestTimedOutError",
     "RetriableError",
@@ -92,6 +93,13 @@ class DeliveryTimeoutError(RequestTimedOutError):
 
 class ClientClosedError(BarnabasError):
     """The client was closed, before or during this call."""
+
+
+class PartitionGoneError(BarnabasError):
+    """A commit for a partition that does not exist. Of a group's own partitions its topic was deleted, so waiting for it (as
+    everywhere else) would only hold up the others."""
+
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 class NoOffsetForPartitionError(BarnabasError):

@@ -12,7 +12,7 @@ from barnabas.log.topic_partition import TopicPartition
 from ..protocol.requests import OffsetCommitPartition, OffsetCommitRequest, OffsetFetchRequest
 from ..protocol.responses import CommittedOffset, OffsetCommitResponse, OffsetFetchResponse
 from .client import API_TIMEOUT_MS, Client
-from .errors import BarnabasError, FencedMemberEpochError, error_for
+from .errors import BarnabasError, ErrorCode, FencedMemberEpochError, PartitionGoneError, error_for
 from .group_membership import GroupMembership, State, Verdict, owned_partitions
 
 logger = logging.getLogger("barnabas.consumer")
@@ -165,7 +165,10 @@ async def commit_offsets(
         response: OffsetCommitResponse = await client.ask_coordinator(group_id, request)
         for item in response.partitions:
             if item.error:
-                raise error_for(item.error, item.message or f"commit of {item.topic}-{item.partition}")
+                name = f"{item.topic}-{item.partition}"
+                if item.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise PartitionGoneError(f"commit of {name}: {item.message or 'there is no such partition'}")
+                raise error_for(item.error, item.message or f"commit of {name}")
 
     await client.retrying(attempt, timeout_ms=timeout_ms)
 

@@ -23,7 +23,10 @@ async def test_broker_churn_causes_no_rebalance(new_cluster: Callable[..., Clust
             TOPIC, partitions=PARTITIONS, replication_factor=3, configs={"min.insync.replicas": "2"}
         )
         readers = [await stack.enter_async_context(Reader(cluster.bootstrap, GROUP, TOPIC)) for _ in range(MEMBERS)]
-        await until(lambda: shared_out(readers, places(orders=PARTITIONS)), "the group has shared the partitions out")
+        await until(
+            lambda: shared_out(readers, places(orders=PARTITIONS)) and all(reader.owned for reader in readers),
+            "every member has its share",
+        )
         load = await stack.enter_async_context(Load(cluster.bootstrap, TOPIC, partitions=PARTITIONS))
         before = await admin.describe_group(GROUP)
         for reader in readers:

@@ -52,7 +52,8 @@ class GroupFaults(FaultRoom):
         super().heal()
         for member in self.members:
             member.heal()
-            member.start()
+            if member.has_lived:  # others would change the group, and hide what it did not notice before
+                member.start()
 
     def _some(self, count: int = 1, *, alive: bool = True) -> list[SimulatedMember]:
         found = [member for member in self.members if member.is_alive == alive]

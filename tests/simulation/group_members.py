@@ -74,6 +74,10 @@ class SimulatedMember:
         return -1 if session is None else session.membership.epoch
 
     @property
+    def has_lived(self) -> bool:
+        return self._incarnations > 0
+
+    @property
     def is_alive(self) -> bool:
         return self.process is not None
 

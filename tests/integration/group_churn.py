@@ -30,6 +30,7 @@ TOPIC, GROUP = "work", "workers"
 OVERRIDES = {**SESSION, "group.consumer.heartbeat.interval.ms": "300"}
 TICK_S = 0.2  # a record for every partition so often
 SETTLE_LIMIT_S = 120.0  # to begin, and to come to an end: a loaded machine needs time to start processes
+MOST_TOLD = 12  # of partitions that two members had
 AROUND_S = 6.0  # after a kill: a session, a rebalance, and a margin
 
 
@@ -70,6 +71,7 @@ class Report:
                 f"{self.partitions}",
                 f"partitions that two members rightly had at once: {len(self.adoptions_together)}; that members lost who lived "
                 f"and were silent for a session: {self.put_out}",
+                *self.adoptions_together[:MOST_TOLD],
             ]
         )
 
@@ -232,7 +234,11 @@ def _together(journals: dict[str, Journal]) -> list[str]:
         own_spans.sort()
         for (_, end_s, one), (begin_s, _, other) in zip(own_spans, own_spans[1:], strict=False):
             if begin_s < end_s:
-                found.append(f"{partition}: {one} until {end_s:.3f}, {other} from {begin_s:.3f}")
+                end = "killed" if journals[one].killed_s == end_s else "gave it up"
+                found.append(
+                    f"partition {partition}: {one} had it until it {'was ' * (end == 'killed')}{end}, "
+                    f"{other} {1000 * (end_s - begin_s):.0f} ms before that"
+                )
     return found
 
 

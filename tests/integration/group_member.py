@@ -44,6 +44,7 @@ class Journal:
     owned: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
     given_up: list[tuple[float, int]] = field(default_factory=list)
     lost: list[tuple[float, int]] = field(default_factory=list)
+    killed_s: float | None = None
 
 
 class MemberProcess:
@@ -68,7 +69,7 @@ class MemberProcess:
             os.kill(self.process.pid, signal.SIGTERM)
 
     def journal(self) -> Journal:
-        found = Journal()
+        found = Journal(killed_s=self.killed_s)
         end_s = float("inf") if self.killed_s is None else self.killed_s
         for kind, time_s, partition, first, last in self._lines():
             if kind == POLLED:

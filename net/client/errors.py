@@ -60,6 +60,7 @@ __all__ = [
     "NotEnoughReplicasError",
     "NotLeaderOrFollowerError",
     "OffsetOutOfRangeError",
+    "PartitionGoneError",
     "RebalanceInProgressError",
     "RecordTooLargeError",
     "RequestTimedOutError",
@@ -108,6 +109,13 @@ class CommitDuringRebalanceError(RetriableError):
 
 class InvalidAssignmentError(BarnabasError):
     """The application's own assignor gave something that is no assignment; the message says what."""
+
+
+class PartitionGoneError(BarnabasError):
+    """A commit for a partition that does not exist. Of a group's own partitions its topic was deleted, so waiting for it (as
+    everywhere else) would only hold up the others."""
+
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 class NoOffsetForPartitionError(BarnabasError):

@@ -7,7 +7,14 @@ from barnabas.log.topic_partition import TopicPartition
 from ..protocol.requests import OffsetCommitPartition, OffsetCommitRequest, OffsetFetchRequest
 from ..protocol.responses import CommittedOffset, OffsetCommitResponse, OffsetFetchResponse
 from .client import API_TIMEOUT_MS, Client
-from .errors import BarnabasError, CommitDuringRebalanceError, ErrorCode, NotAssignedError, error_for
+from .errors import (
+    BarnabasError,
+    CommitDuringRebalanceError,
+    ErrorCode,
+    NotAssignedError,
+    PartitionGoneError,
+    error_for,
+)
 from .group_membership import owned_partitions
 from .ownership import Ownership
 from .records import OffsetAndMetadata
@@ -26,8 +33,9 @@ async def commit_offsets(
 ) -> None:
     """Commit, as a member of the group or (None) from outside of it. Raises the first refusal.
 
-    Raises NotAssignedError where a partition that was ours is taken away while we try: under our next epoch the commit would
-    be taken, and undo what its new owner has committed.
+    Raises NotAssignedError where a partition that was ours goes while we try, even if it comes back: under our next epoch the
+    commit would be taken, and undo a reset, or what another member has committed meanwhile. PartitionGoneError: it does not
+    exist any more.
     """
     partitions = tuple(
         OffsetCommitPartition(
@@ -39,12 +47,12 @@ async def commit_offsets(
         )
         for (topic, number), item in offsets.items()
     )
-    owned = frozenset() if membership is None else membership.owned & offsets.keys()
+    tenures = {} if membership is None else membership.tenures(offsets)
 
     async def attempt() -> None:
         # Made anew each time: a rebalance meanwhile changes the epoch.
-        if membership is not None and not owned <= membership.owned:
-            gone = ", ".join(map(str, sorted(owned - membership.owned)))
+        if membership is not None and (now := membership.tenures(tenures)) != tenures:
+            gone = ", ".join(str(place) for place in sorted(tenures) if now.get(place) != tenures[place])
             raise NotAssignedError(f"{gone} went to another member while the offset was being committed")
         request = OffsetCommitRequest(
             group_id=group_id,
@@ -60,6 +68,10 @@ async def commit_offsets(
                 raise CommitDuringRebalanceError(error.message) from error
             raise
         for item in response.partitions:
+            if item.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise PartitionGoneError(
+                    f"commit of {item.topic}-{item.partition}: {item.message or 'there is no such partition'}"
+                )
             if item.error:
                 raise error_for(item.error, item.message or f"commit of {item.topic}-{item.partition}")
 

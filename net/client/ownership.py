@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from barnabas.log.topic_partition import TopicPartition
 
+from .errors import NotAssignedError
+
 Partitions = frozenset[TopicPartition]
 NO_PARTITIONS: Partitions = frozenset()
 
@@ -37,6 +39,8 @@ class Ownership:
         self.owned: Partitions = NO_PARTITIONS
         self._target: Partitions | None = None  # What we should own; None: nobody has said, so nothing changes.
         self._lost: Partitions = NO_PARTITIONS  # Taken from us; the application has not been told yet.
+        self._tenures: dict[TopicPartition, int] = {}  # Of what we own: the how many-th adoption it came with.
+        self._adoptions = 0
 
     @property
     def has_change(self) -> bool:
@@ -58,10 +62,25 @@ class Ownership:
 
     def revoked(self, partitions: Iterable[TopicPartition]) -> None:
         """They are given up: others may have them."""
-        self.owned -= frozenset(partitions)
+        gone = frozenset(partitions)
+        self.owned -= gone
+        for partition in gone:
+            self._tenures.pop(partition, None)
 
     def adopted(self, partitions: Iterable[TopicPartition]) -> None:
-        self.owned |= frozenset(partitions)
+        come = frozenset(partitions)
+        self._adoptions += 1
+        self._tenures.update(dict.fromkeys(come, self._adoptions))
+        self.owned |= come
+
+    def tenures(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """For each of these that we own a number that changes when it goes and comes back: between two equal ones nobody
+        else had it, and no reset has moved it. Raises NotAssignedError where the application holds one that is lost."""
+        wanted = list(partitions)
+        gone = sorted(partition for partition in wanted if partition in self._lost)
+        if gone:
+            raise NotAssignedError(f"{', '.join(map(str, gone))} was taken away: the group went on without us")
+        return {partition: self._tenures[partition] for partition in wanted if partition in self._tenures}
 
     def subscribe(self, subscription: Subscription) -> None:
         raise NotImplementedError
@@ -69,4 +88,5 @@ class Ownership:
     def _lose_all(self) -> None:
         self._lost |= self.owned
         self.owned = NO_PARTITIONS
+        self._tenures.clear()
         self._target = None

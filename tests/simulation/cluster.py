@@ -14,6 +14,7 @@ from socket import socket
 from typing import Any
 
 from barnabas.kraft.image import MetadataImage
+from barnabas.kraft.metadata_node import MetadataNode
 from barnabas.kraft.raft_config import RaftTiming, SnapshotPolicy
 from barnabas.kraft.raft_network import Listener as RaftListener
 from barnabas.kraft.raft_network import ProtocolFactory
@@ -22,7 +23,8 @@ from barnabas.net.broker import Broker, Ports
 from barnabas.net.clock import SimulatedClock
 from barnabas.net.config import load
 from barnabas.net.metadata_sources import QuorumPorts, build_source
-from barnabas.net.quorum_source import SameLoopHost
+from barnabas.net.quorum_role import QuorumRole
+from barnabas.net.quorum_source import SameLoopHost, VoterMetadata
 
 from .disk import SimulatedDisk
 from .network import NodeNetwork, SimulatedNetwork
@@ -144,6 +146,7 @@ class SimulatedCluster:
             node.disk.took_time = lambda action, path, node=node: self._disk_took_time(node, action, path)
         self.fsync_s = fsync_s
         self.graveyard: list[SimulatedProcess] = []
+        self.guests: dict[str, SimulatedProcess] = {}  # processes of clients, by the name of their machine
         self.lossy: set[int] = set()  # nodes that lost writes and are not back in every ISR
         self.ending: list[Callable[[SimulatedNode], None]] = []
         self.ended: list[Callable[[SimulatedNode, SimulatedProcess, bool], None]] = []
@@ -245,9 +248,26 @@ class SimulatedCluster:
             for ended in self.ended:
                 ended(node, process, power)
 
+    def start_guest(self, name: str, incarnation: int) -> SimulatedProcess:
+        """A process of a client on a machine of its own: it dies and stands still as brokers do."""
+        process = self.guests[name] = SimulatedProcess(name, incarnation)
+        self.loop.note(f"START {process}")
+        return process
+
+    def kill_guest(self, name: str) -> None:
+        process = self.guests.pop(name, None)
+        if process is not None:
+            self.loop.note(f"KILL {process}")
+            process.is_dead = True
+            process.parked.clear()
+            self.graveyard.append(process)
+            self.world.kill(name)
+
     def stall(self, node_id: int, duration_s: float) -> None:
         """SIGSTOP, and SIGCONT after a while."""
-        process = self.nodes[node_id].process
+        self.stall_process(self.nodes[node_id].process, duration_s)
+
+    def stall_process(self, process: SimulatedProcess | None, duration_s: float) -> None:
         if process is None or process.stalled_until > self.loop.time():
             return
         self.loop.note(f"STALL {process} {duration_s:.3f}")
@@ -334,6 +354,8 @@ class SimulatedCluster:
             if node.process is not None:
                 node.process.is_dead = True
                 self.graveyard.append(node.process)
+        for name in list(self.guests):
+            self.kill_guest(name)
         token = OWNER.set(None)
         for process in self.graveyard:
             process.bury(self.loop)
@@ -343,6 +365,16 @@ class SimulatedCluster:
 def is_serving(node: SimulatedNode) -> bool:
     """Has its broker come so far that it has metadata?"""
     return node.process is not None and node.broker is not None and hasattr(node.broker, "lifecycle")
+
+
+def voter_machine(node: SimulatedNode) -> MetadataNode | None:
+    """What the quorum on this node has applied, groups included; None on a broker without a vote."""
+    if node.broker is None or not is_serving(node):
+        return None
+    role = node.broker.metadata.source
+    assert isinstance(role, QuorumRole)  # else nobody would see that no voter is looked at any more
+    voter = role._active.source
+    return voter._node if isinstance(voter, VoterMetadata) else None
 
 
 async def wait_until(condition: Callable[[], bool], *, limit_s: float, every_s: float = 0.05) -> bool:

@@ -114,7 +114,7 @@ def _successor_takes_the_log() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _commits_out_of_order() -> Iterator[None]:
+def commits_out_of_order() -> Iterator[None]:
     """Of two offset commits that follow each other, the second is applied first."""
     genuine = SlotState.replay
     held: dict[int, OffsetCommitRecord] = {}
@@ -170,7 +170,7 @@ BUGS: dict[str, tuple[Plant, tuple[str, ...]]] = {
     "group answers before their commit": (_commits_before_the_quorum, ("kill", "kill_all", "isolate")),
     "a power loss that is not noticed": (_forgotten_loss, ("power_loss", "kill")),
     "a deleted topic's log goes to its successor": (_successor_takes_the_log, ("recreate", "kill")),
-    "offset commits applied out of order": (_commits_out_of_order, ("slow",)),
+    "offset commits applied out of order": (commits_out_of_order, ("slow",)),
     "consumers read up to the log end": (_consumers_read_the_log_end, ("kill", "isolate")),
     "compaction takes a key's last value": (_compaction_takes_the_newest_too, ("compact", "kill")),
     "retention deletes what nobody allowed": (_retention_passes_the_high_watermark, ("delete_records", "stall")),

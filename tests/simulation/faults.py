@@ -5,7 +5,7 @@ line in `WEIGHTS` of its room.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 from .cluster import SimulatedCluster
@@ -34,6 +34,7 @@ class Faults:
         workload: Workload,
         permit_start: Callable[[str, int, float], None],
         node_faults: type[NodeFaults] = NodeFaults,
+        more_rooms: Sequence[FaultRoom] = (),
     ) -> None:
         self.cluster = cluster
         self.plan = plan
@@ -50,6 +51,7 @@ class Faults:
             nodes,
             Operations(cluster, plan, rng, workload, permit_start),
             FolderFaults(cluster, plan, rng, workload),
+            *more_rooms,
         )  # as they are healed
         self._room_of = {kind: room for room in self._rooms for kind in room.WEIGHTS}
 

@@ -79,10 +79,7 @@ class History:
         self.loop.trace_line = trace_line
         self.loop.set_exception_handler(self._unseen)
         self.violations: list[str] = []
-        if scenario.is_first_era:
-            self.plan = FaultPlan.draw_of_first_era(self.rng, FIRST_ERA)
-        else:
-            self.plan = FaultPlan.draw(self.rng, WEIGHTS)
+        self.plan = self._draw_plan()
         if scenario.kinds:
             self.plan = FaultPlan(kinds=scenario.kinds, interval_s=self.plan.interval_s, longest_s=self.plan.longest_s)
         self.cluster = SimulatedCluster(
@@ -101,14 +98,7 @@ class History:
         self.clients = ClientChecker(self.partitions)
         self.workload = Workload(self.cluster, self.clients, Random(self.rng.getrandbits(64)))
         self.clients.recreated.add(PHOENIX)
-        self.faults = Faults(
-            self.cluster,
-            self.plan,
-            Random(self.rng.getrandbits(64)),
-            self.workload,
-            self.partitions.permit_start,
-            scenario.node_faults,
-        )
+        self.faults = self._make_faults(Random(self.rng.getrandbits(64)))
         self._nodes = {node.name: node for node in self.cluster.nodes}
         self.loop.observer = self._observe
         self.cluster.ending.append(self._last_look)
@@ -120,6 +110,21 @@ class History:
         if "folder_failure" in self.plan.kinds:
             settings["log.dirs"] = f"{FIRST_FOLDER},{SECOND_FOLDER}"
         return settings | self.scenario.settings
+
+    def _draw_plan(self) -> FaultPlan:
+        if self.scenario.is_first_era:
+            return FaultPlan.draw_of_first_era(self.rng, FIRST_ERA)
+        return FaultPlan.draw(self.rng, WEIGHTS)
+
+    def _make_faults(self, rng: Random) -> Faults:
+        return Faults(
+            self.cluster,
+            self.plan,
+            rng,
+            self.workload,
+            self.partitions.permit_start,
+            self.scenario.node_faults,
+        )
 
     def _draw_surroundings(self) -> None:
         """Wall clocks that are wrong by up to a minute, and a network that is fast, or not so fast, for everybody."""
@@ -225,6 +230,8 @@ class History:
         await self._progress()
         await self._check_groups()
         self.loop.note("QUIET")
+        if not self.metadata.group_states:
+            raise Violation("the groups' state of no voter was ever looked at")
         await self.workload.stop()
         await self._compare("at the end")
         if self.rng.random() < 0.4:
@@ -392,13 +399,17 @@ class _LogLines(logging.Handler):
 
 
 def run_history(
-    seed: int, scenario: Scenario | None = None, *, trace_line: Callable[[str], None] | None = None
+    seed: int,
+    scenario: Scenario | None = None,
+    *,
+    trace_line: Callable[[str], None] | None = None,
+    make: Callable[[int, Scenario, Callable[[str], None] | None], History] = History,
 ) -> Result:
     """Run it to its end or to the first violation. The result is the same for the same seed and scenario."""
     began = time.perf_counter()
     gc.collect()
     gc.disable()  # coroutines and sockets that die at random moments would make the course random
-    history = History(seed, scenario or Scenario(), trace_line)
+    history = make(seed, scenario or Scenario(), trace_line)
     logger = logging.getLogger("barnabas")
     former = (logger.level, logger.propagate)
     handler = _LogLines(history, verbose=trace_line is not None)

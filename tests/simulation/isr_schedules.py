@@ -108,7 +108,7 @@ class LeaderDeposedUnheard(ScheduledCluster):
     """A leader loses its followers and its session, and hears nothing of a successor; clients reach both. Its records are not
     committed, whatever comes of them: then it learns all at once who leads."""
 
-    LOST: ClassVar = ("_on_metadata", "_on_isr_answer")
+    LOST: ClassVar[tuple[str, ...]] = ("_on_metadata", "_on_isr_answer")
 
     def schedule(self) -> Iterator[None]:
         for _ in range(3):

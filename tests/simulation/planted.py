@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-MOST_SEEDS = {"schedule": 20, "partition": 500, "log": 300, "journal": 300, "quorum": 120, "cluster": 40}
+MOST_SEEDS = {"schedule": 20, "partition": 500, "log": 300, "journal": 300, "quorum": 120, "cluster": 40, "groups": 40}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +32,10 @@ class Found:
 
 
 def all_bugs() -> list[Planted]:
-    from . import cluster_bugs, disk_bugs, isr_bugs, partition_bugs, quorum_bugs
+    from . import cluster_bugs, disk_bugs, group_bugs, isr_bugs, partition_bugs, quorum_bugs
 
     own = [*partition_bugs.bugs(isr_bugs.PLANTED), *disk_bugs.bugs(), *quorum_bugs.bugs(), *cluster_bugs.bugs()]
+    own += group_bugs.bugs()
     return sorted(own, key=lambda bug: (list(MOST_SEEDS).index(bug.level), bug.name))
 
 

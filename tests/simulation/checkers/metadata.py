@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from simulation.cluster import SimulatedCluster, SimulatedNode, is_serving
+from simulation.cluster import SimulatedCluster, SimulatedNode, is_serving, voter_machine
 from simulation.process import SimulatedProcess
 
 from barnabas.kraft.group_slots import GroupSlots, partition_keys
@@ -19,6 +19,7 @@ class MetadataChecker:
         self.cluster = cluster
         self.images: dict[int, MetadataImage] = {}
         self.groups: dict[int, GroupSlots] = {}
+        self.group_states = 0  # that were looked at
         self.seen: dict[SimulatedProcess, MetadataImage] = {}
         self.leaders: dict[tuple[str, int, int], int] = {}  # topic id, partition, leader epoch -> node
         self._newest = MetadataImage()
@@ -80,11 +81,12 @@ class MetadataChecker:
 
     def _check_groups(self, node: SimulatedNode, offset: int) -> None:
         """Only voters hold all slots; their state may be ahead of the image that has been handed to the broker."""
-        source: Any = node.broker.metadata.source  # type: ignore[union-attr]
-        machine = getattr(source, "_node", None)
-        if machine is None or not hasattr(source, "_quorum") or machine.image.offset != offset:
+        machine = voter_machine(node)
+        if machine is None or machine.image.offset != offset:
             return
-        groups: GroupSlots = machine._groups
+        groups = machine._groups
+        assert isinstance(groups, GroupSlots)
+        self.group_states += 1
         known = self.groups.get(offset)
         if known is None:
             self.groups[offset] = groups.copy()

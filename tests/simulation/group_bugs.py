@@ -1,0 +1,158 @@
+"""Bugs of consumer groups in whole clusters, found by `group_history`: each replaces a part of the product, on the broker's
+side or in the SDK, and names the faults that bring it out."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest.mock import patch
+
+from barnabas.consumer_groups import reconciliation
+from barnabas.consumer_groups.membership import Membership
+from barnabas.consumer_groups.offsets import Offsets
+from barnabas.consumer_groups.targets import Targets
+from barnabas.kraft.metadata_node import MetadataNode
+from barnabas.log.topic_partition import TopicPartition
+from barnabas.net.client import positions
+from barnabas.net.client.ownership import Ownership
+from barnabas.net.client.reading import Reading
+from barnabas.net.client.rebalancing import Rebalancing
+
+from .cluster_bugs import commits_out_of_order
+from .group_history import run_groups
+from .history import Scenario
+from .planted import Planted
+
+Plant = Callable[[], AbstractContextManager[Any]]
+FAULTS_S = 6.0
+
+
+@contextlib.contextmanager
+def _commits_of_stale_members() -> Iterator[None]:
+    """The coordinator takes commits of whoever sends them."""
+    with patch.object(Offsets, "_check_committer", lambda *_: None):
+        yield
+
+
+@contextlib.contextmanager
+def _adopted_before_it_was_revoked() -> Iterator[None]:
+    """The coordinator gives a partition to its next owner while the former one has not let go of it."""
+    genuine = reconciliation._adopt
+
+    def adopt(holding: Any, member_id: str, kept: Any, target: Any, target_epoch: int, owners: Any) -> Any:
+        return genuine(holding, member_id, kept, target, target_epoch, {})
+
+    with patch.object(reconciliation, "_adopt", adopt):
+        yield
+
+
+@contextlib.contextmanager
+def _revoked_in_words_only() -> Iterator[None]:
+    """A member says that it has let go, and goes on reading."""
+
+    async def revoke(self: Any, session: Any, partitions: list[TopicPartition]) -> None:
+        session.ownership.revoked(partitions)
+        session.wake()
+
+    with patch.object(Rebalancing, "_revoke", revoke):
+        yield
+
+
+@contextlib.contextmanager
+def _an_old_snapshot() -> Iterator[None]:
+    """A new coordinator starts from what the slot was when it was loaded before."""
+    genuine = MetadataNode.slot_snapshot
+    before: dict[tuple[int, int], Any] = {}
+
+    def slot_snapshot(self: Any, slot: int) -> Any:
+        found = genuine(self, slot)
+        old, before[id(self), slot] = before.get((id(self), slot), found), found
+        return old
+
+    with patch.object(MetadataNode, "slot_snapshot", slot_snapshot):
+        yield
+
+
+@contextlib.contextmanager
+def _no_seek_after_adoption() -> Iterator[None]:
+    """A member begins where `auto_offset_reset` says, whatever is committed."""
+
+    async def nothing(*_: Any, **__: Any) -> dict[Any, Any]:
+        return {}
+
+    with patch.object(positions, "fetch_committed", nothing):
+        yield
+
+
+@contextlib.contextmanager
+def _commits_across_a_fence() -> Iterator[None]:
+    """A commit that was refused for its epoch is repeated under the next one (how the SDK was before seed 1)."""
+    with patch.object(Ownership, "tenures", lambda *_: {}):
+        yield
+
+
+@contextlib.contextmanager
+def _auto_commit_of_what_is_in_hand() -> Iterator[None]:
+    """What was handed out is committed before the application is done with it."""
+    genuine = Reading.offsets
+
+    def done(self: Any, *, is_clean: bool) -> Any:
+        return genuine(self, is_clean=True)
+
+    with patch.object(Reading, "offsets", done):
+        yield
+
+
+@contextlib.contextmanager
+def _sessions_are_not_handed_over() -> Iterator[None]:
+    """A new coordinator waits for members that died with the old one, for ever."""
+    genuine = Membership.__init__
+
+    def init(self: Any, **fields: Any) -> None:
+        genuine(self, **fields)
+        for group in fields["state"].groups.values():
+            for member_id in group.members:
+                self.sessions.cancel((group.group.group_id, member_id))
+
+    with patch.object(Membership, "__init__", init):
+        yield
+
+
+@contextlib.contextmanager
+def _growth_is_not_noticed() -> Iterator[None]:
+    """Partitions that are added, and topics that begin to match, are given to nobody."""
+
+    def topics_changed(self: Any, topics: Any, recreated: Any, decision: Any) -> None:
+        self.topics = topics
+
+    with patch.object(Targets, "topics_changed", topics_changed):
+        yield
+
+
+BUGS: dict[str, tuple[Plant, tuple[str, ...]]] = {
+    "commits of stale members are taken": (_commits_of_stale_members, ("member_stall", "reset_offsets", "join_storm")),
+    "adopted before it was revoked": (_adopted_before_it_was_revoked, ("join_storm", "member_close", "member_kill")),
+    "a member revokes in words only": (_revoked_in_words_only, ("join_storm", "member_close")),
+    "a new coordinator has an old snapshot": (_an_old_snapshot, ("coordinator_kill", "kill", "join_storm")),
+    "group offsets applied out of order": (commits_out_of_order, ("member_kill", "slow")),
+    "no seek to the committed offset": (_no_seek_after_adoption, ("member_kill", "member_close", "join_storm")),
+    "a commit repeated across a fence": (_commits_across_a_fence, ("reset_offsets", "join_storm", "member_cut")),
+    "auto-commit of what is in hand": (_auto_commit_of_what_is_in_hand, ("member_hang", "member_kill")),
+    "sessions are not handed over": (_sessions_are_not_handed_over, ("coordinator_kill", "member_kill", "kill")),
+    "growth is not noticed": (_growth_is_not_noticed, ("grow_topic", "new_topic")),
+}
+
+
+def bugs() -> list[Planted]:
+    return [
+        Planted(level="groups", name=name, plant=plant, run=_runner(kinds)) for name, (plant, kinds) in BUGS.items()
+    ]
+
+
+def _runner(kinds: tuple[str, ...]) -> Callable[[int], bool]:
+    def run(seed: int) -> bool:
+        result = run_groups(seed, Scenario(kinds=kinds, faults_s=FAULTS_S))
+        assert not result.failure, result.failure
+        return False
+
+    return run

@@ -1,0 +1,66 @@
+"""Consumer groups in whole clusters: the SDK's consumers die, hang, come in storms, and so do brokers (see `group_history`).
+
+A failure prints its seed; `scripts/simulate --groups --seed N --trace` replays it. BARNABAS_GROUP_SIMULATION_SECONDS (180) is
+how long seeds are run.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .group_history import STABLE_LIMIT_S, UNOWNED_LIMIT_S, run_groups
+from .history import Result
+
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS = float(os.environ.get("BARNABAS_GROUP_SIMULATION_SECONDS", "180"))
+# The same seeds at every run of CI, so that a change is judged by what it changed.
+FIRST_SEED = int(os.environ.get("BARNABAS_GROUP_SIMULATION_FIRST_SEED", "100"))
+MOST_SEEDS = int(os.environ.get("BARNABAS_GROUP_SIMULATION_SEEDS", "60"))
+
+# Seeds that failed once, and why. 1, 14, 22: a commit that was refused for its epoch was repeated under the next one, after a
+# reset, and undid it.
+REGRESSIONS = (1, 14, 22)
+
+
+def passed(result: Result) -> Result:
+    replay = f"scripts/simulate --groups --seed {result.seed} --trace"
+    assert not result.failure, f"seed {result.seed} failed, replay with: {replay}\n{result.failure}"
+    return result
+
+
+@pytest.mark.parametrize("seed", REGRESSIONS)
+def test_seeds_that_failed_once(seed: int) -> None:
+    passed(run_groups(seed))
+
+
+@pytest.mark.timeout(SECONDS + 240)
+def test_fresh_seeds(report_line: Callable[[str], None]) -> None:
+    began, results = time.monotonic(), list[Result]()
+    while time.monotonic() - began < SECONDS and len(results) < MOST_SEEDS:
+        results.append(passed(run_groups(FIRST_SEED + len(results))))
+    totals = {name: sum(result.counts[name] for result in results) for name in ("polled", "adopted", "resets")}
+    unowned_ms = max(result.counts["unowned_ms"] for result in results)
+    stable_ms = max(result.counts["stable_ms"] for result in results)
+    report_line(
+        f"group simulation: seeds {FIRST_SEED}-{results[-1].seed} ({len(results)}), {sum(r.events for r in results)} events, "
+        f"{totals['polled']} records polled, {totals['adopted']} adoptions, {totals['resets']} resets; longest unowned "
+        f"{unowned_ms} ms of {UNOWNED_LIMIT_S * 1000:.0f}, stable after the last fault in {stable_ms} ms of "
+        f"{STABLE_LIMIT_S * 1000:.0f}, in {time.monotonic() - began:.0f} s"
+    )
+    assert totals["polled"] > 100 * len(results)  # the faults must leave something to lose
+    assert totals["adopted"] > 8 * len(results)
+
+
+def test_the_same_seed_gives_the_same_trace_in_every_process() -> None:
+    told = []
+    for hash_seed in ("1", "2"):
+        code = "from simulation.group_history import run_groups; print([run_groups(s).trace_hash for s in (7, 18)])"
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT / "tests")}
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+        told.append(done.stdout.strip())
+    assert told[0] == told[1]

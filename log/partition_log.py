@@ -22,7 +22,7 @@ from .offered_swap import OfferedSwap
 from .open_segments import OpenSegments
 from .partition_folder import PartitionFolder
 from .producer_snapshots import ProducerSnapshots
-from .producer_state import AppendedBatch, LastBatch
+from .producer_state import AppendedBatch, ProducerState
 from .record_batch import NO_PRODUCER_ID, NO_TIMESTAMP, BatchHeader, Buffer, iter_headers, patch, read_header
 from .record_codec import is_abort_marker
 from .recovery import new_segment, recover_log
@@ -148,7 +148,7 @@ class PartitionLog:
         if has_producers and not from_coordinator:
             repeated = self._check_producer(buffer, batches)
             if repeated is not None:
-                return info_of_duplicate(repeated)
+                return info_of_duplicate(repeated, config)
         writable = buffer if not is_readonly(buffer) else bytearray(buffer)
         for batch in batches:
             patch(writable, batch.position, base_offset=batch.base_offset, leader_epoch=leader_epoch)  # type: ignore[arg-type]
@@ -290,8 +290,10 @@ class PartitionLog:
         """Another number says that records which were read before may have been replaced, or that the log is closed."""
         return self._truncations
 
-    def last_batches_of_producers(self) -> dict[int, LastBatch]:
-        return self._producers.last_batches()
+    @property
+    def producers(self) -> ProducerState:
+        """Another one after a truncation."""
+        return self._producers
 
     def take_swap(self, swap: SegmentSwap, now_ms: int) -> bool:
         """Put the cleaned segment in the place of the others, when the folder is flushed. Who reads the others may go on.
@@ -566,7 +568,6 @@ class PartitionLog:
         for segment in gone:
             self._retire(segment, now_ms + self._config.file_delete_delay_ms)
         self._raise_start(self._segments[0].base_offset)
-        self._producers.expire(now_ms)
         return [segment.base_offset for segment in gone]
 
     def _retire(self, segment: LogSegment, due_ms: int) -> None:

@@ -284,6 +284,11 @@ class BrokerConfig:
     )
     fetch_max_bytes: int = setting(55 * 1024 * 1024, whole_number(1024), "Largest answer to a consumer's fetch.")
 
+    # --- idempotent producers
+    producer_id_expiration_ms: int = setting(
+        24 * _HOUR_MS, COUNT, "Silence after which a partition forgets an idempotent producer."
+    )
+
     # --- groups
     group_consumer_session_timeout_ms: int = setting(45_000, COUNT, "Silence after which a member is out.")
     group_consumer_heartbeat_interval_ms: int = setting(5_000, COUNT, "How often members report.")

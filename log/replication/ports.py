@@ -33,6 +33,10 @@ class AppendInfo(Protocol):
     @property
     def last_offset(self) -> int: ...
     @property
+    def log_append_time_ms(self) -> int:
+        """-1 unless message.timestamp.type is LogAppendTime."""
+
+    @property
     def duplicate(self) -> bool:
         """The batch had been appended before (idempotence): the offsets are those of that time."""
 

@@ -4,6 +4,7 @@ from barnabas.log.errors import (
     BarnabasError,
     BrokerNotAvailableError,
     BufferExhaustedError,
+    CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
     CorruptRecordError,
     ErrorCode,
@@ -34,6 +35,7 @@ __all__ = [
     "BrokerNotAvailableError",
     "BufferExhaustedError",
     "ClientClosedError",
+    "CoordinatorLoadInProgressError",
     "CoordinatorNotAvailableError",
     "CorruptRecordError",
     "DeliveryTimeoutError",
@@ -62,10 +64,6 @@ __all__ = [
     "UnknownTopicOrPartitionError",
     "error_for",
 ]
-
-
-class CoordinatorLoadInProgressError(RetriableError):
-    code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 class ReplicaNotAvailableError(RetriableError):

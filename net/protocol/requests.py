@@ -36,6 +36,7 @@ class ProduceRequest:
     timeout_ms: int
     partitions: tuple[ProducePartition, ...]
     transactional_id: str | None = None
+    kafka_version: int = -1  # of Kafka's Produce, whose versions have rules of their own; -1: not Kafka's
 
 
 @quick_init
@@ -98,6 +99,14 @@ class EpochPartition:
     partition: int
     leader_epoch: int
     current_leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitProducerIdRequest:
+    """An id for an idempotent producer (KIP-98)."""
+
+    api_key: ClassVar[ApiKey] = ApiKey.INIT_PRODUCER_ID
+    transactional_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -395,6 +404,7 @@ Request = (
     | FetchRequest
     | ListOffsetsRequest
     | MetadataRequest
+    | InitProducerIdRequest
     | OffsetForLeaderEpochRequest
     | DeleteRecordsRequest
     | CreateTopicRequest

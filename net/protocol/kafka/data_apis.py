@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any, Protocol, TypeVar
 
-from barnabas.log.errors import CorruptRecordError, ErrorCode, error_for
+from barnabas.log.errors import ErrorCode, error_for
 
 from ..requests import (
     EpochPartition,
@@ -49,18 +49,17 @@ def _by_topic(partitions: Iterable[P]) -> Iterator[tuple[str, Iterator[P]]]:
 
 
 def produce_request(body: Any, version: int) -> ProduceRequest:
-    """Raises CorruptRecordError where a partition has no records."""
-    partitions = []
-    for topic in body.topic_data:
-        for item in topic.partition_data:
-            if item.records is None:
-                raise CorruptRecordError(f"no records for {topic.name}-{item.index}")
-            partitions.append(ProducePartition(topic=topic.name, partition=item.index, records=item.records))
+    partitions = [
+        ProducePartition(topic=topic.name, partition=item.index, records=b"" if item.records is None else item.records)
+        for topic in body.topic_data
+        for item in topic.partition_data
+    ]
     return ProduceRequest(
         acks=body.acks,
         timeout_ms=body.timeout_ms,
         partitions=tuple(partitions),
         transactional_id=body.transactional_id,
+        kafka_version=version,
     )
 
 

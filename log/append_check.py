@@ -18,7 +18,7 @@ from .errors import (
     RecordTooLargeError,
     UnsupportedCompressionError,
 )
-from .producer_state import AppendedBatch
+from .producer_state import AppendedBatch, ProducerState
 from .quick_init import quick_init
 from .record_batch import (
     COMPRESSION_MASK,
@@ -133,6 +133,14 @@ def stamp_append_time(buffer: bytearray | memoryview, batch: PlacedBatch, now_ms
 
 def is_readonly(buffer: Buffer) -> bool:
     return isinstance(buffer, bytes) or (isinstance(buffer, memoryview) and buffer.readonly)
+
+
+def repeated_batch(buffer: Buffer, batches: list[PlacedBatch], producers: ProducerState) -> AppendedBatch | None:
+    """The batch of an idempotent producer that this one repeats, if it does. Raises what `ProducerState.check` raises."""
+    if len(batches) > 1:
+        raise InvalidRecordError("a batch of an idempotent producer must come alone, so that it can be repeated alone")
+    header = read_header(buffer)
+    return producers.check(header.producer_id, header.producer_epoch, header.base_sequence, header.record_count)
 
 
 def info_of_duplicate(batch: AppendedBatch, config: LogConfig) -> AppendInfo:

@@ -12,17 +12,18 @@ from .append_check import (
     check_client_batches,
     info_of_duplicate,
     is_readonly,
+    repeated_batch,
     stamp_append_time,
 )
 from .config import LogConfig
 from .due_files import DueFiles
-from .errors import CorruptRecordError, FencedLeaderEpochError, InvalidRecordError, OffsetOutOfRangeError, StorageError
+from .errors import CorruptRecordError, FencedLeaderEpochError, OffsetOutOfRangeError, StorageError
 from .files import Files
 from .offered_swap import OfferedSwap
 from .open_segments import OpenSegments
 from .partition_folder import PartitionFolder
 from .producer_snapshots import ProducerSnapshots
-from .producer_state import AppendedBatch, ProducerState
+from .producer_state import ProducerState
 from .record_batch import NO_PRODUCER_ID, NO_TIMESTAMP, BatchHeader, Buffer, iter_headers, patch, read_header
 from .record_codec import is_abort_marker
 from .recovery import new_segment, recover_log
@@ -146,7 +147,7 @@ class PartitionLog:
             self._begin_epoch(leader_epoch)
         has_producers = any(batch.producer_id != NO_PRODUCER_ID for batch in batches)
         if has_producers and not from_coordinator:
-            repeated = self._check_producer(buffer, batches)
+            repeated = repeated_batch(buffer, batches, self._producers)
             if repeated is not None:
                 return info_of_duplicate(repeated, config)
         writable = buffer if not is_readonly(buffer) else bytearray(buffer)
@@ -292,8 +293,7 @@ class PartitionLog:
 
     @property
     def producers(self) -> ProducerState:
-        """Another one after a truncation."""
-        return self._producers
+        return self._producers  # another one after a truncation
 
     def take_swap(self, swap: SegmentSwap, now_ms: int) -> bool:
         """Put the cleaned segment in the place of the others, when the folder is flushed. Who reads the others may go on.
@@ -315,16 +315,6 @@ class PartitionLog:
             raise
 
     # --- producers and transactions ---
-
-    def _check_producer(self, buffer: Buffer, batches: list[PlacedBatch]) -> AppendedBatch | None:
-        if len(batches) > 1:
-            raise InvalidRecordError(
-                "a batch of an idempotent producer must come alone, so that it can be repeated alone"
-            )
-        header = read_header(buffer)
-        return self._producers.check(
-            header.producer_id, header.producer_epoch, header.base_sequence, header.record_count
-        )
 
     def _note_producers(self, buffer: Buffer, batches: list[PlacedBatch]) -> None:
         for batch in batches:

@@ -49,6 +49,8 @@ class LogRead(Protocol):
 class ReplicatedLogConfig(Protocol):
     @property
     def min_insync_replicas(self) -> int: ...
+    @property
+    def compression_type(self) -> str: ...
 
 
 class ReplicatedLog(Protocol):

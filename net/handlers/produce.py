@@ -6,8 +6,10 @@ connection, as with Kafka, or the producer would go on sending to a broker that 
 this leader's log; acks=all once the high watermark has passed every batch.
 """
 
+import asyncio
 import logging
 from collections import OrderedDict
+from collections.abc import Iterable
 
 from barnabas.log.errors import (
     BarnabasError,
@@ -18,12 +20,13 @@ from barnabas.log.errors import (
     StorageError,
 )
 from barnabas.log.topic_partition import INTERNAL_TOPICS, TopicPartition
-from barnabas.net.dispatcher import Reply, RequestContext
+from barnabas.net.dispatcher import Reply, RequestContext, error_response
 from barnabas.net.protocol.requests import ProducePartition, ProduceRequest
 from barnabas.net.protocol.responses import ProducePartitionResponse, ProduceResponse
 from barnabas.net.purgatory import DelayedProduce, Operation
 
 from .produce_rules import check_produced
+from .recompressing import Recompressing, Refused
 from .services import Services
 
 logger = logging.getLogger("barnabas.produce")
@@ -39,16 +42,40 @@ class ProduceHandler:
     def __init__(self, services: Services) -> None:
         self._replication = services.replication
         self._clock = services.clock
+        self.recompressing = Recompressing(self._compression_of)
         self._logged_at_ms: OrderedDict[tuple[str, TopicPartition], int] = OrderedDict()
 
     def __call__(self, request: ProduceRequest, context: RequestContext, reply: Reply) -> None:
-        """Appends at once, in order of arrival; only the answer may come later."""
+        """Appends at once, in order of arrival; only the answer may come later, and what is compressed anew."""
         if request.acks not in VALID_ACKS:
             raise InvalidRequiredAcksError(f"acks={request.acks} is not known; use 0, 1 or -1 (all)")
+        if self.recompressing.must_wait(request):
+            self.recompressing.later(request, lambda found, refused: self._serve_later(found, refused, context, reply))
+        else:
+            self._serve(request, {}, context, reply)
+
+    @property
+    def tasks(self) -> Iterable[asyncio.Task[None]]:
+        return self.recompressing.tasks
+
+    def _compression_of(self, topic_partition: TopicPartition) -> str | None:
+        partition = self._replication.manager.find(topic_partition)
+        return None if partition is None else partition.log.config.compression_type
+
+    def _serve_later(self, request: ProduceRequest, refused: Refused, context: RequestContext, reply: Reply) -> None:
+        try:
+            self._serve(request, refused, context, reply)
+        except Exception as error:  # noqa: BLE001 - the error boundary, as in Dispatcher.dispatch
+            reply(error_response(error, request))
+
+    def _serve(self, request: ProduceRequest, refused: Refused, context: RequestContext, reply: Reply) -> None:
         delayed: DelayedProduce | None = None
         if request.acks == ACKS_ALL:
             delayed = DelayedProduce(token=None, client=context, timeout_ms=request.timeout_ms)
-        responses = [self._append(item, request, delayed, context) for item in request.partitions]
+        responses = [
+            self._append(item, request, delayed, context, refused.get(number))
+            for number, item in enumerate(request.partitions)
+        ]
         if request.acks == 0:
             if any(response.error for response in responses):
                 context.hang_up()
@@ -60,7 +87,12 @@ class ProduceHandler:
             reply(ProduceResponse(partitions=tuple(responses)))
 
     def _append(
-        self, item: ProducePartition, request: ProduceRequest, delayed: DelayedProduce | None, context: RequestContext
+        self,
+        item: ProducePartition,
+        request: ProduceRequest,
+        delayed: DelayedProduce | None,
+        context: RequestContext,
+        refused: BarnabasError | None,
     ) -> ProducePartitionResponse:
         topic_partition = TopicPartition(item.topic, item.partition)
         try:
@@ -70,6 +102,8 @@ class ProduceHandler:
                 )
             if delayed is not None and topic_partition in delayed.pending:
                 raise InvalidTopicError(f"{topic_partition} stands twice in one produce request")
+            if refused is not None:
+                raise refused
             check_produced(item.records, kafka_version=request.kafka_version)
             partition = self._replication.manager.partition(topic_partition)
             info, required_offset = self._replication.append(partition, item.records, acks=request.acks)

@@ -107,7 +107,7 @@ def test_a_good_history_passes() -> None:
 
 V = {number: f"v{number}" for number in range(4)}
 PLANTED: dict[str, tuple[Callable[[], list[Event]], set[str]]] = {
-    "a retry of an idempotent producer is stored twice": (finally_holding({**V, 4: "v3"}), {"duplicate"}),
+    "a retry of an idempotent producer is stored twice": (lambda: finally_holding({**V, 4: "v3"}), {"duplicate"}),
     # Every history breaks one thing; where that is visible to several rules, all of them must say so.
     "lost": (lambda: [*good(), send(4)], {"lost", "unseen"}),
     "lost at the second reading only": (

@@ -41,6 +41,7 @@ class MemoryRead:
 @dataclass(slots=True)
 class MemoryConfig:
     min_insync_replicas: int = 1
+    compression_type: str = "producer"
 
 
 class MemoryLog:

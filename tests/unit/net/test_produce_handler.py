@@ -26,6 +26,9 @@ class Replication:
         log = SimpleNamespace(log_start_offset=0, config=LogConfig())
         return SimpleNamespace(topic_partition=topic_partition, log=log)
 
+    def find(self, topic_partition: TopicPartition) -> Any:
+        return self.partition(topic_partition) if topic_partition.partition == 0 else None
+
     def append(self, partition: Any, records: Any, *, acks: int) -> tuple[Any, int]:
         self.appended.append(partition.topic_partition)
         return SimpleNamespace(first_offset=0, log_append_time_ms=-1), 1

@@ -16,7 +16,7 @@ from .quick_init import quick_init
 from .record_batch import BatchHeader
 
 REMEMBERED_BATCHES = 5  # max.in.flight.requests.per.connection of an idempotent producer: any of them may be retried.
-MAX_PRODUCERS = 20_000  # per partition, 10 MB at most; the producer that was silent for longest is forgotten first.
+MAX_PRODUCERS = 20_000  # per partition, 15 MB at most; the producer that was silent for longest is forgotten first.
 EXPIRATION_MS = 86_400_000  # Kafka's default of producer.id.expiration.ms
 HEARD_SINCE = 0  # since producers were looked through for silent ones
 NO_OPEN_TRANSACTION = -1

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from unit.net.client.fake_cluster import FakeCluster
+from unit.net.client.virtual_time import run
 
 from barnabas.log.compression import Compression
 from barnabas.log.errors import (
@@ -15,6 +17,7 @@ from barnabas.log.errors import (
     NotEnoughReplicasError,
     OutOfOrderSequenceError,
     RecordTooLargeError,
+    UnsupportedVersionError,
 )
 from barnabas.log.producer_state import ProducerState
 from barnabas.log.record_batch import read_header
@@ -22,8 +25,11 @@ from barnabas.log.record_codec import iter_records
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.client.errors import DeliveryTimeoutError
 from barnabas.net.client.idempotence import MAX_EPOCH, MAX_IN_FLIGHT, IdempotentQueue
+from barnabas.net.client.producer import Producer
 from barnabas.net.client.producer_config import idempotence_of
 from barnabas.net.client.record_accumulator import Batch
+from barnabas.net.protocol import responses as r
+from barnabas.net.protocol.api_keys import ApiKey
 
 T0 = TopicPartition("t", 0)
 MAX_BATCH_BYTES = 300
@@ -267,3 +273,43 @@ def test_settings_that_contradict_idempotence() -> None:
     for acks, max_in_flight in ((1, 5), (0, 5), (-1, 6)):
         with pytest.raises(BarnabasError, match="enable_idempotence"):
             idempotence_of(True, acks=acks, max_in_flight=max_in_flight)
+
+
+def test_a_batch_that_the_broker_finds_too_large_is_split_and_its_handles_keep_their_places() -> None:
+    async def main() -> None:
+        cluster = FakeCluster(topics={"t": 1})
+        cluster.logs[T0].max_batch_bytes = 1_000
+        values = [b"%03d" % number + b"." * 50 for number in range(200)]
+        async with Producer(client=cluster.client(), batch_size=4_096) as producer:
+            handles = [
+                await producer.send("t", value, key=b"k", headers=[("h", value)], timestamp_ms=number)
+                for number, value in enumerate(values)
+            ]
+            found = [await handle for handle in handles]
+            with pytest.raises(RecordTooLargeError):
+                await (await producer.send("t", b"x" * 1_500))
+            assert (await (await producer.send("t", b"goes on"))).offset == 200
+        assert cluster.logs[T0].values() == [*values, b"goes on"]
+        assert [one.offset for one in found] == list(range(200))
+        assert [one.timestamp_ms for one in found] == list(range(200))
+
+    run(main())
+
+
+def test_records_wait_for_a_producer_id_and_fail_where_there_will_be_none() -> None:
+    async def main() -> None:
+        cluster = FakeCluster(topics={"t": 1})
+        cluster.script(
+            ApiKey.INIT_PRODUCER_ID,
+            lambda *_: NetworkError("lost"),
+            lambda *_: r.ErrorResponse(error=14, message="later"),
+        )
+        async with Producer(client=cluster.client()) as producer:
+            assert (await (await producer.send("t", b"a"))).offset == 0
+        assert read_header(cluster.logs[T0].batches[0][2]).producer_id == 1_000
+        cluster.script(ApiKey.INIT_PRODUCER_ID, lambda *_: r.ErrorResponse(error=35, message="no"), forever=True)
+        async with Producer(client=cluster.client()) as producer:
+            with pytest.raises(UnsupportedVersionError):
+                await (await producer.send("t", b"b"))
+
+    run(main())

@@ -71,7 +71,7 @@ class Dispatcher:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def error_response(error: Exception, request: Request | KafkaRequest | None = None) -> ErrorResponse:
+def error_response(error: Exception, request: object = None) -> ErrorResponse:
     """Return what the client is told. A bug of ours is logged here with its traceback, and not explained outside."""
     if isinstance(error, BarnabasError):
         return ErrorResponse(error=int(error.code), message=error.message)

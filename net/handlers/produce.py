@@ -21,12 +21,12 @@ from barnabas.log.errors import (
 )
 from barnabas.log.topic_partition import INTERNAL_TOPICS, TopicPartition
 from barnabas.net.dispatcher import Reply, RequestContext, error_response
-from barnabas.net.protocol.requests import ProducePartition, ProduceRequest
+from barnabas.net.protocol.requests import ProducePartition
 from barnabas.net.protocol.responses import ProducePartitionResponse, ProduceResponse
 from barnabas.net.purgatory import DelayedProduce, Operation
 
 from .produce_rules import check_produced
-from .recompressing import Recompressing, Refused
+from .recompressing import AnyProduce, Recompressing, Refused
 from .services import Services
 
 logger = logging.getLogger("barnabas.produce")
@@ -45,7 +45,7 @@ class ProduceHandler:
         self.recompressing = Recompressing(self._compression_of)
         self._logged_at_ms: OrderedDict[tuple[str, TopicPartition], int] = OrderedDict()
 
-    def __call__(self, request: ProduceRequest, context: RequestContext, reply: Reply) -> None:
+    def __call__(self, request: AnyProduce, context: RequestContext, reply: Reply) -> None:
         """Appends at once, in order of arrival; only the answer may come later, and what is compressed anew."""
         if request.acks not in VALID_ACKS:
             raise InvalidRequiredAcksError(f"acks={request.acks} is not known; use 0, 1 or -1 (all)")
@@ -62,13 +62,13 @@ class ProduceHandler:
         partition = self._replication.manager.find(topic_partition)
         return None if partition is None else partition.log.config.compression_type
 
-    def _serve_later(self, request: ProduceRequest, refused: Refused, context: RequestContext, reply: Reply) -> None:
+    def _serve_later(self, request: AnyProduce, refused: Refused, context: RequestContext, reply: Reply) -> None:
         try:
             self._serve(request, refused, context, reply)
         except Exception as error:  # noqa: BLE001 - the error boundary, as in Dispatcher.dispatch
             reply(error_response(error, request))
 
-    def _serve(self, request: ProduceRequest, refused: Refused, context: RequestContext, reply: Reply) -> None:
+    def _serve(self, request: AnyProduce, refused: Refused, context: RequestContext, reply: Reply) -> None:
         delayed: DelayedProduce | None = None
         if request.acks == ACKS_ALL:
             delayed = DelayedProduce(token=None, client=context, timeout_ms=request.timeout_ms)
@@ -89,7 +89,7 @@ class ProduceHandler:
     def _append(
         self,
         item: ProducePartition,
-        request: ProduceRequest,
+        request: AnyProduce,
         delayed: DelayedProduce | None,
         context: RequestContext,
         refused: BarnabasError | None,

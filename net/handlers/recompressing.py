@@ -11,15 +11,16 @@ from barnabas.log.errors import BarnabasError, RequestTimedOutError
 from barnabas.log.recompression import codec_named, is_stored_otherwise, recompressed
 from barnabas.log.record_batch import Buffer
 from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.protocol.requests import ProducePartition, ProduceRequest
+from barnabas.net.protocol.requests import KafkaProduceRequest, ProducePartition, ProduceRequest
 
 from .produce_rules import check_produced
 
 MAX_PENDING_BYTES = 64 * 1024 * 1024  # of batches that wait; more are refused, and come again
 MAX_CONVERSIONS = 2  # at a time: a small batch may unpack to a large one, and the loop needs a processor too
 
+AnyProduce = ProduceRequest | KafkaProduceRequest
 Refused = dict[int, BarnabasError]  # by position in the request
-Serve = Callable[[ProduceRequest, Refused], None]
+Serve = Callable[[AnyProduce, Refused], None]
 
 
 class Recompressing:
@@ -32,7 +33,7 @@ class Recompressing:
         self._converting = asyncio.Semaphore(MAX_CONVERSIONS)
         self.tasks: dict[asyncio.Task[None], None] = {}
 
-    def must_wait(self, request: ProduceRequest) -> bool:
+    def must_wait(self, request: AnyProduce) -> bool:
         for item in request.partitions:
             topic_partition = TopicPartition(item.topic, item.partition)
             if topic_partition in self._last:
@@ -42,7 +43,7 @@ class Recompressing:
                 return True
         return False
 
-    def later(self, request: ProduceRequest, serve: Serve) -> None:
+    def later(self, request: AnyProduce, serve: Serve) -> None:
         """Call `serve` with the converted request, once it is its turn."""
         size_bytes = sum(len(item.records) for item in request.partitions)
         if self._pending_bytes + size_bytes > MAX_PENDING_BYTES:
@@ -69,7 +70,7 @@ class Recompressing:
 
         task.add_done_callback(ended)
 
-    async def _run(self, request: ProduceRequest, before: list[asyncio.Task[None]], serve: Serve) -> None:
+    async def _run(self, request: AnyProduce, before: list[asyncio.Task[None]], serve: Serve) -> None:
         converted = await asyncio.gather(*(self._converted(item, request.kafka_version) for item in request.partitions))
         if before:
             await asyncio.wait(before)

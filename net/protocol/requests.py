@@ -36,7 +36,19 @@ class ProduceRequest:
     timeout_ms: int
     partitions: tuple[ProducePartition, ...]
     transactional_id: str | None = None
-    kafka_version: int = -1  # of Kafka's Produce, whose versions have rules of their own; -1: not Kafka's
+    kafka_version: ClassVar[int] = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaProduceRequest:
+    """The same as it comes from Kafka's clients: versions have rules of their own. Never on our wire."""
+
+    api_key: ClassVar[ApiKey] = ApiKey.PRODUCE
+    acks: int
+    timeout_ms: int
+    partitions: tuple[ProducePartition, ...]
+    transactional_id: str | None = None
+    kafka_version: int
 
 
 @quick_init

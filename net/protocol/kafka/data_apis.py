@@ -13,11 +13,11 @@ from ..requests import (
     EpochPartition,
     FetchPartition,
     FetchRequest,
+    KafkaProduceRequest,
     ListOffsetsPartition,
     ListOffsetsRequest,
     OffsetForLeaderEpochRequest,
     ProducePartition,
-    ProduceRequest,
 )
 from ..responses import (
     EpochEndOffset,
@@ -48,13 +48,13 @@ def _by_topic(partitions: Iterable[P]) -> Iterator[tuple[str, Iterator[P]]]:
 # --- Produce ----------------------------------------------------------------------------------------------------------
 
 
-def produce_request(body: Any, version: int) -> ProduceRequest:
+def produce_request(body: Any, version: int) -> KafkaProduceRequest:
     partitions = [
         ProducePartition(topic=topic.name, partition=item.index, records=b"" if item.records is None else item.records)
         for topic in body.topic_data
         for item in topic.partition_data
     ]
-    return ProduceRequest(
+    return KafkaProduceRequest(
         acks=body.acks,
         timeout_ms=body.timeout_ms,
         partitions=tuple(partitions),
@@ -86,7 +86,7 @@ def produce_response(response: ProduceResponse, version: int) -> Any:
     return types["ProduceResponse"](responses=topics)
 
 
-def produce_failed(request: ProduceRequest, error: int, message: str) -> ProduceResponse:
+def produce_failed(request: KafkaProduceRequest, error: int, message: str) -> ProduceResponse:
     return ProduceResponse(
         partitions=tuple(
             ProducePartitionResponse(topic=item.topic, partition=item.partition, error=error, message=message)

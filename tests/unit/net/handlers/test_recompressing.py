@@ -2,6 +2,7 @@
 
 import asyncio
 from itertools import product
+from typing import Any
 
 import pytest
 from unit.net.handlers.handler_world import HandlerWorld
@@ -14,7 +15,7 @@ from barnabas.log.record_batch import check_crc, read_header
 from barnabas.log.record_codec import ProducerFields, encode_batch, iter_records
 from barnabas.net.handlers import recompressing
 from barnabas.net.handlers.produce import ProduceHandler
-from barnabas.net.protocol.requests import ProducePartition, ProduceRequest
+from barnabas.net.protocol.requests import KafkaProduceRequest, ProducePartition, ProduceRequest
 from barnabas.net.protocol.responses import ProducePartitionResponse, ProduceResponse
 
 ALONE = topic("t", partition(0, replicas=(0,)), partition(0, replicas=(0,)))
@@ -50,11 +51,15 @@ class World(HandlerWorld):
 
     def send(self, *items: tuple[int, bytes], version: int = -1, acks: int = 1) -> Client:
         client = Client()
-        request = ProduceRequest(
+        made: dict[str, Any] = {}
+        make: Any = ProduceRequest
+        if version >= 0:
+            make, made = KafkaProduceRequest, {"kafka_version": version}
+        request = make(
+            **made,
             acks=acks,
             timeout_ms=1_000,
             partitions=tuple(ProducePartition(topic="t", partition=number, records=data) for number, data in items),
-            kafka_version=version,
         )
         self.handler()(request, client, client.reply)  # type: ignore[arg-type]
         return client

@@ -20,7 +20,7 @@ from .errors import (
     RecordTooLargeError,
     UnsupportedCompressionError,
 )
-from .producer_state import AppendedBatch
+from .producer_state import AppendedBatch, ProducerState
 from .quick_init import quick_init
 from .record_batch import (
     COMPRESSION_MASK,
@@ -33,8 +33,10 @@ from .record_batch import (
     LOG_OVERHEAD,
     MAGIC,
     MAX_TIMESTAMP_POSITION,
+    NO_PRODUCER_ID,
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_MASK,
+    TRANSACTIONAL_MASK,
     BatchHeader,
     Buffer,
     read_header,
@@ -44,7 +46,7 @@ from .record_scan import has_record_without_key
 
 _HIGHEST_CODEC = 4
 _UNUSUAL_MASK = (
-    CONTROL_MASK | TIMESTAMP_TYPE_MASK | DELETE_HORIZON_MASK | 0x04
+    TRANSACTIONAL_MASK | CONTROL_MASK | TIMESTAMP_TYPE_MASK | DELETE_HORIZON_MASK | 0x04
 )  # 0x04: a codec of 4 and above, of which only 4 is one
 _ATTRIBUTES = struct.Struct(">h")
 _TIMESTAMP = struct.Struct(">q")
@@ -93,8 +95,8 @@ def check_client_batches(
     while position < end:
         if end - position < HEADER_SIZE:
             read_header(buffer, position)  # raises
-        (_, length, _, magic, crc, attributes, offset_delta, _, max_timestamp_ms, producer_id, _, _, count
-         ) = _unpack_header(view, position)  # fmt: skip
+        (_, length, _, magic, crc, attributes, offset_delta, base_timestamp_ms, max_timestamp_ms, producer_id,
+         producer_epoch, sequence, count) = _unpack_header(view, position)  # fmt: skip
         size_bytes = length + LOG_OVERHEAD
         if magic != MAGIC or size_bytes < HEADER_SIZE or size_bytes > end - position:
             read_header(buffer, position)  # raises
@@ -106,10 +108,11 @@ def check_client_batches(
             raise CorruptRecordError("a record batch fails its CRC: it was damaged on the way; send it again")
         if count != offset_delta + 1 or not 0 < count <= MAX_RECORDS_PER_BATCH:
             raise InvalidRecordError(f"a record batch says {count} records and last offset delta {offset_delta}")
-        if attributes & _UNUSUAL_MASK:
+        if attributes & _UNUSUAL_MASK or producer_id != NO_PRODUCER_ID:
             _check_attributes(attributes, from_coordinator)
-        if not earliest_ms <= max_timestamp_ms <= latest_ms and max_timestamp_ms != NO_TIMESTAMP:
-            _check_timestamp(max_timestamp_ms, now_ms, config)
+            _check_producer(producer_id, producer_epoch, sequence, attributes)
+        if not (earliest_ms <= base_timestamp_ms and earliest_ms <= max_timestamp_ms <= latest_ms):
+            _check_timestamps(base_timestamp_ms, max_timestamp_ms, now_ms, config)
         last_offset = next_offset + offset_delta
         placed.append(PlacedBatch(position, size_bytes, next_offset, last_offset, max_timestamp_ms, producer_id))
         next_offset = last_offset + 1
@@ -135,8 +138,17 @@ def is_readonly(buffer: Buffer) -> bool:
     return isinstance(buffer, bytes) or (isinstance(buffer, memoryview) and buffer.readonly)
 
 
-def info_of_duplicate(batch: AppendedBatch) -> AppendInfo:
-    return AppendInfo(first_offset=batch.first_offset, last_offset=batch.last_offset, log_append_time_ms=NO_TIMESTAMP,
+def repeated_batch(buffer: Buffer, batches: list[PlacedBatch], producers: ProducerState) -> AppendedBatch | None:
+    """The batch of an idempotent producer that this one repeats, if it does. Raises what `ProducerState.check` raises."""
+    if len(batches) > 1:
+        raise InvalidRecordError("a batch of an idempotent producer must come alone, so that it can be repeated alone")
+    header = read_header(buffer)
+    return producers.check(header.producer_id, header.producer_epoch, header.base_sequence, header.record_count)
+
+
+def info_of_duplicate(batch: AppendedBatch, config: LogConfig) -> AppendInfo:
+    append_time_ms = batch.timestamp_ms if config.uses_log_append_time else NO_TIMESTAMP
+    return AppendInfo(first_offset=batch.first_offset, last_offset=batch.last_offset, log_append_time_ms=append_time_ms,
                       max_timestamp_ms=batch.timestamp_ms, size_bytes=0, duplicate=True)  # fmt: skip
 
 
@@ -146,7 +158,7 @@ def _check_attributes(attributes: int, from_coordinator: bool) -> None:
     if attributes & CONTROL_MASK and not from_coordinator:
         raise InvalidRecordError("control batches are written by transaction coordinators only")
     if attributes & TIMESTAMP_TYPE_MASK:
-        raise InvalidRecordError("a producer may not claim LogAppendTime for its records")
+        raise InvalidTimestampError("a producer may not claim LogAppendTime for its records")
     if attributes & DELETE_HORIZON_MASK:
         raise InvalidRecordError("a delete horizon is set by compaction only")
 
@@ -160,11 +172,16 @@ def _with_keys(view: memoryview, placed: list[PlacedBatch]) -> list[PlacedBatch]
     return placed
 
 
-def _check_timestamp(timestamp_ms: int, now_ms: int, config: LogConfig) -> None:
-    if not config.uses_log_append_time:
-        raise InvalidTimestampError(
-            f"the timestamp {timestamp_ms} is too far from the clock {now_ms}; see message.timestamp.after.max.ms"
-            f" ({config.message_timestamp_after_max_ms}) and .before.max.ms ({config.message_timestamp_before_max_ms})"
+def _check_producer(producer_id: int, producer_epoch: int, sequence: int, attributes: int) -> None:
+    """Sequences are what a retry is known by. A marker of a coordinator has a producer and no sequence."""
+    if producer_id == NO_PRODUCER_ID:
+        if attributes & TRANSACTIONAL_MASK:
+            raise InvalidRecordError("a transactional batch has no producer id")
+        return
+    if producer_id < 0 or producer_epoch < 0 or (sequence < 0 and not attributes & CONTROL_MASK):
+        raise InvalidRecordError(
+            f"a batch has producer id {producer_id}, producer epoch {producer_epoch} and base sequence {sequence}:"
+            " either all of them count from 0, or the producer id is -1"
         )
 
 
@@ -182,3 +199,17 @@ def check_leader_batches(headers: Iterable[BatchHeader], *, log: object, next_of
         if header.leader_epoch < epoch:
             raise CorruptRecordError(f"{log} is in epoch {epoch}, a batch of its leader has {header.leader_epoch}")
         next_offset, epoch = header.next_offset, header.leader_epoch
+
+
+def _check_timestamps(base_ms: int, largest_ms: int, now_ms: int, config: LogConfig) -> None:
+    """Of a header one of whose timestamps is out of bounds. A batch without timestamps has -1 for both (KIP-32)."""
+    if config.uses_log_append_time:
+        return
+    for timestamp_ms in (base_ms, largest_ms):
+        is_early = timestamp_ms < now_ms - config.message_timestamp_before_max_ms
+        if timestamp_ms != NO_TIMESTAMP and (is_early or timestamp_ms > now_ms + config.message_timestamp_after_max_ms):
+            raise InvalidTimestampError(
+                f"the timestamp {timestamp_ms} is too far from the clock {now_ms}; see message.timestamp.after.max.ms"
+                f" ({config.message_timestamp_after_max_ms}) and .before.max.ms"
+                f" ({config.message_timestamp_before_max_ms})"
+            )

@@ -96,7 +96,7 @@ class Cleaning:
         self._batches = BatchCleaner(
             offsets=self._offsets,
             transactions=self._transactions,
-            last_batches=log.last_batches_of_producers(),
+            last_batches=log.producers.last_batches(),
             now_ms=now_ms,
             delete_retention_ms=self._config.delete_retention_ms,
         )

@@ -121,7 +121,7 @@ _COMPRESSIONS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 _ALL_DEFINITIONS = (
     _choice("cleanup.policy", "delete", ("delete", "compact"), "Old segments go; or only the last record of a key stays.",
             many=True),
-    _choice("compression.type", "producer", _COMPRESSIONS, "Codec on disk; only `producer` yet: what the producer chose.",
+    _choice("compression.type", "producer", _COMPRESSIONS, "Codec on disk; `producer`: what the producer chose.",
             broker="compression.type"),
     _long("delete.retention.ms", _DAY_MS, 0, "How long a compacted topic keeps tombstones once they are compacted.",
           broker="log.cleaner.delete.retention.ms"),

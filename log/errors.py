@@ -53,7 +53,9 @@ class ErrorCode(IntEnum):
     OUT_OF_ORDER_SEQUENCE_NUMBER = 45
     DUPLICATE_SEQUENCE_NUMBER = 46
     INVALID_PRODUCER_EPOCH = 47
+    INVALID_TXN_STATE = 48
     KAFKA_STORAGE_ERROR = 56
+    UNKNOWN_PRODUCER_ID = 59
     FETCH_SESSION_ID_NOT_FOUND = 70
     GROUP_ID_NOT_FOUND = 69
     NON_EMPTY_GROUP = 68
@@ -166,6 +168,12 @@ class NetworkError(RetriableError):
     """The connection was lost or refused; for a request that had been sent, the outcome is not known."""
 
     code = ErrorCode.NETWORK_EXCEPTION
+
+
+class CoordinatorLoadInProgressError(RetriableError):
+    """What the broker needs for an answer is not here yet."""
+
+    code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 class CoordinatorNotAvailableError(RetriableError):
@@ -282,6 +290,18 @@ class InvalidProducerEpochError(BarnabasError):
     """Another producer with the same id and a newer epoch has taken over."""
 
     code = ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+class UnknownProducerIdError(BarnabasError):
+    """Nothing is remembered of the producer: its records are too old, or it was silent for too long (KIP-360)."""
+
+    code = ErrorCode.UNKNOWN_PRODUCER_ID
+
+
+class InvalidTxnStateError(BarnabasError):
+    """The transaction that the request speaks of is not open here."""
+
+    code = ErrorCode.INVALID_TXN_STATE
 
 
 class NonEmptyGroupError(BarnabasError):

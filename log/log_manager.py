@@ -369,6 +369,11 @@ class LogManager:
 
     # --- what is done from time to time ---
 
+    def expire_producers(self, now_ms: int, *, expiration_ms: int) -> None:
+        """Forget the idempotent producers that were silent for so long."""
+        for log in self._logs.values():
+            log.producers.expire(now_ms, expiration_ms=expiration_ms)
+
     def run_retention(self, now_ms: int) -> int:
         """Let old segments go; return how many. A log whose disk refuses is passed over, its owner sees `failed`."""
         count = 0

@@ -14,22 +14,22 @@ from .append_check import (
     check_leader_batches,
     info_of_duplicate,
     is_readonly,
+    repeated_batch,
     stamp_append_time,
 )
 from .append_times import AppendTime
 from .config import LogConfig
 from .due_files import DueFiles
-from .errors import FencedLeaderEpochError, InvalidRecordError, OffsetOutOfRangeError, StorageError
+from .errors import FencedLeaderEpochError, OffsetOutOfRangeError, StorageError
 from .files import AppendFile, Files
 from .log_damage import LogDamage, remove_oldest_damaged
+from .log_producers import LogProducers
 from .offered_swap import OfferedSwap
 from .open_segments import OpenSegments
 from .partition_folder import PartitionFolder
 from .pending_flush import PendingFlush
-from .producer_snapshots import ProducerSnapshots
-from .producer_state import AppendedBatch, LastBatch
-from .record_batch import NO_PRODUCER_ID, NO_TIMESTAMP, BatchHeader, Buffer, iter_headers, patch, read_header
-from .record_codec import is_abort_marker
+from .producer_state import ProducerState
+from .record_batch import NO_PRODUCER_ID, NO_TIMESTAMP, BatchHeader, Buffer, iter_headers, patch
 from .recovery import new_segment, recover_log
 from .retention import expired_segments
 from .saved_append_times import SavedAppendTimes
@@ -75,7 +75,6 @@ class PartitionLog:
         self._due_files = DueFiles(files.remove)
         self._flush_failed = False
         self._truncations = 0  # so that a flush or a cleaning that ends sees that it was overtaken
-        self._snapshots = ProducerSnapshots(files, directory)
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.directory = directory
@@ -100,8 +99,8 @@ class PartitionLog:
         self.high_watermark = self.log_start_offset
         # Everything before it is on the disk; it is the flushed offset as well.
         self.recovery_point = self.log_end_offset if was_stopped_cleanly else min(recovery_point, self.log_end_offset)
-        self._producers, self._snapshot_offset = self._snapshots.restore(self._segments, self.log_end_offset)
-        self._first_unstable_offset = self._producers.first_unstable_offset
+        self._producers = LogProducers(files, directory)
+        self._producers.restore(self._segments, self.log_end_offset)
         self._append_times = SavedAppendTimes(files, directory)
         self._append_times.load(self._segments, log_start_offset=self.log_start_offset)
 
@@ -117,7 +116,7 @@ class PartitionLog:
     @property
     def last_stable_offset(self) -> int:
         """Read_committed consumers see up to here: no record below belongs to an open transaction."""
-        unstable = self._first_unstable_offset
+        unstable = self._producers.first_unstable_offset
         return self.high_watermark if unstable is None else min(self.high_watermark, unstable)
 
     @property
@@ -156,9 +155,9 @@ class PartitionLog:
             self._begin_epoch(leader_epoch)
         has_producers = any(batch.producer_id != NO_PRODUCER_ID for batch in batches)
         if has_producers and not from_coordinator:
-            repeated = self._check_producer(buffer, batches)
+            repeated = repeated_batch(buffer, batches, self._producers.state)
             if repeated is not None:
-                return info_of_duplicate(repeated)
+                return info_of_duplicate(repeated, config)
         writable = buffer if not is_readonly(buffer) else bytearray(buffer)
         for batch in batches:
             patch(writable, batch.position, base_offset=batch.base_offset, leader_epoch=leader_epoch)  # type: ignore[arg-type]
@@ -167,7 +166,7 @@ class PartitionLog:
         self._write(writable, batches, now_ms)
         self._append_times.times.note(batches[0].base_offset, self.log_end_offset, now_ms)
         if has_producers:
-            self._note_producers(writable, batches)
+            self._producers.note(writable, batches, self._active)
         append_time_ms = now_ms if config.uses_log_append_time else NO_TIMESTAMP
         return AppendInfo(first_offset=batches[0].base_offset, last_offset=batches[-1].last_offset,
                           log_append_time_ms=append_time_ms, size_bytes=len(buffer),
@@ -198,7 +197,7 @@ class PartitionLog:
                     self._epochs.assign(header.leader_epoch, header.base_offset)
                     self._append_times.note_replicated(header, now_ms, is_fresh=is_fresh)
         if any(batch.producer_id != NO_PRODUCER_ID for batch in batches):
-            self._note_producers(buffer, batches)
+            self._producers.note(buffer, batches, self._active)
         return AppendInfo(first_offset=batches[0].base_offset, last_offset=batches[-1].last_offset,
                           log_append_time_ms=NO_TIMESTAMP, size_bytes=end,
                           max_timestamp_ms=max(batch.max_timestamp_ms for batch in batches))  # fmt: skip
@@ -249,7 +248,7 @@ class PartitionLog:
         """Begin a new segment at the log end; an empty active segment stays."""
         if self._active.size_bytes == 0:
             return
-        self._take_snapshot()
+        self._producers.take_snapshot(self.log_end_offset)
         self._active.seal()
         self._open_segments.used(self._active)
         self._add_segment(self.log_end_offset, now_ms)
@@ -296,8 +295,9 @@ class PartitionLog:
         """Another number says that records which were read before may have been replaced, or that the log is closed."""
         return self._truncations
 
-    def last_batches_of_producers(self) -> dict[int, LastBatch]:
-        return self._producers.last_batches()
+    @property
+    def producers(self) -> ProducerState:
+        return self._producers.state  # another one after a truncation
 
     def take_swap(self, swap: SegmentSwap, now_ms: int) -> bool:
         """Put the cleaned segment in the place of the others, when the folder is flushed. Who reads the others may go on.
@@ -317,41 +317,6 @@ class PartitionLog:
         except StorageError:
             self._flush_failed = True
             raise
-
-    # --- producers and transactions ---
-
-    def _check_producer(self, buffer: Buffer, batches: list[PlacedBatch]) -> AppendedBatch | None:
-        if len(batches) > 1:
-            raise InvalidRecordError(
-                "a batch of an idempotent producer must come alone, so that it can be repeated alone"
-            )
-        header = read_header(buffer)
-        return self._producers.check(
-            header.producer_id, header.producer_epoch, header.base_sequence, header.record_count
-        )
-
-    def _note_producers(self, buffer: Buffer, batches: list[PlacedBatch]) -> None:
-        for batch in batches:
-            if batch.producer_id != NO_PRODUCER_ID:
-                header = read_header(buffer, batch.position)
-                self._note_producer(header, memoryview(buffer)[batch.position : batch.position + batch.size_bytes])
-
-    def _note_producer(self, header: BatchHeader, batch: memoryview) -> None:
-        first_offset = header.base_offset
-        began = self._producers.update(header, first_offset=first_offset)
-        if not header.is_transactional:
-            return
-        self._first_unstable_offset = self._producers.first_unstable_offset
-        if began is not None and is_abort_marker(batch):
-            unstable = self._first_unstable_offset
-            self._active.transaction_index.append(
-                AbortedTransaction(
-                    producer_id=header.producer_id,
-                    first_offset=began,
-                    last_offset=header.last_offset,
-                    last_stable_offset=header.next_offset if unstable is None else unstable,
-                )
-            )
 
     def aborted_transactions(self, first_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
         """Those that a read_committed reader of [first_offset, end_offset) must know."""
@@ -483,12 +448,8 @@ class PartitionLog:
         """Write the active segment's index entries and the producers, so that a recovery need not begin at its start."""
         self._active.save_indexes()
         self._append_times.save()
-        if self.recovery_point > self._snapshot_offset:
-            self._take_snapshot()
-
-    def _take_snapshot(self) -> None:
-        self._snapshots.take(self._producers, self.log_end_offset)
-        self._snapshot_offset = self.log_end_offset
+        if self._producers.is_snapshot_due(self.recovery_point):
+            self._producers.take_snapshot(self.log_end_offset)
 
     # --- truncating and deleting ---
 
@@ -512,8 +473,7 @@ class PartitionLog:
         self.log_end_offset = self._active.truncate_to(offset)
         self._files.sync_dir(self.directory)
         self._after_truncation()
-        self._producers, self._snapshot_offset = self._snapshots.restore(self._segments, self.log_end_offset)
-        self._first_unstable_offset = self._producers.first_unstable_offset
+        self._producers.restore(self._segments, self.log_end_offset)
 
     def set_damage_aside(self) -> None:
         """Cut the log before the first segment with damage, and keep the damaged files as `.damaged`.
@@ -560,8 +520,6 @@ class PartitionLog:
         self._files.sync_dir(self.directory)
         self._epochs.clear()
         self._producers.clear()
-        self._snapshots.clear()
-        self._first_unstable_offset = None
         self.log_start_offset = self.log_end_offset = offset
         self.recovery_point = min(self.recovery_point, offset)
         self.high_watermark = offset
@@ -597,7 +555,6 @@ class PartitionLog:
         for segment in gone:
             self._retire(segment, now_ms + self._config.file_delete_delay_ms)
         self._raise_start(self._segments[0].base_offset)
-        self._producers.expire(now_ms)
         return [segment.base_offset for segment in gone]
 
     def _retire(self, segment: LogSegment, due_ms: int) -> None:
@@ -624,7 +581,7 @@ class PartitionLog:
 
     def close(self) -> None:
         """Flush and write all that a clean start needs. Raises StorageError; then the stop was not a clean one."""
-        self._take_snapshot()
+        self._producers.take_snapshot(self.log_end_offset)
         self._append_times.save()
         self.folder.make_durable()
         self.flush()

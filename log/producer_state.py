@@ -6,18 +6,19 @@ offset.
 """
 
 import struct
-from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from crc32c import crc32c
 
 from .errors import CorruptRecordError, DuplicateSequenceError, InvalidProducerEpochError, OutOfOrderSequenceError
+from .quick_init import quick_init
 from .record_batch import BatchHeader
 
 REMEMBERED_BATCHES = 5  # max.in.flight.requests.per.connection of an idempotent producer: any of them may be retried.
-MAX_PRODUCERS = 100_000  # per partition; the producer that was silent for longest is forgotten first.
-EXPIRATION_MS = 86_400_000  # producer.id.expiration.ms of Kafka
+MAX_PRODUCERS = 20_000  # per partition, 15 MB at most; the producer that was silent for longest is forgotten first.
+EXPIRATION_MS = 86_400_000  # Kafka's default of producer.id.expiration.ms
+HEARD_SINCE = 0  # since producers were looked through for silent ones
 NO_OPEN_TRANSACTION = -1
 _SEQUENCES = 2**31  # Sequence numbers wrap to 0.
 _SNAPSHOT_VERSION = 2  # Kafka's version 1 keeps only one batch of each producer, so a restart would narrow the window.
@@ -26,6 +27,7 @@ _PRODUCER = struct.Struct(">qhqqB")
 _BATCH = struct.Struct(">iqiq")
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendedBatch:
     """One of the last batches of a producer."""
@@ -55,9 +57,10 @@ class LastBatch:
 @dataclass(slots=True, kw_only=True)
 class ProducerEntry:
     epoch: int
-    last_update_ms: int
+    last_update_ms: int  # by the timestamps of its records, hence by the producer's clock
+    silent_since_ms: int = HEARD_SINCE  # by our own clock: records of last year may come today, and be repeated today
     open_transaction_offset: int = NO_OPEN_TRANSACTION
-    batches: deque[AppendedBatch] = field(default_factory=lambda: deque(maxlen=REMEMBERED_BATCHES))
+    batches: tuple[AppendedBatch, ...] = ()  # the last REMEMBERED_BATCHES; a tuple takes a tenth of a deque's memory
 
 
 class ProducerState:
@@ -106,7 +109,7 @@ class ProducerState:
         self._check_sequence(producer_id, entry.batches, first_sequence, last_sequence)
         return None
 
-    def _check_sequence(self, producer_id: int, batches: deque[AppendedBatch], first: int, last: int) -> None:
+    def _check_sequence(self, producer_id: int, batches: tuple[AppendedBatch, ...], first: int, last: int) -> None:
         expected = (batches[-1].last_sequence + 1) % _SEQUENCES
         if first == expected:
             return
@@ -130,25 +133,32 @@ class ProducerState:
             )
         self._producers[header.producer_id] = entry  # at the end: the one that was heard of last
         entry.last_update_ms = max(entry.last_update_ms, header.max_timestamp_ms)
+        entry.silent_since_ms = HEARD_SINCE
         if len(self._producers) > MAX_PRODUCERS:
             self._forget_oldest()
         if header.is_control:
             began, entry.open_transaction_offset = entry.open_transaction_offset, NO_OPEN_TRANSACTION
             return began if began >= 0 else None
-        entry.batches.append(
-            AppendedBatch(first_sequence=header.base_sequence, last_offset=first_offset + header.last_offset_delta,
-                          offset_delta=header.last_offset_delta, timestamp_ms=header.max_timestamp_ms)
+        appended = AppendedBatch(
+            first_sequence=header.base_sequence, last_offset=first_offset + header.last_offset_delta,
+            offset_delta=header.last_offset_delta, timestamp_ms=header.max_timestamp_ms,
         )  # fmt: skip
+        entry.batches = (*entry.batches[1 - REMEMBERED_BATCHES :], appended)
         if header.is_transactional and entry.open_transaction_offset < 0:
             entry.open_transaction_offset = first_offset
         return None
 
-    def expire(self, now_ms: int) -> None:
-        """Forget producers that were silent for EXPIRATION_MS and have no open transaction."""
+    def expire(self, now_ms: int, *, expiration_ms: int = EXPIRATION_MS) -> None:
+        """Forget producers that were silent for so long and have no open transaction. Asked from time to time: silence
+        counts from the first call behind the last batch, or behind a start."""
+        for entry in reversed(self._producers.values()):
+            if entry.silent_since_ms != HEARD_SINCE:
+                break
+            entry.silent_since_ms = now_ms
         silent = [
             producer_id
             for producer_id, entry in self._producers.items()
-            if entry.open_transaction_offset < 0 and entry.last_update_ms < now_ms - EXPIRATION_MS
+            if entry.open_transaction_offset < 0 and entry.silent_since_ms <= now_ms - expiration_ms
         ]
         for producer_id in silent:
             del self._producers[producer_id]
@@ -207,10 +217,12 @@ class ProducerState:
             producer_id, epoch, last_update_ms, opened, batch_count = _PRODUCER.unpack_from(data, position)
             position += _PRODUCER.size
             entry = ProducerEntry(epoch=epoch, last_update_ms=last_update_ms, open_transaction_offset=opened)
+            batches = []
             for _ in range(batch_count):
                 first_sequence, last_offset, offset_delta, timestamp_ms = _BATCH.unpack_from(data, position)
                 position += _BATCH.size
-                entry.batches.append(AppendedBatch(first_sequence=first_sequence, last_offset=last_offset,
-                                                   offset_delta=offset_delta, timestamp_ms=timestamp_ms))  # fmt: skip
+                batches.append(AppendedBatch(first_sequence=first_sequence, last_offset=last_offset,
+                                             offset_delta=offset_delta, timestamp_ms=timestamp_ms))  # fmt: skip
+            entry.batches = tuple(batches[-REMEMBERED_BATCHES:])
             state._producers[producer_id] = entry
         return state, position

@@ -22,11 +22,14 @@ from .compression import Compression, compress, compression_of, decompress
 from .errors import CorruptRecordError, InvalidRecordError
 from .record_batch import (
     COMPRESSION_MASK,
+    CRC_COVERS_FROM,
+    CRC_POSITION,
     HEADER,
     HEADER_SIZE,
     LOG_OVERHEAD,
     MAGIC,
     NO_PRODUCER_ID,
+    PRODUCER_POSITION,
     TIMESTAMP_TYPE_MASK,
     TRANSACTIONAL_MASK,
     BatchHeader,
@@ -45,6 +48,8 @@ _CONTROL_KEY = struct.Struct(">hh")
 _ABORT = 0
 _AFTER_CRC = struct.Struct(">hiqqqhii")
 _BEFORE_ATTRIBUTES = struct.Struct(">qiibI")
+_PRODUCER = struct.Struct(">qhi")
+_CRC = struct.Struct(">I")
 
 _LENGTHS = VarintTable()
 _FIELD_SIZES = FieldSizeTable()
@@ -102,7 +107,7 @@ class PlainRecord(NamedTuple):
     headers: Headers
 
 
-_NO_PRODUCER = ProducerFields()
+NOT_IDEMPOTENT = ProducerFields()
 
 
 # --- encoding ---
@@ -115,7 +120,7 @@ def encode_batch(
     keys: Sequence[bytes | None] | None = None,
     headers: Sequence[Headers] | None = None,
     compression: Compression = Compression.NONE,
-    producer: ProducerFields = _NO_PRODUCER,
+    producer: ProducerFields = NOT_IDEMPOTENT,
 ) -> bytes:
     """Return one batch with base offset 0. Columns are of equal length; one timestamp may stand for all.
 
@@ -140,6 +145,16 @@ def encode_batch(
         body = compress(body, compression)
     attributes = compression | (TRANSACTIONAL_MASK if producer.is_transactional else 0)
     return _seal(body, count, attributes, base_ms, largest_ms, producer)
+
+
+def number_batch(batch: bytes, producer: ProducerFields) -> bytes:
+    """The same batch under another producer id, epoch and sequence."""
+    numbered = bytearray(batch)
+    _PRODUCER.pack_into(
+        numbered, PRODUCER_POSITION, producer.producer_id, producer.producer_epoch, producer.base_sequence
+    )
+    _CRC.pack_into(numbered, CRC_POSITION, crc32c(memoryview(numbered)[CRC_COVERS_FROM:]))
+    return bytes(numbered)
 
 
 def _seal(body: bytes, count: int, attributes: int, base_ms: int, largest_ms: int, producer: ProducerFields) -> bytes:

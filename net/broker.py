@@ -15,10 +15,10 @@ from barnabas.consumer_groups.coordinator import GroupCoordinator
 from barnabas.kraft.image import Endpoint
 from barnabas.kraft.metadata_node import MetadataPublication
 from barnabas.kraft.records import Record
-from barnabas.kraft.requests import RegisterBroker
+from barnabas.kraft.requests import AllocateProducerIds, ProducerIdBlock, RegisterBroker
 from barnabas.log.config import LogConfig
 from barnabas.log.damage import DamagedRange
-from barnabas.log.errors import BarnabasError, StorageError
+from barnabas.log.errors import BarnabasError, CoordinatorLoadInProgressError, StorageError
 from barnabas.log.files import Files
 from barnabas.log.log_manager import LogManager, new_directory_id
 from barnabas.log.replication.effects import FlushLog, ResumeFetching, StartFetching, StopFetching
@@ -44,6 +44,7 @@ from .log_loading import close_logs, load_logs
 from .log_service import LogService
 from .metadata_service import MetadataService, MetadataSource
 from .network import Network
+from .producer_ids import ProducerIds
 from .protocol.kafka.codec import KafkaCodec
 from .protocol.msgpack import ServerHello
 from .replica_fetcher import ReplicaFetcherManager
@@ -60,6 +61,7 @@ logger = logging.getLogger("barnabas.broker")
 
 HAND_OVER_POLL_MS = 100
 QUORUM_GONE_ELECTIONS = 2  # without a leader for so many: the other voters have stopped too, and nobody will answer
+PRODUCER_IDS_TIMEOUT_MS = 10_000  # well below the request timeout of a client that waits for an id
 EXPIRY_INTERVAL_MS = 50  # how late a parked request may be answered after its time is over
 
 
@@ -187,6 +189,7 @@ class Broker:
             make_coordinator=self._make_coordinator,
             fatal=ports.fatal,
         )
+        self.producer_ids = ProducerIds(self._fetch_producer_ids)
         self.services = Services(
             node_id=self.node_id,
             config=config,
@@ -197,6 +200,7 @@ class Broker:
             groups=self.groups,
             rng=ports.rng,
             throttle=self.throttle,
+            producer_ids=self.producer_ids,
         )
         self.dispatcher = Dispatcher(
             build_handlers(self.services, shut_down=self.shutdown_requested.set, storage=self.storage)
@@ -419,6 +423,14 @@ class Broker:
             moved_from=self.groups.moved_from(slot),
         )
 
+    async def _fetch_producer_ids(self) -> ProducerIdBlock:
+        if not self.replication.is_current:
+            raise CoordinatorLoadInProgressError("this broker has not joined its cluster yet")
+        request = AllocateProducerIds(node_id=self.node_id, broker_epoch=self.broker_epoch)
+        answer = await self.controller.call(request, timeout_ms=PRODUCER_IDS_TIMEOUT_MS)
+        assert isinstance(answer, ProducerIdBlock)
+        return answer
+
     # --- periodic work ------------------------------------------------------------------------------------------------
 
     def _run(self, work: Awaitable[None]) -> None:
@@ -494,6 +506,7 @@ class Broker:
         await self.repair.close()
         await self.groups.close()
         self.replication.stop()
+        await self.producer_ids.close()
         await self.dispatcher.close()
         await self.metadata.close()
         await self.pool.close()

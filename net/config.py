@@ -86,7 +86,6 @@ IGNORED_KEYS: Final[dict[str, str]] = {
 # By the topics' name of a key: the one value that there is, and why there is no other yet. The others are refused, since a
 # topic that does not do what it was made for is worse than none.
 ONLY_VALUES: Final[dict[str, tuple[str, str]]] = {
-    "compression.type": ("producer", "a broker stores batches as their producers compressed them"),
     "preallocate": ("false", "segments grow as they are written"),
 }
 # Other spellings that users know, and the key each stands for.
@@ -274,7 +273,7 @@ class BrokerConfig:
     compression_type: str = setting(
         "producer",
         one_of("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
-        "The codec of stored batches; only producer yet.",
+        "The codec of stored batches; producer: as each producer chose.",
         topic_key="compression.type",
     )
     message_max_bytes: int = setting(1_048_588, whole_number(0), "Largest record batch.", topic_key="max.message.bytes")
@@ -288,6 +287,11 @@ class BrokerConfig:
         8 * 1024 * 1024, large_number(1), "Bytes of answers that wait for one connection; beyond it, it is not read."
     )
     fetch_max_bytes: int = setting(55 * 1024 * 1024, whole_number(1024), "Largest answer to a consumer's fetch.")
+
+    # --- idempotent producers
+    producer_id_expiration_ms: int = setting(
+        24 * _HOUR_MS, COUNT, "Silence after which a partition forgets an idempotent producer."
+    )
 
     # --- groups
     group_consumer_session_timeout_ms: int = setting(45_000, COUNT, "Silence after which a member is out.")

@@ -7,8 +7,8 @@ A handler is a synchronous function `handler(request, context, reply)`: it calls
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from typing import Any, Protocol, runtime_checkable
 
 from barnabas.log.errors import BarnabasError, ErrorCode, UnsupportedVersionError
 
@@ -64,15 +64,14 @@ class Dispatcher:
 
     async def close(self) -> None:
         """Cancel the coroutines that still work on an answer, and wait until they have ended."""
-        tasks = [
-            task for handler in self._handlers.values() if isinstance(handler, _Answering) for task in handler.tasks
-        ]
+        handlers: list[object] = list(self._handlers.values())
+        tasks = [task for handler in handlers if isinstance(handler, HasTasks) for task in handler.tasks]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def error_response(error: Exception, request: Request | KafkaRequest | None = None) -> ErrorResponse:
+def error_response(error: Exception, request: object = None) -> ErrorResponse:
     """Return what the client is told. A bug of ours is logged here with its traceback, and not explained outside."""
     if isinstance(error, BarnabasError):
         return ErrorResponse(error=int(error.code), message=error.message)
@@ -94,6 +93,13 @@ def answering(
     It runs as a task that is cancelled when the client goes, unless `survives_disconnect`.
     """
     return _Answering(function, survives_disconnect)
+
+
+@runtime_checkable
+class HasTasks(Protocol):
+    @property
+    def tasks(self) -> Iterable[asyncio.Task[None]]:
+        """What still works on an answer."""
 
 
 class _Answering:

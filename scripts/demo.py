@@ -312,7 +312,7 @@ def report(tally: Tally, missing: int, duplicated: int, up_to_ack_ms: float, lin
         ("acknowledged (acks=all)", f"{len(tally.acknowledged)}"),
         ("read by the group", f"{len(tally.read)}"),
         ("lost", f"{lost}"),
-        ("stored twice (a retry whose first reply was lost)", f"{duplicated}"),
+        ("stored twice", f"{duplicated}"),
         ("delivered again after the rebalance", f"{redelivered}"),
         *((f"seconds without a leader, partition {n}", f"{s:.3f}") for n, s in sorted(worst.items())),
         ('ms from "up" to the first acks=all acknowledgement', f"{up_to_ack_ms:.0f}"),
@@ -325,7 +325,7 @@ def report(tally: Tally, missing: int, duplicated: int, up_to_ack_ms: float, lin
         f"sent={tally.sent} acknowledged={len(tally.acknowledged)} read={len(tally.read)} "
         f"lost={lost} duplicated={duplicated}"
     )
-    complete = lost == 0 and tally.failed == 0 and len(tally.acknowledged) == line_count
+    complete = lost == 0 and duplicated == 0 and tally.failed == 0 and len(tally.acknowledged) == line_count
     return 0 if complete else 1
 
 

@@ -34,6 +34,10 @@ class AppendInfo(Protocol):
     @property
     def last_offset(self) -> int: ...
     @property
+    def log_append_time_ms(self) -> int:
+        """-1 unless message.timestamp.type is LogAppendTime."""
+
+    @property
     def duplicate(self) -> bool:
         """The batch had been appended before (idempotence): the offsets are those of that time."""
 
@@ -49,6 +53,9 @@ class ReplicatedLogConfig(Protocol):
     @property
     def flush_messages(self) -> int:
         """Flush after so many records; with 1 nothing counts as replicated before it is on the disk."""
+
+    @property
+    def compression_type(self) -> str: ...
 
 
 class KnownDamage(Protocol):

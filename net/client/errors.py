@@ -4,6 +4,7 @@ from barnabas.log.errors import (
     BarnabasError,
     BrokerNotAvailableError,
     BufferExhaustedError,
+    CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
     CorruptRecordError,
     ErrorCode,
@@ -38,6 +39,7 @@ __all__ = [
     "BufferExhaustedError",
     "ClientClosedError",
     "CommitDuringRebalanceError",
+    "CoordinatorLoadInProgressError",
     "CoordinatorNotAvailableError",
     "CorruptRecordError",
     "DeliveryTimeoutError",
@@ -71,10 +73,6 @@ __all__ = [
     "UnknownTopicOrPartitionError",
     "error_for",
 ]
-
-
-class CoordinatorLoadInProgressError(RetriableError):
-    code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 class ReplicaNotAvailableError(RetriableError):

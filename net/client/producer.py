@@ -25,8 +25,9 @@ from .errors import (
     UnknownTopicOrPartitionError,
 )
 from .handles import BatchHandles, Handle, finished
+from .idempotence import IdempotentQueue
 from .partitioner import next_sticky, partition_of_key
-from .producer_config import MAX_REQUEST_BYTES, ProducerConfig, acks_of, compression_named
+from .producer_config import MAX_REQUEST_BYTES, ProducerConfig, acks_of, compression_named, idempotence_of
 from .record_accumulator import HEADER_OVERHEAD, RECORD_OVERHEAD, Batch, PartitionQueue
 from .records import Headers
 from .sender import ErrorCallback, Sender, SenderConfig
@@ -62,8 +63,9 @@ class Producer:
 
     With `linger_ms` 0 (the default) lingering is adaptive: a record goes out at once while nothing is in flight to its
     broker, and joins a batch while something is. Records of one partition stay in the order of `send`, retries
-    included. Without the idempotent producer, a retry after a lost reply may write a record twice; it never loses one
-    silently: every handle resolves, and a batch that fails goes to `on_error(error, partition, count)`, or to the log.
+    included, and a retry writes none of them twice: `enable_idempotence` is on unless `acks` or `max_in_flight` forbid it
+    (asked for with those, it is refused). None is lost silently: every handle resolves, and a batch that fails goes to
+    `on_error(error, partition, count)`, or to the log.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class Producer:
         compression: str = "none",
         buffer_memory: int = 64 * 1024 * 1024,
         max_in_flight: int = 5,
+        enable_idempotence: bool | None = None,
         max_request_bytes: int = MAX_REQUEST_BYTES,
         request_timeout_ms: int = REQUEST_TIMEOUT_MS,
         delivery_timeout_ms: int = 120_000,
@@ -99,6 +102,7 @@ class Producer:
             request_timeout_ms=request_timeout_ms,
             delivery_timeout_ms=delivery_timeout_ms,
             max_block_ms=max_block_ms,
+            enable_idempotence=idempotence_of(enable_idempotence, acks=acks_of(acks), max_in_flight=max_in_flight),
         )
         self._client = client or Client(
             bootstrap,
@@ -109,6 +113,7 @@ class Producer:
             clock=clock,
             rng=rng,
         )
+        self._queue_type = IdempotentQueue if self._config.enable_idempotence else PartitionQueue
         self._on_error = on_error
         self._topics: dict[str, _Topic] = {}
         self._plain: dict[str, Batch] = {}  # Open batches of sticky partitions without keys or headers: the fast path.
@@ -153,6 +158,8 @@ class Producer:
             on_done=self._batch_done,
             on_error=self._on_error,
         )
+        if config.enable_idempotence:
+            self._sender.identity.start()
         self._client.on_metadata(self._metadata_changed)
         self._is_started = True
 
@@ -524,7 +531,7 @@ class Producer:
         if count > len(state.queues):
             state.by_key.clear()
             for number in range(len(state.queues), count):
-                state.queues.append(PartitionQueue(TopicPartition(state.name, number)))
+                state.queues.append(self._queue_type(TopicPartition(state.name, number)))
 
     def _metadata_changed(self) -> None:
         if self._is_closed:

@@ -1,10 +1,14 @@
 """The producer's settings and their checks. Pure."""
 
+import logging
 from dataclasses import dataclass
 
 from barnabas.log.compression import Compression
 
 from .errors import InvalidConfigError
+from .idempotence import MAX_IN_FLIGHT
+
+logger = logging.getLogger("barnabas.producer")
 
 ACKS = {"all": -1, -1: -1, 0: 0, 1: 1, "0": 0, "1": 1, "-1": -1}
 MAX_REQUEST_BYTES = 1024 * 1024  # Kafka's max.request.size: what brokers take unless configured otherwise.
@@ -23,6 +27,7 @@ class ProducerConfig:
     request_timeout_ms: int
     delivery_timeout_ms: int
     max_block_ms: int
+    enable_idempotence: bool
 
     def __post_init__(self) -> None:
         if self.batch_size < MIN_BATCH_SIZE:
@@ -47,6 +52,24 @@ def acks_of(acks: str | int) -> int:
     if found is None:
         raise InvalidConfigError(f'acks is {acks!r}; use "all", 1 or 0')
     return found
+
+
+def idempotence_of(asked: bool | None, *, acks: int, max_in_flight: int) -> bool:
+    """Whether batches are numbered; None: wherever the other settings allow it (KIP-679).
+
+    Raises InvalidConfigError where it was asked for and they do not.
+    """
+    if acks != ACKS["all"]:
+        obstacle = f"acks is {acks} where it takes all"
+    elif max_in_flight > MAX_IN_FLIGHT:
+        obstacle = f"max_in_flight is {max_in_flight} where brokers remember {MAX_IN_FLIGHT} batches"
+    else:
+        return asked is not False
+    if asked:
+        raise InvalidConfigError(f"enable_idempotence: {obstacle}")
+    if asked is None:
+        logger.info("the producer is not idempotent: %s; a retry may write a record twice", obstacle)
+    return False
 
 
 def compression_named(name: str) -> Compression:

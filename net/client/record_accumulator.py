@@ -9,7 +9,8 @@ the batches of one partition in order, through failures too:
 
 One request of a partition is in flight at a time, with all the batches that fit into it. So a batch can never
 overtake one that failed before it, which no number of requests in flight could promise without the idempotent
-producer; and because a request grows with what has piled up meanwhile, it costs no throughput.
+producer (whose queue is in `idempotence`); and because a request grows with what has piled up meanwhile, it costs no
+throughput.
 """
 
 from collections import deque
@@ -17,10 +18,10 @@ from collections.abc import Callable
 from itertools import repeat
 
 from barnabas.log.compression import Compression
-from barnabas.log.record_codec import encode_batch
+from barnabas.log.record_codec import NOT_IDEMPOTENT, ProducerFields, decode_columns, encode_batch, number_batch
 from barnabas.log.topic_partition import TopicPartition
 
-from .errors import BarnabasError
+from .errors import BarnabasError, ErrorCode
 from .records import Headers, RecordMetadata
 
 # Length, attributes, timestamp and offset deltas, lengths of key and value, header count, as they usually are in a
@@ -45,6 +46,8 @@ class Batch:
         "keys",
         "log_append_time_ms",
         "partition",
+        "parts",
+        "producer",
         "reserved_bytes",
         "room",
         "stamp_ms",
@@ -70,6 +73,8 @@ class Batch:
         self.log_append_time_ms = -1
         self.error: BarnabasError | None = None
         self.callbacks: list[Callable[[], None]] = []  # Called once, when done.
+        self.producer: ProducerFields | None = None  # Once it has a sequence (see `idempotence`).
+        self.parts: tuple[Batch, ...] = ()  # What it was split into; then it has no outcome of its own.
 
     def append(
         self, value: bytes | None, key: bytes | None, headers: Headers, timestamp_ms: int, size_bytes: int
@@ -119,10 +124,46 @@ class Batch:
                 keys=self.keys,
                 headers=self.headers,
                 compression=compression,
+                producer=self.producer or NOT_IDEMPOTENT,
             )
             self.values = []
             self.keys = self.headers = None
         return self.encoded
+
+    def number_as(self, producer: ProducerFields | None) -> None:
+        """Give the batch a sequence, or take it away; nothing else of its bytes changes."""
+        self.producer = producer
+        if self.encoded is not None and producer is not None:
+            self.encoded = number_batch(self.encoded, producer)
+
+    def split(self) -> "tuple[Batch, ...]":
+        """Two batches of half the records, for a broker that finds this one too large (KIP-126); none if there is but one
+        record. Only once it is encoded. This one is done when they are."""
+        if self.record_count < 2:
+            return ()
+        assert self.encoded is not None
+        columns = decode_columns(self.encoded, check=False)
+        middle = self.record_count // 2
+        parts = []
+        for start, end in ((0, middle), (middle, self.record_count)):
+            part = Batch(self.partition, room=0, created_ms=self.created_ms, stamp_ms=columns.timestamps_ms[end - 1])
+            part.values = columns.values[start:end]
+            part.timestamps = columns.timestamps_ms[start : end - 1]
+            if any(key is not None for key in columns.keys[start:end]):
+                part.keys = columns.keys[start:end]
+            if any(columns.headers[start:end]):
+                part.headers = columns.headers[start:end]
+            part.count = end - start
+            part.reserved_bytes = self.reserved_bytes // 2
+            part.callbacks.append(self._part_done)
+            parts.append(part)
+        parts[0].reserved_bytes = self.reserved_bytes - parts[1].reserved_bytes
+        self.parts = tuple(parts)
+        return self.parts
+
+    def _part_done(self) -> None:
+        if all(part.is_done for part in self.parts):
+            self.finish()
 
     def finish(
         self, *, base_offset: int = -1, log_append_time_ms: int = -1, error: BarnabasError | None = None
@@ -142,6 +183,10 @@ class Batch:
     def metadata_of(self, index: int) -> RecordMetadata:
         """Only when done. Raises the error that the batch failed with, anew for each record."""
         assert self.is_done
+        for part in self.parts:
+            if index < part.record_count:
+                return part.metadata_of(index)
+            index -= part.record_count
         if self.error is not None:
             raise type(self.error)(*self.error.args) from self.error
         offset = self.base_offset + index if self.base_offset >= 0 else -1
@@ -170,6 +215,11 @@ class PartitionQueue:
     def is_ready(self) -> bool:
         """Something may be sent now."""
         return bool(self.sealed) and not self.in_flight and not self.is_backing_off
+
+    @property
+    def is_awaiting(self) -> bool:
+        """An answer is still to come."""
+        return bool(self.in_flight)
 
     @property
     def is_healthy(self) -> bool:
@@ -205,8 +255,9 @@ class PartitionQueue:
         self.in_flight = taken
         return taken, pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def acknowledge(self, *, base_offset: int, log_append_time_ms: int = -1) -> list[Batch]:
-        """What was in flight is written; offsets go on from batch to batch."""
+    def acknowledge(self, sent: list[Batch], *, base_offset: int, log_append_time_ms: int = -1) -> list[Batch]:
+        """What was sent together is written; offsets go on from batch to batch."""
+        assert sent is self.in_flight
         done, self.in_flight = self.in_flight, []
         self.failures = 0
         self.last_error = None
@@ -217,21 +268,35 @@ class PartitionQueue:
             base_offset += batch.record_count if base_offset >= 0 else 0
         return done
 
-    def retry(self) -> None:
+    def fail(self, sent: list[Batch], error: BarnabasError) -> list[Batch]:
+        """Send it again if that may help; return what has failed for good. `failures` says whether to wait first."""
+        assert sent is self.in_flight
+        if not error.retriable:
+            return self._refuse_all(error)
+        self.last_error = error
+        self._retry()
+        return []
+
+    def _retry(self) -> None:
         """What was in flight goes back to the front, in order."""
         self.sealed.extendleft(reversed(self.in_flight))
         self.in_flight = []
         self.failures += 1
 
-    def refuse(self, error: BarnabasError) -> list[Batch]:
+    def _refuse_all(self, error: BarnabasError) -> list[Batch]:
         """The broker will never take what was in flight. Of several batches, one is to blame: they are sent again
         singly."""
         if len(self.in_flight) > 1:
             self.sends_singly = True
-            self.retry()
+            self._retry()
             self.failures = 0
             return []
+        self.failures = 0
         done, self.in_flight = self.in_flight, []
+        parts = done[0].split() if error.code == ErrorCode.MESSAGE_TOO_LARGE else ()
+        if parts:
+            self.sealed.extendleft(reversed(parts))
+            return []
         for batch in done:
             batch.finish(error=error)
         return done
@@ -244,6 +309,13 @@ class PartitionQueue:
         for batch in expired:
             batch.finish(error=error(batch))
         return expired
+
+    def fail_sealed(self, error: BarnabasError) -> list[Batch]:
+        """Fail what waits to be sent."""
+        failed, self.sealed = list(self.sealed), deque()
+        for batch in failed:
+            batch.finish(error=error)
+        return failed
 
     def abandon(self, error: BarnabasError) -> list[Batch]:
         """Fail all that is left, at close."""

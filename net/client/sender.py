@@ -17,16 +17,19 @@ from ..protocol.responses import ErrorResponse, ProducePartitionResponse, Produc
 from .backoff import Backoff
 from .client import Client
 from .errors import BarnabasError, CorruptRecordError, DeliveryTimeoutError, ErrorCode, NetworkError, error_for
-from .metadata import Leader
+from .metadata import NO_LEADER, Leader
 from .ports import Connection
+from .producer_identity import ProducerIdentity
 from .record_accumulator import Batch, PartitionQueue
 
 logger = logging.getLogger("barnabas.producer")
 
 ErrorCallback = Callable[[BarnabasError, TopicPartition, int], None]  # The error, the partition, how many records.
-_Sent = list[PartitionQueue]
+_Sent = list[tuple[PartitionQueue, list[Batch]]]
 # A broker hears of its own election some milliseconds after the others may have told us of it.
 NEW_LEADER_BACKOFF = Backoff(first_ms=3, max_ms=200)
+# The second: a repetition of a batch that is in the log for so long that nobody knows its offset any more.
+_WRITTEN = (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
 _PING = MetadataRequest(topics=(), allow_auto_topic_creation=False)  # The smallest request that is answered.
 
 
@@ -79,6 +82,7 @@ class Sender:
         self._loop = asyncio.get_running_loop()
         self._back_offs: dict[PartitionQueue, _BackOff] = {}
         self._is_closed = False
+        self.identity = ProducerIdentity(client, got=self.route, failed=self._fail_sealed)
 
     def is_idle(self, partition: TopicPartition) -> bool:
         """Whether nothing is in flight to the partition's leader, so that waiting for more records gains nothing."""
@@ -87,7 +91,7 @@ class Sender:
 
     def route(self, queue: PartitionQueue) -> None:
         """Put a queue that may be ready on its leader's lane, and send what can be sent."""
-        if not queue.is_ready or self._is_closed:
+        if not queue.is_ready or self._is_closed or not self.identity.provides(queue):
             return
         node_id = self._client.metadata.leader(queue.partition).node_id
         if node_id < 0:
@@ -121,6 +125,7 @@ class Sender:
 
     async def close(self) -> None:
         self._is_closed = True
+        await self.identity.close()
         for queue in list(self._back_offs):
             self._end_back_off(queue)
         opening = [lane.opening for lane in self._lanes.values() if lane.opening is not None]
@@ -142,36 +147,39 @@ class Sender:
     def _send(self, lane: _Lane, connection: Connection) -> None:
         """One request with a batch or more of every partition that is ready, up to the largest request."""
         config = self._config
-        queues: _Sent = []
+        sent: _Sent = []
         partitions = []
         room = config.max_request_bytes
         while lane.ready and room > 0:
             queue = next(iter(lane.ready))
             del lane.ready[queue]
-            if not queue.is_ready:
+            if not queue.is_ready or not self.identity.provides(queue):
                 continue
-            _, data = queue.take(room, config.compression)
+            batches, data = queue.take(room, config.compression)
             topic, partition = queue.partition
             partitions.append(ProducePartition(topic=topic, partition=partition, records=data))
-            queues.append(queue)
+            sent.append((queue, batches))
             room -= len(data)
-        if not queues:
+        if not sent:
             return
+        for queue, _ in sent:
+            if queue.is_ready:  # for one more batch, in another request
+                lane.ready[queue] = None
         request = ProduceRequest(acks=config.acks, timeout_ms=config.request_timeout_ms, partitions=tuple(partitions))
         try:
             if config.acks == 0:
                 connection.send_oneway(request)
-                self._acknowledge_unseen(lane, queues)
+                self._acknowledge_unseen(lane, sent)
                 lane.unseen_bytes += config.max_request_bytes - room
                 if lane.unseen_bytes >= config.max_request_bytes:
                     self._ask_whether_read(lane, connection)
                 return
             future = connection.send(request, timeout_ms=config.request_timeout_ms)
         except BarnabasError as error:
-            self._failed(queues, error)
+            self._failed(sent, error)
             return
         lane.in_flight += 1
-        future.add_done_callback(lambda done: self._answered(lane, queues, done))
+        future.add_done_callback(lambda done: self._answered(lane, sent, done))
 
     async def _open(self, lane: _Lane) -> None:
         try:
@@ -190,69 +198,81 @@ class Sender:
 
     # --- answers -----------------------------------------------------------------------------------------------------
 
-    def _answered(self, lane: _Lane, queues: _Sent, future: asyncio.Future[Response]) -> None:
+    def _answered(self, lane: _Lane, sent: _Sent, future: asyncio.Future[Response]) -> None:
         lane.in_flight -= 1
         if self._is_closed:
             if not future.cancelled():
                 future.exception()
             return
         if future.cancelled():
-            self._failed(queues, NetworkError("the request was cancelled"))
+            self._failed(sent, NetworkError("the request was cancelled"))
         elif (error := future.exception()) is not None:
-            self._failed(queues, error if isinstance(error, BarnabasError) else NetworkError(str(error)))
+            self._failed(sent, error if isinstance(error, BarnabasError) else NetworkError(str(error)))
         else:
-            self._take_response(queues, future.result())
+            self._take_response(lane.node_id, sent, future.result())
         self._pump(lane)
         if not lane.in_flight:
             self._on_idle(lane.node_id)
 
-    def _take_response(self, queues: _Sent, response: Response) -> None:
+    def _take_response(self, node_id: int, sent: _Sent, response: Response) -> None:
         if isinstance(response, ErrorResponse):
-            self._failed(queues, error_for(response.error, response.message))
+            self._failed(sent, error_for(response.error, response.message))
             return
         if not isinstance(response, ProduceResponse):
-            self._failed(queues, CorruptRecordError("a produce request was answered as something else"))
+            self._failed(sent, CorruptRecordError("a produce request was answered as something else"))
             return
         answers = {(item.topic, item.partition): item for item in response.partitions}
-        for queue in queues:
+        for queue, batches in sent:
             answer = answers.get(queue.partition)
             if answer is None:
-                self._failed([queue], CorruptRecordError(f"the answer says nothing about {queue.partition}"))
-            elif answer.error:
-                self._refused(queue, answer)
-            else:
-                self._report(
-                    queue.acknowledge(base_offset=answer.base_offset, log_append_time_ms=answer.log_append_time_ms)
+                self._failed([(queue, batches)], CorruptRecordError(f"the answer says nothing about {queue.partition}"))
+            elif answer.error in _WRITTEN:
+                done = queue.acknowledge(
+                    batches, base_offset=answer.base_offset, log_append_time_ms=answer.log_append_time_ms
                 )
+                self._report(done)
                 self.route(queue)
+            else:
+                self._refused(node_id, queue, batches, answer)
 
-    def _refused(self, queue: PartitionQueue, answer: ProducePartitionResponse) -> None:
+    def _refused(
+        self, node_id: int, queue: PartitionQueue, batches: list[Batch], answer: ProducePartitionResponse
+    ) -> None:
+        error = error_for(answer.error, answer.message)
         if answer.error in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
             metadata = self._client.metadata
-            if metadata.hint(queue.partition, node_id=answer.leader_id, epoch=answer.leader_epoch):
-                queue.retry()
+            metadata.hint(queue.partition, node_id=answer.leader_id, epoch=answer.leader_epoch)
+            known = metadata.leader(queue.partition)
+            if known.node_id not in (NO_LEADER, node_id):
+                queue.fail(batches, error)
                 self.route(queue)  # Straight to the new leader: there is nothing to wait for.
                 return
-            if 0 <= answer.leader_epoch < metadata.leader(queue.partition).epoch:
-                queue.retry()  # Asked before it has heard of its own election.
-                queue.last_error = error_for(answer.error, answer.message)
-                self.expire(queue, self._client.clock.now_ms())
-                self._back_off(queue, NEW_LEADER_BACKOFF)
+            if 0 <= answer.leader_epoch < known.epoch:
+                queue.fail(batches, error)  # Asked before it has heard of its own election.
+                self._try_again(queue, NEW_LEADER_BACKOFF)
                 return
-        self._failed([queue], error_for(answer.error, answer.message))
+        self._failed([(queue, batches)], error)
 
-    def _failed(self, queues: _Sent, error: BarnabasError) -> None:
+    def _failed(self, sent: _Sent, error: BarnabasError) -> None:
         if error.retriable:
             self._client.request_refresh()
-        for queue in queues:
-            if error.retriable:
-                queue.retry()
-                queue.last_error = error
-                self.expire(queue, self._client.clock.now_ms())
-                self._back_off(queue)
-            else:
-                self._report(queue.refuse(error))
-                self.route(queue)
+        for queue, batches in sent:
+            self._report(queue.fail(batches, error))
+            self._try_again(queue)
+
+    def _try_again(self, queue: PartitionQueue, backoff: Backoff | None = None) -> None:
+        """Once all answers are here, and after a pause if there is something that failed."""
+        if queue.is_awaiting or self._is_closed:
+            return
+        if not queue.failures:
+            self.route(queue)
+            return
+        self.expire(queue, self._client.clock.now_ms())
+        self._back_off(queue, backoff)
+
+    def _fail_sealed(self, queue: PartitionQueue, error: BarnabasError) -> None:
+        """It will never be allowed to send."""
+        self._report(queue.fail_sealed(error))
 
     def _back_off(self, queue: PartitionQueue, backoff: Backoff | None = None) -> None:
         """Wait before this partition is tried again, longer each time; the others go on."""
@@ -271,9 +291,9 @@ class Sender:
         self._back_offs.pop(queue).timer.cancel()
         queue.is_backing_off = False
 
-    def _acknowledge_unseen(self, lane: _Lane, queues: _Sent) -> None:
-        for queue in queues:
-            self._report(queue.acknowledge(base_offset=-1))
+    def _acknowledge_unseen(self, lane: _Lane, sent: _Sent) -> None:
+        for queue, batches in sent:
+            self._report(queue.acknowledge(batches, base_offset=-1))
             if queue.is_ready:
                 lane.ready[queue] = None
 

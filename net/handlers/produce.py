@@ -1,13 +1,15 @@
 """Produce (key 0): append record batches to partitions that this broker leads.
 
-Versions: 0. Behaviour: a bad batch, a partition that is not ours or too few in-sync replicas are answered per partition;
-the others of the request are appended all the same. acks=0 is never answered: an error ends the connection, as with Kafka,
-or the producer would go on sending to a broker that leads no more; acks=1 once every batch is in this leader's
-log (with flush.messages=1: on its disk); acks=all once the high watermark has passed every batch.
+Versions: 0 of ours, 3 to 9 of Kafka's. Behaviour: a bad batch, a partition that is not ours or too few in-sync replicas are
+answered per partition; the others of the request are appended all the same. acks=0 is never answered: an error ends the
+connection, as with Kafka, or the producer would go on sending to a broker that leads no more; acks=1 once every batch is in
+this leader's log (with flush.messages=1: on its disk); acks=all once the high watermark has passed every batch.
 """
 
+import asyncio
 import logging
 from collections import OrderedDict
+from collections.abc import Iterable
 
 from barnabas.log.errors import (
     BarnabasError,
@@ -18,11 +20,13 @@ from barnabas.log.errors import (
     StorageError,
 )
 from barnabas.log.topic_partition import INTERNAL_TOPICS, TopicPartition
-from barnabas.net.dispatcher import Reply, RequestContext
-from barnabas.net.protocol.requests import ProducePartition, ProduceRequest
+from barnabas.net.dispatcher import Reply, RequestContext, error_response
+from barnabas.net.protocol.requests import ProducePartition
 from barnabas.net.protocol.responses import ProducePartitionResponse, ProduceResponse
 from barnabas.net.purgatory import DelayedProduce, Operation
 
+from .produce_rules import check_produced
+from .recompressing import AnyProduce, Recompressing, Refused
 from .services import Services
 
 logger = logging.getLogger("barnabas.produce")
@@ -40,18 +44,42 @@ class ProduceHandler:
         self._clock = services.clock
         # Of the request at hand, with acks=1: required offset and leadership. Mostly empty, so it costs such requests nothing.
         self._unflushed: dict[TopicPartition, tuple[int, int]] = {}
+        self.recompressing = Recompressing(self._compression_of)
         self._logged_at_ms: OrderedDict[tuple[str, TopicPartition], int] = OrderedDict()
 
-    def __call__(self, request: ProduceRequest, context: RequestContext, reply: Reply) -> None:
-        """Appends at once, in order of arrival; only the answer may come later."""
+    def __call__(self, request: AnyProduce, context: RequestContext, reply: Reply) -> None:
+        """Appends at once, in order of arrival; only the answer may come later, and what is compressed anew."""
         if request.acks not in VALID_ACKS:
             raise InvalidRequiredAcksError(f"acks={request.acks} is not known; use 0, 1 or -1 (all)")
+        if self.recompressing.must_wait(request):
+            self.recompressing.later(request, lambda found, refused: self._serve_later(found, refused, context, reply))
+        else:
+            self._serve(request, {}, context, reply)
+
+    @property
+    def tasks(self) -> Iterable[asyncio.Task[None]]:
+        return self.recompressing.tasks
+
+    def _compression_of(self, topic_partition: TopicPartition) -> str | None:
+        partition = self._replication.manager.find(topic_partition)
+        return None if partition is None else partition.log.config.compression_type
+
+    def _serve_later(self, request: AnyProduce, refused: Refused, context: RequestContext, reply: Reply) -> None:
+        try:
+            self._serve(request, refused, context, reply)
+        except Exception as error:  # noqa: BLE001 - the error boundary, as in Dispatcher.dispatch
+            reply(error_response(error, request))
+
+    def _serve(self, request: AnyProduce, refused: Refused, context: RequestContext, reply: Reply) -> None:
         if self._unflushed:  # a bug ended the last request
             self._unflushed = {}
         delayed: DelayedProduce | None = None
         if request.acks == ACKS_ALL:
             delayed = DelayedProduce(token=None, client=context, timeout_ms=request.timeout_ms)
-        responses = [self._append(item, request.acks, delayed, context) for item in request.partitions]
+        responses = [
+            self._append(item, request, delayed, context, refused.get(number))
+            for number, item in enumerate(request.partitions)
+        ]
         if request.acks == 0:
             if any(response.error for response in responses):
                 context.hang_up()
@@ -66,7 +94,12 @@ class ProduceHandler:
             reply(ProduceResponse(partitions=tuple(responses)))
 
     def _append(
-        self, item: ProducePartition, acks: int, delayed: DelayedProduce | None, context: RequestContext
+        self,
+        item: ProducePartition,
+        request: AnyProduce,
+        delayed: DelayedProduce | None,
+        context: RequestContext,
+        refused: BarnabasError | None,
     ) -> ProducePartitionResponse:
         topic_partition = TopicPartition(item.topic, item.partition)
         try:
@@ -76,8 +109,11 @@ class ProduceHandler:
                 )
             if delayed is not None and topic_partition in delayed.pending:
                 raise InvalidTopicError(f"{topic_partition} stands twice in one produce request")
+            if refused is not None:
+                raise refused
+            check_produced(item.records, kafka_version=request.kafka_version)
             partition = self._replication.manager.partition(topic_partition)
-            info, required_offset = self._replication.append(partition, item.records, acks=acks)
+            info, required_offset = self._replication.append(partition, item.records, acks=request.acks)
         except BarnabasError as error:
             self._log_trouble(error, topic_partition, context)
             leader_id, leader_epoch = self._replication.leader_hint(topic_partition)
@@ -91,11 +127,17 @@ class ProduceHandler:
             )
         if delayed is not None:
             delayed.wait_for(topic_partition, required_offset=required_offset, leadership=partition.leadership)
-        elif acks != 0 and partition.flushes_first:
+        elif request.acks != 0 and partition.flushes_first:
             self._unflushed[topic_partition] = (required_offset, partition.leadership)
-        return ProducePartitionResponse(topic=item.topic, partition=item.partition, base_offset=info.first_offset)
+        return ProducePartitionResponse(
+            topic=item.topic,
+            partition=item.partition,
+            base_offset=info.first_offset,
+            log_append_time_ms=info.log_append_time_ms,
+            log_start_offset=partition.log.log_start_offset,
+        )
 
-    def _wait_for_flush(self, request: ProduceRequest, context: RequestContext) -> DelayedProduce:
+    def _wait_for_flush(self, request: AnyProduce, context: RequestContext) -> DelayedProduce:
         """acks=1, and at least one of the partitions counts only what is on the leader's disk."""
         delayed = DelayedProduce(token=None, client=context, timeout_ms=request.timeout_ms, is_for_leader_only=True)
         unflushed, self._unflushed = self._unflushed, {}

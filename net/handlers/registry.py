@@ -21,6 +21,7 @@ from .metadata import MetadataHandler
 from .moves import MoveHandlers
 from .offsets import OffsetHandlers
 from .produce import ProduceHandler
+from .producer_ids import ProducerIdHandler
 from .services import Services
 from .storage import StorageHandlers
 from .topics import TopicHandlers
@@ -46,6 +47,7 @@ def build_handlers(
     moves = MoveHandlers(services, voters)
     return {
         ApiKey.PRODUCE: ProduceHandler(services),
+        ApiKey.INIT_PRODUCER_ID: answering(ProducerIdHandler(services.producer_ids).init),
         ApiKey.FETCH: FetchHandler(services),
         ApiKey.LIST_OFFSETS: offsets.list_offsets,
         ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.end_of_epoch,

@@ -8,6 +8,7 @@ from barnabas.net.clock import Clock
 from barnabas.net.config import BrokerConfig
 from barnabas.net.group_service import GroupService
 from barnabas.net.metadata_service import MetadataService
+from barnabas.net.producer_ids import ProducerIds
 from barnabas.net.replication_service import ReplicationService
 from barnabas.net.replication_throttle import ReplicationThrottle
 
@@ -23,3 +24,4 @@ class Services:
     groups: GroupService
     rng: random.Random
     throttle: ReplicationThrottle
+    producer_ids: ProducerIds

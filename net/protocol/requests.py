@@ -36,6 +36,19 @@ class ProduceRequest:
     timeout_ms: int
     partitions: tuple[ProducePartition, ...]
     transactional_id: str | None = None
+    kafka_version: ClassVar[int] = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaProduceRequest:
+    """The same as it comes from Kafka's clients: versions have rules of their own. Never on our wire."""
+
+    api_key: ClassVar[ApiKey] = ApiKey.PRODUCE
+    acks: int
+    timeout_ms: int
+    partitions: tuple[ProducePartition, ...]
+    transactional_id: str | None = None
+    kafka_version: int
 
 
 @quick_init
@@ -98,6 +111,14 @@ class EpochPartition:
     partition: int
     leader_epoch: int
     current_leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitProducerIdRequest:
+    """An id for an idempotent producer (KIP-98)."""
+
+    api_key: ClassVar[ApiKey] = ApiKey.INIT_PRODUCER_ID
+    transactional_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -496,6 +517,7 @@ Request = (
     | FetchRequest
     | ListOffsetsRequest
     | MetadataRequest
+    | InitProducerIdRequest
     | OffsetForLeaderEpochRequest
     | DeleteRecordsRequest
     | CreateTopicRequest

@@ -139,6 +139,13 @@ class EpochEndOffset:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InitProducerIdResponse:
+    producer_id: int = -1
+    producer_epoch: int = -1
+    error: int = 0  # of Kafka's answer; ours says it as an ErrorResponse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetForLeaderEpochResponse:
     partitions: tuple[EpochEndOffset, ...]
 
@@ -553,6 +560,7 @@ Response = (
     | FetchResponse
     | ListOffsetsResponse
     | MetadataResponse
+    | InitProducerIdResponse
     | OffsetForLeaderEpochResponse
     | DeleteRecordsResponse
     | CreateTopicResponse
@@ -584,6 +592,7 @@ RESPONSE_OF: dict[type, type] = {
     requests.FetchRequest: FetchResponse,
     requests.ListOffsetsRequest: ListOffsetsResponse,
     requests.MetadataRequest: MetadataResponse,
+    requests.InitProducerIdRequest: InitProducerIdResponse,
     requests.OffsetForLeaderEpochRequest: OffsetForLeaderEpochResponse,
     requests.DeleteRecordsRequest: DeleteRecordsResponse,
     requests.CreateTopicRequest: CreateTopicResponse,

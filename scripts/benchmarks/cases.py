@@ -103,6 +103,7 @@ def one_broker(scale: Scale, sketches: Sketches) -> Iterator[list[Case]]:
         small = scale.records(SMALL)
         yield [
             *_produce_cases(cluster, scale, ("send", "send_key", "send_many"), PARTITIONS),
+            *_cases_without_idempotence(cluster, scale, ("send", "send_many"), PARTITIONS),
             Case(name="sketch, send 100 B", run=lambda: sketches.produce(small, SMALL, "real")),
             Case(name="sketch, send key 100 B", run=lambda: sketches.produce(small, SMALL, "real-key")),
             Case(name="sketch, send_many 100 B", run=lambda: sketches.produce(small, SMALL, "many")),
@@ -136,6 +137,7 @@ def three_brokers(scale: Scale, sketches: Sketches) -> Iterator[list[Case]]:
         yield [
             Case(name="3 brokers, idle", run=cluster.idle, pids=cluster.pids),
             *_produce_cases(cluster, scale, ("send", "send_many"), 3),
+            *_cases_without_idempotence(cluster, scale, ("send", "send_many"), 3),
             Case(
                 name="3 brokers, send acks=all 100 B, 1 partition",
                 run=lambda: cluster.on_new_topic(
@@ -208,6 +210,20 @@ def _consume_cases(cluster: Cluster, count: int) -> list[Case]:
             pids=cluster.pids,
         )
         for api, label in (("poll", "poll"), ("poll_batch", "poll_batch"), ("iterate", "async for"))
+    ]
+
+
+def _cases_without_idempotence(cluster: Cluster, scale: Scale, apis: tuple[str, ...], partitions: int) -> list[Case]:
+    """What numbering the batches costs is the ratio to the cases of the same names."""
+    return [
+        Case(
+            name=f"{_of(cluster)}, {api} acks=all {_size(SMALL)}, not idempotent",
+            run=lambda api=api: cluster.on_new_topic(
+                "produce", partitions=partitions, api=api, acks="all", count=scale.records(SMALL), idempotence="off"
+            ),
+            pids=cluster.pids,
+        )
+        for api in apis
     ]
 
 

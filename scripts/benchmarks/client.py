@@ -26,7 +26,8 @@ Options = argparse.Namespace
 async def produce(options: Options) -> Metrics:
     values = records(options.count, options.size)
     topic = options.topic
-    async with Producer(options.bootstrap, acks=options.acks) as producer:
+    idempotence = False if options.idempotence == "off" else None
+    async with Producer(options.bootstrap, acks=options.acks, enable_idempotence=idempotence) as producer:
         await producer.prepare(topic)
         await (await producer.send(topic, values[0], key=b"user" if options.api == "send_key" else None))
         began, cpu = time.perf_counter(), time.process_time()
@@ -203,6 +204,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=100_000)
     parser.add_argument("--size", type=int, default=100)
     parser.add_argument("--partitions", type=int, default=1)
+    parser.add_argument("--idempotence", choices=("on", "off"), default="on", help="with acks=all")
     parser.add_argument("--depth", type=int, default=5)
     options = parser.parse_args()
     if options.acks in ("0", "1"):

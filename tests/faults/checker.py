@@ -1,7 +1,7 @@
 """The rules by which a history is judged: those of Jepsen's Kafka tests, and ours. Pure.
 
-`check` returns every violation; a duplicate is counted and allowed, since producers are not idempotent yet. A value is
-written once by one producer, so a value names its record. Records acknowledged with acks=1 are judged apart: they may be
+`check` returns every violation; a duplicate is allowed, and counted, only where acks=1 made the producer not idempotent. A
+value is written once by one producer, so a value names its record. Records acknowledged with acks=1 are judged apart: they may be
 lost when their leader dies, but what a consumer has seen of them must stay like everything else.
 """
 
@@ -139,6 +139,17 @@ def _lost_acks_1(evidence: Evidence) -> int:
 
 def _duplicates(evidence: Evidence) -> int:
     return sum(len(records) - len(set(records.values())) for records in evidence.final.values())
+
+
+def duplicate(evidence: Evidence) -> Iterator[str]:
+    """Stored twice, though its producer was idempotent, as every producer with acks=all is."""
+    idempotent = {send.value for send in evidence.sends if send.acks == -1}
+    for name, partitions in evidence.final_reads.items():
+        for partition, records in partitions.items():
+            for value, count in Counter(records.values()).items():
+                if count > 1 and value in idempotent:
+                    offsets = [offset for offset, found in records.items() if found == value]
+                    yield f"{value!r} is at offsets {offsets} of {partition} in final read {name}"
 
 
 def inconsistent_offsets(evidence: Evidence) -> Iterator[str]:
@@ -432,6 +443,7 @@ def _at(partition: Partition, offset: int) -> str:
 
 RULES: dict[str, Callable[[Evidence], Iterator[str]]] = {
     "lost": lost,
+    "duplicate": duplicate,
     "inconsistent-offsets": inconsistent_offsets,
     "offset-reuse": offset_reuse,
     "acked-offset-mismatch": acked_offset_mismatch,

@@ -107,6 +107,7 @@ def test_a_good_history_passes() -> None:
 
 V = {number: f"v{number}" for number in range(4)}
 PLANTED: dict[str, tuple[Callable[[], list[Event]], set[str]]] = {
+    "a retry of an idempotent producer is stored twice": (lambda: finally_holding({**V, 4: "v3"}), {"duplicate"}),
     # Every history breaks one thing; where that is visible to several rules, all of them must say so.
     "lost": (lambda: [*good(), send(4)], {"lost", "unseen"}),
     "lost at the second reading only": (
@@ -194,7 +195,8 @@ def test_too_little_is_no_proof(expected: Expected) -> None:
 
 def test_what_is_allowed_passes() -> None:
     events = [
-        *finally_holding({**V, 4: "v3"}),  # a retry wrote it twice
+        *finally_holding({**V, 4: "v6", 5: "v6"}),  # a retry wrote it twice
+        send(6, acks=1, offset=5),
         send(4, acks=1, offset=4),  # acks=1: may be lost
         send(5, outcome="info", offset=-1),
         poll(0, 1, session=1),  # assigned anew

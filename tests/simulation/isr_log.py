@@ -43,6 +43,7 @@ class MemoryRead:
 class MemoryConfig:
     min_insync_replicas: int = 1
     flush_messages: int = 2**63 - 1
+    compression_type: str = "producer"
 
 
 class MemoryDamage:

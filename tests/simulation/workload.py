@@ -11,7 +11,7 @@ from typing import Any
 from barnabas.kraft.image import MetadataImage
 from barnabas.log.errors import BarnabasError, ErrorCode, NetworkError, error_for
 from barnabas.log.record_batch import iter_headers, read_header
-from barnabas.log.record_codec import encode_batch
+from barnabas.log.record_codec import NOT_IDEMPOTENT, encode_batch
 from barnabas.net.protocol.requests import (
     AddPartitionsRequest,
     AlterConfigRequest,
@@ -41,6 +41,7 @@ from .checkers.clients import ClientChecker
 from .checkers.compacted import CompactedChecker
 from .checkers.violation import Violation
 from .cluster import CLIENT_PORT, SimulatedCluster
+from .numbered import OUT_OF_SEQUENCE, Numbered
 
 Partition = tuple[str, int]
 PHOENIX = "phoenix"  # is deleted and made again under its name
@@ -72,6 +73,7 @@ class Client:
         self.node_count = len(cluster.nodes)
         cluster.client_names.append(name)
         self.pool = RpcPool(cluster.world.node(name), client_id=name, random=rng, connect_timeout_ms=400)
+        self.numbered: Numbered | None = None  # of an idempotent producer
         self.leaders: dict[Partition, tuple[int, int]] = {}  # leader epoch, leader; the epoch never goes back
 
     async def ask(self, node_id: int, request: Any, *, timeout_ms: int = 1_000) -> Any:
@@ -190,7 +192,9 @@ class Workload:
     def start(self, *, producers: int, consumers: int, members: int, groups: Sequence[str], admin: bool) -> None:
         self.groups = list(groups)
         for number in range(producers):
-            self._run(self._produce(self.client(f"producer-{number}")))
+            producer = self.client(f"producer-{number}")
+            producer.numbered = Numbered(number) if number % 2 else None
+            self._run(self._produce(producer))
         for number in range(consumers):
             self._run(self._consume(self.client(f"consumer-{number}")))
         for number in range(members):
@@ -253,9 +257,13 @@ class Workload:
             await self.produce(client, client.rng.choice(self.partitions + self.extras), acks)
 
     async def produce(self, client: Client, partition: Partition, acks: int, *, timeout_ms: int = 800) -> bool:
-        """One attempt; each batch has values of its own, so that nothing is ever the same batch sent twice."""
+        """One attempt; each batch has values of its own. Idempotent producers send one again until it is acknowledged, with
+        acks=all; the others never send the same batch twice."""
         keys, values = self._draw_records(client.rng, is_keyed=partition[0] == LATEST_VALUES)
-        batch = bytearray(encode_batch(values, keys=keys, timestamps_ms=1_700_000_000_000 + self._values))
+        numbered = client.numbered if acks == -1 and keys is None else None
+        fields = NOT_IDEMPOTENT if numbered is None else numbered.next(partition)
+        fresh = encode_batch(values, keys=keys, timestamps_ms=1_700_000_000_000 + self._values, producer=fields)
+        batch = bytearray(fresh if numbered is None else numbered.pending.setdefault(partition, fresh))
         crc = read_header(batch).crc
         request = ProduceRequest(
             acks=acks,
@@ -274,10 +282,14 @@ class Workload:
             return False
         if answer.error:
             self.counts["refused"] += 1
+            if numbered is not None and answer.error in OUT_OF_SEQUENCE:
+                numbered.begin_anew()
             client.forget_leader(partition)
             await client.pause(0.01, 0.05)
             return False
         self.counts["acked"] += 1
+        if numbered is not None:
+            numbered.written(partition, read_header(batch).record_count)
         client.loop.note(f"{client.name} acked {partition} acks={acks} offset={answer.base_offset}")
         self.ends[partition] = max(self.ends.get(partition, 0), answer.base_offset if acks == -1 else 0)
         if acks == -1 and keys is not None:

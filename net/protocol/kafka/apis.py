@@ -74,6 +74,7 @@ SERVED: dict[int, Served] = {
     15: Served(name="DescribeGroups", versions=Versions(0, 5)),
     16: Served(name="ListGroups", versions=Versions(0, 5)),
     18: Served(name="ApiVersions", versions=Versions(0, 3)),
+    22: Served(name="InitProducerId", versions=Versions(0, 4)),
     23: Served(name="OffsetForLeaderEpoch", versions=Versions(2, 4)),
     42: Served(name="DeleteGroups", versions=Versions(0, 2)),
     47: Served(name="OffsetDelete", versions=Versions(0, 0)),

@@ -13,7 +13,7 @@ from barnabas.log.errors import BarnabasError, InvalidRequestError, UnsupportedV
 
 from ..codec import Chunk, DecodedRequest, size_of
 from ..responses import ErrorResponse, Response
-from . import data_apis, metadata_api
+from . import data_apis, metadata_api, producer_ids_api
 from .apis import API_VERSIONS_KEY, SERVED, KafkaApi, KafkaRequest, KafkaResponse, Served, is_flexible
 from .compiler import decoder, encoder, types_of
 from .versions_api import versions_response
@@ -50,6 +50,11 @@ _TRANSLATED: dict[int, _Translation] = {
         request=metadata_api.metadata_request,
         response=metadata_api.metadata_response,
         failed=metadata_api.metadata_failed,
+    ),
+    22: _Translation(
+        request=producer_ids_api.init_producer_id_request,
+        response=producer_ids_api.init_producer_id_response,
+        failed=producer_ids_api.init_producer_id_failed,
     ),
     23: _Translation(
         request=data_apis.epochs_request, response=data_apis.epochs_response, failed=data_apis.epochs_failed

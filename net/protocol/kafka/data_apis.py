@@ -7,17 +7,17 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any, Protocol, TypeVar
 
-from barnabas.log.errors import CorruptRecordError, ErrorCode, error_for
+from barnabas.log.errors import ErrorCode, error_for
 
 from ..requests import (
     EpochPartition,
     FetchPartition,
     FetchRequest,
+    KafkaProduceRequest,
     ListOffsetsPartition,
     ListOffsetsRequest,
     OffsetForLeaderEpochRequest,
     ProducePartition,
-    ProduceRequest,
 )
 from ..responses import (
     EpochEndOffset,
@@ -48,19 +48,18 @@ def _by_topic(partitions: Iterable[P]) -> Iterator[tuple[str, Iterator[P]]]:
 # --- Produce ----------------------------------------------------------------------------------------------------------
 
 
-def produce_request(body: Any, version: int) -> ProduceRequest:
-    """Raises CorruptRecordError where a partition has no records."""
-    partitions = []
-    for topic in body.topic_data:
-        for item in topic.partition_data:
-            if item.records is None:
-                raise CorruptRecordError(f"no records for {topic.name}-{item.index}")
-            partitions.append(ProducePartition(topic=topic.name, partition=item.index, records=item.records))
-    return ProduceRequest(
+def produce_request(body: Any, version: int) -> KafkaProduceRequest:
+    partitions = [
+        ProducePartition(topic=topic.name, partition=item.index, records=b"" if item.records is None else item.records)
+        for topic in body.topic_data
+        for item in topic.partition_data
+    ]
+    return KafkaProduceRequest(
         acks=body.acks,
         timeout_ms=body.timeout_ms,
         partitions=tuple(partitions),
         transactional_id=body.transactional_id,
+        kafka_version=version,
     )
 
 
@@ -87,7 +86,7 @@ def produce_response(response: ProduceResponse, version: int) -> Any:
     return types["ProduceResponse"](responses=topics)
 
 
-def produce_failed(request: ProduceRequest, error: int, message: str) -> ProduceResponse:
+def produce_failed(request: KafkaProduceRequest, error: int, message: str) -> ProduceResponse:
     return ProduceResponse(
         partitions=tuple(
             ProducePartitionResponse(topic=item.topic, partition=item.partition, error=error, message=message)

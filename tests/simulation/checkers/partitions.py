@@ -26,6 +26,7 @@ class Batch(NamedTuple):
     leader_epoch: int
     crc: int
     size_bytes: int
+    producer: tuple[int, int, int] | None = None  # id, epoch and first sequence, of an idempotent one
 
 
 class Committed(NamedTuple):
@@ -42,6 +43,7 @@ class History:
     written: dict[tuple[int, int], Batch] = field(default_factory=dict)  # by leader epoch and base offset
     committed: dict[int, Committed] = field(default_factory=dict)  # by base offset
     committed_end: int = 0
+    produced: dict[tuple[int, int, int], int] = field(default_factory=dict)  # idempotent batches -> base offset
 
 
 @dataclass(eq=False)
@@ -188,6 +190,10 @@ class PartitionChecker:
             raise Violation(f"{history.name}: {process} commits {batch} over what is committed")
         if not partition.is_leader:
             raise Violation(f"{history.name}: {process} follows, and takes {batch} for committed before any leader did")
+        if batch.producer is not None:
+            first = history.produced.setdefault(batch.producer, batch.base_offset)
+            if first != batch.base_offset:
+                raise Violation(f"{history.name}: {batch} of an idempotent producer is committed at {first} too")
         history.committed[batch.base_offset] = Committed(batch, partition.leader_epoch)
         history.committed_end = batch.next_offset
 
@@ -253,7 +259,14 @@ def read_batches(log: Any, offset: int) -> list[Batch]:
                 f"{log.topic_partition}: nothing at offset {offset}, but the log ends at {log.log_end_offset}"
             )
         found += [
-            Batch(header.base_offset, header.next_offset, header.leader_epoch, header.crc, header.size_bytes)
+            Batch(
+                header.base_offset,
+                header.next_offset,
+                header.leader_epoch,
+                header.crc,
+                header.size_bytes,
+                (header.producer_id, header.producer_epoch, header.base_sequence) if header.producer_id >= 0 else None,
+            )
             for header in iter_headers(data)
         ]
         offset = found[-1].next_offset

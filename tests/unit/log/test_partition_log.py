@@ -81,7 +81,7 @@ def test_forged_control_batch_codec_and_counts_are_refused():
     log = open_log(SimulatedDisk())
     with pytest.raises(InvalidRecordError, match="control"):
         log.append_as_leader(_with_attributes(0x20), leader_epoch=0, now_ms=NOW_MS)
-    with pytest.raises(InvalidRecordError, match="LogAppendTime"):
+    with pytest.raises(InvalidTimestampError, match="LogAppendTime"):
         log.append_as_leader(_with_attributes(0x08), leader_epoch=0, now_ms=NOW_MS)
     for codec in (5, 6, 7):
         with pytest.raises(UnsupportedCompressionError):

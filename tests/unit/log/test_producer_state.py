@@ -54,7 +54,14 @@ def test_producers_are_bounded_and_expire(monkeypatch):
     note(state, 0, producer_id=1, transactional=True)
     for producer_id in range(2, 20):
         note(state, 0, producer_id=producer_id, timestamp_ms=1000)
-    state.expire(1001 + producer_state.EXPIRATION_MS)
+    state.expire(1_000_000)  # from here on they are silent, whatever their records say of the time
+    note(state, 1, producer_id=3, timestamp_ms=1000)
+    state.expire(999_999 + producer_state.EXPIRATION_MS)
+    assert len(state) == 19
+    state.expire(1_000_000 + producer_state.EXPIRATION_MS)
+    assert sorted(state.last_batches()) == [1, 3]
+    state.expire(2_000_000, expiration_ms=-(2**62))
+    state.expire(2 * producer_state.EXPIRATION_MS + 1_000_000)
     assert len(state) == 1
     monkeypatch.setattr(producer_state, "MAX_PRODUCERS", 5)
     for producer_id in range(2, 20):

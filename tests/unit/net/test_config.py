@@ -92,7 +92,6 @@ def test_an_unknown_key_names_the_nearest(key: str, nearest: str) -> None:
         ("log.cleanup.policy", "burn", "allowed is a comma list of delete, compact"),
         ("log.cleaner.min.cleanable.ratio", "1.5", "1.5 is out of range; allowed is a number, 0 to 1"),
         ("log.cleaner.io.max.bytes.per.second", "0", "0.0 is out of range; allowed is a number, 1 or more"),
-        ("compression.type", "zstd", "not available yet: a broker stores batches as their producers compressed them"),
         ("log.preallocate", "true", "not available yet: segments grow as they are written; use false"),
         ("controller.quorum.election.timeout.ms", "99", "allowed is a whole number, 100 or more"),
         ("log.dirs", "", "allowed is a comma list"),

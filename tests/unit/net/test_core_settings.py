@@ -50,8 +50,6 @@ def test_a_connection_buffers_what_its_configuration_says() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "told"),
     [
-        ("compression.type", "zstd", "use producer"),
-        ("compression.type", "uncompressed", "use producer"),
         ("preallocate", "TRUE", "use false"),
         ("cleanup.policy", "shred", "the value must be one or more of delete, compact"),
     ],

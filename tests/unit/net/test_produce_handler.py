@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import pytest
 
+from barnabas.log.config import LogConfig
 from barnabas.log.errors import NotLeaderOrFollowerError
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.handlers.produce import ProduceHandler
@@ -19,14 +20,18 @@ class Replication:
         self.manager = self
         self.appended: list[TopicPartition] = []
 
-    def partition(self, topic_partition: TopicPartition) -> TopicPartition:
+    def partition(self, topic_partition: TopicPartition) -> Any:
         if topic_partition.partition != 0:
             raise NotLeaderOrFollowerError("the leader is broker 2")
-        return topic_partition
+        log = SimpleNamespace(log_start_offset=0, config=LogConfig())
+        return SimpleNamespace(topic_partition=topic_partition, log=log)
 
-    def append(self, partition: TopicPartition, records: Any, *, acks: int) -> tuple[Any, int]:
-        self.appended.append(partition)
-        return cast(Any, type("Info", (), {"first_offset": 0})), 1
+    def find(self, topic_partition: TopicPartition) -> Any:
+        return self.partition(topic_partition) if topic_partition.partition == 0 else None
+
+    def append(self, partition: Any, records: Any, *, acks: int) -> tuple[Any, int]:
+        self.appended.append(partition.topic_partition)
+        return SimpleNamespace(first_offset=0, log_append_time_ms=-1), 1
 
     def leader_hint(self, topic_partition: TopicPartition) -> tuple[int, int]:
         return 2, 5

@@ -8,10 +8,12 @@ import asyncio
 import bisect
 from collections import defaultdict, deque
 from collections.abc import Callable
+from itertools import count
 from random import Random
 from typing import Any
 
-from barnabas.log.errors import BarnabasError, ErrorCode, NetworkError, error_for
+from barnabas.log.errors import BarnabasError, ErrorCode, NetworkError, RecordTooLargeError, error_for
+from barnabas.log.producer_state import ProducerState
 from barnabas.log.record_batch import iter_headers, patch
 from barnabas.log.record_codec import iter_records
 from barnabas.log.topic_partition import TopicPartition
@@ -32,11 +34,25 @@ class FakeLog:
         self.leader = 0
         self.leader_epoch = 0
         self.keep = True  # False: count only, for load tests.
+        self.max_batch_bytes = 1 << 30
+        self.producers = ProducerState()
 
     def append(self, records: bytes | memoryview) -> int:
+        """The base offset, of the first time if it was there. Raises what a broker refuses, also what is out of order."""
         base = self.end_offset
         data = bytearray(records)
-        for header in iter_headers(data, verify_crc=True):
+        headers = list(iter_headers(data, verify_crc=True))
+        if max(header.size_bytes for header in headers) > self.max_batch_bytes:
+            raise RecordTooLargeError("a batch is too large")
+        if headers[0].producer_id >= 0:
+            (header,) = headers  # an idempotent batch comes alone
+            there = self.producers.check(
+                header.producer_id, header.producer_epoch, header.base_sequence, header.record_count
+            )
+            if there is not None:
+                return there.first_offset
+            self.producers.update(header, first_offset=base)
+        for header in headers:
             patch(data, header.position, base_offset=self.end_offset, leader_epoch=self.leader_epoch)
             next_offset = self.end_offset + header.record_count
             if self.keep:
@@ -64,6 +80,7 @@ class FakeCluster:
         self.nodes = {node_id: ("fake", 9000 + node_id) for node_id in range(brokers)}
         self.down: set[int] = set()
         self.logs: dict[TopicPartition, FakeLog] = {}
+        self.producer_ids = count(1_000)
         self.offset = 1
         self.requests: list[tuple[int, Any]] = []
         self.keep_requests = True
@@ -75,6 +92,9 @@ class FakeCluster:
         self.answers = {
             ApiKey.METADATA: self.metadata,
             ApiKey.PRODUCE: self.produce,
+            ApiKey.INIT_PRODUCER_ID: lambda node, request: r.InitProducerIdResponse(
+                producer_id=next(self.producer_ids), producer_epoch=0
+            ),
             ApiKey.LIST_OFFSETS: self.list_offsets,
             ApiKey.UNREAD: self.unread,
             ApiKey.FIND_COORDINATOR: lambda node, request: r.FindCoordinatorResponse(
@@ -83,11 +103,11 @@ class FakeCluster:
             ApiKey.OFFSET_COMMIT: self.offset_commit,
             ApiKey.OFFSET_FETCH: self.offset_fetch,
         }
-        for name, count in (topics or {}).items():
-            self.create(name, count)
+        for name, partitions in (topics or {}).items():
+            self.create(name, partitions)
 
-    def create(self, topic: str, count: int) -> None:
-        for number in range(count):
+    def create(self, topic: str, partitions: int) -> None:
+        for number in range(partitions):
             log = self.logs.setdefault(TopicPartition(topic, number), FakeLog())
             log.leader = number % len(self.nodes)
         self.offset += 1
@@ -174,7 +194,10 @@ class FakeCluster:
                 hint = {"leader_id": log.leader, "leader_epoch": log.leader_epoch}
                 answers.append(r.ProducePartitionResponse(**common, error=6, **hint))
             else:
-                answers.append(r.ProducePartitionResponse(**common, base_offset=log.append(item.records)))
+                try:
+                    answers.append(r.ProducePartitionResponse(**common, base_offset=log.append(item.records)))
+                except BarnabasError as error:
+                    answers.append(r.ProducePartitionResponse(**common, error=error.code, message=error.message))
         for event in self.waiting:
             event.set()
         return r.ProduceResponse(partitions=tuple(answers))

@@ -145,11 +145,11 @@ def test_a_queue_never_changes_the_order(steps: list[str]) -> None:
         elif step == "take" and queue.is_ready:
             queue.take(200, Compression.NONE)
         elif step == "ack" and queue.in_flight:
-            queue.acknowledge(base_offset=0)
+            queue.acknowledge(queue.in_flight, base_offset=0)
         elif step == "retry" and queue.in_flight:
-            queue.retry()
+            queue.fail(queue.in_flight, NetworkError("lost"))
         elif step == "refuse" and queue.in_flight:
-            queue.refuse(InvalidRecordError("no"))
+            queue.fail(queue.in_flight, InvalidRecordError("no"))
         left = [numbers[id(batch)] for batch in queue.batches()]
         assert left == sorted(left)
         assert done == list(range(len(done)))

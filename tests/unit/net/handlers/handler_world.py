@@ -12,6 +12,7 @@ from unit.net.shell_world import Client, Shell, broker, image_of
 from barnabas.consumer_groups.coordinator import GroupCoordinator
 from barnabas.kraft.image import BrokerImage, MetadataImage, SlotImage, TopicImage
 from barnabas.kraft.records import Record
+from barnabas.kraft.requests import ProducerIdBlock
 from barnabas.log.log_manager import LogManager
 from barnabas.log.partition_log import PartitionLog
 from barnabas.log.record_batch import iter_headers
@@ -25,6 +26,7 @@ from barnabas.net.flusher import Flusher
 from barnabas.net.group_service import GroupService
 from barnabas.net.handlers.services import Services
 from barnabas.net.log_service import LogService
+from barnabas.net.producer_ids import ProducerIds
 from barnabas.net.protocol.requests import FetchPartition, FetchRequest, ProducePartition, ProduceRequest, Request
 from barnabas.net.protocol.responses import FetchPartitionResponse, FetchResponse, Response
 from barnabas.net.replication_service import ReplicationService
@@ -40,6 +42,7 @@ class HandlerWorld:
         self.config = load(None, {"node.id": "0", "log.dirs": "/data"} | settings, {})
         self.disk = SimulatedDisk()
         self.logs = LogManager(self.disk, ["/data"], node_id=0)
+        self.fetched_blocks = 0
         self.proposed: list[ProposeIsr] = []
         log_service = LogService(
             logs=self.logs,
@@ -91,7 +94,12 @@ class HandlerWorld:
             groups=self.groups,
             rng=Random(5),
             throttle=throttle,
+            producer_ids=ProducerIds(self._fetch_producer_ids),
         )
+
+    async def _fetch_producer_ids(self) -> ProducerIdBlock:
+        self.fetched_blocks += 1
+        return ProducerIdBlock(first=self.fetched_blocks * 1_000, count=1_000)
 
     @classmethod
     async def start(

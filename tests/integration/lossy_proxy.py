@@ -1,0 +1,188 @@
+"""Proxies between clients and brokers that repeat produce requests and lose answers, for both protocols.
+
+Each produce request goes to its broker twice, one copy behind the other. Of the two answers the first is passed on; with
+some probability it is lost, and the connection with it, as when a network breaks between request and answer.
+"""
+
+import asyncio
+import struct
+from collections import Counter
+from random import Random
+
+import msgpack
+from integration.cluster import Cluster, until, write_properties
+
+from barnabas.net.client.client import Client
+
+_SIZE = struct.Struct(">I")
+_KAFKA_HEAD = struct.Struct(">hhi")
+_PREAMBLE = b"BNB1"
+_PRODUCE = 0
+
+
+class LossyProxy:
+    """One broker's. `target` is where that listens; `port` where clients are to connect."""
+
+    def __init__(self, rng: Random, *, loses: float) -> None:
+        self.port = 0
+        self.target = ("", 0)
+        self.repeated = 0
+        self.lost = 0
+        self._rng = rng
+        self._loses = loses
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def close(self) -> None:
+        self._server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        try:
+            upstream = await asyncio.open_connection(*self.target)
+        except OSError:
+            writer.close()
+            return
+        ways = Ways(self, reader, writer, *upstream)
+        pumps = [asyncio.ensure_future(ways.requests()), asyncio.ensure_future(ways.answers())]
+        try:
+            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+            writer.close()
+            upstream[1].close()
+
+    def loses_this(self) -> bool:
+        lost = self._rng.random() < self._loses
+        self.lost += lost
+        return lost
+
+
+class Ways:
+    """The two directions of one connection."""
+
+    def __init__(
+        self,
+        proxy: LossyProxy,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        broker_reader: asyncio.StreamReader,
+        broker_writer: asyncio.StreamWriter,
+    ) -> None:
+        self._proxy = proxy
+        self._reader, self._writer = reader, writer
+        self._broker_reader, self._broker_writer = broker_reader, broker_writer
+        self._is_ours = False
+        self._repeated: Counter[int] = Counter()  # correlation ids of produce requests -> answers still to come
+
+    async def requests(self) -> None:
+        first = await self._reader.readexactly(4)
+        if first == _PREAMBLE:
+            self._is_ours = True
+            hello = await _frame(self._reader)
+            self._broker_writer.write(first + hello)
+            frame = await _frame(self._reader)
+        else:
+            frame = first + await self._reader.readexactly(_SIZE.unpack(first)[0])
+        while True:
+            correlation_id, api = self._asked(frame)
+            self._broker_writer.write(frame)
+            if api == _PRODUCE:
+                self._proxy.repeated += 1
+                self._repeated[correlation_id] = 2
+                self._broker_writer.write(frame)
+            await self._broker_writer.drain()
+            frame = await _frame(self._reader)
+
+    async def answers(self) -> None:
+        is_hello = True
+        while True:
+            frame = await _frame(self._broker_reader)
+            if not (self._is_ours and is_hello):
+                correlation_id = self._answered(frame)
+                left = self._repeated.pop(correlation_id, 0)
+                if left == 2:
+                    self._repeated[correlation_id] = 1
+                    if self._proxy.loses_this():
+                        return
+                elif left == 1:
+                    continue
+            is_hello = False
+            self._writer.write(frame)
+            await self._writer.drain()
+
+    def _asked(self, frame: bytes) -> tuple[int, int]:
+        if self._is_ours:
+            correlation_id, api, *_ = _envelope(frame)
+            return correlation_id, api
+        api, _, correlation_id = _KAFKA_HEAD.unpack_from(frame, 4)
+        return correlation_id, api
+
+    def _answered(self, frame: bytes) -> int:
+        if self._is_ours:
+            found: int = _envelope(frame)[0]
+            return found
+        return int(struct.unpack_from(">i", frame, 4)[0])
+
+
+async def _frame(reader: asyncio.StreamReader) -> bytes:
+    size = await reader.readexactly(4)
+    return size + await reader.readexactly(_SIZE.unpack(size)[0])
+
+
+def _envelope(frame: bytes) -> list[int]:
+    (size,) = _SIZE.unpack_from(frame, 4)
+    unpacked: list[int] = msgpack.unpackb(frame[8 : 8 + size], raw=False)
+    return unpacked
+
+
+async def put_behind_proxies(cluster: Cluster, rng: Random, *, loses: float) -> list[LossyProxy]:
+    """Give every broker a second listener, which it advertises at its proxy. The brokers are started again for it."""
+    proxies = []
+    await cluster.ready()
+    cluster.kill(*range(len(cluster.nodes)))
+    for node in cluster.nodes:
+        proxy = LossyProxy(rng, loses=loses)
+        await proxy.start()
+        proxies.append(proxy)
+        lines = (line.partition("=") for line in node.config.read_text(encoding="utf-8").splitlines())
+        values = {key: value for key, _, value in lines}
+        values["listeners"] += f",LOSSY://127.0.0.1:{free_port()}"
+        values["advertised.listeners"] = f"LOSSY://127.0.0.1:{proxy.port}"
+        values["inter.broker.listener.name"] = "PLAINTEXT"
+        write_properties(node.config, values)
+        proxy.target = ("127.0.0.1", int(values["listeners"].rpartition(":")[2]))
+    cluster.start(*range(len(cluster.nodes)))
+    ports = {proxy.port for proxy in proxies}
+
+    async def are_registered() -> bool:
+        """Not as they were before: the cluster believes in those registrations for a while."""
+        client = Client(f"127.0.0.1:{proxies[0].port}")
+        try:
+            await client.start()
+            return {broker.port for broker in client.metadata.brokers.values()} == ports
+        finally:
+            await client.close()
+
+    await until(are_registered, "all brokers are known by their proxies")
+    await cluster.ready()
+    return proxies
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])

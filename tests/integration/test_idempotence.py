@@ -1,0 +1,113 @@
+"""Idempotent producers, ours and Kafka's, through proxies that repeat requests and lose answers, with leaders killed by -9."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from random import Random
+
+import pytest
+from integration.cluster import Cluster, full_isr, partitions_of, until
+from integration.load import read_all
+from integration.lossy_proxy import LossyProxy, put_behind_proxies
+from kafka import KafkaProducer
+
+from barnabas.net.client.producer import Producer
+
+Maker = Callable[..., Cluster]
+RECORDS = 3_000
+KILLS = 2
+LOSES = 0.05
+
+
+@asynccontextmanager
+async def behind_proxies(cluster: Cluster) -> AsyncIterator[list[LossyProxy]]:
+    proxies = await put_behind_proxies(cluster, Random(5), loses=LOSES)
+    try:
+        async with cluster.admin() as admin:
+            await admin.create_topic("t", partitions=2, replication_factor=3, configs={"min.insync.replicas": "2"})
+        yield proxies
+    finally:
+        for proxy in proxies:
+            await proxy.close()
+
+
+def reached(progress: Callable[[], int], mark: int) -> bool:
+    return progress() >= mark
+
+
+async def kill_leaders(cluster: Cluster, progress: Callable[[], int]) -> None:
+    """Kill -9 the leader of partition 0 and start it again, when a third and when two thirds are acknowledged."""
+    for number in range(1, KILLS + 1):
+        mark = number * RECORDS // (KILLS + 1)
+        await until(partial(reached, progress, mark), "the producer goes on")
+        async with cluster.admin() as admin:
+            leader = (await partitions_of(admin, "t"))[0].leader
+            cluster.kill(leader)
+            cluster.start(leader)
+            await cluster.ready()
+            await full_isr(admin, ["t"])
+
+
+async def stored(cluster: Cluster) -> list[list[bytes]]:
+    found = await read_all(cluster.bootstrap, "t")
+    return [[value for _, value in sorted(records.items())] for _, records in sorted(found.items())]
+
+
+def expected() -> list[list[bytes]]:
+    return [[b"%d" % number for number in range(start, RECORDS, 2)] for start in (0, 1)]
+
+
+@pytest.mark.timeout(240)
+async def test_our_producer_writes_each_record_once_and_in_order(new_cluster: Maker) -> None:
+    cluster = new_cluster()
+    async with behind_proxies(cluster) as proxies:
+        bootstrap = ",".join(f"127.0.0.1:{proxy.port}" for proxy in proxies)
+        acknowledged = 0
+
+        async def send_all() -> None:
+            nonlocal acknowledged
+            async with Producer(
+                bootstrap, batch_size=256, request_timeout_ms=5_000, delivery_timeout_ms=120_000
+            ) as producer:
+                waiting = []
+                for number in range(RECORDS):
+                    waiting.append(await producer.send("t", b"%d" % number, partition=number % 2))
+                    if number % 10 == 9:
+                        await asyncio.sleep(0.005)
+                    acknowledged = sum(handle.is_done for handle in waiting) if number % 100 == 0 else acknowledged
+                for handle in waiting:
+                    await handle
+                acknowledged = RECORDS
+
+        await asyncio.gather(send_all(), kill_leaders(cluster, lambda: acknowledged))
+        assert sum(proxy.lost for proxy in proxies) > 0 and sum(proxy.repeated for proxy in proxies) > 10
+        assert await stored(cluster) == expected()
+
+
+@pytest.mark.timeout(240)
+async def test_kafka_pythons_producer_writes_each_record_once_and_in_order(new_cluster: Maker) -> None:
+    cluster = new_cluster()
+    async with behind_proxies(cluster) as proxies:
+        bootstrap = [f"127.0.0.1:{proxy.port}" for proxy in proxies]
+        acknowledged: list[object] = []
+
+        def send_all() -> None:
+            producer = KafkaProducer(
+                bootstrap_servers=bootstrap,
+                acks="all",
+                enable_idempotence=True,
+                batch_size=256,
+                request_timeout_ms=5_000,
+                delivery_timeout_ms=120_000,
+                retry_backoff_ms=50,
+            )
+            waiting = [producer.send("t", b"%d" % number, partition=number % 2) for number in range(RECORDS)]
+            for future in waiting:
+                future.get(timeout=120)
+                acknowledged.append(future)
+            producer.close()
+
+        await asyncio.gather(asyncio.to_thread(send_all), kill_leaders(cluster, lambda: len(acknowledged)))
+        assert sum(proxy.lost for proxy in proxies) > 0 and sum(proxy.repeated for proxy in proxies) > 10
+        assert await stored(cluster) == expected()

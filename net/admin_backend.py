@@ -19,6 +19,7 @@ from .admin.backend import Sample
 from .broker import Broker
 from .dispatcher import error_response
 from .metrics import samples
+from .protocol.group_responses import ListedGroup, ListGroupsResponse, UnreadPartitionResponse, UnreadResponse
 from .protocol.kafka.apis import KafkaResponse
 from .protocol.requests import (
     BringBackFolderRequest,
@@ -39,15 +40,7 @@ from .protocol.requests import (
     UndoOffsetResetRequest,
     UnreadRequest,
 )
-from .protocol.responses import (
-    ErrorResponse,
-    ListedGroup,
-    ListGroupsResponse,
-    ListOffsetsResponse,
-    Response,
-    UnreadPartitionResponse,
-    UnreadResponse,
-)
+from .protocol.responses import ErrorResponse, ListOffsetsResponse, Response
 
 CALL_TIMEOUT_MS = 30_000
 COORDINATED = (

@@ -2,8 +2,8 @@
 
 from datetime import UTC, datetime
 
+from .protocol.group_responses import DescribeGroupResponse, GroupMember, RebalanceEvent
 from .protocol.requests import OwnedPartitions
-from .protocol.responses import DescribeGroupResponse, GroupMember, RebalanceEvent
 
 Json = dict[str, object]
 

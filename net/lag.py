@@ -6,7 +6,7 @@ producer gave it. It grows while a reader stands still, also when nobody writes,
 
 from dataclasses import dataclass
 
-from .protocol.responses import UnreadPartitionResponse
+from .protocol.group_responses import UnreadPartitionResponse
 
 NOTHING_COMMITTED = -1
 

@@ -1,8 +1,8 @@
 """Why a group rebalanced, and what it waits for: ours, beside Confluent's paths."""
 
 from barnabas.net.group_explanation import explanation, rebalance_row
+from barnabas.net.protocol.group_responses import DescribeGroupResponse
 from barnabas.net.protocol.requests import DescribeGroupRequest
-from barnabas.net.protocol.responses import DescribeGroupResponse
 
 from .call import Call, Reply, Route
 from .groups import GROUP

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.offset_seek import SeekStep, held_within, steps
+from barnabas.net.protocol.group_responses import OffsetFetchResponse, UndoOffsetResetResponse
 from barnabas.net.protocol.requests import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -13,7 +14,7 @@ from barnabas.net.protocol.requests import (
     ResetOffsetsRequest,
     UndoOffsetResetRequest,
 )
-from barnabas.net.protocol.responses import EmptyResponse, OffsetFetchResponse, UndoOffsetResetResponse
+from barnabas.net.protocol.responses import EmptyResponse
 
 from .call import Call, Field, Reply, Route
 from .errors import bad_request

@@ -6,18 +6,13 @@ from barnabas.kraft.image import MetadataImage
 from barnabas.log.errors import ErrorCode
 from barnabas.log.murmur2 import murmur2_positive
 from barnabas.log.topic_partition import TopicPartition
+from barnabas.net.protocol.group_responses import DescribeGroupResponse, GroupMember, ListedGroup, ListGroupsResponse
 from barnabas.net.protocol.requests import (
     DeleteGroupRequest,
     DescribeGroupRequest,
     ListGroupsRequest,
 )
-from barnabas.net.protocol.responses import (
-    DescribeGroupResponse,
-    EmptyResponse,
-    GroupMember,
-    ListedGroup,
-    ListGroupsResponse,
-)
+from barnabas.net.protocol.responses import EmptyResponse
 
 from .call import Call, Json, Reply, Route
 from .clusters import CLUSTER

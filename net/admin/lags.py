@@ -11,20 +11,20 @@ from typing import Final
 
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.lag import NOTHING_COMMITTED, Lag, lag_behind
-from barnabas.net.protocol.requests import (
-    DescribeGroupRequest,
-    ListGroupsRequest,
-    OffsetFetchRequest,
-    UnreadPartition,
-    UnreadRequest,
-)
-from barnabas.net.protocol.responses import (
+from barnabas.net.protocol.group_responses import (
     DescribeGroupResponse,
     GroupMember,
     ListGroupsResponse,
     OffsetFetchResponse,
     UnreadPartitionResponse,
     UnreadResponse,
+)
+from barnabas.net.protocol.requests import (
+    DescribeGroupRequest,
+    ListGroupsRequest,
+    OffsetFetchRequest,
+    UnreadPartition,
+    UnreadRequest,
 )
 
 from .call import Call

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from barnabas.consumer_groups.rebalance_causes import CAUSES
-from barnabas.net.protocol.responses import (
+from barnabas.net.protocol.group_responses import (
     DescribeGroupResponse,
     GroupMember,
     OwnerChange,

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from barnabas.log.topic_partition import TopicPartition
+from barnabas.net.protocol.group_responses import DescribeGroupResponse
 from barnabas.net.protocol.requests import OwnedPartitions
-from barnabas.net.protocol.responses import DescribeGroupResponse
 
 from .command import Context, Verb, name_argument, no_arguments
 from .exit_codes import ExitCode

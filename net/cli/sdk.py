@@ -6,17 +6,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from barnabas.log.topic_partition import TopicPartition
+from barnabas.net.protocol.group_responses import DescribeGroupResponse, ListedGroup, UndoOffsetResetResponse
 from barnabas.net.protocol.responses import (
     ConfigEntry,
     CreateTopicResponse,
     DescribeClusterResponse,
-    DescribeGroupResponse,
     DescribeMovesResponse,
     DescribeQuorumResponse,
     DescribeStorageResponse,
-    ListedGroup,
     TopicMetadata,
-    UndoOffsetResetResponse,
 )
 
 TOPIC_RESOURCE = 2  # Kafka's numbers of the kinds of resource that have a configuration

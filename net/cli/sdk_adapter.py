@@ -17,18 +17,16 @@ from .sdk import AdminPort, ConsumedRecord, ConsumerPort, PartitionLag, Producer
 if TYPE_CHECKING:
     from barnabas.net.client.admin import Admin
     from barnabas.net.client.consumer import Consumer
-    from barnabas.net.protocol.responses import (
-        ConfigEntry,
-        CreateTopicResponse,
-        DescribeClusterResponse,
-        DescribeGroupResponse,
-        DescribeMovesResponse,
-        DescribeQuorumResponse,
-        DescribeStorageResponse,
-        ListedGroup,
-        TopicMetadata,
-        UndoOffsetResetResponse,
-    )
+    from barnabas.net.protocol.group_responses import DescribeGroupResponse, ListedGroup, UndoOffsetResetResponse
+from barnabas.net.protocol.responses import (
+    ConfigEntry,
+    CreateTopicResponse,
+    DescribeClusterResponse,
+    DescribeMovesResponse,
+    DescribeQuorumResponse,
+    DescribeStorageResponse,
+    TopicMetadata,
+)
 
 
 class SdkConnector:

@@ -8,7 +8,7 @@ from barnabas.log.topic_partition import TopicPartition
 
 from ..lag import NOTHING_COMMITTED, Lag, lag_behind
 from ..protocol import requests as q
-from ..protocol.responses import DescribeGroupResponse, ListedGroup, ListGroupsResponse, UndoOffsetResetResponse
+from ..protocol.group_responses import DescribeGroupResponse, ListedGroup, ListGroupsResponse, UndoOffsetResetResponse
 from .client import Client
 from .errors import BarnabasError, GroupIdNotFoundError, UnknownTopicOrPartitionError
 from .group_offsets import commit_offsets, fetch_committed

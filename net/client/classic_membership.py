@@ -23,6 +23,7 @@ from barnabas.log.group_protocol import (
 )
 from barnabas.log.topic_partition import TopicPartition
 
+from ..protocol.group_responses import JoinGroupResponse, SyncGroupResponse
 from ..protocol.requests import (
     GroupProtocol,
     HeartbeatRequest,
@@ -31,7 +32,6 @@ from ..protocol.requests import (
     MemberAssignment,
     SyncGroupRequest,
 )
-from ..protocol.responses import JoinGroupResponse, SyncGroupResponse
 from .assignors import Assignor, MemberSubscription, checked, is_cooperative, user_data, withhold_moving
 from .errors import BarnabasError, ErrorCode, InvalidAssignmentError, error_for
 from .ownership import NO_PARTITIONS, Ownership, Partitions, Subscription

@@ -6,7 +6,7 @@ from typing import Any
 
 from barnabas.log.topic_partition import INTERNAL_TOPICS
 
-from ..protocol.responses import JoinGroupResponse, SyncGroupResponse
+from ..protocol.group_responses import JoinGroupResponse, SyncGroupResponse
 from .classic_membership import ClassicMembership, ClassicState
 from .client import Client
 from .errors import BarnabasError, InvalidRequestError

@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 
 from ..clock import Clock, SystemClock
 from ..network import Network
+from ..protocol.group_responses import FindCoordinatorResponse
 from ..protocol.requests import FindCoordinatorRequest, MetadataRequest, Request
-from ..protocol.responses import FindCoordinatorResponse, MetadataResponse
+from ..protocol.responses import MetadataResponse
 from ..rpc import RpcPool
 from ..tcp import TcpNetwork
 from .addresses import Address, parse_bootstrap

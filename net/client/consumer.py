@@ -102,7 +102,6 @@ class Consumer:
         rng: Random | None = None,
         client: Client | None = None,
     ) -> None:
-        self.group = group
         self._config = ConsumerConfig(
             group=group,
             reset_time_ms=reset_time(auto_offset_reset),
@@ -139,6 +138,10 @@ class Consumer:
         self._subscription = Subscription(topics=tuple(dict.fromkeys(topics)), pattern=pattern)
         self._reading = Reading(partition_max_bytes=partition_max_bytes)
         self._listeners = Listeners(assigned=on_assigned, revoked=on_revoked, lost=on_lost or on_revoked)
+
+    @property
+    def group(self) -> str | None:
+        return self._config.group
 
     # --- life --------------------------------------------------------------------------------------------------------
 

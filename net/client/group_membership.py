@@ -12,8 +12,8 @@ from enum import Enum, auto
 
 from barnabas.log.topic_partition import TopicPartition
 
+from ..protocol.group_responses import ConsumerGroupHeartbeatResponse
 from ..protocol.requests import ConsumerGroupHeartbeatRequest, OwnedPartitions
-from ..protocol.responses import ConsumerGroupHeartbeatResponse
 from .errors import BarnabasError, ErrorCode
 from .ownership import Ownership, Subscription
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from barnabas.log.topic_partition import TopicPartition
 
+from ..protocol.group_responses import CommittedOffset, OffsetCommitResponse, OffsetFetchResponse
 from ..protocol.requests import OffsetCommitPartition, OffsetCommitRequest, OffsetFetchRequest
-from ..protocol.responses import CommittedOffset, OffsetCommitResponse, OffsetFetchResponse
 from .client import API_TIMEOUT_MS, Client
 from .errors import (
     BarnabasError,

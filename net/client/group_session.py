@@ -8,8 +8,8 @@ import asyncio
 import logging
 from typing import Any
 
+from ..protocol.group_responses import ConsumerGroupHeartbeatResponse
 from ..protocol.requests import ConsumerGroupHeartbeatRequest
-from ..protocol.responses import ConsumerGroupHeartbeatResponse
 from .client import Client
 from .errors import BarnabasError
 from .group_membership import GroupMembership, State, Verdict

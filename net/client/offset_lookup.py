@@ -6,6 +6,7 @@ from typing import Any
 
 from barnabas.log.topic_partition import TopicPartition
 
+from ..protocol.group_responses import UnreadPartitionResponse
 from ..protocol.requests import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -15,7 +16,6 @@ from ..protocol.requests import (
     UnreadPartition,
     UnreadRequest,
 )
-from ..protocol.responses import UnreadPartitionResponse
 from .client import API_TIMEOUT_MS, Client
 from .errors import BarnabasError, LeaderNotAvailableError, error_for
 from .records import OffsetAndTimestamp

@@ -10,8 +10,9 @@ from typing import Any
 from barnabas.consumer_groups.classic_messages import JoinAnswer, JoinRequest, LeavingMember, SyncAnswer, SyncRequest
 from barnabas.log.errors import error_for
 from barnabas.net.dispatcher import RequestContext
+from barnabas.net.protocol.group_responses import JoinedMember, JoinGroupResponse, SyncGroupResponse
 from barnabas.net.protocol.requests import HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
-from barnabas.net.protocol.responses import EmptyResponse, JoinedMember, JoinGroupResponse, SyncGroupResponse
+from barnabas.net.protocol.responses import EmptyResponse
 
 from .services import Services
 

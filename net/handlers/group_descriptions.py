@@ -7,16 +7,16 @@ from barnabas.consumer_groups.group_view import Presence
 from barnabas.consumer_groups.messages import DescribedMember, GroupDescription
 from barnabas.consumer_groups.rebalance_record import Cause, Move, Rebalance
 from barnabas.kraft.records import TopicPartitions
-from barnabas.net.protocol import responses
+from barnabas.net.protocol import group_responses
 from barnabas.net.protocol.requests import OwnedPartitions
 
 
 def group_description(
     found: GroupDescription, told: GroupExplanation | None, node_id: int
-) -> responses.DescribeGroupResponse:
+) -> group_responses.DescribeGroupResponse:
     """`told` None: nobody asked for an explanation."""
     presence = {} if told is None else {member.member_id: member for member in told.members}
-    return responses.DescribeGroupResponse(
+    return group_responses.DescribeGroupResponse(
         group_id=found.group_id,
         state=found.phase.value,
         group_epoch=found.group_epoch,
@@ -32,9 +32,9 @@ def group_description(
     )
 
 
-def _member(member: DescribedMember, presence: Presence | None, now_ms: int) -> responses.GroupMember:
+def _member(member: DescribedMember, presence: Presence | None, now_ms: int) -> group_responses.GroupMember:
     slow_since_ms = None if presence is None else presence.slow_since_ms
-    return responses.GroupMember(
+    return group_responses.GroupMember(
         member_id=member.member_id,
         instance_id=member.instance_id,
         client_id=member.client_id,
@@ -50,8 +50,8 @@ def _member(member: DescribedMember, presence: Presence | None, now_ms: int) -> 
     )
 
 
-def _event(item: Rebalance, *, in_full: bool) -> responses.RebalanceEvent:
-    return responses.RebalanceEvent(
+def _event(item: Rebalance, *, in_full: bool) -> group_responses.RebalanceEvent:
+    return group_responses.RebalanceEvent(
         at_ms=item.began_ms,
         cause=item.cause.value,
         member_id=item.member_id,
@@ -66,8 +66,8 @@ def _event(item: Rebalance, *, in_full: bool) -> responses.RebalanceEvent:
     )
 
 
-def _reason(cause: Cause) -> responses.RebalanceReason:
-    return responses.RebalanceReason(
+def _reason(cause: Cause) -> group_responses.RebalanceReason:
+    return group_responses.RebalanceReason(
         at_ms=cause.at_ms,
         cause=cause.code.value,
         member_id=cause.member_id,
@@ -79,8 +79,8 @@ def _reason(cause: Cause) -> responses.RebalanceReason:
     )
 
 
-def _move(move: Move) -> responses.OwnerChange:
-    return responses.OwnerChange(
+def _move(move: Move) -> group_responses.OwnerChange:
+    return group_responses.OwnerChange(
         topic=move.topic,
         partition=move.partition,
         from_member=move.from_member,
@@ -90,8 +90,8 @@ def _move(move: Move) -> responses.OwnerChange:
     )
 
 
-def _unowned(item: UnownedPartition, now_ms: int) -> responses.UnownedPartition:
-    return responses.UnownedPartition(
+def _unowned(item: UnownedPartition, now_ms: int) -> group_responses.UnownedPartition:
+    return group_responses.UnownedPartition(
         topic=item.topic,
         partition=item.partition,
         reason=item.reason.value,

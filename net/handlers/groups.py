@@ -19,6 +19,19 @@ from barnabas.consumer_groups.states import GroupPhase
 from barnabas.kraft.records import TopicPartitions
 from barnabas.log.errors import CoordinatorNotAvailableError, GroupIdNotFoundError
 from barnabas.net.dispatcher import RequestContext
+from barnabas.net.protocol.group_responses import (
+    CommittedOffset,
+    ConsumerGroupHeartbeatResponse,
+    DescribeGroupResponse,
+    FindCoordinatorResponse,
+    ListedGroup,
+    ListGroupsResponse,
+    OffsetCommitPartitionResponse,
+    OffsetCommitResponse,
+    OffsetFetchResponse,
+    UndoneOffset,
+    UndoOffsetResetResponse,
+)
 from barnabas.net.protocol.requests import (
     ConsumerGroupHeartbeatRequest,
     DeleteGroupRequest,
@@ -32,20 +45,7 @@ from barnabas.net.protocol.requests import (
     ResetOffsetsRequest,
     UndoOffsetResetRequest,
 )
-from barnabas.net.protocol.responses import (
-    CommittedOffset,
-    ConsumerGroupHeartbeatResponse,
-    DescribeGroupResponse,
-    EmptyResponse,
-    FindCoordinatorResponse,
-    ListedGroup,
-    ListGroupsResponse,
-    OffsetCommitPartitionResponse,
-    OffsetCommitResponse,
-    OffsetFetchResponse,
-    UndoneOffset,
-    UndoOffsetResetResponse,
-)
+from barnabas.net.protocol.responses import EmptyResponse
 
 from .group_descriptions import as_owned, group_description
 from .services import Services

@@ -41,9 +41,6 @@ def build_handlers(
     groups = GroupHandlers(services)
     classic_groups = ClassicGroupHandlers(services)
     offsets = OffsetHandlers(services)
-    kafka_groups = KafkaGroupHandlers(services)
-    kafka_offsets = KafkaOffsetHandlers(services)
-    kafka_group_admin = KafkaGroupAdminHandlers(services)
     moves = MoveHandlers(services, voters)
     return {
         ApiKey.PRODUCE: ProduceHandler(services),
@@ -87,6 +84,16 @@ def build_handlers(
         ApiKey.DELETE_GROUP: answering(groups.delete_group, survives_disconnect=True),
         ApiKey.RESET_OFFSETS: answering(groups.reset_offsets, survives_disconnect=True),
         ApiKey.UNDO_OFFSET_RESET: answering(groups.undo_reset, survives_disconnect=True),
+        **_kafka_handlers(services),
+    }
+
+
+def _kafka_handlers(services: Services) -> dict[KafkaApi, Handler]:
+    """What Kafka's clients ask of groups; the rest of what they ask goes to the handlers of our own requests."""
+    kafka_groups = KafkaGroupHandlers(services)
+    kafka_offsets = KafkaOffsetHandlers(services)
+    kafka_group_admin = KafkaGroupAdminHandlers(services)
+    return {
         KafkaApi.API_VERSIONS: api_versions,
         KafkaApi.FIND_COORDINATOR: answering(kafka_groups.find_coordinator),
         KafkaApi.JOIN_GROUP: answering(kafka_groups.join),

@@ -9,8 +9,8 @@ from barnabas.log.errors import BarnabasError
 from barnabas.log.replication.partition_reads import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.dispatcher import Reply, RequestContext
+from barnabas.net.protocol.group_responses import UnreadPartitionResponse, UnreadResponse
 from barnabas.net.protocol.requests import UnreadPartition, UnreadRequest
-from barnabas.net.protocol.responses import UnreadPartitionResponse, UnreadResponse
 
 from .services import Services
 

@@ -13,7 +13,7 @@ from integration.cluster import Cluster, Node, active_brokers, clean_environment
 from integration.test_command import run, run_json
 
 from barnabas.net.client.consumer import Consumer
-from barnabas.net.protocol.responses import DescribeGroupResponse, RebalanceEvent
+from barnabas.net.protocol.group_responses import DescribeGroupResponse, RebalanceEvent
 
 TOPIC = "orders"
 GROUP = "billing"

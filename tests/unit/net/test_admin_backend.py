@@ -13,6 +13,7 @@ from barnabas.log.errors import CoordinatorNotAvailableError, ErrorCode, Invalid
 from barnabas.net.admin_backend import BrokerBackend
 from barnabas.net.dispatcher import Dispatcher, Reply, RequestContext
 from barnabas.net.protocol.api_keys import ApiKey
+from barnabas.net.protocol.group_responses import ListedGroup, ListGroupsResponse
 from barnabas.net.protocol.requests import (
     DeleteGroupRequest,
     DeleteRecordsRequest,
@@ -32,8 +33,6 @@ from barnabas.net.protocol.responses import (
     EmptyResponse,
     ErrorResponse,
     FetchResponse,
-    ListedGroup,
-    ListGroupsResponse,
     ListOffsetsPartitionResponse,
     ListOffsetsResponse,
     Response,

@@ -37,10 +37,11 @@ from barnabas.net.dispatcher import RequestContext, answering
 from barnabas.net.limits import IDLE_BUFFER_BYTES, ServerLimits
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.codec import Chunk, DecodedRequest
+from barnabas.net.protocol.group_responses import ListGroupsResponse
 from barnabas.net.protocol.kafka.apis import KafkaResponse
 from barnabas.net.protocol.msgpack import PREAMBLE, ClientHello, MsgpackCodec, ServerHello, read_hello, write_hello
 from barnabas.net.protocol.requests import DescribeClusterRequest, FetchRequest, ListGroupsRequest, ProduceRequest
-from barnabas.net.protocol.responses import EmptyResponse, ErrorResponse, ListGroupsResponse, ProduceResponse, Response
+from barnabas.net.protocol.responses import EmptyResponse, ErrorResponse, ProduceResponse, Response
 
 Run = Callable[[Body], None]
 

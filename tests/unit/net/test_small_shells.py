@@ -20,8 +20,8 @@ from barnabas.net.dispatcher import Dispatcher
 from barnabas.net.leader_connection import LeaderConnection
 from barnabas.net.metrics import GROUPS_TOLD, group_samples, samples
 from barnabas.net.protocol.api_keys import ApiKey
+from barnabas.net.protocol.group_responses import ListGroupsResponse
 from barnabas.net.protocol.requests import ListGroupsRequest
-from barnabas.net.protocol.responses import ListGroupsResponse
 from barnabas.net.quorum_directory import QuorumDirectory
 from barnabas.net.quorum_source import encode_address
 from barnabas.net.server import Server

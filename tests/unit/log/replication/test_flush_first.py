@@ -105,7 +105,7 @@ def test_a_follower_asks_on_when_what_it_has_is_on_the_disk() -> None:
     append(source)
     records = source.log.read(0, max_bytes=1_000, up_to_offset=1).slice
     assert isinstance(records, bytes)
-    effects = partition.fetched(position, FetchAnswer(records=records, high_watermark=0, log_start_offset=0))
+    effects = partition.fetched(position, FetchAnswer(records=records, high_watermark=0, log_start_offset=0), 0)
     assert FLUSH in effects and partition.log_end_offset == 1
     assert partition.awaits_flush and partition.next_fetch() is None
     assert on_disk(partition) == [ResumeFetching(topic_partition=TP)]

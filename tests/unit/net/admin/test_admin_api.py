@@ -16,7 +16,7 @@ from barnabas.log.record_batch import check_crc, read_header
 from barnabas.net.admin.app import MAX_BODY_BYTES, ROUTES, build_app, start_admin
 from barnabas.net.admin.backend import Sample
 from barnabas.net.admin.metrics import MAX_LAG_SERIES
-from barnabas.net.protocol import requests, responses
+from barnabas.net.protocol import group_responses, requests, responses
 from barnabas.net.protocol.requests import OwnedPartitions
 
 CLUSTER = "/v3/clusters/c1"
@@ -51,14 +51,14 @@ class FakeBroker:
         self.ready = (True, "")
         self.asked: list[requests.Request] = []
         self.answers: dict[type, Callable[[Any], responses.Response]] = {
-            requests.ListGroupsRequest: lambda _: responses.ListGroupsResponse(
-                groups=(responses.ListedGroup(group_id="g", state="Stable", protocol="consumer", member_count=1),)
+            requests.ListGroupsRequest: lambda _: group_responses.ListGroupsResponse(
+                groups=(group_responses.ListedGroup(group_id="g", state="Stable", protocol="consumer", member_count=1),)
             ),
             requests.DescribeGroupRequest: _described,
-            requests.OffsetFetchRequest: lambda _: responses.OffsetFetchResponse(
+            requests.OffsetFetchRequest: lambda _: group_responses.OffsetFetchResponse(
                 partitions=(
-                    responses.CommittedOffset(topic="t", partition=0, offset=40),
-                    responses.CommittedOffset(topic="t", partition=1, offset=95),
+                    group_responses.CommittedOffset(topic="t", partition=0, offset=40),
+                    group_responses.CommittedOffset(topic="t", partition=1, offset=95),
                 )
             ),
             requests.ListOffsetsRequest: _offsets,
@@ -94,7 +94,7 @@ class FakeBroker:
 def _described(request: requests.DescribeGroupRequest) -> responses.Response:
     if request.group_id != "g":
         return responses.ErrorResponse(error=ErrorCode.GROUP_ID_NOT_FOUND, message="no such group")
-    member = responses.GroupMember(
+    member = group_responses.GroupMember(
         member_id="m1",
         instance_id=None,
         client_id="app",
@@ -104,20 +104,22 @@ def _described(request: requests.DescribeGroupRequest) -> responses.Response:
         assigned=(OwnedPartitions(topic="t", partitions=(0,)),),
         target=(OwnedPartitions(topic="t", partitions=(0,)),),
     )
-    event = responses.RebalanceEvent(
+    event = group_responses.RebalanceEvent(
         at_ms=60,
         cause="member_expired",
         member_id="m0",
         group_epoch=2,
         rebalance_id=4,
-        reasons=(responses.RebalanceReason(at_ms=60, cause="member_expired", member_id="m0"),),
+        reasons=(group_responses.RebalanceReason(at_ms=60, cause="member_expired", member_id="m0"),),
         moves=(
-            responses.OwnerChange(topic="t", partition=0, from_member="m0", to_member="m1", at_ms=70, pause_ms=45_000),
+            group_responses.OwnerChange(
+                topic="t", partition=0, from_member="m0", to_member="m1", at_ms=70, pause_ms=45_000
+            ),
         ),
         moved_count=1,
         stable_after_ms=12,
     )
-    return responses.DescribeGroupResponse(
+    return group_responses.DescribeGroupResponse(
         group_id="g",
         state="Stable",
         group_epoch=2,
@@ -126,7 +128,7 @@ def _described(request: requests.DescribeGroupRequest) -> responses.Response:
         coordinator=0,
         members=(member,),
         rebalances=(event,),
-        unowned=(responses.UnownedPartition(topic="t", partition=1, reason="member_away", text="it is away"),),
+        unowned=(group_responses.UnownedPartition(topic="t", partition=1, reason="member_away", text="it is away"),),
     )
 
 
@@ -145,9 +147,9 @@ def _offsets(request: requests.ListOffsetsRequest) -> responses.Response:
 
 def _unread(request: requests.UnreadRequest) -> responses.Response:
     """Record n was appended at second n; it is second 103 now."""
-    return responses.UnreadResponse(
+    return group_responses.UnreadResponse(
         partitions=tuple(
-            responses.UnreadPartitionResponse(
+            group_responses.UnreadPartitionResponse(
                 topic=item.topic,
                 partition=item.partition,
                 log_start_offset=10,
@@ -393,7 +395,7 @@ async def test_groups_and_lags(client: Client) -> None:
 async def test_a_group_that_has_never_committed_lags_from_the_start_of_the_log(
     client: Client, broker: FakeBroker
 ) -> None:
-    broker.answers[requests.OffsetFetchRequest] = lambda _: responses.OffsetFetchResponse(partitions=())
+    broker.answers[requests.OffsetFetchRequest] = lambda _: group_responses.OffsetFetchResponse(partitions=())
     (lag,) = (await get(client, f"{CLUSTER}/consumer-groups/g/lags"))["data"]
     assert (lag["partition_id"], lag["current_offset"], lag["has_committed"]) == (0, -1, False)
     assert (lag["lag"], lag["lag_seconds"]) == (90, 93.0)
@@ -409,9 +411,9 @@ async def test_only_so_many_partitions_of_groups_are_told_one_by_one_those_that_
     client: Client, broker: FakeBroker
 ) -> None:
     count = MAX_LAG_SERIES + 5
-    broker.answers[requests.OffsetFetchRequest] = lambda _: responses.OffsetFetchResponse(
+    broker.answers[requests.OffsetFetchRequest] = lambda _: group_responses.OffsetFetchResponse(
         partitions=tuple(
-            responses.CommittedOffset(topic="many", partition=number, offset=min(number, 100))
+            group_responses.CommittedOffset(topic="many", partition=number, offset=min(number, 100))
             for number in range(count)
         )
     )
@@ -436,8 +438,11 @@ async def test_a_group_explains_itself(client: Client, broker: FakeBroker) -> No
 
 
 async def test_a_group_is_moved_and_back(client: Client, broker: FakeBroker) -> None:
-    broker.answers[requests.UndoOffsetResetRequest] = lambda request: responses.UndoOffsetResetResponse(
-        reset_id=1, at_ms=0, by="me", offsets=(responses.UndoneOffset(topic="t", partition=0, before=20, after=40),)
+    broker.answers[requests.UndoOffsetResetRequest] = lambda request: group_responses.UndoOffsetResetResponse(
+        reset_id=1,
+        at_ms=0,
+        by="me",
+        offsets=(group_responses.UndoneOffset(topic="t", partition=0, before=20, after=40),),
     )
     path = f"{CLUSTER}/consumer-groups/g/seek"
     told = await (await client.post(path, json={"to": "-20", "preview": True})).json()

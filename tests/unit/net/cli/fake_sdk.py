@@ -8,7 +8,7 @@ from typing import Any
 from barnabas.log.errors import GroupIdNotFoundError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.cli.sdk import PartitionLag
-from barnabas.net.protocol import responses
+from barnabas.net.protocol import group_responses, responses
 from barnabas.net.protocol.requests import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, OwnedPartitions
 
 
@@ -180,31 +180,31 @@ class FakeAdmin:
         self._cluster.calls.append(("bring_back_folder", node_id, path))
         return await self.describe_storage(node_id)
 
-    async def list_groups(self) -> list[responses.ListedGroup]:
+    async def list_groups(self) -> list[group_responses.ListedGroup]:
         return [
-            responses.ListedGroup(group_id=name, state="Empty", protocol="consumer", member_count=0)
+            group_responses.ListedGroup(group_id=name, state="Empty", protocol="consumer", member_count=0)
             for name in self._cluster.committed
         ]
 
-    async def explain_group(self, group: str) -> responses.DescribeGroupResponse:
+    async def explain_group(self, group: str) -> group_responses.DescribeGroupResponse:
         described = await self.describe_group(group)
         (event,) = described.rebalances
-        reason = responses.RebalanceReason(
+        reason = group_responses.RebalanceReason(
             at_ms=0, cause="member_joined", member_id="m", client_id="c", client_host="h", detail="it subscribes to t"
         )
-        move = responses.OwnerChange(topic="t", partition=0, from_member="", to_member="m", at_ms=5, pause_ms=5)
+        move = group_responses.OwnerChange(topic="t", partition=0, from_member="", to_member="m", at_ms=5, pause_ms=5)
         event = replace(event, rebalance_id=1, reasons=(reason,), moves=(move,), moved_count=1, stable_after_ms=7)
-        unowned = responses.UnownedPartition(
+        unowned = group_responses.UnownedPartition(
             topic="t", partition=1, reason="waiting_for_heartbeat", text="it is free", member_id="m", since_ms=1_500
         )
         return replace(described, rebalances=(event,), unowned=(unowned,))
 
-    async def describe_group(self, group: str) -> responses.DescribeGroupResponse:
+    async def describe_group(self, group: str) -> group_responses.DescribeGroupResponse:
         if group not in self._cluster.committed:
             raise GroupIdNotFoundError(f"group {group} does not exist")
         place = next(iter(self._cluster.logs))
         owned = (OwnedPartitions(topic=place.topic, partitions=(place.partition,)),)
-        member = responses.GroupMember(
+        member = group_responses.GroupMember(
             member_id="m",
             instance_id=None,
             client_id="c",
@@ -214,8 +214,8 @@ class FakeAdmin:
             assigned=owned,
             target=owned,
         )
-        event = responses.RebalanceEvent(at_ms=0, cause="member_joined", member_id="m", group_epoch=1)
-        return responses.DescribeGroupResponse(
+        event = group_responses.RebalanceEvent(at_ms=0, cause="member_joined", member_id="m", group_epoch=1)
+        return group_responses.DescribeGroupResponse(
             group_id=group,
             state="Stable",
             group_epoch=1,
@@ -238,13 +238,13 @@ class FakeAdmin:
             for place, offset in self._cluster.committed[group].items()
         ]
 
-    async def undo_reset(self, group: str, *, validate_only: bool) -> responses.UndoOffsetResetResponse:
+    async def undo_reset(self, group: str, *, validate_only: bool) -> group_responses.UndoOffsetResetResponse:
         self._cluster.calls.append(("undo_reset", group, validate_only))
         offsets = tuple(
-            responses.UndoneOffset(topic=place.topic, partition=place.partition, before=offset, after=-1)
+            group_responses.UndoneOffset(topic=place.topic, partition=place.partition, before=offset, after=-1)
             for place, offset in self._cluster.committed[group].items()
         )
-        return responses.UndoOffsetResetResponse(reset_id=3, at_ms=1_000, by="cli@host", offsets=offsets)
+        return group_responses.UndoOffsetResetResponse(reset_id=3, at_ms=1_000, by="cli@host", offsets=offsets)
 
     async def list_offsets(self, wanted: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
         return {place: self._offset(place, timestamp) for place, timestamp in wanted.items()}

@@ -6,14 +6,14 @@ import pytest
 
 from barnabas.consumer_groups.rebalance_causes import RebalanceCause
 from barnabas.net.cli.group_explain import MOVES_TOLD, NEWEST_TOLD, story
-from barnabas.net.protocol import responses
+from barnabas.net.protocol import group_responses
 
 from .fake_sdk import FakeCluster
 from .test_commands import P0, cluster, rows, run  # noqa: F401
 
 
-def member(member_id: str, **more: Any) -> responses.GroupMember:
-    return responses.GroupMember(
+def member(member_id: str, **more: Any) -> group_responses.GroupMember:
+    return group_responses.GroupMember(
         member_id=member_id,
         instance_id=None,
         client_id="app",
@@ -26,30 +26,30 @@ def member(member_id: str, **more: Any) -> responses.GroupMember:
     )
 
 
-def event(number: int, moves: int = 0, **more: Any) -> responses.RebalanceEvent:
-    reason = responses.RebalanceReason(
+def event(number: int, moves: int = 0, **more: Any) -> group_responses.RebalanceEvent:
+    reason = group_responses.RebalanceReason(
         at_ms=1_000, cause="member_expired", member_id="gone-1234", client_id="job", client_host="h", detail="silent"
     )
     moved = tuple(
-        responses.OwnerChange(
+        group_responses.OwnerChange(
             topic="t", partition=index, from_member="gone-1234", to_member="live-5678", at_ms=1_000, pause_ms=45_040
         )
         for index in range(moves)
     )
-    return responses.RebalanceEvent(
+    return group_responses.RebalanceEvent(
         at_ms=1_000, cause="member_expired", member_id="gone-1234", group_epoch=3, rebalance_id=number,
         reasons=(reason,), moves=moved, moved_count=moves, longest_pause_ms=45_040, **more,
     )  # fmt: skip
 
 
-def group(*events: responses.RebalanceEvent, **more: Any) -> responses.DescribeGroupResponse:
-    return responses.DescribeGroupResponse(
+def group(*events: group_responses.RebalanceEvent, **more: Any) -> group_responses.DescribeGroupResponse:
+    return group_responses.DescribeGroupResponse(
         group_id="g", state="stable", group_epoch=3, assignment_epoch=3, assignor="range", coordinator=1,
         rebalances=events, **{"members": (member("live-5678"),), **more},
     )  # fmt: skip
 
 
-def told(found: responses.DescribeGroupResponse, *, every: bool = False) -> list[str]:
+def told(found: group_responses.DescribeGroupResponse, *, every: bool = False) -> list[str]:
     return list(story(found, every=every))
 
 
@@ -65,7 +65,7 @@ def test_the_story_of_a_rebalance() -> None:
 
 
 def test_what_the_group_waits_for_now() -> None:
-    unowned = responses.UnownedPartition(
+    unowned = group_responses.UnownedPartition(
         topic="t", partition=2, reason="waiting_for_revocation", text="not let go", member_id="live-5678",
         since_ms=12_000, ends_in_ms=900,
     )  # fmt: skip

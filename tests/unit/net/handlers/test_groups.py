@@ -20,6 +20,7 @@ from barnabas.log.errors import (
     UnknownMemberIdError,
 )
 from barnabas.net.handlers.groups import GroupHandlers
+from barnabas.net.protocol.group_responses import ConsumerGroupHeartbeatResponse
 from barnabas.net.protocol.requests import (
     ConsumerGroupHeartbeatRequest,
     DeleteGroupRequest,
@@ -32,7 +33,7 @@ from barnabas.net.protocol.requests import (
     OwnedPartitions,
     ResetOffsetsRequest,
 )
-from barnabas.net.protocol.responses import ConsumerGroupHeartbeatResponse, EmptyResponse
+from barnabas.net.protocol.responses import EmptyResponse
 
 GROUP = "g"
 SLOT = slot_of(GROUP)

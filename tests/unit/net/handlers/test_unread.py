@@ -17,8 +17,8 @@ from barnabas.log.errors import ErrorCode
 from barnabas.log.files import RealFiles
 from barnabas.net.handlers.unread import UnreadHandler
 from barnabas.net.lag import NOTHING_COMMITTED, Lag, lag_behind
+from barnabas.net.protocol.group_responses import UnreadPartitionResponse
 from barnabas.net.protocol.requests import UnreadPartition, UnreadRequest
-from barnabas.net.protocol.responses import UnreadPartitionResponse
 
 ALONE = topic("t", partition(0, replicas=(0,)))
 REPLICATED = topic("t", partition(0))

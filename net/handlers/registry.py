@@ -88,7 +88,7 @@ def build_handlers(
     }
 
 
-def _kafka_handlers(services: Services) -> dict[KafkaApi, Handler]:
+def _kafka_handlers(services: Services) -> dict[ApiKey | KafkaApi, Handler]:
     """What Kafka's clients ask of groups; the rest of what they ask goes to the handlers of our own requests."""
     kafka_groups = KafkaGroupHandlers(services)
     kafka_offsets = KafkaOffsetHandlers(services)

@@ -107,6 +107,7 @@ class IsrCluster:
         self.cuts: set[tuple[int, int]] = set()
         self.is_healed = False
         self.rotten = 0  # records so far
+        self.damaged: set[int] = set()  # has or had bit rot, and has not been back in the ISR with a sound log
         self.dirty: set[int] = set()  # lost data and have not been back in the ISR
         self.appended: dict[tuple[int, int], int] = {}
         self.committed: list[Value] = []
@@ -287,6 +288,7 @@ class IsrCluster:
         for node_id in self.dirty & self.controller.isr:
             if self.controller.incarnations.get(node_id) == self.brokers[node_id].incarnation:
                 self.dirty.discard(node_id)
+        self.damaged -= {node for node in self.controller.isr if not self.brokers[node].log.damage.rotten}
 
     # --- brokers -----------------------------------------------------------------------------------------------------
 
@@ -544,14 +546,21 @@ class IsrCluster:
         self.at(self.rng.expovariate(1 / self.rng.choice([0.2, 1, 3])), self._fault)
 
     def _rot(self, broker: SimBroker) -> None:
-        """A record changes on one disk, and not on the others': every replica that is in sync has it."""
-        others = self.controller.isr - {broker.node_id} - self.dirty
+        """A record changes on one disk, and not on the others': every replica that is in sync has it.
+
+        It counts as a lossy crash, of which the promise covers min.insync.replicas - 1 at a time: the replica gives up its log
+        from there on.
+        """
+        others = self.controller.isr - {broker.node_id}
+        if len(self.dirty | self.damaged | {broker.node_id}) > max(self.scenario.min_isr - 1, 1):
+            return
         log = broker.log
         if any(other.log.damage.rotten for other in self.brokers) or len(others) < 1 or not log.high_watermark:
             return
         offset = self.rng.randrange(log.high_watermark)
         if all(self.brokers[other].log.log_end_offset > offset for other in others):
             log.damage.rotten.add(offset)
+            self.damaged.add(broker.node_id)
             self.rotten += 1
 
     def _cut(self, kind: str, node_id: int) -> None:
@@ -579,7 +588,7 @@ class IsrCluster:
         """Without flush before the acknowledgement the promise covers min.insync.replicas - 1 lossy crashes at a
         time."""
         if is_power_loss and not self.flush_first:
-            if len(self.dirty | {broker.node_id}) > self.scenario.min_isr - 1:
+            if len(self.dirty | self.damaged | {broker.node_id}) > self.scenario.min_isr - 1:
                 is_power_loss = False
             else:
                 self.dirty.add(broker.node_id)

@@ -10,7 +10,7 @@ from barnabas.log.replication.leader import LeaderState
 from barnabas.log.replication.partition import Partition
 from barnabas.log.replication.partition_reads import PartitionRead
 
-from .isr_cluster import Scenario
+from .isr_scenario import Scenario
 from .isr_schedules import ExpansionUnheard, LeaderDeposedAnswered, LeaderDeposedUnheard, ScheduledCluster
 
 

@@ -33,6 +33,7 @@ from barnabas.net.purgatory import DelayedFetch, DelayedProduce, Operation, Purg
 
 from .isr_controller import ModelController
 from .isr_log import BAD_CRC, RECORD, MemoryLog, Value, batch
+from .isr_scenario import Scenario, Violation
 
 TP = TopicPartition("t", 0)
 CONTROLLER, CLIENT = -10, -11
@@ -40,24 +41,6 @@ FETCH_BYTES = 20 * RECORD.size
 LAG_MS = 800
 CALL_TIMEOUT_S = 0.4
 FAULTS = ("kill", "power", "power_all", "rot", "pause", "cut", "one_way", "isolate")
-
-
-class Violation(AssertionError):
-    """Something that must always hold does not."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scenario:
-    """What a run is made of; the rest comes from the seed."""
-
-    node_count: int | None = None
-    min_isr: int = 2
-    flush_first: bool | None = None  # flush.messages=1: nothing counts before it is on the disk
-    faults: tuple[str, ...] = ()  # only these; (): drawn from the seed
-    # Replicas that a reassignment adds, under a throttle that lets nothing through before the faults are over.
-    added: int = 0
-    bugs: frozenset[str] = frozenset()  # of the model controller
-    partition_class: type[Partition] = Partition
 
 
 @dataclass(eq=False)

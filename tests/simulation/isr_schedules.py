@@ -7,8 +7,9 @@ latencies, repetitions and what the clients do are still drawn from the seed. Th
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
-from .isr_cluster import CONTROLLER, LAG_MS, IsrCluster, Scenario, SimBroker
+from .isr_cluster import CONTROLLER, LAG_MS, IsrCluster, SimBroker
 from .isr_controller import SESSION_S
+from .isr_scenario import Scenario
 
 LOOK_EVERY_S = 0.002
 LONGEST_S = 30.0  # of one wait: a schedule whose moment does not come has failed

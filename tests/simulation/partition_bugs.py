@@ -9,7 +9,8 @@ from barnabas.log.replication.leader import LeaderState
 from barnabas.log.replication.partition import Partition
 
 from .isr_bugs import DIRECTED, _with_machines
-from .isr_cluster import Scenario, run_seed
+from .isr_cluster import run_seed
+from .isr_scenario import Scenario
 from .isr_schedules import MomentMissed, ScheduledCluster, run_schedule
 from .planted import Planted
 

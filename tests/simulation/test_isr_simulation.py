@@ -14,7 +14,8 @@ from barnabas.log.replication.leader import LeaderState
 from barnabas.log.replication.replica import Replica
 
 from .isr_bugs import _with_machines
-from .isr_cluster import IsrCluster, Scenario, run_seed
+from .isr_cluster import IsrCluster, run_seed
+from .isr_scenario import Scenario
 from .isr_schedules import SCHEDULES, ScheduledCluster, run_schedule
 
 SEEDS = int(os.environ.get("BARNABAS_ISR_SEEDS", "400"))  # some four seconds

@@ -1,7 +1,6 @@
 """The log of one partition on one broker: appends, reads, truncation, retention.
 
-One thread appends, reads and truncates; a `PendingFlush` and `remove_due_files` may run in another, since a disk takes
-its time.
+One thread appends, reads and truncates; a `PendingFlush` and `remove_due_files` may run in another: a disk takes time.
 Every time is an argument. What a failed write would have brought is nowhere: neither in the file nor in memory.
 """
 
@@ -263,7 +262,7 @@ class PartitionLog:
         self.folder.changed()
 
     def append_time_of(self, offset: int) -> AppendTime | None:
-        """When the record at this offset was appended here; None when that is not known."""
+        """When the record was appended here; None when that is not known."""
         return self._append_times.times.time_of(offset)
 
     def _check_continues(self, headers: list[BatchHeader]) -> None:
@@ -273,15 +272,12 @@ class PartitionLog:
             and self.log_start_offset == self.log_end_offset
         ):
             # The leader's log begins inside of a batch (DeleteRecords); a new replica holds that batch whole.
-            self._restart_inside(first.base_offset, self.log_start_offset)
+            log_start_offset = self.log_start_offset
+            self.truncate_fully_and_start_at(first.base_offset)
+            self.log_start_offset, self.high_watermark = log_start_offset, first.base_offset
         check_leader_batches(
             headers, log=self.topic_partition, next_offset=self.log_end_offset, epoch=self._epochs.latest_epoch
         )
-
-    def _restart_inside(self, base_offset: int, log_start_offset: int) -> None:
-        self.truncate_fully_and_start_at(base_offset)
-        self.log_start_offset = log_start_offset
-        self.high_watermark = base_offset
 
     # --- compaction (see cleaner) ---
 
@@ -400,8 +396,7 @@ class PartitionLog:
             self.recovery_point < self._active.base_offset
             or unflushed >= self._config.flush_messages
             or now_ms - self._last_flush_ms >= self._config.flush_ms
-            or now_ms - self._last_append_ms
-            >= IDLE_MS  # the kernel has written it long since; the file can be closed then
+            or now_ms - self._last_append_ms >= IDLE_MS  # so that the file can be closed
         )
 
     def begin_flush(self, now_ms: int | None = None) -> PendingFlush | None:
@@ -469,11 +464,20 @@ class PartitionLog:
             self._discard(self._segments.pop())
         self._active = self._segments[-1]
         self._sealed.changed()
-        self._reopen_active()
-        self.log_end_offset = self._active.truncate_to(offset)
-        self._files.sync_dir(self.directory)
+        self._cut_active(offset)
         self._after_truncation()
         self._producers.restore(self._segments, self.log_end_offset)
+
+    def _cut_active(self, offset: int) -> None:
+        try:
+            self._reopen_active()
+            self._active.truncate_to(offset)
+            self._files.sync_dir(self.directory)
+        except StorageError:
+            self._flush_failed = True  # what is left on the disk, only a start can say
+            raise
+        finally:
+            self.log_end_offset = self._active.next_offset
 
     def set_damage_aside(self) -> None:
         """Cut the log before the first segment with damage, and keep the damaged files as `.damaged`.
@@ -502,10 +506,10 @@ class PartitionLog:
 
     def _after_truncation(self) -> None:
         self._epochs.truncate_from_end(self.log_end_offset)
-        self._saved_epochs.save()
         self.recovery_point = min(self.recovery_point, self.log_end_offset)
         self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
         self.set_high_watermark(self.high_watermark)
+        self._saved_epochs.save()
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything and begin anew at `offset`, as a replica does that is too far behind."""
@@ -581,10 +585,10 @@ class PartitionLog:
 
     def close(self) -> None:
         """Flush and write all that a clean start needs. Raises StorageError; then the stop was not a clean one."""
+        self.folder.make_durable()
+        self.flush()  # first: on a full disk the rest may fail
         self._producers.take_snapshot(self.log_end_offset)
         self._append_times.save()
-        self.folder.make_durable()
-        self.flush()
         self._active.seal()
         self._active.flush_indexes()
         self._saved_epochs.save()

@@ -489,22 +489,22 @@ class LogSegment:
         self._offset_index.flush()
         self._time_index.flush()
 
-    def truncate_to(self, offset: int) -> int:
-        """Cut off the batch that reaches `offset` and all behind it, durably; return the new end offset."""
+    def truncate_to(self, offset: int) -> None:
+        """Cut off the batch that reaches `offset` and all behind it, durably."""
         assert self.is_active
         place = self.batch_at(offset)
         if place is None:
-            return self.next_offset
+            return
         self._offset_index.truncate_to(place.base_offset)
         self._time_index.truncate_to(place.base_offset)
         self.transaction_index.truncate_to(place.base_offset)
+        self.next_offset = place.base_offset
         self.cut_at(place.position)
         # What the time index does not know of the largest timestamp is read again, from the last entry on.
         self.next_offset = self.base_offset
         self.note_batches(self._start_of_unindexed())
         # In a gap that compaction left, and inside of a batch, the end is that of the batch before: what comes next is
         # fetched from there, and no gap is between this segment and the next one.
-        return self.next_offset
 
     def note_batches(self, position: int) -> None:
         """Take the batches from `position` on into the indexes, up to one whose offsets cannot be."""
@@ -528,10 +528,10 @@ class LogSegment:
     def cut_at(self, position: int) -> None:
         """Cut the file, durably: the disk must not give the old bytes back behind what is appended next."""
         self.file.truncate(position)
-        self.file.flush()
         self.size_bytes = position
         if position == 0:
             self._first_timestamp_ms = None
+        self.file.flush()
 
     def release(self) -> None:
         """Let go of the file and the indexes; they open again by themselves. A slice that is being sent keeps its

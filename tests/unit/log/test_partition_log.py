@@ -332,6 +332,25 @@ def test_failed_flush_is_final():
         append(log, b"b")
 
 
+@pytest.mark.parametrize("suffix", ["log", "index"])
+def test_a_truncation_that_fails_leaves_a_log_that_knows_its_end_and_takes_no_more(suffix):
+    """Simulation seed 500091: segments were gone, and the log end was still what it had been with them."""
+    disk = SimulatedDisk()
+    log = open_log(disk, config=LogConfig(segment_bytes=1_000, index_interval_bytes=1))
+    for value in (b"a" * 400, b"b" * 400, b"c" * 400, b"d" * 400):
+        append(log, value)
+    disk.fail_next("flush", f"*/{0:020d}.{suffix}")
+    with pytest.raises(StorageError):
+        log.truncate_to(1)
+    assert log.failed and log.log_end_offset <= 2
+    if suffix == "index":  # a file whose flush failed cannot be read either
+        assert base_offsets(read_all(log)) == list(range(log.log_end_offset))
+    with pytest.raises(StorageError, match="restart"):
+        append(log, b"e")
+    disk.kill()
+    assert append(open_log(disk), b"e") <= 2
+
+
 def test_flush_due():
     log = open_log(SimulatedDisk(), config=LogConfig(flush_messages=2, flush_ms=100))
     append(log, b"a")

@@ -227,17 +227,14 @@ class PartitionLog:
 
     def _roll_if_due(self, batch: PlacedBatch, now_ms: int) -> None:
         active = self._active
-        if active.size_bytes == 0:
-            return
-        if (
+        if active.size_bytes > 0 and (
             not active.has_room_for(batch.size_bytes, batch.last_offset, self._config.segment_bytes)
             or self._age_ms(batch.max_timestamp_ms, now_ms) > self._config.max_segment_ms
         ):
             self.roll(now_ms)
 
     def _age_ms(self, timestamp_ms: int, now_ms: int) -> int:
-        """The age of the active segment by its records' clock, if they have one, so that old data rolls as new data
-        does."""
+        """The age of the active segment by its records' clock, if they have one: old data rolls as new data does."""
         first_ms = self._active.first_timestamp_ms
         if first_ms == NO_TIMESTAMP or timestamp_ms == NO_TIMESTAMP:
             return now_ms - self._active_since_ms

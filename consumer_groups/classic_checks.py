@@ -42,7 +42,7 @@ def check_join(request: JoinRequest, settings: GroupSettings) -> None:
 
 def check_room(group: ClassicGroup, request: JoinRequest, settings: GroupSettings, *, is_new: bool) -> None:
     count = len(group.members) + len(group.pending)
-    if is_new and count >= settings.max_group_size:
+    if is_new and count >= settings.max_classic_group_size:
         raise GroupMaxSizeReachedError(f"group {request.group_id} has {count} members already")
 
 

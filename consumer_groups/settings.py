@@ -8,7 +8,9 @@ from .assignors import RANGE
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
     session_timeout_ms: int = 45_000  # group.consumer.session.timeout.ms
-    min_session_timeout_ms: int = 1_000  # below it a pause of the client's garbage collector looks like a death
+    min_session_timeout_ms: int = (
+        1_000  # group.min.session.timeout.ms: below it a pause of the client's garbage collector looks like a death
+    )
     max_session_timeout_ms: int = 1_800_000  # group.max.session.timeout.ms
     heartbeat_interval_ms: int = 5_000  # group.consumer.heartbeat.interval.ms
     # A member that waits for partitions of others asks more often: it is what a rebalance lasts.
@@ -22,6 +24,7 @@ class GroupSettings:
     max_protocols: int = 32  # of one classic member: assignors that it knows
     max_subscription_bytes: int = 64 * 1024  # of one classic member, all protocols together: kept on every voter
     max_group_size: int = 2_000  # group.consumer.max.size: a reset writes two records per member in one quorum append
+    max_classic_group_size: int = 2_000  # group.max.size
     offset_metadata_max_bytes: int = 4_096  # offset.metadata.max.bytes: it is kept in memory on every voter
     offsets_retention_ms: int = (
         7 * 24 * 3_600_000

@@ -50,7 +50,6 @@ _MINUTE_MS: Final = 60_000
 _HOUR_MS: Final = 60 * _MINUTE_MS
 _WEEK_HOURS: Final = 168
 
-_NO_CLASSIC_GROUPS: Final = "the classic group protocol is not built yet"
 
 # Keys of Kafka's own server.properties that a user brings along and that mean nothing here, or not yet: taken, reported at
 # the start, without effect. Any other key has an effect, which tests/tidy/test_configuration.py looks after.
@@ -78,10 +77,6 @@ IGNORED_KEYS: Final[dict[str, str]] = {
     "log.cleaner.threads": "one log is compacted at a time",
     "log.cleaner.io.buffer.size": "segments are read and written a megabyte at a time",
     "log.cleaner.io.buffer.load.factor": "log.cleaner.dedupe.buffer.size is the memory of the whole map",
-    "group.initial.rebalance.delay.ms": _NO_CLASSIC_GROUPS,
-    "group.min.session.timeout.ms": _NO_CLASSIC_GROUPS,
-    "group.max.session.timeout.ms": _NO_CLASSIC_GROUPS,
-    "group.max.size": f"{_NO_CLASSIC_GROUPS}; see group.consumer.max.size",
 }
 # By the topics' name of a key: the one value that there is, and why there is no other yet. The others are refused, since a
 # topic that does not do what it was made for is worse than none.
@@ -297,6 +292,12 @@ class BrokerConfig:
     group_consumer_session_timeout_ms: int = setting(45_000, COUNT, "Silence after which a member is out.")
     group_consumer_heartbeat_interval_ms: int = setting(5_000, COUNT, "How often members report.")
     group_consumer_max_size: int = setting(10_000, COUNT, "Members of a group of the new protocol.")
+    group_max_size: int = setting(10_000, COUNT, "Members of a group of the classic protocol.")
+    group_min_session_timeout_ms: int = setting(1_000, COUNT, "The shortest session that a member may ask for.")
+    group_max_session_timeout_ms: int = setting(1_800_000, COUNT, "The longest session that a member may ask for.")
+    group_initial_rebalance_delay_ms: int = setting(
+        200, whole_number(0), "How long the first member of an empty classic group waits for others."
+    )
     offset_metadata_max_bytes: int = setting(4096, whole_number(0), "Largest note with a committed offset.")
     offsets_retention_minutes: int = setting(10_080, COUNT, "How long offsets outlive the members of their group.")
     offsets_retention_check_interval_ms: int = setting(600_000, COUNT, "How often offsets are looked through for it.")

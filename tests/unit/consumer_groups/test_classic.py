@@ -182,7 +182,7 @@ def test_members_without_a_protocol_in_common_are_refused(world: ClassicWorld) -
 
 
 def test_limits_are_refused_clearly() -> None:
-    world = ClassicWorld(settings=GroupSettings(max_group_size=1, max_subscription_bytes=100))
+    world = ClassicWorld(settings=GroupSettings(max_classic_group_size=1, max_subscription_bytes=100))
     with pytest.raises(InvalidSessionTimeoutError):
         world.client("a", session_timeout_ms=1).join()
     with pytest.raises(BarnabasError, match="101 bytes"):

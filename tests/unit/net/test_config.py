@@ -133,8 +133,8 @@ def test_keys_of_kafka_that_mean_nothing_here_are_taken_and_reported() -> None:
 def test_a_key_without_effect_is_reported_wherever_it_comes_from(tmp_path: Path) -> None:
     path = tmp_path / "server.properties"
     path.write_text("log.cleaner.threads=1\nlog.cleanup.policy=delete\ncompression.type=producer\n")
-    config = load(str(path), {"group.max.size": "5"}, {"BARNABAS_MAX_CONNECTIONS_PER_IP": "3"})
-    assert config.ignored == ("log.cleaner.threads", "max.connections.per.ip", "group.max.size")
+    config = load(str(path), {"log.cleaner.io.buffer.size": "5"}, {"BARNABAS_MAX_CONNECTIONS_PER_IP": "3"})
+    assert config.ignored == ("log.cleaner.threads", "max.connections.per.ip", "log.cleaner.io.buffer.size")
     assert "one log is compacted at a time" in IGNORED_KEYS["log.cleaner.threads"]
 
 

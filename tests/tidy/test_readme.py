@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.consumer_groups.rebalance_causes import RebalanceCause
 from barnabas.net.config import definitions
 
 from .source_tree import ROOT
@@ -117,3 +118,8 @@ def test_every_link_leads_somewhere(name: str) -> None:
             assert target[1:] in anchors, target
         elif "://" not in target:
             assert (ROOT / target).exists(), target
+
+
+def test_every_cause_of_a_rebalance_is_listed() -> None:
+    listed = set(re.findall(r"^\| `([a-z_]+)` \| [A-Z]", README, re.MULTILINE))
+    assert listed == {cause.value for cause in RebalanceCause}

@@ -11,6 +11,7 @@ from barnabas.kraft.raft_snapshot import SnapshotStore
 from barnabas.log import recovery
 from barnabas.log.log_manager import LogManager
 from barnabas.log.partition_log import PartitionLog
+from barnabas.log.pending_flush import PendingFlush
 from barnabas.log.segment import LogSegment
 
 from . import journal_machine, log_machine
@@ -29,7 +30,7 @@ def _torn_batch_is_kept() -> AbstractContextManager[Any]:
 
 def _recovery_point_without_flush() -> AbstractContextManager[Any]:
     """A checkpoint says that all is on the disk, and nothing was flushed."""
-    return patch.object(PartitionLog, "_flush_files", lambda self: None)
+    return patch.object(PendingFlush, "perform", lambda self: None)
 
 
 def _recovery_point_stays_at_truncation() -> AbstractContextManager[Any]:
@@ -41,8 +42,8 @@ def _truncation_keeps_a_record() -> AbstractContextManager[Any]:
     """The cut is one batch too high."""
     genuine = LogSegment.truncate_to
 
-    def truncate_to(self: Any, offset: int) -> int:
-        return genuine(self, offset + 2)
+    def truncate_to(self: Any, offset: int) -> None:
+        genuine(self, offset + 2)
 
     return patch.object(LogSegment, "truncate_to", truncate_to)
 

@@ -5,6 +5,7 @@ across all replicas and all time: which batch stood at (leader epoch, offset), a
 known by its CRC, which no broker changes.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -59,6 +60,7 @@ class View:
     leader_epoch: int = -1
     led_epoch: int = -1
     isr: Any = None
+    partition: Partition | None = None
 
 
 class PartitionChecker:
@@ -95,6 +97,21 @@ class PartitionChecker:
                 continue
             with node.disk.undisturbed():
                 self._changed(node, process, partition, views)
+        if len(views) > len(broker.replication.manager._partitions):
+            self._gone(node, process, broker.replication.manager._partitions.values(), views)
+
+    def _gone(
+        self, node: SimulatedNode, process: SimulatedProcess, partitions: Iterable[Partition], views: dict[Key, View]
+    ) -> None:
+        present = {(partition.topic_id, partition.topic_partition.partition) for partition in partitions}
+        for key in views.keys() - present:
+            self._ends(process, views.pop(key), self.histories[key])
+
+    def _ends(self, process: SimulatedProcess, view: View, history: History) -> None:
+        """A leader may have committed something in the very event with which its folder failed."""
+        if view.isr is not None and view.partition is not None:
+            is_compacted = view.partition.topic_partition.topic in self.compacted
+            self._follow_high_watermark(process, view.partition, view, history, is_compacted, leads=True)
 
     def _changed(
         self, node: SimulatedNode, process: SimulatedProcess, partition: Partition, views: dict[Key, View]
@@ -104,18 +121,21 @@ class PartitionChecker:
         if history is None:
             history = self.histories[key] = History(name=f"{partition.topic_partition}")
             self.named.setdefault(partition.topic_partition, []).append(history)
+        is_compacted = partition.topic_partition.topic in self.compacted
         if partition.storage_error is not None or partition.log.failed:
-            views.pop(key, None)
+            last = views.pop(key, None)
+            if last is not None:
+                self._ends(process, last, history)
             return
         view = views.get(key)
         if view is None or view.log is not partition.log:
             view = views[key] = View(log=partition.log, truncations=partition.log._truncations)  # type: ignore[attr-defined]
         self._check_log_start(process, partition)
-        is_compacted = partition.topic_partition.topic in self.compacted
         self._follow_log(process, view, history, is_compacted)
-        self._follow_high_watermark(process, partition, view, history, is_compacted)
+        self._follow_high_watermark(process, partition, view, history, is_compacted, leads=partition.is_leader)
         self._follow_leadership(node, process, partition, view, history, key)
         view.leader_epoch = partition.leader_epoch
+        view.partition = partition
 
     def permit_start(self, topic: str, partition: int, highest_offset: float) -> None:
         key = (topic, partition)
@@ -159,7 +179,14 @@ class PartitionChecker:
     # --- the high watermark -------------------------------------------------------------------------------------------
 
     def _follow_high_watermark(
-        self, process: SimulatedProcess, partition: Partition, view: View, history: History, is_compacted: bool
+        self,
+        process: SimulatedProcess,
+        partition: Partition,
+        view: View,
+        history: History,
+        is_compacted: bool,
+        *,
+        leads: bool,
     ) -> None:
         log, before = view.log, view.high_watermark
         now = log.high_watermark
@@ -174,11 +201,13 @@ class PartitionChecker:
             batch = view.batches.get(offset)
             if batch is None:
                 break
-            self._commit(process, partition, batch, history)
+            self._commit(process, partition, batch, history, leads=leads)
             offset = batch.next_offset
         view.high_watermark = now
 
-    def _commit(self, process: SimulatedProcess, partition: Partition, batch: Batch, history: History) -> None:
+    def _commit(
+        self, process: SimulatedProcess, partition: Partition, batch: Batch, history: History, *, leads: bool
+    ) -> None:
         known = history.committed.get(batch.base_offset)
         if known is not None:
             if known.batch != batch:
@@ -188,7 +217,7 @@ class PartitionChecker:
             return
         if batch.base_offset < history.committed_end:
             raise Violation(f"{history.name}: {process} commits {batch} over what is committed")
-        if not partition.is_leader:
+        if not leads:
             raise Violation(f"{history.name}: {process} follows, and takes {batch} for committed before any leader did")
         if batch.producer is not None:
             first = history.produced.setdefault(batch.producer, batch.base_offset)

@@ -457,16 +457,10 @@ class PartitionLog:
             return
         self._announce_truncation(offset)
         self._append_times.truncate_to(offset)
-        while self._segments[-1].base_offset >= offset:
-            self._discard(self._segments.pop())
-        self._active = self._segments[-1]
-        self._sealed.changed()
-        self._cut_active(offset)
-        self._after_truncation()
-        self._producers.restore(self._segments, self.log_end_offset)
-
-    def _cut_active(self, offset: int) -> None:
         try:
+            while self._segments[-1].base_offset >= offset:
+                self._discard_last()
+            self._active = self._segments[-1]
             self._reopen_active()
             self._active.truncate_to(offset)
             self._files.sync_dir(self.directory)
@@ -474,7 +468,11 @@ class PartitionLog:
             self._flush_failed = True  # what is left on the disk, only a start can say
             raise
         finally:
+            self._active = self._segments[-1]
+            self._sealed.changed()
             self.log_end_offset = self._active.next_offset
+        self._after_truncation()
+        self._producers.restore(self._segments, self.log_end_offset)
 
     def set_damage_aside(self) -> None:
         """Cut the log before the first segment with damage, and keep the damaged files as `.damaged`.
@@ -516,7 +514,7 @@ class PartitionLog:
         if self._before_truncation is not None:
             self._before_truncation(min(offset, self._segments[0].base_offset))
         while self._segments:
-            self._discard(self._segments.pop())
+            self._discard_last()
         self._add_segment(offset, self._last_append_ms)
         self._files.sync_dir(self.directory)
         self._epochs.clear()
@@ -563,8 +561,9 @@ class PartitionLog:
         self._due_files.add(due_ms, *segment.rename_as_deleted())
         segment.release()
 
-    def _discard(self, segment: LogSegment) -> None:
-        self._retire(segment, due_ms=0)
+    def _discard_last(self) -> None:
+        self._retire(self._segments[-1], due_ms=0)
+        self._segments.pop()
 
     def remove_due_files(self, now_ms: int) -> None:
         """Remove files of deleted segments whose delay is over. May run in another thread: unlinking a gigabyte takes

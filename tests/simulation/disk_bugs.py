@@ -9,7 +9,6 @@ from barnabas.kraft.raft_journal import DurableJournal
 from barnabas.kraft.raft_meta import MetaStore
 from barnabas.kraft.raft_snapshot import SnapshotStore
 from barnabas.log import recovery
-from barnabas.log.log_manager import LogManager
 from barnabas.log.partition_log import PartitionLog
 from barnabas.log.pending_flush import PendingFlush
 from barnabas.log.segment import LogSegment
@@ -35,7 +34,12 @@ def _recovery_point_without_flush() -> AbstractContextManager[Any]:
 
 def _recovery_point_stays_at_truncation() -> AbstractContextManager[Any]:
     """A truncation leaves the recovery point of the checkpoint where it was, above the new end."""
-    return patch.object(LogManager, "_lower_recovery_point", lambda self, folder, key, end: None)
+    genuine = PartitionLog.__init__
+
+    def init(self: Any, *args: Any, before_truncation: Any = None, **settings: Any) -> None:
+        genuine(self, *args, **settings)
+
+    return patch.object(PartitionLog, "__init__", init)
 
 
 def _truncation_keeps_a_record() -> AbstractContextManager[Any]:

@@ -462,6 +462,9 @@ class PartitionLog:
                 self._discard_last()
             self._active = self._segments[-1]
             self._reopen_active()
+            first_cut = self._active.batch_at(offset)
+            if first_cut is not None:
+                self.log_end_offset = first_cut.base_offset  # before the bytes go
             self._active.truncate_to(offset)
             self._files.sync_dir(self.directory)
         except StorageError:
@@ -566,8 +569,7 @@ class PartitionLog:
         self._segments.pop()
 
     def remove_due_files(self, now_ms: int) -> None:
-        """Remove files of deleted segments whose delay is over. May run in another thread: unlinking a gigabyte takes
-        time."""
+        """Remove files of deleted segments whose delay is over. May run in another thread: unlinking takes time."""
         self._due_files.remove_due(now_ms)
 
     def release_if_idle(self, now_ms: int, *, idle_ms: int) -> None:

@@ -54,8 +54,12 @@ class QuorumDirectory:
         self._known: dict[int, tuple[str, int]] = {}
 
     async def addresses(self) -> list[tuple[str, int]]:
-        """Ask every voter at once; the addresses of brokers that are known then, perhaps none."""
-        for answer in await self._ask():
+        """Ask every voter at once; the addresses of brokers that are known then, perhaps none.
+
+        Where only another cluster answers, it is believed: its controller refuses this broker, and says why.
+        """
+        answers = await self._ask()
+        for answer in [answer for answer in answers if self._is_ours(answer)] or answers:
             self.learn(answer.voters.voters)
             for node_id, told in answer.endpoints.items():
                 address = decode_address(told)
@@ -65,7 +69,10 @@ class QuorumDirectory:
 
     async def voters(self) -> list[VoterSet]:
         """What each of them holds for the committed configuration."""
-        return [answer.voters for answer in await self._ask()]
+        return [answer.voters for answer in await self._ask() if self._is_ours(answer)]
+
+    def _is_ours(self, answer: Directory) -> bool:
+        return not (self._cluster_id and answer.cluster_id and answer.cluster_id != self._cluster_id)
 
     async def _ask(self) -> list[Directory]:
         contacts = dict.fromkeys((*self._learned, *self._given))
@@ -78,8 +85,7 @@ class QuorumDirectory:
                 continue
             if isinstance(answer, BaseException):
                 raise answer
-            if not (self._cluster_id and answer.cluster_id and answer.cluster_id != self._cluster_id):
-                found.append(answer)
+            found.append(answer)
         return found
 
     def known(self, node_id: int) -> tuple[str, int] | None:

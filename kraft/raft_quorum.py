@@ -131,13 +131,13 @@ class RaftQuorum:
         base = snapshot.voters if snapshot is not None and snapshot.voters is not None else given
         membership = Membership(base, journal.entries_from(journal.first_index, len(journal)))
         stored = membership.current
-        if stored.index != BOOTSTRAP_INDEX and stored.ids != given.ids:
+        if stored.index != BOOTSTRAP_INDEX and _places(stored) != _places(given):
             _log.warning(
                 "node=%d the stored voters %s (entry %d) win over controller.quorum.voters, which names %s",
                 self._node_id,
-                sorted(stored.ids),
+                _places(stored),
                 stored.index,
-                sorted(given.ids),
+                _places(given),
             )
         return membership
 
@@ -328,3 +328,7 @@ class RaftQuorum:
             self._core.halted = True
         self._transport.halt()
         self._fatal(reason)
+
+
+def _places(voters: VoterSet) -> str:
+    return ",".join(sorted(f"{voter.node_id}@{voter.host}:{voter.port}" for voter in voters.voters))

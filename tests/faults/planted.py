@@ -47,10 +47,10 @@ def shows_what_is_not_committed() -> Any:
 def commits_before_the_quorum() -> Any:
     """A commit of offsets is answered, and its records are never written."""
 
-    async def decided(self: Any, slot: Any, records: Any, response: object) -> object:
+    async def decided(self: Any, slot: Any, records: Any, response: object, *answers: Any) -> object:
         if records and all("Offset" in type(record).__name__ for record in records):
             return response
-        return await genuine(self, slot, records, response)
+        return await genuine(self, slot, records, response, *answers)
 
     genuine = GroupService._decided
     return patch.object(GroupService, "_decided", decided)

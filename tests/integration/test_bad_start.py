@@ -5,11 +5,10 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
-from integration.cluster import Cluster, Node, active_brokers, clean_environment, until, write_properties
+from integration.cluster import Cluster, active_brokers, clean_environment, until, write_properties
 from integration.load import send
 
 START_TIMEOUT_S = 60
@@ -163,27 +162,22 @@ async def test_a_folder_of_another_cluster_is_refused(new_cluster: Maker) -> Non
 
 
 async def test_a_voter_with_a_folder_of_another_cluster_takes_no_part(new_cluster: Maker) -> None:
-    """It must not vote: its journal has other entries under the same indexes and terms."""
+    """It must not vote: its journal has other entries under the same indexes and terms. The voters in the journal count, so it
+    says that its server.properties names others, and goes back to the cluster that its folder is of."""
     ours, theirs = new_cluster(3, name="ours"), new_cluster(3, name="theirs")
     await ours.ready()
     await theirs.ready()
     ours.kill(2)
     theirs.kill(2)
     stray = ours.nodes[2]
-    peers = ours.nodes[:2]
-    before = [node.log_size() for node in peers]
     stray_log = stray.log_size()
     config = stray.config.read_text(encoding="utf-8")
     stray.config.write_text(config.replace(str(stray.data), str(theirs.nodes[2].data)), encoding="utf-8")
     stray.launch()
 
-    def refusals(node: Node, since: int) -> list[str]:
-        return [line for line in node.log_since(since) if "belongs to cluster" in line]
+    def said() -> list[str]:
+        return [line for line in stray.log_since(stray_log) if "win over controller.quorum.voters" in line]
 
-    for node, size in [(stray, stray_log), *zip(peers, before, strict=True)]:
-        told = await until(partial(refusals, node, size), f"broker {node.node_id} says what is wrong")
-        assert all("controller.quorum.voters" in line and "data folder" in line for line in told)
-        assert len(told) == len(set(told)) <= 2, "once for each peer"
+    assert len(await until(said, "broker 2 says whose voters count")) == 1
     assert await active_brokers(ours) == {0, 1}
-    assert "registered" not in "\n".join(stray.log_since(stray_log))
     assert await send(ours.bootstrap, "orders", [b"ours"]) == [0]

@@ -18,6 +18,7 @@ from simulation.disk import SimulatedDisk
 from simulation.log_building import NOW_MS, append, open_log, read_all
 
 from barnabas.kraft.raft_snapshot import DamagedSnapshot, SnapshotReceiver, pack_snapshot, unpack_snapshot
+from barnabas.kraft.raft_voters import Voter, VoterSet
 from barnabas.kraft.raft_wire import (
     MAX_HELLO_BYTES,
     Directory,
@@ -129,7 +130,13 @@ def quorum_messages(rng: Random) -> None:
 
 def quorum_hellos(rng: Random) -> None:
     hello = Hello(voter_id=1, cluster_id="cluster", voters_hash=77, endpoint=b"host:1")
-    directory = Directory(node_id=1, cluster_id="cluster", leader_id=None, endpoints={0: b"a", 1: b"b"})
+    directory = Directory(
+        node_id=1,
+        cluster_id="cluster",
+        leader_id=None,
+        endpoints={0: b"a", 1: b"b"},
+        voters=VoterSet(voters=(Voter(node_id=1, host="a", port=9093),), index=4),
+    )
     for decode, data in ((decode_hello, encode_hello(hello)), (decode_directory, encode_directory(directory))):
         try:
             decode(mutated(rng, data[4:]))  # type: ignore[operator]

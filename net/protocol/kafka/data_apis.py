@@ -147,8 +147,8 @@ def _fetched(item: FetchPartitionResponse, types: dict[str, type]) -> Any:
     )
     if item.diverging_epoch >= 0:
         made.diverging_epoch = types["EpochEndOffset"](epoch=item.diverging_epoch, end_offset=item.diverging_end_offset)
-    if item.leader_id >= 0:
-        made.current_leader = types["LeaderIdAndEpoch"](leader_id=item.leader_id, leader_epoch=item.leader_epoch)
+    # No current leader: before version 16 it comes without an address (KIP-951), and kafka-python dies of a broker that it does
+    # not know yet. The error makes clients ask for the metadata.
     return made
 
 

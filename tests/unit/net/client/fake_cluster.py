@@ -18,6 +18,7 @@ from barnabas.log.record_batch import iter_headers, patch
 from barnabas.log.record_codec import iter_records
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.client.client import Client
+from barnabas.net.protocol import group_responses as g
 from barnabas.net.protocol import requests as q
 from barnabas.net.protocol import responses as r
 from barnabas.net.protocol.api_keys import ApiKey
@@ -97,7 +98,7 @@ class FakeCluster:
             ),
             ApiKey.LIST_OFFSETS: self.list_offsets,
             ApiKey.UNREAD: self.unread,
-            ApiKey.FIND_COORDINATOR: lambda node, request: r.FindCoordinatorResponse(
+            ApiKey.FIND_COORDINATOR: lambda node, request: g.FindCoordinatorResponse(
                 node_id=0, host=self.nodes[0][0], port=self.nodes[0][1]
             ),
             ApiKey.OFFSET_COMMIT: self.offset_commit,
@@ -262,14 +263,14 @@ class FakeCluster:
             )
         return r.ListOffsetsResponse(partitions=tuple(answers))
 
-    def unread(self, node_id: int, request: q.UnreadRequest) -> r.UnreadResponse:
+    def unread(self, node_id: int, request: q.UnreadRequest) -> g.UnreadResponse:
         """Record n was appended at second n; it is second 1000 now."""
         answers = []
         for item in request.partitions:
             log = self.logs[TopicPartition(item.topic, item.partition)]
             first = max(item.offset, log.start_offset)
             answers.append(
-                r.UnreadPartitionResponse(
+                g.UnreadPartitionResponse(
                     topic=item.topic,
                     partition=item.partition,
                     error=0 if log.leader == node_id else 6,
@@ -279,7 +280,7 @@ class FakeCluster:
                     now_ms=1_000_000,
                 )
             )
-        return r.UnreadResponse(partitions=tuple(answers))
+        return g.UnreadResponse(partitions=tuple(answers))
 
     def _by_time(self, log: FakeLog, timestamp_ms: int) -> int:
         for _, _, data in log.batches:
@@ -288,20 +289,20 @@ class FakeCluster:
                     return record.offset
         return -1
 
-    def offset_commit(self, node_id: int, request: q.OffsetCommitRequest) -> r.OffsetCommitResponse:
+    def offset_commit(self, node_id: int, request: q.OffsetCommitRequest) -> g.OffsetCommitResponse:
         for item in request.partitions:
             self.committed[request.group_id][TopicPartition(item.topic, item.partition)] = item.offset
-        return r.OffsetCommitResponse(
+        return g.OffsetCommitResponse(
             partitions=tuple(
-                r.OffsetCommitPartitionResponse(topic=item.topic, partition=item.partition)
+                g.OffsetCommitPartitionResponse(topic=item.topic, partition=item.partition)
                 for item in request.partitions
             )
         )
 
-    def offset_fetch(self, node_id: int, request: q.OffsetFetchRequest) -> r.OffsetFetchResponse:
-        return r.OffsetFetchResponse(
+    def offset_fetch(self, node_id: int, request: q.OffsetFetchRequest) -> g.OffsetFetchResponse:
+        return g.OffsetFetchResponse(
             partitions=tuple(
-                r.CommittedOffset(topic=partition.topic, partition=partition.partition, offset=offset)
+                g.CommittedOffset(topic=partition.topic, partition=partition.partition, offset=offset)
                 for partition, offset in self.committed[request.group_id].items()
             )
         )

@@ -15,6 +15,7 @@ from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.client.consumer import Consumer
 from barnabas.net.client.errors import ClientClosedError, NoOffsetForPartitionError, NotAssignedError
 from barnabas.net.client.records import ConsumerRecord
+from barnabas.net.protocol import group_responses as g
 from barnabas.net.protocol import responses as r
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.requests import FetchRequest, OwnedPartitions
@@ -290,7 +291,7 @@ class Coordinator:
     def heartbeat(self, node_id: int, request: Any) -> Any:
         self.heard.append(request)
         is_news = request.member_epoch != self.epoch
-        return r.ConsumerGroupHeartbeatResponse(
+        return g.ConsumerGroupHeartbeatResponse(
             member_id=request.member_id,
             member_epoch=self.epoch if request.member_epoch >= 0 else request.member_epoch,
             heartbeat_interval_ms=self.interval_ms,

@@ -18,6 +18,7 @@ from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.client.admin import Admin
 from barnabas.net.client.errors import ClientClosedError, GroupIdNotFoundError, UnknownTopicOrPartitionError
 from barnabas.net.dispatcher import Dispatcher
+from barnabas.net.protocol import group_responses as g
 from barnabas.net.protocol import requests as q
 from barnabas.net.protocol import responses as r
 from barnabas.net.protocol.api_keys import ApiKey
@@ -139,8 +140,8 @@ def test_admin_finds_the_controller_and_the_coordinators() -> None:
         )
         cluster.script(
             ApiKey.LIST_GROUPS,
-            lambda node, _: r.ListGroupsResponse(
-                groups=(r.ListedGroup(group_id=f"g{node}", state="stable", protocol="consumer", member_count=1),)
+            lambda node, _: g.ListGroupsResponse(
+                groups=(g.ListedGroup(group_id=f"g{node}", state="stable", protocol="consumer", member_count=1),)
             ),
             forever=True,
         )

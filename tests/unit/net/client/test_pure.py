@@ -20,6 +20,7 @@ from barnabas.net.client.ownership import Subscription
 from barnabas.net.client.partitioner import next_sticky, partition_of_key
 from barnabas.net.client.record_accumulator import Batch, PartitionQueue
 from barnabas.net.client.records import consumer_record
+from barnabas.net.protocol import group_responses as g
 from barnabas.net.protocol import responses as r
 from barnabas.net.protocol.requests import OwnedPartitions
 
@@ -168,8 +169,8 @@ def test_records_of_users() -> None:
 # --- membership ------------------------------------------------------------------------------------------------------
 
 
-def answer(epoch: int, *partitions: int, news: bool = True) -> r.ConsumerGroupHeartbeatResponse:
-    return r.ConsumerGroupHeartbeatResponse(
+def answer(epoch: int, *partitions: int, news: bool = True) -> g.ConsumerGroupHeartbeatResponse:
+    return g.ConsumerGroupHeartbeatResponse(
         member_id="m",
         member_epoch=epoch,
         heartbeat_interval_ms=100,

@@ -63,6 +63,10 @@ def rows(text: str) -> Any:
         ("group", "seek", "g", "--to", "yesterday"),
         ("group", "seek", "g", "--undo", "-t", "t"),
         ("partition", "move", "t", "0", "--replicas", "a"),
+        ("topic", "list", "--timeout", "0"),
+        ("topic", "list", "--timeout", "-1"),
+        ("topic", "list", "--timeout", "nan"),
+        ("topic", "list", "--timeout", "soon"),
     ],
 )
 def test_wrong_usage_is_exit_code_2_and_one_line(run: Any, arguments: tuple[str, ...]) -> None:

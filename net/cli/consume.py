@@ -11,6 +11,7 @@ from typing import Final
 from barnabas.consumer_groups.offsets_topic import decoded
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.protocol.requests import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from barnabas.net.protocol.responses import TopicMetadata
 
 from .command import Context
 from .exit_codes import CommandError, ExitCode
@@ -39,7 +40,7 @@ async def run(context: Context) -> int:
     check_position(wanted.offset)
     async with context.connector.admin(context.bootstrap) as admin:
         topic = await admin.describe_topic(wanted.name)
-        partitions = _chosen(wanted.name, wanted.partition, len(topic.partitions))
+        partitions = chosen_partitions(topic, wanted.partition)
         starts = {} if wanted.group else await positions(admin, partitions, wanted.offset)
         ends = {} if wanted.follow else await positions(admin, partitions, "end")
     async with context.connector.consumer(
@@ -71,11 +72,13 @@ async def positions(admin: AdminPort, partitions: Iterable[TopicPartition], wher
     return found
 
 
-def _chosen(topic: str, chosen: Sequence[int] | None, count: int) -> list[TopicPartition]:
+def chosen_partitions(topic: TopicMetadata, chosen: Sequence[int] | None) -> list[TopicPartition]:
+    """Those that were asked for (None: all). What does not exist is refused before anything is done."""
+    count = len(topic.partitions)
     for partition in chosen or ():
         if not 0 <= partition < count:
-            raise CommandError(f"{topic} has no partition {partition}; it has 0 to {count - 1}")
-    return [TopicPartition(topic, partition) for partition in chosen or range(count)]
+            raise CommandError(f"{topic.name} has no partition {partition}; it has 0 to {count - 1}")
+    return [TopicPartition(topic.name, partition) for partition in chosen or range(count)]
 
 
 class _Reader:

@@ -177,10 +177,8 @@ async def _delete_records(context: Context) -> int:
     """One partition after the other: what was deleted before a failure is told."""
     name, before = context.arguments.name, context.arguments.before
     async with context.connector.admin(context.bootstrap) as admin:
-        partitions = context.arguments.partition
-        if partitions is None:
-            partitions = range(len((await admin.describe_topic(name)).partitions))
-        for partition in partitions:
+        topic = await admin.describe_topic(name)
+        for _, partition in consume.chosen_partitions(topic, context.arguments.partition):
             start = await admin.delete_records(name, partition, before)
             told = {"topic": name, "partition": partition, "log_start_offset": start}
             context.out.line(f"{name}-{partition} begins at offset {start} now", told)

@@ -141,6 +141,20 @@ class FakeAdmin:
         self._cluster.calls.append(("delete_records", topic, partition, before_offset))
         return before_offset
 
+    async def assign_replicas(
+        self, topic: str, partition: int, replicas: Sequence[int], *, throttle_bytes_per_s: int
+    ) -> None:
+        self._check(topic, partition)
+        self._cluster.calls.append(("assign_replicas", topic, partition, replicas, throttle_bytes_per_s))
+
+    async def elect_leader(self, topic: str, partition: int, target: int | None) -> None:
+        self._check(topic, partition)
+        self._cluster.calls.append(("elect_leader", topic, partition, target))
+
+    def _check(self, topic: str, partition: int) -> None:
+        if TopicPartition(topic, partition) not in self._cluster.logs:
+            raise UnknownTopicOrPartitionError(f"there is no {topic}-{partition}")
+
     async def describe_topic(self, name: str) -> responses.TopicMetadata:
         places = [place for place in self._cluster.logs if place.topic == name]
         if not places:

@@ -241,9 +241,22 @@ def test_a_group_commits_no_more_than_was_printed(run: Any, cluster: FakeCluster
     assert cluster.committed["g"] == {P0: 2}
 
 
-def test_consume_a_partition_that_does_not_exist(run: Any) -> None:
-    code, _, err = run("topic", "consume", "t", "-p", "7")
-    assert (code, err) == (1, "barnabas: t has no partition 7; it has 0 to 1\n")
+@pytest.mark.parametrize("number", ["7", "-1"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("topic", "consume", "t", "-p"),
+        ("topic", "delete-records", "t", "--before", "1", "-p", "0", "-p"),
+        ("partition", "move", "--to", "1", "t"),
+        ("partition", "transfer-leadership", "t"),
+    ],
+)
+def test_a_partition_that_does_not_exist(
+    run: Any, cluster: FakeCluster, arguments: tuple[str, ...], number: str
+) -> None:
+    code, _, err = run(*arguments, number)
+    assert (code, err) == (1, f"barnabas: t has no partition {number}; it has 0 to 1\n")
+    assert cluster.calls == []
 
 
 # --- groups, cluster, partitions, brokers

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from barnabas.consumer_groups.offsets_topic import decoded
-from barnabas.log.topic_partition import TopicPartition
+from barnabas.log.topic_partition import CONSUMER_OFFSETS_TOPIC, TopicPartition
 from barnabas.net.protocol.requests import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from barnabas.net.protocol.responses import TopicMetadata
 
-from .command import Context
+from .command import Context, number_from
 from .exit_codes import CommandError, ExitCode
 from .sdk import AdminPort, ConsumedRecord, ConsumerPort
 
@@ -26,7 +26,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="the topic")
     parser.add_argument("-o", "--offset", default="start", metavar="WHERE", help="start, end, N or @timestamp in ms")
     parser.add_argument("-p", "--partition", type=int, action="append", metavar="N", help="only these; without -g")
-    parser.add_argument("-n", "--num", type=int, metavar="N", help="stop after so many records")
+    parser.add_argument("-n", "--num", type=number_from(0), metavar="N", help="stop after so many records")
     parser.add_argument("-g", "--group", metavar="GROUP", help="join the group, go on from its offsets and commit")
     parser.add_argument("--formatter", choices=("offsets",), help="offsets: show records of __consumer_offsets as JSON")
     parser.add_argument("--follow", action="store_true", help="wait for new records instead of stopping at the end")
@@ -37,6 +37,8 @@ async def run(context: Context) -> int:
     wanted = context.arguments
     if wanted.group and wanted.partition:
         raise CommandError("-p does not go with -g: the group assigns partitions", ExitCode.USAGE)
+    if wanted.formatter == "offsets" and wanted.name != CONSUMER_OFFSETS_TOPIC:
+        raise CommandError(f"--formatter offsets is for {CONSUMER_OFFSETS_TOPIC} only", ExitCode.USAGE)
     check_position(wanted.offset)
     async with context.connector.admin(context.bootstrap) as admin:
         topic = await admin.describe_topic(wanted.name)

@@ -5,7 +5,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from barnabas.log.errors import GroupIdNotFoundError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
+from barnabas.log.errors import (
+    BrokerNotAvailableError,
+    GroupIdNotFoundError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.cli.sdk import PartitionLag
 from barnabas.net.protocol import group_responses, responses
@@ -187,10 +192,20 @@ class FakeAdmin:
             leader_id=self._cluster.quorum_leader, term=1, committed_index=5, voters=(0, 1, 2)
         )
 
+    async def shut_down_broker(self, node_id: int) -> None:
+        self._check_broker(node_id)
+        self._cluster.calls.append(("shut_down_broker", node_id))
+
+    def _check_broker(self, node_id: int) -> None:
+        if node_id not in range(3) or node_id in self._cluster.fenced:
+            raise BrokerNotAvailableError(f"broker {node_id} is not in the metadata")
+
     async def describe_storage(self, node_id: int) -> responses.DescribeStorageResponse:
+        self._check_broker(node_id)
         return responses.DescribeStorageResponse(node_id=node_id, folders=self._cluster.folders)
 
     async def bring_back_folder(self, node_id: int, path: str) -> responses.DescribeStorageResponse:
+        self._check_broker(node_id)
         self._cluster.calls.append(("bring_back_folder", node_id, path))
         return await self.describe_storage(node_id)
 

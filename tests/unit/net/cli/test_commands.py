@@ -63,6 +63,16 @@ def rows(text: str) -> Any:
         ("group", "seek", "g", "--to", "yesterday"),
         ("group", "seek", "g", "--undo", "-t", "t"),
         ("partition", "move", "t", "0", "--replicas", "a"),
+        ("broker", "add", "--dir", "D", "--node", "3"),
+        ("broker", "add", "--node", "-1"),
+        ("cluster", "voters", "list", "3"),
+        ("cluster", "voters", "add"),
+        ("topic", "consume", "t", "--formatter", "offsets"),
+        ("topic", "consume", "t", "-n", "-1"),
+        ("topic", "create", "x", "-p", "-1"),
+        ("topic", "create", "x", "-p", "0"),
+        ("topic", "create", "x", "-r", "0"),
+        ("topic", "add-partitions", "t", "-n", "0"),
         ("topic", "list", "--timeout", "0"),
         ("topic", "list", "--timeout", "-1"),
         ("topic", "list", "--timeout", "nan"),
@@ -278,8 +288,11 @@ def test_records_of_the_offsets_topic_are_shown_decoded(run: Any, cluster: FakeC
         commit_timestamp_ms=5,
     )  # fmt: skip
     told = shown(LogEntry(log_offset=0, record=commit))
-    cluster.logs[P0] = [FakeRecord(topic="t", partition=0, offset=0, key=told.key, value=told.value)]
-    code, out, _ = run("topic", "consume", "t", "-p", "0", "--formatter", "offsets")
+    name = "__consumer_offsets"
+    cluster.logs[TopicPartition(name, 0)] = [
+        FakeRecord(topic=name, partition=0, offset=0, key=told.key, value=told.value)
+    ]
+    code, out, _ = run("topic", "consume", name, "-p", "0", "--formatter", "offsets")
     assert code == 0
     (row,) = (json.loads(line) for line in out.splitlines())
     assert (row["group"], row["topic"], row["partition"], row["value"]["offset"]) == ("g", "t", 3, 7)
@@ -380,6 +393,27 @@ def test_a_cluster_without_a_quorum_is_not_healthy_whatever_its_metadata_says(ru
     assert code == 3
     (cause,) = rows(out)["causes"]
     assert "the quorum has no leader" in cause
+
+
+def test_voters_are_not_listed_as_none_where_no_leader_knows_them(run: Any, cluster: FakeCluster) -> None:
+    assert run("cluster", "voters", "list")[0] == 0
+    cluster.quorum_leader = -1
+    for change in ("list", "describe"):
+        code, out, err = run("cluster", "voters", change)
+        assert (code, out) == (3, "")
+        assert "the quorum has no leader" in err
+
+
+@pytest.mark.parametrize(
+    "arguments", [("drain", "77"), ("storage", "77"), ("bring-back", "77", "--folder", "/d"), ("drain", "-1")]
+)
+def test_an_unknown_broker_is_no_broker_that_is_down(
+    run: Any, cluster: FakeCluster, arguments: tuple[str, ...]
+) -> None:
+    told = f"barnabas: there is no broker {arguments[1]}; there are 0, 1, 2\n"
+    assert run("broker", *arguments) == (1, "", told)
+    cluster.fenced = {2}
+    assert run("broker", arguments[0], "2", *arguments[2:])[0] == 4
 
 
 def test_waiting_for_health_ends_with_the_timeout(run: Any, cluster: FakeCluster) -> None:

@@ -9,12 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from barnabas.consumer_groups.offsets_topic import decoded
+from barnabas.log.errors import BarnabasError
 from barnabas.log.topic_partition import CONSUMER_OFFSETS_TOPIC, TopicPartition
 from barnabas.net.protocol.requests import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from barnabas.net.protocol.responses import TopicMetadata
 
 from .command import Context, number_from
-from .exit_codes import CommandError, ExitCode
+from .exit_codes import CommandError, ExitCode, message_of
 from .sdk import AdminPort, ConsumedRecord, ConsumerPort
 
 POLL_MS: Final = 500
@@ -88,6 +89,7 @@ class _Reader:
 
     def __init__(self, context: Context, consumer: ConsumerPort, ends: Mapping[TopicPartition, int]) -> None:
         self._consumer = consumer
+        self._note = context.out.note
         self._follow: bool = context.arguments.follow
         self._left: int | None = context.arguments.num
         self._group: str | None = context.arguments.group
@@ -102,12 +104,15 @@ class _Reader:
     async def read(self) -> None:
         try:
             while not await self._is_done():
-                for record in await self._consumer.poll(POLL_MS):
+                records = await self._consumer.poll(POLL_MS)
+                for place in self._consumer.take_assigned():
+                    self._printed.pop(place, None)  # Others may have committed more of it since.
+                for record in records:
                     if not self._print(record):
                         return
                 self._stdout.flush()
                 if time.monotonic() - self._committed_s >= COMMIT_INTERVAL_S:
-                    await self._commit()
+                    await self._commit_or_later()
         finally:
             await self._commit()
 
@@ -131,6 +136,17 @@ class _Reader:
             return False
         owned = await self._consumer.positions()
         return bool(owned) and all(position >= self._ends.get(place, 0) for place, position in owned.items())
+
+    async def _commit_or_later(self) -> None:
+        """A coordinator that moves may be away for longer than a commit is tried: the next one says the same and more."""
+        printed = dict(self._printed)
+        try:
+            await self._commit()
+        except BarnabasError as error:
+            if not error.retriable:
+                raise
+            self._printed = printed
+            self._note(f"could not commit, trying again: {message_of(error)}")
 
     async def _commit(self) -> None:
         self._stdout.flush()  # before the commit: what a group has committed, its reader has seen

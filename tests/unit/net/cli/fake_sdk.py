@@ -42,6 +42,9 @@ class FakeCluster:
     quorum_leader: int = 0
     failure: BaseException | None = None
     poll_failure: BaseException | None = None
+    commit_failures: list[BaseException] = field(default_factory=list)
+    assigned: list[TopicPartition] = field(default_factory=list)  # by the group, at the next poll
+    polls_left: int = -1  # then Ctrl-C; -1: no end
     flushed_before_commit: list[bytes] = field(default_factory=list)
 
     def add(self, topic: str, *values: bytes, partition: int = 0) -> None:
@@ -108,12 +111,21 @@ class FakeConsumer:
     async def poll(self, max_wait_ms: int) -> Iterable[FakeRecord]:
         if self._cluster.poll_failure is not None:
             raise self._cluster.poll_failure
+        if self._cluster.polls_left == 0:
+            raise KeyboardInterrupt
+        self._cluster.polls_left -= 1
         found = [record for place, start in self._next.items() for record in self._cluster.logs[place][start:]]
         self._next = {place: len(self._cluster.logs[place]) for place in self._next}
         return found
 
+    def take_assigned(self) -> Sequence[TopicPartition]:
+        taken, self._cluster.assigned = self._cluster.assigned, []
+        return taken
+
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         assert self._group is not None
+        if self._cluster.commit_failures:
+            raise self._cluster.commit_failures.pop(0)
         self._cluster.committed[self._group].update(offsets)
         self._cluster.calls.append(("commit", dict(offsets)))
 

@@ -1,17 +1,25 @@
 """The command line from arguments to exit code, output and calls, with a cluster in memory."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from unit.net.cli.fake_sdk import FakeCluster, FakeRecord
+from unit.net.cli.fake_sdk import FakeCluster, FakeConsumer, FakeRecord
 
 from barnabas.consumer_groups.offsets_topic import shown
 from barnabas.kraft.offsets_log import LogEntry
 from barnabas.kraft.records import OffsetCommitRecord
-from barnabas.log.errors import BrokerNotAvailableError, InvalidTopicError, RequestTimedOutError
+from barnabas.log.errors import (
+    BrokerNotAvailableError,
+    CoordinatorNotAvailableError,
+    InvalidTopicError,
+    RequestTimedOutError,
+    UnknownMemberIdError,
+)
 from barnabas.log.topic_partition import TopicPartition
+from barnabas.net.cli import consume
 from barnabas.net.cli.main import main
 from barnabas.net.protocol.responses import StorageFolder, TroubledFolder
 
@@ -267,6 +275,35 @@ def test_a_partition_that_does_not_exist(
     code, _, err = run(*arguments, number)
     assert (code, err) == (1, f"barnabas: t has no partition {number}; it has 0 to 1\n")
     assert cluster.calls == []
+
+
+def test_who_follows_outlives_a_coordinator_that_loads_for_long(
+    run: Any, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consume, "COMMIT_INTERVAL_S", 0)
+    loading = CoordinatorNotAvailableError("the coordinator of group 'g' is loading; try again")
+    cluster.commit_failures, cluster.polls_left = [loading, loading], 4
+    code, out, err = run("topic", "consume", "t", "-g", "g", "--follow")
+    assert (code, out) == (130, "a\nb\nc\nd\n")
+    assert err.count("could not commit, trying again: the coordinator of group 'g' is loading") == 2
+    assert [call for call in cluster.calls if call[0] == "commit"] == [("commit", {P0: 3, P1: 1})]
+    cluster.commit_failures, cluster.polls_left = [UnknownMemberIdError("not a member")], 4
+    cluster.add("t", b"e")
+    assert run("topic", "consume", "t", "-g", "g", "--follow")[0] == 1
+
+
+def test_what_went_away_and_came_back_is_not_committed_as_it_was(run: Any, cluster: FakeCluster) -> None:
+    async def poll(consumer: FakeConsumer, max_wait_ms: int) -> Iterable[FakeRecord]:
+        found = await polled(consumer, max_wait_ms)
+        cluster.assigned = [] if found else [P0]
+        return found
+
+    polled = FakeConsumer.poll
+    cluster.polls_left = 2
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FakeConsumer, "poll", poll)
+        assert run("topic", "consume", "t", "-g", "g", "--follow")[0] == 130
+    assert [call for call in cluster.calls if call[0] == "commit"] == [("commit", {P1: 1})]
 
 
 # --- groups, cluster, partitions, brokers

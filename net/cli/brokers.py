@@ -4,11 +4,17 @@ import importlib
 import os
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from .command import Context, Verb, key_value
-from .exit_codes import ExitCode
+from .command import Context, Verb, key_value, number_from
+from .exit_codes import CommandError, ExitCode
 from .storage import show_folders
+
+if TYPE_CHECKING:  # `broker start` must not pay for the client's modules
+    from .sdk import AdminPort
 
 
 def _start_arguments(parser: ArgumentParser) -> None:
@@ -37,10 +43,24 @@ def _node_argument(parser: ArgumentParser) -> None:
     parser.add_argument("node", metavar="NODE", type=int, help="the broker's node id")
 
 
+@asynccontextmanager
+async def _telling_which_exist(admin: "AdminPort", node: int) -> AsyncIterator[None]:
+    """A broker that cannot be reached may be down; one that the cluster does not know will never answer."""
+    from barnabas.log.errors import BrokerNotAvailableError
+
+    try:
+        yield
+    except BrokerNotAvailableError:
+        known = sorted(broker.node_id for broker in (await admin.describe_cluster()).brokers)
+        if node not in known:
+            raise CommandError(f"there is no broker {node}; there are {', '.join(map(str, known))}") from None
+        raise
+
+
 async def _drain(context: Context) -> int:
     """A controlled shutdown: leaderships move away first."""
     node = context.arguments.node
-    async with context.connector.admin(context.bootstrap) as admin:
+    async with context.connector.admin(context.bootstrap) as admin, _telling_which_exist(admin, node):
         await admin.shut_down_broker(node)
     context.out.line(f"broker {node} hands over its partitions and stops", {"broker": node, "draining": True})
     return ExitCode.OK
@@ -54,7 +74,7 @@ def _bring_back_arguments(parser: ArgumentParser) -> None:
 async def _storage(context: Context) -> int:
     """Exit code 3 when a folder is not well."""
     node = context.arguments.node
-    async with context.connector.admin(context.bootstrap) as admin:
+    async with context.connector.admin(context.bootstrap) as admin, _telling_which_exist(admin, node):
         found = await admin.describe_storage(node)
     show_folders(context.out, found)
     is_well = all(folder.state == "online" and not folder.offline_partitions for folder in found.folders)
@@ -64,7 +84,7 @@ async def _storage(context: Context) -> int:
 async def _bring_back(context: Context) -> int:
     """The disk has been mended or replaced: what was flushed is recovered, the rest is fetched from the leaders."""
     node, folder = context.arguments.node, context.arguments.folder
-    async with context.connector.admin(context.bootstrap) as admin:
+    async with context.connector.admin(context.bootstrap) as admin, _telling_which_exist(admin, node):
         found = await admin.bring_back_folder(node, folder)
     show_folders(context.out, found)
     return ExitCode.OK
@@ -83,7 +103,7 @@ _THROTTLE_HELP = (
 
 def _add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--dir", type=Path, metavar="D", help="the folder of a cluster that `barnabas up` runs")
-    parser.add_argument("--node", type=int, metavar="NODE", help="a broker that has been started already")
+    parser.add_argument("--node", type=number_from(0), metavar="NODE", help="a broker that has been started already")
     parser.add_argument("--override", type=key_value, action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--rebalance", action="store_true", help="move a fair share of replicas to it")
     parser.add_argument("--throttle", type=_throttle, default=0, metavar="RATE", help=_THROTTLE_HELP)

@@ -160,14 +160,18 @@ async def _voters(context: Context) -> int:
     change, node = context.arguments.change, context.arguments.node
     if change in ("add", "remove") and node is None:
         raise CommandError(f"`cluster voters {change}` needs the node id of a broker", ExitCode.USAGE)
+    if change == "list" and node is not None:
+        raise CommandError(f"`cluster voters list` takes no node id; give `describe {node}`", ExitCode.USAGE)
     async with context.connector.admin(context.bootstrap) as admin:
         if change == "add":
             state = await admin.add_voter(node)
         elif change == "remove":
             state = await admin.remove_voter(node)
         else:
-            peers = _peers(await admin.describe_quorum())
-            context.out.rows([peer for peer in peers if node in (None, peer["node"])], PEER_COLUMNS)
+            quorum = await admin.describe_quorum()
+            if quorum.leader_id < 0:  # It alone knows them all, and how far they are.
+                raise CommandError("the quorum has no leader: most of its voters must be up", ExitCode.UNHEALTHY)
+            context.out.rows([peer for peer in _peers(quorum) if node in (None, peer["node"])], PEER_COLUMNS)
             return ExitCode.OK
     done = "added to" if change == "add" else "removed from"
     context.out.line(f"node {node} is {done} the voters; {state}", {"node": node, "change": change, "state": state})

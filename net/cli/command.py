@@ -1,6 +1,6 @@
 """What a verb is: a name, its arguments and a coroutine. Each noun's module has a table `VERBS` of them."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -45,6 +45,21 @@ def key_value(text: str) -> tuple[str, str]:
 
 
 key_value.__name__ = "key=value"  # argparse shows it: "invalid key=value value"
+
+
+def number_from(least: int) -> Callable[[str], int]:
+    """The argparse type of a count or an id."""
+
+    def number(text: str) -> int:
+        try:
+            found = int(text)
+        except ValueError:
+            found = least - 1
+        if found < least:
+            raise ArgumentTypeError(f"{text}: give a number from {least} on")
+        return found
+
+    return number
 
 
 def no_arguments(parser: ArgumentParser) -> None:

@@ -9,11 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from barnabas.consumer_groups.offsets_topic import decoded
-from barnabas.log.topic_partition import TopicPartition
+from barnabas.log.errors import BarnabasError
+from barnabas.log.topic_partition import CONSUMER_OFFSETS_TOPIC, TopicPartition
 from barnabas.net.protocol.requests import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from barnabas.net.protocol.responses import TopicMetadata
 
-from .command import Context
-from .exit_codes import CommandError, ExitCode
+from .command import Context, number_from
+from .exit_codes import CommandError, ExitCode, message_of
 from .sdk import AdminPort, ConsumedRecord, ConsumerPort
 
 POLL_MS: Final = 500
@@ -25,7 +27,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="the topic")
     parser.add_argument("-o", "--offset", default="start", metavar="WHERE", help="start, end, N or @timestamp in ms")
     parser.add_argument("-p", "--partition", type=int, action="append", metavar="N", help="only these; without -g")
-    parser.add_argument("-n", "--num", type=int, metavar="N", help="stop after so many records")
+    parser.add_argument("-n", "--num", type=number_from(0), metavar="N", help="stop after so many records")
     parser.add_argument("-g", "--group", metavar="GROUP", help="join the group, go on from its offsets and commit")
     parser.add_argument("--formatter", choices=("offsets",), help="offsets: show records of __consumer_offsets as JSON")
     parser.add_argument("--follow", action="store_true", help="wait for new records instead of stopping at the end")
@@ -36,10 +38,12 @@ async def run(context: Context) -> int:
     wanted = context.arguments
     if wanted.group and wanted.partition:
         raise CommandError("-p does not go with -g: the group assigns partitions", ExitCode.USAGE)
+    if wanted.formatter == "offsets" and wanted.name != CONSUMER_OFFSETS_TOPIC:
+        raise CommandError(f"--formatter offsets is for {CONSUMER_OFFSETS_TOPIC} only", ExitCode.USAGE)
     check_position(wanted.offset)
     async with context.connector.admin(context.bootstrap) as admin:
         topic = await admin.describe_topic(wanted.name)
-        partitions = _chosen(wanted.name, wanted.partition, len(topic.partitions))
+        partitions = chosen_partitions(topic, wanted.partition)
         starts = {} if wanted.group else await positions(admin, partitions, wanted.offset)
         ends = {} if wanted.follow else await positions(admin, partitions, "end")
     async with context.connector.consumer(
@@ -71,11 +75,13 @@ async def positions(admin: AdminPort, partitions: Iterable[TopicPartition], wher
     return found
 
 
-def _chosen(topic: str, chosen: Sequence[int] | None, count: int) -> list[TopicPartition]:
+def chosen_partitions(topic: TopicMetadata, chosen: Sequence[int] | None) -> list[TopicPartition]:
+    """Those that were asked for (None: all). What does not exist is refused before anything is done."""
+    count = len(topic.partitions)
     for partition in chosen or ():
         if not 0 <= partition < count:
-            raise CommandError(f"{topic} has no partition {partition}; it has 0 to {count - 1}")
-    return [TopicPartition(topic, partition) for partition in chosen or range(count)]
+            raise CommandError(f"{topic.name} has no partition {partition}; it has 0 to {count - 1}")
+    return [TopicPartition(topic.name, partition) for partition in chosen or range(count)]
 
 
 class _Reader:
@@ -83,6 +89,7 @@ class _Reader:
 
     def __init__(self, context: Context, consumer: ConsumerPort, ends: Mapping[TopicPartition, int]) -> None:
         self._consumer = consumer
+        self._note = context.out.note
         self._follow: bool = context.arguments.follow
         self._left: int | None = context.arguments.num
         self._group: str | None = context.arguments.group
@@ -97,12 +104,15 @@ class _Reader:
     async def read(self) -> None:
         try:
             while not await self._is_done():
-                for record in await self._consumer.poll(POLL_MS):
+                records = await self._consumer.poll(POLL_MS)
+                for place in self._consumer.take_assigned():
+                    self._printed.pop(place, None)  # Others may have committed more of it since.
+                for record in records:
                     if not self._print(record):
                         return
                 self._stdout.flush()
                 if time.monotonic() - self._committed_s >= COMMIT_INTERVAL_S:
-                    await self._commit()
+                    await self._commit_or_later()
         finally:
             await self._commit()
 
@@ -126,6 +136,17 @@ class _Reader:
             return False
         owned = await self._consumer.positions()
         return bool(owned) and all(position >= self._ends.get(place, 0) for place, position in owned.items())
+
+    async def _commit_or_later(self) -> None:
+        """A coordinator that moves may be away for longer than a commit is tried: the next one says the same and more."""
+        printed = dict(self._printed)
+        try:
+            await self._commit()
+        except BarnabasError as error:
+            if not error.retriable:
+                raise
+            self._printed = printed
+            self._note(f"could not commit, trying again: {message_of(error)}")
 
     async def _commit(self) -> None:
         self._stdout.flush()  # before the commit: what a group has committed, its reader has seen

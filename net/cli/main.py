@@ -108,7 +108,18 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
     shared = parser.add_argument_group("for every command")
     shared.add_argument("--bootstrap", metavar="HOST:PORT[,...]", help="brokers to ask first ($BARNABAS_BOOTSTRAP)")
     shared.add_argument("-f", "--format", choices=("text", "json"), default="text", help="how data is printed")
-    shared.add_argument("--timeout", type=float, default=DEFAULT_TIMEOUT_S, metavar="SECONDS", help="give up after")
+    shared.add_argument("--timeout", type=_seconds, default=DEFAULT_TIMEOUT_S, metavar="SECONDS", help="give up after")
+
+
+def _seconds(text: str) -> float:
+    """The argparse type of --timeout."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:  # "nan" is no number of seconds either
+        raise argparse.ArgumentTypeError(f"{text}: give seconds above 0")
+    return seconds
 
 
 def _exit_codes() -> str:

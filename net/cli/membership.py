@@ -22,6 +22,8 @@ JOIN_POLL_S: Final = 0.05
 
 async def add(context: Context) -> int:
     wanted = context.arguments
+    if wanted.dir is not None and wanted.node is not None:
+        raise CommandError("--node does not go with --dir: a new broker there gets the next free id", ExitCode.USAGE)
     if wanted.dir is not None:
         return await _add_local(context)
     async with context.connector.admin(context.bootstrap) as admin:

@@ -3,12 +3,15 @@
 import asyncio
 import time
 from argparse import ArgumentParser, ArgumentTypeError
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from typing import Final
 
+from barnabas.log.errors import UnknownTopicOrPartitionError
 from barnabas.net.protocol.responses import DescribeMovesResponse, PartitionMove
 
 from .command import Context, Verb, no_arguments
+from .consume import chosen_partitions
 from .exit_codes import CommandError, ExitCode
 from .output import Row
 from .sdk import AdminPort
@@ -22,6 +25,16 @@ _COLUMNS: Final = ("partition", "leader", "replicas", "adding", "removing", "rec
 def _partition_argument(parser: ArgumentParser) -> None:
     parser.add_argument("topic", metavar="TOPIC", help="the topic")
     parser.add_argument("partition", metavar="PARTITION", type=int, help="the partition")
+
+
+@asynccontextmanager
+async def _telling_which_exist(admin: AdminPort, topic: str, partition: int) -> AsyncIterator[None]:
+    """Only behind a refusal: the broker that describes a topic may know less of it than the controller."""
+    try:
+        yield
+    except UnknownTopicOrPartitionError:
+        chosen_partitions(await admin.describe_topic(topic), [partition])
+        raise
 
 
 def throttle_argument(parser: ArgumentParser) -> None:
@@ -61,7 +74,8 @@ async def _move(context: Context) -> int:
         raise CommandError(f"--to {wanted.to}: give node ids, 1,2,3", ExitCode.USAGE) from None
     name = f"{wanted.topic}-{wanted.partition}"
     async with context.connector.admin(context.bootstrap) as admin:
-        await admin.assign_replicas(wanted.topic, wanted.partition, replicas, throttle_bytes_per_s=wanted.throttle)
+        async with _telling_which_exist(admin, wanted.topic, wanted.partition):
+            await admin.assign_replicas(wanted.topic, wanted.partition, replicas, throttle_bytes_per_s=wanted.throttle)
         if wanted.wait:
             await until_moved(
                 context, admin, lambda move: (move.topic, move.partition) == (wanted.topic, wanted.partition)
@@ -161,7 +175,8 @@ def _transfer_arguments(parser: ArgumentParser) -> None:
 async def _transfer(context: Context) -> int:
     wanted = context.arguments
     async with context.connector.admin(context.bootstrap) as admin:
-        await admin.elect_leader(wanted.topic, wanted.partition, wanted.to)
+        async with _telling_which_exist(admin, wanted.topic, wanted.partition):
+            await admin.elect_leader(wanted.topic, wanted.partition, wanted.to)
         partitions = (await admin.describe_topic(wanted.topic)).partitions
     leader = partitions[wanted.partition].leader
     context.out.line(

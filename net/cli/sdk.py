@@ -110,6 +110,9 @@ class ConsumerPort(Protocol):
         """The partitions that this consumer owns now, and the offset that it reads next in each."""
 
     async def poll(self, max_wait_ms: int) -> Iterable[ConsumedRecord]: ...
+    def take_assigned(self) -> Sequence[TopicPartition]:
+        """What the group gave us since the last call: what was printed of it before is not ours to commit any more."""
+
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None: ...
 
 

@@ -5,11 +5,13 @@ The client is imported when the first connection is opened, never before.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from barnabas.log.errors import BarnabasError
 from barnabas.log.topic_partition import TopicPartition
 
 from .sdk import AdminPort, ConsumedRecord, ConsumerPort, PartitionLag, ProducerPort
@@ -27,6 +29,8 @@ from barnabas.net.protocol.responses import (
     DescribeStorageResponse,
     TopicMetadata,
 )
+
+logger = logging.getLogger("barnabas.consumer")
 
 
 class SdkConnector:
@@ -53,12 +57,15 @@ class SdkConnector:
     ) -> AsyncIterator[ConsumerPort]:
         from barnabas.net.client.consumer import Consumer
 
+        assigned: list[TopicPartition] = []
+
         async def begin(partitions: list[TopicPartition]) -> None:
+            assigned.extend(partitions)
             await _seek_where_nothing_is_committed(consumer, partitions, start)
 
         async def give_up(partitions: list[TopicPartition]) -> None:
             if is_reading:  # It asks for more, so it has printed and flushed all that it got.
-                await consumer.commit()
+                await _commit_if_possible(consumer)
 
         # Without a group the caller assigns partitions and offsets itself; a subscription would fight with that.
         consumer = Consumer(
@@ -73,8 +80,18 @@ class SdkConnector:
         )
         is_reading = True
         async with consumer:
-            yield _Consumer(consumer)
+            yield _Consumer(consumer, assigned)
             is_reading = False  # What was handed out last may be more than what `-n` has printed.
+
+
+async def _commit_if_possible(consumer: Consumer) -> None:
+    """Partitions go: where the coordinator is not there for too long, their next owner reads again from the last commit."""
+    try:
+        await consumer.commit()
+    except BarnabasError as error:
+        if not error.retriable:
+            raise
+        logger.warning("partitions given up without a commit: %s", error.message)
 
 
 async def _seek_where_nothing_is_committed(consumer: Consumer, partitions: list[TopicPartition], start: str) -> None:
@@ -91,8 +108,9 @@ async def _seek_where_nothing_is_committed(consumer: Consumer, partitions: list[
 
 
 class _Consumer:
-    def __init__(self, consumer: Consumer) -> None:
+    def __init__(self, consumer: Consumer, assigned: list[TopicPartition]) -> None:
         self._consumer = consumer
+        self._assigned = assigned
 
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
         self._consumer.assign(offsets)
@@ -105,6 +123,11 @@ class _Consumer:
     async def poll(self, max_wait_ms: int) -> Iterable[ConsumedRecord]:
         found = await self._consumer.poll(timeout_ms=max_wait_ms)
         return chain.from_iterable(found.values())
+
+    def take_assigned(self) -> Sequence[TopicPartition]:
+        taken = list(self._assigned)
+        self._assigned.clear()
+        return taken
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Of partitions that went to another member everything printed is committed: it must not be committed again."""

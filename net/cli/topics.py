@@ -5,7 +5,7 @@ from argparse import ArgumentParser, ArgumentTypeError
 from barnabas.net.protocol.responses import TopicMetadata
 
 from . import consume, produce
-from .command import Context, Verb, key_value, name_argument
+from .command import Context, Verb, key_value, name_argument, number_from
 from .exit_codes import CommandError, ExitCode
 from .output import Row
 from .sdk import TOPIC_RESOURCE
@@ -15,8 +15,10 @@ _COMMITTED_END = -1  # as DeleteRecords means it
 
 def _create_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="the topic; several may be given", nargs="+")
-    parser.add_argument("-p", "--partitions", type=int, default=-1, metavar="N", help="default: the cluster's")
-    parser.add_argument("-r", "--replicas", type=int, default=-1, metavar="N", help="default: the cluster's")
+    parser.add_argument(
+        "-p", "--partitions", type=number_from(1), default=-1, metavar="N", help="default: the cluster's"
+    )
+    parser.add_argument("-r", "--replicas", type=number_from(1), default=-1, metavar="N", help="default: the cluster's")
     parser.add_argument("-c", "--config", type=key_value, action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--if-not-exists", action="store_true", help="a topic that is there already is no error")
     parser.add_argument("--dry-run", action="store_true", help="check only, create nothing")
@@ -130,8 +132,8 @@ async def _alter(context: Context) -> int:
 def _add_partitions_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="the topic")
     count = parser.add_mutually_exclusive_group(required=True)
-    count.add_argument("-n", "--num", type=int, metavar="N", help="how many to add")
-    count.add_argument("--total", type=int, metavar="N", help="how many there shall be")
+    count.add_argument("-n", "--num", type=number_from(1), metavar="N", help="how many to add")
+    count.add_argument("--total", type=number_from(1), metavar="N", help="how many there shall be")
 
 
 async def _add_partitions(context: Context) -> int:
@@ -177,10 +179,8 @@ async def _delete_records(context: Context) -> int:
     """One partition after the other: what was deleted before a failure is told."""
     name, before = context.arguments.name, context.arguments.before
     async with context.connector.admin(context.bootstrap) as admin:
-        partitions = context.arguments.partition
-        if partitions is None:
-            partitions = range(len((await admin.describe_topic(name)).partitions))
-        for partition in partitions:
+        topic = await admin.describe_topic(name)
+        for _, partition in consume.chosen_partitions(topic, context.arguments.partition):
             start = await admin.delete_records(name, partition, before)
             told = {"topic": name, "partition": partition, "log_start_offset": start}
             context.out.line(f"{name}-{partition} begins at offset {start} now", told)

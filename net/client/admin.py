@@ -157,8 +157,16 @@ class Admin(GroupAdmin):
         return await list_offsets(self._client, dict(timestamps_ms), timeout_ms=self._timeout_ms)
 
     async def delete_records(self, topic: str, partition: int, *, before_offset: int = -1) -> int:
-        """Delete all records before an offset (-1: all that are committed); returns the new start of the log."""
-        await self._client.wait_for_topic(topic, timeout_ms=self._timeout_ms)
+        """Delete all records before an offset (-1: all that are committed); returns the new start of the log.
+
+        Raises UnknownTopicOrPartitionError, for a partition that does not exist at once.
+        """
+        count = await self._client.wait_for_topic(topic, timeout_ms=self._timeout_ms)
+        if partition >= count:  # It may have been added since.
+            await self._client.refresh()
+            count = self._client.metadata.partition_count(topic)
+        if not 0 <= partition < count:
+            raise UnknownTopicOrPartitionError(f"{topic} has no partition {partition}; it has 0 to {count - 1}")
         request = q.DeleteRecordsRequest(topic=topic, partition=partition, before_offset=before_offset)
 
         async def attempt() -> DeleteRecordsResponse:

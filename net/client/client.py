@@ -138,6 +138,7 @@ class Client:
     async def _open(self, pool: Pool, broker: Broker) -> Connection:
         """A broker that is slow to answer may lead nothing any more by the time that it is given up: look meanwhile."""
         opening = asyncio.ensure_future(pool.get(broker.host, broker.port))
+        opening.add_done_callback(_look_at_error)
         try:
             while not (await asyncio.wait([opening], timeout=SLOW_CONNECT_S))[0]:
                 self.request_refresh()
@@ -292,6 +293,7 @@ class Client:
         self._check_open()
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.create_task(self._refresh())
+            self._refreshing.add_done_callback(_look_at_error)
         task = self._refreshing
         await asyncio.wait([task])  # Not the task itself: a caller who gives up must not cancel it for the others.
         if task.cancelled():
@@ -345,3 +347,9 @@ class Client:
     def _check_open(self) -> None:
         if self._is_closed:
             raise ClientClosedError("the client is closed")
+
+
+def _look_at_error(task: asyncio.Future[Any]) -> None:
+    """Who waited may have given up; then nobody asks how it ended, and asyncio would print that as a bug."""
+    if not task.cancelled():
+        task.exception()

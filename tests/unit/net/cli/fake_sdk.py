@@ -5,7 +5,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from barnabas.log.errors import GroupIdNotFoundError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
+from barnabas.log.errors import (
+    BrokerNotAvailableError,
+    GroupIdNotFoundError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.cli.sdk import PartitionLag
 from barnabas.net.protocol import group_responses, responses
@@ -37,6 +42,9 @@ class FakeCluster:
     quorum_leader: int = 0
     failure: BaseException | None = None
     poll_failure: BaseException | None = None
+    commit_failures: list[BaseException] = field(default_factory=list)
+    assigned: list[TopicPartition] = field(default_factory=list)  # by the group, at the next poll
+    polls_left: int = -1  # then Ctrl-C; -1: no end
     flushed_before_commit: list[bytes] = field(default_factory=list)
 
     def add(self, topic: str, *values: bytes, partition: int = 0) -> None:
@@ -103,12 +111,21 @@ class FakeConsumer:
     async def poll(self, max_wait_ms: int) -> Iterable[FakeRecord]:
         if self._cluster.poll_failure is not None:
             raise self._cluster.poll_failure
+        if self._cluster.polls_left == 0:
+            raise KeyboardInterrupt
+        self._cluster.polls_left -= 1
         found = [record for place, start in self._next.items() for record in self._cluster.logs[place][start:]]
         self._next = {place: len(self._cluster.logs[place]) for place in self._next}
         return found
 
+    def take_assigned(self) -> Sequence[TopicPartition]:
+        taken, self._cluster.assigned = self._cluster.assigned, []
+        return taken
+
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         assert self._group is not None
+        if self._cluster.commit_failures:
+            raise self._cluster.commit_failures.pop(0)
         self._cluster.committed[self._group].update(offsets)
         self._cluster.calls.append(("commit", dict(offsets)))
 
@@ -140,6 +157,20 @@ class FakeAdmin:
     async def delete_records(self, topic: str, partition: int, before_offset: int) -> int:
         self._cluster.calls.append(("delete_records", topic, partition, before_offset))
         return before_offset
+
+    async def assign_replicas(
+        self, topic: str, partition: int, replicas: Sequence[int], *, throttle_bytes_per_s: int
+    ) -> None:
+        self._check(topic, partition)
+        self._cluster.calls.append(("assign_replicas", topic, partition, replicas, throttle_bytes_per_s))
+
+    async def elect_leader(self, topic: str, partition: int, target: int | None) -> None:
+        self._check(topic, partition)
+        self._cluster.calls.append(("elect_leader", topic, partition, target))
+
+    def _check(self, topic: str, partition: int) -> None:
+        if TopicPartition(topic, partition) not in self._cluster.logs:
+            raise UnknownTopicOrPartitionError(f"there is no {topic}-{partition}")
 
     async def describe_topic(self, name: str) -> responses.TopicMetadata:
         places = [place for place in self._cluster.logs if place.topic == name]
@@ -173,10 +204,20 @@ class FakeAdmin:
             leader_id=self._cluster.quorum_leader, term=1, committed_index=5, voters=(0, 1, 2)
         )
 
+    async def shut_down_broker(self, node_id: int) -> None:
+        self._check_broker(node_id)
+        self._cluster.calls.append(("shut_down_broker", node_id))
+
+    def _check_broker(self, node_id: int) -> None:
+        if node_id not in range(3) or node_id in self._cluster.fenced:
+            raise BrokerNotAvailableError(f"broker {node_id} is not in the metadata")
+
     async def describe_storage(self, node_id: int) -> responses.DescribeStorageResponse:
+        self._check_broker(node_id)
         return responses.DescribeStorageResponse(node_id=node_id, folders=self._cluster.folders)
 
     async def bring_back_folder(self, node_id: int, path: str) -> responses.DescribeStorageResponse:
+        self._check_broker(node_id)
         self._cluster.calls.append(("bring_back_folder", node_id, path))
         return await self.describe_storage(node_id)
 

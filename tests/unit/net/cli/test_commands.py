@@ -1,17 +1,25 @@
 """The command line from arguments to exit code, output and calls, with a cluster in memory."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from unit.net.cli.fake_sdk import FakeCluster, FakeRecord
+from unit.net.cli.fake_sdk import FakeCluster, FakeConsumer, FakeRecord
 
 from barnabas.consumer_groups.offsets_topic import shown
 from barnabas.kraft.offsets_log import LogEntry
 from barnabas.kraft.records import OffsetCommitRecord
-from barnabas.log.errors import BrokerNotAvailableError, InvalidTopicError, RequestTimedOutError
+from barnabas.log.errors import (
+    BrokerNotAvailableError,
+    CoordinatorNotAvailableError,
+    InvalidTopicError,
+    RequestTimedOutError,
+    UnknownMemberIdError,
+)
 from barnabas.log.topic_partition import TopicPartition
+from barnabas.net.cli import consume
 from barnabas.net.cli.main import main
 from barnabas.net.protocol.responses import StorageFolder, TroubledFolder
 
@@ -63,6 +71,20 @@ def rows(text: str) -> Any:
         ("group", "seek", "g", "--to", "yesterday"),
         ("group", "seek", "g", "--undo", "-t", "t"),
         ("partition", "move", "t", "0", "--replicas", "a"),
+        ("broker", "add", "--dir", "D", "--node", "3"),
+        ("broker", "add", "--node", "-1"),
+        ("cluster", "voters", "list", "3"),
+        ("cluster", "voters", "add"),
+        ("topic", "consume", "t", "--formatter", "offsets"),
+        ("topic", "consume", "t", "-n", "-1"),
+        ("topic", "create", "x", "-p", "-1"),
+        ("topic", "create", "x", "-p", "0"),
+        ("topic", "create", "x", "-r", "0"),
+        ("topic", "add-partitions", "t", "-n", "0"),
+        ("topic", "list", "--timeout", "0"),
+        ("topic", "list", "--timeout", "-1"),
+        ("topic", "list", "--timeout", "nan"),
+        ("topic", "list", "--timeout", "soon"),
     ],
 )
 def test_wrong_usage_is_exit_code_2_and_one_line(run: Any, arguments: tuple[str, ...]) -> None:
@@ -237,9 +259,51 @@ def test_a_group_commits_no_more_than_was_printed(run: Any, cluster: FakeCluster
     assert cluster.committed["g"] == {P0: 2}
 
 
-def test_consume_a_partition_that_does_not_exist(run: Any) -> None:
-    code, _, err = run("topic", "consume", "t", "-p", "7")
-    assert (code, err) == (1, "barnabas: t has no partition 7; it has 0 to 1\n")
+@pytest.mark.parametrize("number", ["7", "-1"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("topic", "consume", "t", "-p"),
+        ("topic", "delete-records", "t", "--before", "1", "-p", "0", "-p"),
+        ("partition", "move", "--to", "1", "t"),
+        ("partition", "transfer-leadership", "t"),
+    ],
+)
+def test_a_partition_that_does_not_exist(
+    run: Any, cluster: FakeCluster, arguments: tuple[str, ...], number: str
+) -> None:
+    code, _, err = run(*arguments, number)
+    assert (code, err) == (1, f"barnabas: t has no partition {number}; it has 0 to 1\n")
+    assert cluster.calls == []
+
+
+def test_who_follows_outlives_a_coordinator_that_loads_for_long(
+    run: Any, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consume, "COMMIT_INTERVAL_S", 0)
+    loading = CoordinatorNotAvailableError("the coordinator of group 'g' is loading; try again")
+    cluster.commit_failures, cluster.polls_left = [loading, loading], 4
+    code, out, err = run("topic", "consume", "t", "-g", "g", "--follow")
+    assert (code, out) == (130, "a\nb\nc\nd\n")
+    assert err.count("could not commit, trying again: the coordinator of group 'g' is loading") == 2
+    assert [call for call in cluster.calls if call[0] == "commit"] == [("commit", {P0: 3, P1: 1})]
+    cluster.commit_failures, cluster.polls_left = [UnknownMemberIdError("not a member")], 4
+    cluster.add("t", b"e")
+    assert run("topic", "consume", "t", "-g", "g", "--follow")[0] == 1
+
+
+def test_what_went_away_and_came_back_is_not_committed_as_it_was(run: Any, cluster: FakeCluster) -> None:
+    async def poll(consumer: FakeConsumer, max_wait_ms: int) -> Iterable[FakeRecord]:
+        found = await polled(consumer, max_wait_ms)
+        cluster.assigned = [] if found else [P0]
+        return found
+
+    polled = FakeConsumer.poll
+    cluster.polls_left = 2
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FakeConsumer, "poll", poll)
+        assert run("topic", "consume", "t", "-g", "g", "--follow")[0] == 130
+    assert [call for call in cluster.calls if call[0] == "commit"] == [("commit", {P1: 1})]
 
 
 # --- groups, cluster, partitions, brokers
@@ -261,8 +325,11 @@ def test_records_of_the_offsets_topic_are_shown_decoded(run: Any, cluster: FakeC
         commit_timestamp_ms=5,
     )  # fmt: skip
     told = shown(LogEntry(log_offset=0, record=commit))
-    cluster.logs[P0] = [FakeRecord(topic="t", partition=0, offset=0, key=told.key, value=told.value)]
-    code, out, _ = run("topic", "consume", "t", "-p", "0", "--formatter", "offsets")
+    name = "__consumer_offsets"
+    cluster.logs[TopicPartition(name, 0)] = [
+        FakeRecord(topic=name, partition=0, offset=0, key=told.key, value=told.value)
+    ]
+    code, out, _ = run("topic", "consume", name, "-p", "0", "--formatter", "offsets")
     assert code == 0
     (row,) = (json.loads(line) for line in out.splitlines())
     assert (row["group"], row["topic"], row["partition"], row["value"]["offset"]) == ("g", "t", 3, 7)
@@ -363,6 +430,27 @@ def test_a_cluster_without_a_quorum_is_not_healthy_whatever_its_metadata_says(ru
     assert code == 3
     (cause,) = rows(out)["causes"]
     assert "the quorum has no leader" in cause
+
+
+def test_voters_are_not_listed_as_none_where_no_leader_knows_them(run: Any, cluster: FakeCluster) -> None:
+    assert run("cluster", "voters", "list")[0] == 0
+    cluster.quorum_leader = -1
+    for change in ("list", "describe"):
+        code, out, err = run("cluster", "voters", change)
+        assert (code, out) == (3, "")
+        assert "the quorum has no leader" in err
+
+
+@pytest.mark.parametrize(
+    "arguments", [("drain", "77"), ("storage", "77"), ("bring-back", "77", "--folder", "/d"), ("drain", "-1")]
+)
+def test_an_unknown_broker_is_no_broker_that_is_down(
+    run: Any, cluster: FakeCluster, arguments: tuple[str, ...]
+) -> None:
+    told = f"barnabas: there is no broker {arguments[1]}; there are 0, 1, 2\n"
+    assert run("broker", *arguments) == (1, "", told)
+    cluster.fenced = {2}
+    assert run("broker", arguments[0], "2", *arguments[2:])[0] == 4
 
 
 def test_waiting_for_health_ends_with_the_timeout(run: Any, cluster: FakeCluster) -> None:

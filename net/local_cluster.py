@@ -12,8 +12,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol
@@ -100,7 +100,7 @@ def add(folder: Path, overrides: Mapping[str, str], launcher: tuple[str, ...] = 
 
     It is nobody's child: it lives on when its starter ends, and stops with the cluster (`stop_added`, `stop_folder`).
     """
-    if not any(read_pid_file(path) is not None for path in folder.glob("*/broker.pid")):
+    if not any_runs(folder):
         raise ClusterError(f"no cluster runs from {folder}; start one with `barnabas up --dir {folder}`")
     known = [int(path.parent.name) for path in folder.glob("[0-9]*/server.properties")]
     node_id = max(known) + 1
@@ -147,21 +147,18 @@ class HasFolder(Protocol):
 def stop_added(folder: Path, brokers: Sequence[HasFolder], timeout_s: float = STOP_TIMEOUT_S) -> None:
     """Stop what was added to a cluster since it was started with these brokers, while those can still take over."""
     own = {broker.folder / "broker.pid" for broker in brokers}
-    added = {
-        path: pid for path in folder.absolute().glob("*/broker.pid") if path not in own and (pid := read_pid_file(path))
-    }
-    for pid in added.values():
-        os.kill(pid, signal.SIGTERM)
+    added = _tell(path for path in folder.absolute().glob("*/broker.pid") if path not in own)
     deadline_s = time.monotonic() + timeout_s
-    for path, pid in added.items():
-        _end_process(path, pid, max(deadline_s - time.monotonic(), 0), told=True)
+    for path, process in added.items():
+        _await_end(path, process, max(deadline_s - time.monotonic(), 0))
 
 
 def stop(brokers: Sequence[Broker], timeout_s: float = STOP_TIMEOUT_S) -> None:
-    """Controlled shutdown of all; whoever has not ended in time is killed."""
+    """Controlled shutdown of all; whoever has not ended in time is killed. So is what was started again by hand."""
     for broker in brokers:
         if broker.process.poll() is None:
             broker.process.terminate()
+    successors = _tell(broker.folder / "broker.pid" for broker in brokers if broker.process.poll() is not None)
     deadline_s = time.monotonic() + timeout_s
     for broker in brokers:
         try:
@@ -170,35 +167,60 @@ def stop(brokers: Sequence[Broker], timeout_s: float = STOP_TIMEOUT_S) -> None:
             deadline_s = time.monotonic()  # a second Ctrl-C: the user does not want to wait for the others either
             broker.process.kill()
             broker.process.wait()
-        (broker.folder / "broker.pid").unlink(missing_ok=True)
+        path = broker.folder / "broker.pid"
+        if path in successors:
+            _await_end(path, successors[path], max(deadline_s - time.monotonic(), 0))
+        path.unlink(missing_ok=True)
 
 
 def stop_folder(folder: Path, timeout_s: float = STOP_TIMEOUT_S) -> list[int]:
     """Stop whatever runs from this folder, whoever started it. Returns the process ids that were stopped."""
     stopped: list[int] = []
-    watcher = read_pid_file(folder / "up.pid")
-    if watcher is not None:
-        # It stops its brokers itself, in order; what it leaves behind is stopped below.
-        stopped.append(watcher)
-        _end_process(folder / "up.pid", watcher, timeout_s)
-    brokers = {path: pid for path in sorted(folder.glob("*/broker.pid")) if (pid := read_pid_file(path)) is not None}
-    for pid in brokers.values():
-        os.kill(pid, signal.SIGTERM)
-    deadline_s = time.monotonic() + timeout_s
-    for path, pid in brokers.items():
-        _end_process(path, pid, max(deadline_s - time.monotonic(), 0), told=True)
-        stopped.append(pid)
+    # The watcher stops its brokers itself, in order; what it leaves behind is stopped after it.
+    for paths in ([folder / "up.pid"], folder.glob("*/broker.pid")):
+        told = _tell(sorted(paths))
+        deadline_s = time.monotonic() + timeout_s
+        for path, process in told.items():
+            _await_end(path, process, max(deadline_s - time.monotonic(), 0))
+            stopped.append(process.pid)
     return stopped
 
 
-def _end_process(pid_file: Path, pid: int, timeout_s: float, *, told: bool = False) -> None:
-    if not told:
-        os.kill(pid, signal.SIGTERM)
+def any_runs(folder: Path) -> bool:
+    """Does a broker of this cluster run, whoever started it?"""
+    return any(read_pid_file(path) is not None for path in folder.glob("*/broker.pid"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """A process that was told to stop. It may remove its own pid file before it has ended."""
+
+    pid: int
+    started: str
+
+
+def _tell(pid_files: Iterable[Path]) -> dict[Path, _Process]:
+    """Ask the processes to stop. Files of those that have ended already are removed."""
+    told: dict[Path, _Process] = {}
+    for path in pid_files:
+        pid = read_pid_file(path)
+        if pid is None:
+            path.unlink(missing_ok=True)
+            continue
+        with suppress(ProcessLookupError):
+            told[path] = _Process(pid, _started(pid))
+            os.kill(pid, signal.SIGTERM)
+    return told
+
+
+def _await_end(pid_file: Path, process: _Process, timeout_s: float) -> None:
     deadline_s = time.monotonic() + timeout_s
-    while read_pid_file(pid_file) == pid and time.monotonic() < deadline_s:
+    while process.started == _started(process.pid) != "-":
+        if time.monotonic() >= deadline_s:
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
+            break
         time.sleep(POLL_INTERVAL_S)
-    if read_pid_file(pid_file) == pid:
-        os.kill(pid, signal.SIGKILL)
     pid_file.unlink(missing_ok=True)
 
 
@@ -215,6 +237,28 @@ def last_lines(broker: Broker) -> list[str]:
 def write_pid_file(path: Path, pid: int) -> None:
     """Remember a process by its id and its start: ids are used again, pairs are not."""
     path.write_text(f"{pid} {_started(pid)}\n", encoding="utf-8")
+
+
+@contextmanager
+def own_pid_file(config: str | None, node_id: int) -> Iterator[None]:
+    """While this process is a broker of a local cluster, `down` finds it, also where it was started by hand.
+
+    Its configuration is `<n>/server.properties` there. A file of another broker that runs is left alone: this one will fail.
+    """
+    folder = Path(config or "").absolute().parent
+    path = folder / "broker.pid"
+    if config is None or Path(config).name != "server.properties" or folder.name != str(node_id):
+        yield
+        return
+    if read_pid_file(path) is None:
+        with suppress(OSError):  # a folder that is read-only is none of a local cluster
+            write_pid_file(path, os.getpid())
+    try:
+        yield
+    finally:
+        if read_pid_file(path) == os.getpid():
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
 
 
 def read_pid_file(path: Path) -> int | None:

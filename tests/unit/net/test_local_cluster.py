@@ -92,6 +92,61 @@ def test_a_folder_runs_one_cluster_at_a_time_and_down_stops_it(tmp_path: Path, s
     assert local_cluster.stop_folder(tmp_path) == []
 
 
+def by_hand(folder: Path, node_id: int) -> "subprocess.Popen[bytes]":
+    """As `broker start --config` does around its broker."""
+    config = str(folder / str(node_id) / "server.properties")
+    text = (
+        "import os, signal; from barnabas.net import local_cluster as c\n"
+        f"with c.own_pid_file({config!r}, {node_id}):\n"
+        "    print(flush=True); signal.sigwait({signal.SIGTERM})"
+    )
+    # With -S, as in `script`, nothing that is installed would be found.
+    process = subprocess.Popen([sys.executable, "-P", "-c", BLOCKS_FIRST + text], stdout=subprocess.PIPE)
+    assert process.stdout is not None and process.stdout.readline()
+    process.stdout.close()
+    return process
+
+
+@pytest.mark.parametrize("through_watcher", [False, True])
+def test_a_broker_started_again_by_hand_stops_with_the_cluster(
+    tmp_path: Path, started: list[Broker], through_watcher: bool
+) -> None:
+    started += local_cluster.start(a_plan(tmp_path))
+    started[1].process.kill()
+    started[1].process.wait()
+    again = by_hand(tmp_path, 1)
+    try:
+        assert local_cluster.read_pid_file(tmp_path / "1" / "broker.pid") == again.pid
+        if through_watcher:
+            local_cluster.stop(started, timeout_s=WAIT_S)
+        else:
+            assert local_cluster.stop_folder(tmp_path, timeout_s=WAIT_S) == [started[0].process.pid, again.pid]
+        assert again.wait(WAIT_S) == 0
+        assert list(tmp_path.glob("*/broker.pid")) == []
+    finally:
+        again.kill()
+        again.wait()
+
+
+def test_a_pid_file_is_that_of_the_broker_that_runs(tmp_path: Path) -> None:
+    folder = tmp_path / "2"
+    folder.mkdir()
+    path, config = folder / "broker.pid", str(folder / "server.properties")
+    path.write_text("1 2\n")  # stale
+    with local_cluster.own_pid_file(config, 2):
+        assert local_cluster.read_pid_file(path) == os.getpid()
+    assert not path.exists()
+    local_cluster.write_pid_file(path, os.getppid())
+    with local_cluster.own_pid_file(config, 2):
+        assert local_cluster.read_pid_file(path) == os.getppid()
+    assert path.exists()
+    path.write_text("1 2\n")
+    assert local_cluster.stop_folder(tmp_path) == [] and not path.exists()
+    for elsewhere, node_id in ((None, 2), (config, 3), (str(folder / "other.properties"), 2)):
+        with local_cluster.own_pid_file(elsewhere, node_id):
+            assert not path.exists()
+
+
 def test_a_broker_is_added_beside_those_that_run_and_stops_before_them(tmp_path: Path, started: list[Broker]) -> None:
     with pytest.raises(ClusterError, match="no cluster runs from"):
         local_cluster.add(tmp_path, {})

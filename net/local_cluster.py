@@ -115,6 +115,7 @@ def add(folder: Path, overrides: Mapping[str, str], launcher: tuple[str, ...] = 
         "node.id": str(node_id),
         "listeners": f"PLAINTEXT://{address}",
         "admin.listener": f"{_LOOPBACK}:{ports.admin}",
+        "quorum.listener": f"{_LOOPBACK}:{ports.quorum}",  # unused until it becomes a voter
         "log.dirs": str(added / "data"),
         **overrides,
     }
@@ -132,7 +133,7 @@ def _next_ports(listeners: str, distance: int) -> NodePorts:
     """By the rule of ports where they are free, else any."""
     base = int(listeners.rpartition(":")[2]) + 10 * distance
     try:
-        for port in (base, base + 2):
+        for port in (base, base + 1, base + 2):
             _refuse_taken(port)
     except (ClusterError, OverflowError):
         return _free_ports(1)[0]

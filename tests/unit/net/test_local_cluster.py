@@ -166,6 +166,20 @@ def test_a_broker_is_added_beside_those_that_run_and_stops_before_them(tmp_path:
     assert all(broker.process.poll() is None for broker in started)
 
 
+def test_an_added_broker_can_become_a_voter_on_a_port_of_its_own(tmp_path: Path, started: list[Broker]) -> None:
+    """By the rule of ports where all three are free, else any three."""
+    started += local_cluster.start(a_plan(tmp_path, broker_count=1))
+    base = int(started[0].address.rpartition(":")[2])
+    for node_id, taken in ((1, None), (2, base + 21)):
+        with socket.create_server(("127.0.0.1", taken or 0)):
+            added = local_cluster.add(tmp_path, {}, launcher=script(WAITS))
+        started.append(added)
+        values = local_cluster._properties(added.folder)
+        ports = [int(values[key].rpartition(":")[2]) for key in ("listeners", "quorum.listener", "admin.listener")]
+        by_rule = [base + 10 * node_id + step for step in range(3)]
+        assert ports == by_rule if taken is None else not set(ports) & set(by_rule)
+
+
 def test_a_process_that_got_the_same_id_later_is_left_alone(tmp_path: Path) -> None:
     stranger = subprocess.Popen(script(WAITS), stdout=subprocess.DEVNULL)
     try:

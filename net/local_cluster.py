@@ -31,6 +31,7 @@ _LOOPBACK: Final = "127.0.0.1"
 _FIRST_FREE_PORT: Final = 10_240  # above those of well-known services
 _USUAL_EPHEMERAL_PORT: Final = 32_768  # Linux's; where /proc does not tell
 LOG_LEVEL_VARIABLE: Final = "BARNABAS_LOG_LEVEL"
+_DATA_KEYS: Final = ("log.dirs", "log.dir", "metadata.log.dir")
 _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 
 
@@ -108,8 +109,8 @@ def add(folder: Path, overrides: Mapping[str, str], launcher: tuple[str, ...] = 
         raise ClusterError(f"{folder} holds {MAX_BROKERS} brokers, which is the limit on one machine")
     values = _properties(folder / str(min(known)))
     added = folder.absolute() / str(node_id)
-    (added / "data").mkdir(parents=True)
     ports = _next_ports(values["listeners"], node_id - min(known))
+    (added / "data").mkdir(parents=True)
     address = f"{_LOOPBACK}:{ports.client}"
     values |= {
         "node.id": str(node_id),
@@ -122,6 +123,20 @@ def add(folder: Path, overrides: Mapping[str, str], launcher: tuple[str, ...] = 
     _write_properties(added, values)
     process = _launch(launcher, added, die_with_parent=False)
     return Broker(node_id=node_id, folder=added, address=address, process=process)
+
+
+def discard(broker: Broker) -> None:
+    """Remove the folder of a broker that was added and did not come to hold data; else it would count as one of the cluster."""
+    assert broker.process.poll() is not None, f"broker {broker.node_id} still runs"
+    values = _properties(broker.folder)
+    places = [Path(place.strip()) for key in _DATA_KEYS for place in values.get(key, "").split(",") if place.strip()]
+    with suppress(OSError):
+        if any(place.is_dir() and any(place.iterdir()) for place in places):
+            return
+        (broker.folder / "data").rmdir()  # before anything else: it fails where there is something inside
+        for name in ("server.properties", "broker.log", "broker.pid"):
+            (broker.folder / name).unlink(missing_ok=True)
+        broker.folder.rmdir()
 
 
 def _properties(folder: Path) -> dict[str, str]:

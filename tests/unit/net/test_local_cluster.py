@@ -180,6 +180,22 @@ def test_an_added_broker_can_become_a_voter_on_a_port_of_its_own(tmp_path: Path,
         assert ports == by_rule if taken is None else not set(ports) & set(by_rule)
 
 
+@pytest.mark.parametrize("data", ["none", "in its folder", "elsewhere"])
+def test_a_broker_that_could_not_be_added_leaves_no_folder_but_its_data(
+    tmp_path: Path, started: list[Broker], data: str
+) -> None:
+    started += local_cluster.start(a_plan(tmp_path, broker_count=1))
+    elsewhere = tmp_path / "disk"
+    added = local_cluster.add(tmp_path, {"log.dirs": str(elsewhere)} if data == "elsewhere" else {}, script(DIES))
+    added.process.wait(WAIT_S)
+    if data != "none":
+        place = elsewhere if data == "elsewhere" else added.folder / "data"
+        place.mkdir(exist_ok=True)
+        (place / "journal").touch()
+    local_cluster.discard(added)
+    assert added.folder.exists() == (added.folder / "server.properties").exists() == (data != "none")
+
+
 def test_a_process_that_got_the_same_id_later_is_left_alone(tmp_path: Path) -> None:
     stranger = subprocess.Popen(script(WAITS), stdout=subprocess.DEVNULL)
     try:

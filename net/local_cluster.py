@@ -1,7 +1,8 @@
 """A cluster of broker processes on one machine: their folders, ports, start, supervision and end.
 
 Layout of the folder: `<n>/server.properties`, `<n>/broker.log`, `<n>/broker.pid`, `<n>/data/` for node n, and `up.pid` of
-the process that watches over them. Nothing is ever restarted: who kills a broker on purpose wants to see what happens.
+the process that watches over them. `<n>/decommissioned` says that node n left for good: `up` leaves it out.
+Nothing is ever restarted: who kills a broker on purpose wants to see what happens.
 This module imports only what it needs to start processes; the time until a cluster is ready begins here.
 """
 
@@ -12,12 +13,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from itertools import count, islice
 from pathlib import Path
 from typing import Final, Protocol
 
+DECOMMISSIONED: Final = "decommissioned"  # beside the configuration of a broker that left for good
 DEFAULT_FOLDER: Final = "barnabas-data"
 MAX_BROKERS: Final = 100  # of one machine; each is a process of tens of megabytes
 USUAL_VOTERS: Final = 3
@@ -77,12 +80,12 @@ def start(plan: Plan) -> list[Broker]:
         raise ClusterError(f"-n {plan.broker_count}: give 1 to {MAX_BROKERS} brokers")
     _refuse_running(plan.folder)
     voter_count = _voter_count(plan)
-    ports = _ports(plan)
+    members = _members(plan)
+    ports = _ports(plan, node_count=max(members[-1] + 1, voter_count))
     voters = ",".join(f"{node}@{_LOOPBACK}:{ports[node].quorum}" for node in range(voter_count))
     brokers: list[Broker] = []
     try:
-        for node_id, node_ports in enumerate(ports):
-            brokers.append(_start_broker(plan, node_id, node_ports, voters))
+        brokers.extend(_start_broker(plan, node_id, ports[node_id], voters) for node_id in members)
     except BaseException:
         stop(brokers, timeout_s=0)
         raise
@@ -97,19 +100,20 @@ def restart(broker: Broker, *, die_with_parent: bool = False) -> Broker:
 
 
 def add(folder: Path, overrides: Mapping[str, str], launcher: tuple[str, ...] = LAUNCHER) -> Broker:
-    """Start one more broker for the cluster that runs from this folder, configured as its node 0. Raises ClusterError.
+    """Start one more broker for the cluster that runs from this folder, configured as its first node. Raises ClusterError.
 
     It is nobody's child: it lives on when its starter ends, and stops with the cluster (`stop_added`, `stop_folder`).
     """
     if not any_runs(folder):
         raise ClusterError(f"no cluster runs from {folder}; start one with `barnabas up --dir {folder}`")
-    known = [int(path.parent.name) for path in folder.glob("[0-9]*/server.properties")]
+    known = _known(folder)
+    model = next((node_id for node_id in known if not _has_left(folder, node_id)), known[0])
     node_id = max(known) + 1
     if node_id >= MAX_BROKERS:
         raise ClusterError(f"{folder} holds {MAX_BROKERS} brokers, which is the limit on one machine")
-    values = _properties(folder / str(min(known)))
+    values = _properties(folder / str(model))
     added = folder.absolute() / str(node_id)
-    ports = _next_ports(values["listeners"], node_id - min(known))
+    ports = _next_ports(values["listeners"], node_id - model)
     (added / "data").mkdir(parents=True)
     address = f"{_LOOPBACK}:{ports.client}"
     values |= {
@@ -256,21 +260,29 @@ def write_pid_file(path: Path, pid: int) -> None:
 
 
 @contextmanager
-def own_pid_file(config: str | None, node_id: int) -> Iterator[None]:
+def own_pid_file(config: str | None, node_id: int) -> Iterator[Callable[[], None]]:
     """While this process is a broker of a local cluster, `down` finds it, also where it was started by hand.
 
     Its configuration is `<n>/server.properties` there. A file of another broker that runs is left alone: this one will fail.
+    Yields what remembers that the broker was decommissioned; to start it by hand takes that back.
     """
     folder = Path(config or "").absolute().parent
     path = folder / "broker.pid"
     if config is None or Path(config).name != "server.properties" or folder.name != str(node_id):
-        yield
+        yield lambda: None
         return
+    marker = folder / DECOMMISSIONED
+
+    def mark() -> None:
+        with suppress(OSError):
+            marker.touch()
+
     if read_pid_file(path) is None:
         with suppress(OSError):  # a folder that is read-only is none of a local cluster
+            marker.unlink(missing_ok=True)
             write_pid_file(path, os.getpid())
     try:
-        yield
+        yield mark
     finally:
         if read_pid_file(path) == os.getpid():
             with suppress(OSError):
@@ -309,16 +321,31 @@ def _refuse_running(folder: Path) -> None:
             )
 
 
+def _known(folder: Path) -> list[int]:
+    """The nodes that have a folder, in order; those that were decommissioned, too."""
+    return sorted(int(path.parent.name) for path in folder.glob("[0-9]*/server.properties"))
+
+
+def _has_left(folder: Path, node_id: int) -> bool:
+    return (folder / str(node_id) / DECOMMISSIONED).exists()
+
+
+def _members(plan: Plan) -> list[int]:
+    """The lowest node ids but those of decommissioned brokers, which are never used again."""
+    nodes = (node_id for node_id in count() if not _has_left(plan.folder, node_id))
+    return list(islice(nodes, plan.broker_count))
+
+
 def _voter_count(plan: Plan) -> int:
     """The voters of a cluster are fixed when it first starts, so a folder that has one keeps its number."""
-    known = sorted(int(path.parent.name) for path in plan.folder.glob("[0-9]*/server.properties"))
+    known = [node_id for node_id in _known(plan.folder) if not _has_left(plan.folder, node_id)]
     if known and len(known) > plan.broker_count:
         raise ClusterError(
             f"{plan.folder} holds a cluster of {len(known)} brokers; start it with -n {len(known)}, or use another --dir"
         )
     before = _voters_before(plan.folder)
     wanted = plan.voter_count if plan.voter_count is not None else before or min(plan.broker_count, USUAL_VOTERS)
-    if not 1 <= wanted <= plan.broker_count:
+    if not before and not 1 <= wanted <= plan.broker_count:
         raise ClusterError(f"--voters {wanted}: give 1 to {plan.broker_count}, the number of brokers")
     if before and wanted != before:
         raise ClusterError(
@@ -335,15 +362,15 @@ def _voters_before(folder: Path) -> int:
     return next((line.count("@") for line in lines if line.startswith("controller.quorum.voters=")), 0)
 
 
-def _ports(plan: Plan) -> list[NodePorts]:
+def _ports(plan: Plan, node_count: int) -> list[NodePorts]:
     if plan.base_port == 0:
-        return _free_ports(plan.broker_count)
-    last = plan.base_port + 10 * (plan.broker_count - 1) + 2
+        return _free_ports(node_count)
+    last = plan.base_port + 10 * (node_count - 1) + 2
     if not 0 < plan.base_port <= last <= 65_535:
         raise ClusterError(
             f"--port {plan.base_port}: the ports {plan.base_port} to {last} must lie between 1 and 65535"
         )
-    bases = [plan.base_port + 10 * node for node in range(plan.broker_count)]
+    bases = [plan.base_port + 10 * node for node in range(node_count)]
     ports = [NodePorts(client=base, quorum=base + 1, admin=base + 2) for base in bases]
     for port in (number for item in ports for number in (item.client, item.quorum, item.admin)):
         _refuse_taken(port)

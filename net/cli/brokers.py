@@ -31,8 +31,8 @@ def _start(arguments: Namespace) -> int:
                 print(f"{definition.key}={config.text(definition.key)}")
         return ExitCode.OK
     # By name: the broker is the composition root above all others, and help must not need it.
-    with local_cluster.own_pid_file(arguments.config, config.node_id):
-        return int(importlib.import_module("barnabas.net.broker_process").run(config))
+    with local_cluster.own_pid_file(arguments.config, config.node_id) as mark_decommissioned:
+        return int(importlib.import_module("barnabas.net.broker_process").run(config, mark_decommissioned))
 
 
 def _node_argument(parser: ArgumentParser) -> None:

@@ -196,6 +196,24 @@ def test_a_broker_that_could_not_be_added_leaves_no_folder_but_its_data(
     assert added.folder.exists() == (added.folder / "server.properties").exists() == (data != "none")
 
 
+def test_a_decommissioned_broker_is_neither_counted_nor_started_nor_its_id_used_again(
+    tmp_path: Path, started: list[Broker]
+) -> None:
+    local_cluster.stop(local_cluster.start(a_plan(tmp_path, broker_count=5)), timeout_s=WAIT_S)
+    for node_id in (0, 4):
+        with local_cluster.own_pid_file(str(tmp_path / str(node_id) / "server.properties"), node_id) as decommissioned:
+            decommissioned()
+    with pytest.raises(ClusterError, match="cluster of 3 brokers"):
+        local_cluster.start(a_plan(tmp_path))
+    started += local_cluster.start(a_plan(tmp_path, broker_count=3))
+    started.append(local_cluster.add(tmp_path, {}, launcher=script(WAITS)))
+    assert [broker.node_id for broker in started] == [1, 2, 3, 5]
+    configs = [load(str(broker.folder / "server.properties"), {}, {}) for broker in started]
+    assert [len(config.voters()) for config in configs] == [3] * 4
+    with local_cluster.own_pid_file(str(tmp_path / "4" / "server.properties"), 4):
+        assert not (tmp_path / "4" / "decommissioned").exists()
+
+
 def test_a_process_that_got_the_same_id_later_is_left_alone(tmp_path: Path) -> None:
     stranger = subprocess.Popen(script(WAITS), stdout=subprocess.DEVNULL)
     try:

@@ -152,6 +152,16 @@ class MetadataImage:
             return None
         return topic.partitions[topic_partition.partition]
 
+    def is_emptied(self, node_id: int) -> bool:
+        """Is the broker leaving for good, and does it hold nothing any more?"""
+        broker = self.brokers.get(node_id)
+        return (
+            broker is not None
+            and broker.decommissioning
+            and all(slot.coordinator != node_id for slot in self.slots)
+            and all(node_id not in part.replicas for topic in self.topics.values() for part in topic.partitions)
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataChanges:

@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import uuid
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from barnabas.kraft.image import Endpoint
@@ -40,21 +41,21 @@ FATAL_EXIT_CODE = 70  # EX_SOFTWARE: what is in memory cannot be trusted, only w
 GC_THRESHOLDS = (50_000, 20, 100)
 
 
-def run(config: BrokerConfig) -> int:
-    """Run a broker until SIGTERM or SIGINT; the exit code is the return value."""
+def run(config: BrokerConfig, decommissioned: Callable[[], None] = lambda: None) -> int:
+    """Run a broker until SIGTERM or SIGINT; the exit code is the return value. It is told where the broker left for good."""
     logging.basicConfig(
         level=os.environ.get("BARNABAS_LOG_LEVEL", "INFO"),
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
         stream=sys.stderr,
     )
     try:
-        return asyncio.run(_serve(config))
+        return asyncio.run(_serve(config, decommissioned))
     except (BarnabasError, OSError) as error:
         sys.stderr.write(f"barnabas: {describe_start_failure(error, config)}\n")
         return EXIT_FAILED
 
 
-async def _serve(config: BrokerConfig) -> int:
+async def _serve(config: BrokerConfig, decommissioned: Callable[[], None]) -> int:
     broker = Broker(
         config,
         Ports(
@@ -85,6 +86,8 @@ async def _serve(config: BrokerConfig) -> int:
         if listening is not None:
             admin = asyncio.create_task(_serve_admin(broker, listening))
         await stop.wait()
+        if broker.metadata.image.is_emptied(broker.node_id):
+            decommissioned()
     finally:
         if admin is not None:
             admin.cancel()

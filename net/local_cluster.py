@@ -1,7 +1,8 @@
 """A cluster of broker processes on one machine: their folders, ports, start, supervision and end.
 
 Layout of the folder: `<n>/server.properties`, `<n>/broker.log`, `<n>/broker.pid`, `<n>/data/` for node n, and `up.pid` of
-the process that watches over them. Nothing is ever restarted: who kills a broker on purpose wants to see what happens.
+the process that watches over them. `<n>/decommissioned` says that node n left for good: `up` leaves it out.
+Nothing is ever restarted: who kills a broker on purpose wants to see what happens.
 This module imports only what it needs to start processes; the time until a cluster is ready begins here.
 """
 
@@ -12,12 +13,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from itertools import count, islice
 from pathlib import Path
 from typing import Final, Protocol
 
+DECOMMISSIONED: Final = "decommissioned"  # beside the configuration of a broker that left for good
 DEFAULT_FOLDER: Final = "barnabas-data"
 MAX_BROKERS: Final = 100  # of one machine; each is a process of tens of megabytes
 USUAL_VOTERS: Final = 3
@@ -31,6 +34,7 @@ _LOOPBACK: Final = "127.0.0.1"
 _FIRST_FREE_PORT: Final = 10_240  # above those of well-known services
 _USUAL_EPHEMERAL_PORT: Final = 32_768  # Linux's; where /proc does not tell
 LOG_LEVEL_VARIABLE: Final = "BARNABAS_LOG_LEVEL"
+_DATA_KEYS: Final = ("log.dirs", "log.dir", "metadata.log.dir")
 _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 
 
@@ -76,12 +80,12 @@ def start(plan: Plan) -> list[Broker]:
         raise ClusterError(f"-n {plan.broker_count}: give 1 to {MAX_BROKERS} brokers")
     _refuse_running(plan.folder)
     voter_count = _voter_count(plan)
-    ports = _ports(plan)
+    members = _members(plan)
+    ports = _ports(plan, node_count=max(members[-1] + 1, voter_count))
     voters = ",".join(f"{node}@{_LOOPBACK}:{ports[node].quorum}" for node in range(voter_count))
     brokers: list[Broker] = []
     try:
-        for node_id, node_ports in enumerate(ports):
-            brokers.append(_start_broker(plan, node_id, node_ports, voters))
+        brokers.extend(_start_broker(plan, node_id, ports[node_id], voters) for node_id in members)
     except BaseException:
         stop(brokers, timeout_s=0)
         raise
@@ -96,31 +100,47 @@ def restart(broker: Broker, *, die_with_parent: bool = False) -> Broker:
 
 
 def add(folder: Path, overrides: Mapping[str, str], launcher: tuple[str, ...] = LAUNCHER) -> Broker:
-    """Start one more broker for the cluster that runs from this folder, configured as its node 0. Raises ClusterError.
+    """Start one more broker for the cluster that runs from this folder, configured as its first node. Raises ClusterError.
 
     It is nobody's child: it lives on when its starter ends, and stops with the cluster (`stop_added`, `stop_folder`).
     """
-    if not any(read_pid_file(path) is not None for path in folder.glob("*/broker.pid")):
+    if not any_runs(folder):
         raise ClusterError(f"no cluster runs from {folder}; start one with `barnabas up --dir {folder}`")
-    known = [int(path.parent.name) for path in folder.glob("[0-9]*/server.properties")]
+    known = _known(folder)
+    model = next((node_id for node_id in known if not _has_left(folder, node_id)), known[0])
     node_id = max(known) + 1
     if node_id >= MAX_BROKERS:
         raise ClusterError(f"{folder} holds {MAX_BROKERS} brokers, which is the limit on one machine")
-    values = _properties(folder / str(min(known)))
+    values = _properties(folder / str(model))
     added = folder.absolute() / str(node_id)
+    ports = _next_ports(values["listeners"], node_id - model)
     (added / "data").mkdir(parents=True)
-    ports = _next_ports(values["listeners"], node_id - min(known))
     address = f"{_LOOPBACK}:{ports.client}"
     values |= {
         "node.id": str(node_id),
         "listeners": f"PLAINTEXT://{address}",
         "admin.listener": f"{_LOOPBACK}:{ports.admin}",
+        "quorum.listener": f"{_LOOPBACK}:{ports.quorum}",  # unused until it becomes a voter
         "log.dirs": str(added / "data"),
         **overrides,
     }
     _write_properties(added, values)
     process = _launch(launcher, added, die_with_parent=False)
     return Broker(node_id=node_id, folder=added, address=address, process=process)
+
+
+def discard(broker: Broker) -> None:
+    """Remove the folder of a broker that was added and did not come to hold data; else it would count as one of the cluster."""
+    assert broker.process.poll() is not None, f"broker {broker.node_id} still runs"
+    values = _properties(broker.folder)
+    places = [Path(place.strip()) for key in _DATA_KEYS for place in values.get(key, "").split(",") if place.strip()]
+    with suppress(OSError):
+        if any(place.is_dir() and any(place.iterdir()) for place in places):
+            return
+        (broker.folder / "data").rmdir()  # before anything else: it fails where there is something inside
+        for name in ("server.properties", "broker.log", "broker.pid"):
+            (broker.folder / name).unlink(missing_ok=True)
+        broker.folder.rmdir()
 
 
 def _properties(folder: Path) -> dict[str, str]:
@@ -132,7 +152,7 @@ def _next_ports(listeners: str, distance: int) -> NodePorts:
     """By the rule of ports where they are free, else any."""
     base = int(listeners.rpartition(":")[2]) + 10 * distance
     try:
-        for port in (base, base + 2):
+        for port in (base, base + 1, base + 2):
             _refuse_taken(port)
     except (ClusterError, OverflowError):
         return _free_ports(1)[0]
@@ -147,21 +167,18 @@ class HasFolder(Protocol):
 def stop_added(folder: Path, brokers: Sequence[HasFolder], timeout_s: float = STOP_TIMEOUT_S) -> None:
     """Stop what was added to a cluster since it was started with these brokers, while those can still take over."""
     own = {broker.folder / "broker.pid" for broker in brokers}
-    added = {
-        path: pid for path in folder.absolute().glob("*/broker.pid") if path not in own and (pid := read_pid_file(path))
-    }
-    for pid in added.values():
-        os.kill(pid, signal.SIGTERM)
+    added = _tell(path for path in folder.absolute().glob("*/broker.pid") if path not in own)
     deadline_s = time.monotonic() + timeout_s
-    for path, pid in added.items():
-        _end_process(path, pid, max(deadline_s - time.monotonic(), 0), told=True)
+    for path, process in added.items():
+        _await_end(path, process, max(deadline_s - time.monotonic(), 0))
 
 
 def stop(brokers: Sequence[Broker], timeout_s: float = STOP_TIMEOUT_S) -> None:
-    """Controlled shutdown of all; whoever has not ended in time is killed."""
+    """Controlled shutdown of all; whoever has not ended in time is killed. So is what was started again by hand."""
     for broker in brokers:
         if broker.process.poll() is None:
             broker.process.terminate()
+    successors = _tell(broker.folder / "broker.pid" for broker in brokers if broker.process.poll() is not None)
     deadline_s = time.monotonic() + timeout_s
     for broker in brokers:
         try:
@@ -170,35 +187,60 @@ def stop(brokers: Sequence[Broker], timeout_s: float = STOP_TIMEOUT_S) -> None:
             deadline_s = time.monotonic()  # a second Ctrl-C: the user does not want to wait for the others either
             broker.process.kill()
             broker.process.wait()
-        (broker.folder / "broker.pid").unlink(missing_ok=True)
+        path = broker.folder / "broker.pid"
+        if path in successors:
+            _await_end(path, successors[path], max(deadline_s - time.monotonic(), 0))
+        path.unlink(missing_ok=True)
 
 
 def stop_folder(folder: Path, timeout_s: float = STOP_TIMEOUT_S) -> list[int]:
     """Stop whatever runs from this folder, whoever started it. Returns the process ids that were stopped."""
     stopped: list[int] = []
-    watcher = read_pid_file(folder / "up.pid")
-    if watcher is not None:
-        # It stops its brokers itself, in order; what it leaves behind is stopped below.
-        stopped.append(watcher)
-        _end_process(folder / "up.pid", watcher, timeout_s)
-    brokers = {path: pid for path in sorted(folder.glob("*/broker.pid")) if (pid := read_pid_file(path)) is not None}
-    for pid in brokers.values():
-        os.kill(pid, signal.SIGTERM)
-    deadline_s = time.monotonic() + timeout_s
-    for path, pid in brokers.items():
-        _end_process(path, pid, max(deadline_s - time.monotonic(), 0), told=True)
-        stopped.append(pid)
+    # The watcher stops its brokers itself, in order; what it leaves behind is stopped after it.
+    for paths in ([folder / "up.pid"], folder.glob("*/broker.pid")):
+        told = _tell(sorted(paths))
+        deadline_s = time.monotonic() + timeout_s
+        for path, process in told.items():
+            _await_end(path, process, max(deadline_s - time.monotonic(), 0))
+            stopped.append(process.pid)
     return stopped
 
 
-def _end_process(pid_file: Path, pid: int, timeout_s: float, *, told: bool = False) -> None:
-    if not told:
-        os.kill(pid, signal.SIGTERM)
+def any_runs(folder: Path) -> bool:
+    """Does a broker of this cluster run, whoever started it?"""
+    return any(read_pid_file(path) is not None for path in folder.glob("*/broker.pid"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """A process that was told to stop. It may remove its own pid file before it has ended."""
+
+    pid: int
+    started: str
+
+
+def _tell(pid_files: Iterable[Path]) -> dict[Path, _Process]:
+    """Ask the processes to stop. Files of those that have ended already are removed."""
+    told: dict[Path, _Process] = {}
+    for path in pid_files:
+        pid = read_pid_file(path)
+        if pid is None:
+            path.unlink(missing_ok=True)
+            continue
+        with suppress(ProcessLookupError):
+            told[path] = _Process(pid, _started(pid))
+            os.kill(pid, signal.SIGTERM)
+    return told
+
+
+def _await_end(pid_file: Path, process: _Process, timeout_s: float) -> None:
     deadline_s = time.monotonic() + timeout_s
-    while read_pid_file(pid_file) == pid and time.monotonic() < deadline_s:
+    while process.started == _started(process.pid) != "-":
+        if time.monotonic() >= deadline_s:
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
+            break
         time.sleep(POLL_INTERVAL_S)
-    if read_pid_file(pid_file) == pid:
-        os.kill(pid, signal.SIGKILL)
     pid_file.unlink(missing_ok=True)
 
 
@@ -215,6 +257,36 @@ def last_lines(broker: Broker) -> list[str]:
 def write_pid_file(path: Path, pid: int) -> None:
     """Remember a process by its id and its start: ids are used again, pairs are not."""
     path.write_text(f"{pid} {_started(pid)}\n", encoding="utf-8")
+
+
+@contextmanager
+def own_pid_file(config: str | None, node_id: int) -> Iterator[Callable[[], None]]:
+    """While this process is a broker of a local cluster, `down` finds it, also where it was started by hand.
+
+    Its configuration is `<n>/server.properties` there. A file of another broker that runs is left alone: this one will fail.
+    Yields what remembers that the broker was decommissioned; to start it by hand takes that back.
+    """
+    folder = Path(config or "").absolute().parent
+    path = folder / "broker.pid"
+    if config is None or Path(config).name != "server.properties" or folder.name != str(node_id):
+        yield lambda: None
+        return
+    marker = folder / DECOMMISSIONED
+
+    def mark() -> None:
+        with suppress(OSError):
+            marker.touch()
+
+    if read_pid_file(path) is None:
+        with suppress(OSError):  # a folder that is read-only is none of a local cluster
+            marker.unlink(missing_ok=True)
+            write_pid_file(path, os.getpid())
+    try:
+        yield mark
+    finally:
+        if read_pid_file(path) == os.getpid():
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
 
 
 def read_pid_file(path: Path) -> int | None:
@@ -249,16 +321,31 @@ def _refuse_running(folder: Path) -> None:
             )
 
 
+def _known(folder: Path) -> list[int]:
+    """The nodes that have a folder, in order; those that were decommissioned, too."""
+    return sorted(int(path.parent.name) for path in folder.glob("[0-9]*/server.properties"))
+
+
+def _has_left(folder: Path, node_id: int) -> bool:
+    return (folder / str(node_id) / DECOMMISSIONED).exists()
+
+
+def _members(plan: Plan) -> list[int]:
+    """The lowest node ids but those of decommissioned brokers, which are never used again."""
+    nodes = (node_id for node_id in count() if not _has_left(plan.folder, node_id))
+    return list(islice(nodes, plan.broker_count))
+
+
 def _voter_count(plan: Plan) -> int:
     """The voters of a cluster are fixed when it first starts, so a folder that has one keeps its number."""
-    known = sorted(int(path.parent.name) for path in plan.folder.glob("[0-9]*/server.properties"))
+    known = [node_id for node_id in _known(plan.folder) if not _has_left(plan.folder, node_id)]
     if known and len(known) > plan.broker_count:
         raise ClusterError(
             f"{plan.folder} holds a cluster of {len(known)} brokers; start it with -n {len(known)}, or use another --dir"
         )
     before = _voters_before(plan.folder)
     wanted = plan.voter_count if plan.voter_count is not None else before or min(plan.broker_count, USUAL_VOTERS)
-    if not 1 <= wanted <= plan.broker_count:
+    if not before and not 1 <= wanted <= plan.broker_count:
         raise ClusterError(f"--voters {wanted}: give 1 to {plan.broker_count}, the number of brokers")
     if before and wanted != before:
         raise ClusterError(
@@ -275,15 +362,15 @@ def _voters_before(folder: Path) -> int:
     return next((line.count("@") for line in lines if line.startswith("controller.quorum.voters=")), 0)
 
 
-def _ports(plan: Plan) -> list[NodePorts]:
+def _ports(plan: Plan, node_count: int) -> list[NodePorts]:
     if plan.base_port == 0:
-        return _free_ports(plan.broker_count)
-    last = plan.base_port + 10 * (plan.broker_count - 1) + 2
+        return _free_ports(node_count)
+    last = plan.base_port + 10 * (node_count - 1) + 2
     if not 0 < plan.base_port <= last <= 65_535:
         raise ClusterError(
             f"--port {plan.base_port}: the ports {plan.base_port} to {last} must lie between 1 and 65535"
         )
-    bases = [plan.base_port + 10 * node for node in range(plan.broker_count)]
+    bases = [plan.base_port + 10 * node for node in range(node_count)]
     ports = [NodePorts(client=base, quorum=base + 1, admin=base + 2) for base in bases]
     for port in (number for item in ports for number in (item.client, item.quorum, item.admin)):
         _refuse_taken(port)

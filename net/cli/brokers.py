@@ -26,6 +26,7 @@ def _start_arguments(parser: ArgumentParser) -> None:
 def _start(arguments: Namespace) -> int:
     """Run a broker until it is told to stop. This process imports nothing that a broker does not need."""
     from barnabas.net import config as configuration
+    from barnabas.net import local_cluster
 
     config = configuration.load(arguments.config, dict(arguments.override), os.environ)
     for key in config.ignored:
@@ -36,7 +37,8 @@ def _start(arguments: Namespace) -> int:
                 print(f"{definition.key}={config.text(definition.key)}")
         return ExitCode.OK
     # By name: the broker is the composition root above all others, and help must not need it.
-    return int(importlib.import_module("barnabas.net.broker_process").run(config))
+    with local_cluster.own_pid_file(arguments.config, config.node_id) as mark_decommissioned:
+        return int(importlib.import_module("barnabas.net.broker_process").run(config, mark_decommissioned))
 
 
 def _node_argument(parser: ArgumentParser) -> None:

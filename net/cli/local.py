@@ -129,7 +129,8 @@ class Watch:
 
         while not stopping.done():
             self._report_deaths()
-            if len(self._dead) == len(self._brokers):
+            # Those that were started again by hand are nobody's child here, but they are the cluster.
+            if len(self._dead) == len(self._brokers) and not local_cluster.any_runs(self._brokers[0].folder.parent):
                 raise CommandError("no broker is left")
             change = asyncio.create_task(changed.wait())
             await asyncio.wait({stopping, change}, return_when=asyncio.FIRST_COMPLETED)

@@ -40,7 +40,9 @@ async def _add_local(context: Context) -> int:
 
     async def is_active() -> bool:
         if broker.process.poll() is not None:
-            raise CommandError(f"broker {broker.node_id} ended: {' '.join(local_cluster.last_lines(broker)[-1:])}")
+            told = " ".join(local_cluster.last_lines(broker)[-1:])
+            local_cluster.discard(broker)
+            raise CommandError(f"broker {broker.node_id} ended: {told}")
         async with context.connector.admin(broker.address) as admin:
             return await _is_active(admin, broker.node_id)
 

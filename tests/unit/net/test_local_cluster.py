@@ -92,6 +92,61 @@ def test_a_folder_runs_one_cluster_at_a_time_and_down_stops_it(tmp_path: Path, s
     assert local_cluster.stop_folder(tmp_path) == []
 
 
+def by_hand(folder: Path, node_id: int) -> "subprocess.Popen[bytes]":
+    """As `broker start --config` does around its broker."""
+    config = str(folder / str(node_id) / "server.properties")
+    text = (
+        "import os, signal; from barnabas.net import local_cluster as c\n"
+        f"with c.own_pid_file({config!r}, {node_id}):\n"
+        "    print(flush=True); signal.sigwait({signal.SIGTERM})"
+    )
+    # With -S, as in `script`, nothing that is installed would be found.
+    process = subprocess.Popen([sys.executable, "-P", "-c", BLOCKS_FIRST + text], stdout=subprocess.PIPE)
+    assert process.stdout is not None and process.stdout.readline()
+    process.stdout.close()
+    return process
+
+
+@pytest.mark.parametrize("through_watcher", [False, True])
+def test_a_broker_started_again_by_hand_stops_with_the_cluster(
+    tmp_path: Path, started: list[Broker], through_watcher: bool
+) -> None:
+    started += local_cluster.start(a_plan(tmp_path))
+    started[1].process.kill()
+    started[1].process.wait()
+    again = by_hand(tmp_path, 1)
+    try:
+        assert local_cluster.read_pid_file(tmp_path / "1" / "broker.pid") == again.pid
+        if through_watcher:
+            local_cluster.stop(started, timeout_s=WAIT_S)
+        else:
+            assert local_cluster.stop_folder(tmp_path, timeout_s=WAIT_S) == [started[0].process.pid, again.pid]
+        assert again.wait(WAIT_S) == 0
+        assert list(tmp_path.glob("*/broker.pid")) == []
+    finally:
+        again.kill()
+        again.wait()
+
+
+def test_a_pid_file_is_that_of_the_broker_that_runs(tmp_path: Path) -> None:
+    folder = tmp_path / "2"
+    folder.mkdir()
+    path, config = folder / "broker.pid", str(folder / "server.properties")
+    path.write_text("1 2\n")  # stale
+    with local_cluster.own_pid_file(config, 2):
+        assert local_cluster.read_pid_file(path) == os.getpid()
+    assert not path.exists()
+    local_cluster.write_pid_file(path, os.getppid())
+    with local_cluster.own_pid_file(config, 2):
+        assert local_cluster.read_pid_file(path) == os.getppid()
+    assert path.exists()
+    path.write_text("1 2\n")
+    assert local_cluster.stop_folder(tmp_path) == [] and not path.exists()
+    for elsewhere, node_id in ((None, 2), (config, 3), (str(folder / "other.properties"), 2)):
+        with local_cluster.own_pid_file(elsewhere, node_id):
+            assert not path.exists()
+
+
 def test_a_broker_is_added_beside_those_that_run_and_stops_before_them(tmp_path: Path, started: list[Broker]) -> None:
     with pytest.raises(ClusterError, match="no cluster runs from"):
         local_cluster.add(tmp_path, {})
@@ -109,6 +164,54 @@ def test_a_broker_is_added_beside_those_that_run_and_stops_before_them(tmp_path:
         -signal.SIGTERM,
     )  # the latter where it had not come so far as to wait for it
     assert all(broker.process.poll() is None for broker in started)
+
+
+def test_an_added_broker_can_become_a_voter_on_a_port_of_its_own(tmp_path: Path, started: list[Broker]) -> None:
+    """By the rule of ports where all three are free, else any three."""
+    started += local_cluster.start(a_plan(tmp_path, broker_count=1))
+    base = int(started[0].address.rpartition(":")[2])
+    for node_id, taken in ((1, None), (2, base + 21)):
+        with socket.create_server(("127.0.0.1", taken or 0)):
+            added = local_cluster.add(tmp_path, {}, launcher=script(WAITS))
+        started.append(added)
+        values = local_cluster._properties(added.folder)
+        ports = [int(values[key].rpartition(":")[2]) for key in ("listeners", "quorum.listener", "admin.listener")]
+        by_rule = [base + 10 * node_id + step for step in range(3)]
+        assert ports == by_rule if taken is None else not set(ports) & set(by_rule)
+
+
+@pytest.mark.parametrize("data", ["none", "in its folder", "elsewhere"])
+def test_a_broker_that_could_not_be_added_leaves_no_folder_but_its_data(
+    tmp_path: Path, started: list[Broker], data: str
+) -> None:
+    started += local_cluster.start(a_plan(tmp_path, broker_count=1))
+    elsewhere = tmp_path / "disk"
+    added = local_cluster.add(tmp_path, {"log.dirs": str(elsewhere)} if data == "elsewhere" else {}, script(DIES))
+    added.process.wait(WAIT_S)
+    if data != "none":
+        place = elsewhere if data == "elsewhere" else added.folder / "data"
+        place.mkdir(exist_ok=True)
+        (place / "journal").touch()
+    local_cluster.discard(added)
+    assert added.folder.exists() == (added.folder / "server.properties").exists() == (data != "none")
+
+
+def test_a_decommissioned_broker_is_neither_counted_nor_started_nor_its_id_used_again(
+    tmp_path: Path, started: list[Broker]
+) -> None:
+    local_cluster.stop(local_cluster.start(a_plan(tmp_path, broker_count=5)), timeout_s=WAIT_S)
+    for node_id in (0, 4):
+        with local_cluster.own_pid_file(str(tmp_path / str(node_id) / "server.properties"), node_id) as decommissioned:
+            decommissioned()
+    with pytest.raises(ClusterError, match="cluster of 3 brokers"):
+        local_cluster.start(a_plan(tmp_path))
+    started += local_cluster.start(a_plan(tmp_path, broker_count=3))
+    started.append(local_cluster.add(tmp_path, {}, launcher=script(WAITS)))
+    assert [broker.node_id for broker in started] == [1, 2, 3, 5]
+    configs = [load(str(broker.folder / "server.properties"), {}, {}) for broker in started]
+    assert [len(config.voters()) for config in configs] == [3] * 4
+    with local_cluster.own_pid_file(str(tmp_path / "4" / "server.properties"), 4):
+        assert not (tmp_path / "4" / "decommissioned").exists()
 
 
 def test_a_process_that_got_the_same_id_later_is_left_alone(tmp_path: Path) -> None:

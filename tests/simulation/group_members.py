@@ -52,6 +52,7 @@ class SimulatedMember:
         self.process: SimulatedProcess | None = None
         self.hangs_until = 0.0
         self.must_close = False
+        self.must_live = False  # from the end of the faults on
         self.failures: list[str] = []
         self._incarnations = 0
         self._consumer: Consumer | None = None
@@ -121,6 +122,8 @@ class SimulatedMember:
         self.hangs_until = 0.0
 
     def heal(self) -> None:
+        """A member that is closing just now starts once more when it has."""
+        self.must_live = True
         self.hangs_until = 0.0
         if self.process is not None and self.process.stalled_until > self.cluster.loop.time():
             self.cluster.loop.resume(self.process)
@@ -133,7 +136,12 @@ class SimulatedMember:
     def _ended(self, process: SimulatedProcess) -> None:
         """The process has come to its own end."""
         if self.process is process:
-            self.cluster.loop.call_soon(self.kill, context=NOBODY)
+            self.cluster.loop.call_soon(self._replace, context=NOBODY)
+
+    def _replace(self) -> None:
+        self.kill()
+        if self.must_live:
+            self.start()
 
     # --- what the application does ------------------------------------------------------------------------------------
 

@@ -119,6 +119,7 @@ class SimulatedMember:
 
     def close(self) -> None:
         self.must_close = True
+        self.must_live = False
         self.hangs_until = 0.0
 
     def heal(self) -> None:

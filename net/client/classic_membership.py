@@ -145,6 +145,10 @@ class ClassicMembership(Ownership):
             group_id=self.group_id, generation=self.epoch, member_id=self.member_id, instance_id=self.instance_id
         )
 
+    @property
+    def has_left(self) -> bool:
+        return self.state is ClassicState.LEFT
+
     def leave(self, reason: str = "") -> LeaveGroupRequest | None:
         """All partitions are lost. None: nobody knows us, or we are a static member, whose partitions wait for it."""
         member_id, self.member_id = self.member_id, ""

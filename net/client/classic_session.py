@@ -10,7 +10,7 @@ from ..protocol.group_responses import JoinGroupResponse, SyncGroupResponse
 from .classic_membership import ClassicMembership, ClassicState
 from .client import Client
 from .errors import BarnabasError, InvalidRequestError
-from .session import LEAVE_TIMEOUT_MS, Session
+from .session import Session
 
 logger = logging.getLogger("barnabas.consumer")
 
@@ -27,29 +27,13 @@ class ClassicSession(Session):
         join_timeout_ms: int,
         **options: Any,
     ) -> None:
-        super().__init__(client, **options)
+        super().__init__(client, membership, **options)
         self.membership = membership
         self._heartbeat_interval_ms = heartbeat_interval_ms
         self._join_timeout_ms = join_timeout_ms
         self._failures = 0
         self.metadata_changed()
         self.start()
-
-    @property
-    def ownership(self) -> ClassicMembership:
-        return self.membership
-
-    @property
-    def has_left(self) -> bool:
-        return self.membership.state is ClassicState.LEFT
-
-    def rejoin(self) -> None:
-        self.membership.rejoin()
-
-    async def _send_leave(self, reason: str) -> None:
-        request = self.membership.leave(reason)
-        if request is not None:
-            await self._client.call_coordinator(self.membership.group_id, request, timeout_ms=LEAVE_TIMEOUT_MS)
 
     def metadata_changed(self) -> None:
         membership, metadata = self.membership, self._client.metadata

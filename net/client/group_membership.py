@@ -143,6 +143,10 @@ class GroupMembership(Ownership):
         self.state = State.JOINING
         self._news += 1
 
+    @property
+    def has_left(self) -> bool:
+        return self.state is State.LEFT
+
     def leave(self, reason: str = "") -> ConsumerGroupHeartbeatRequest | None:
         """Leave; returns the last heartbeat, or None if we are no member. All partitions are lost.
 

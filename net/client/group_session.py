@@ -12,8 +12,8 @@ from ..protocol.group_responses import ConsumerGroupHeartbeatResponse
 from ..protocol.requests import ConsumerGroupHeartbeatRequest
 from .client import Client
 from .errors import BarnabasError
-from .group_membership import GroupMembership, State, Verdict
-from .session import LEAVE_TIMEOUT_MS, Session
+from .group_membership import GroupMembership, Verdict
+from .session import Session
 
 logger = logging.getLogger("barnabas.consumer")
 
@@ -22,26 +22,10 @@ MAX_BACKOFF_SHARE = 3  # Never wait longer than a third of the heartbeat interva
 
 class GroupSession(Session):
     def __init__(self, client: Client, membership: GroupMembership, **options: Any) -> None:
-        super().__init__(client, **options)
+        super().__init__(client, membership, **options)
         self.membership = membership
         self._failures = 0
         self.start()
-
-    @property
-    def ownership(self) -> GroupMembership:
-        return self.membership
-
-    @property
-    def has_left(self) -> bool:
-        return self.membership.state is State.LEFT
-
-    def rejoin(self) -> None:
-        self.membership.rejoin()
-
-    async def _send_leave(self, reason: str) -> None:
-        request = self.membership.leave(reason)
-        if request is not None:
-            await self._client.call_coordinator(self.membership.group_id, request, timeout_ms=LEAVE_TIMEOUT_MS)
 
     async def _step(self) -> float:
         membership = self.membership

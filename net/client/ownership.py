@@ -4,11 +4,13 @@ Both kinds of membership stand on it: `group_membership` (the coordinator assign
 coordinator or a leader only says what should be; what is owned changes by `revoked`, `adopted` and by being out, no other way.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from barnabas.log.topic_partition import TopicPartition
 
+from ..protocol.requests import Request
 from .errors import NotAssignedError
 
 Partitions = frozenset[TopicPartition]
@@ -29,7 +31,7 @@ class Change:
     adopt: Partitions
 
 
-class Ownership:
+class Ownership(ABC):
     group_id: str
     member_id: str
     epoch: int  # What commits carry: the member epoch, or the generation.
@@ -82,8 +84,20 @@ class Ownership:
             raise NotAssignedError(f"{', '.join(map(str, gone))} was taken away: the group went on without us")
         return {partition: self._tenures[partition] for partition in wanted if partition in self._tenures}
 
-    def subscribe(self, subscription: Subscription) -> None:
-        raise NotImplementedError
+    @property
+    @abstractmethod
+    def has_left(self) -> bool: ...
+
+    @abstractmethod
+    def leave(self, reason: str = "") -> Request | None:
+        """All partitions are lost. Returns what to tell the coordinator, None where it knows of no member."""
+
+    @abstractmethod
+    def rejoin(self) -> None:
+        """Become a member again after having left."""
+
+    @abstractmethod
+    def subscribe(self, subscription: Subscription) -> None: ...
 
     def _lose_all(self) -> None:
         self._lost |= self.owned

@@ -29,6 +29,7 @@ class Session(ABC):
     def __init__(
         self,
         client: Client,
+        ownership: Ownership,
         *,
         on_change: OnChange,
         on_error: OnError,
@@ -37,6 +38,7 @@ class Session(ABC):
     ) -> None:
         """`on_change`: partitions come or go; the consumer deals with it when the application asks for records again."""
         self._client = client
+        self.ownership = ownership
         self._on_change = on_change
         self._on_error = on_error
         self._idle_ms = idle_ms
@@ -48,25 +50,9 @@ class Session(ABC):
         assert self._task is None
         self._task = asyncio.create_task(self._run(), name="barnabas-heartbeat")
 
-    @property
-    @abstractmethod
-    def ownership(self) -> Ownership: ...
-
-    @property
-    @abstractmethod
-    def has_left(self) -> bool: ...
-
-    @abstractmethod
-    def rejoin(self) -> None:
-        """Become a member again after having left."""
-
     @abstractmethod
     async def _step(self) -> float:
         """Talk to the coordinator once; returns in how many ms to do so again, unless woken before."""
-
-    @abstractmethod
-    async def _send_leave(self, reason: str) -> None:
-        """All partitions are lost; tell the coordinator, if we are a member. Raises what goes wrong."""
 
     def wake(self) -> None:
         """There is something to tell the coordinator at once."""
@@ -74,8 +60,8 @@ class Session(ABC):
 
     def resume(self) -> None:
         """The application asks for records again; if we left because it did not, we come back."""
-        if self.has_left:
-            self.rejoin()
+        if self.ownership.has_left:
+            self.ownership.rejoin()
             self._wake.set()
 
     def subscribe(self, subscription: Subscription) -> None:
@@ -100,7 +86,7 @@ class Session(ABC):
     async def _run(self) -> None:
         while True:
             delay_ms: float | None = None
-            if not self.has_left:
+            if not self.ownership.has_left:
                 if self._idle_ms() > self._max_poll_interval_ms:
                     await self._leave_idle()
                     continue
@@ -113,11 +99,15 @@ class Session(ABC):
             self._wake.clear()
 
     async def _leave(self, reason: str = "") -> None:
+        """All partitions are lost; the coordinator is told, if we are a member."""
+        group_id, request = self.ownership.group_id, self.ownership.leave(reason)
+        if request is None:
+            return
         try:
             async with asyncio.timeout(LEAVE_TIMEOUT_MS / 1000):  # A single attempt could take longer than that.
-                await self._send_leave(reason)
+                await self._client.call_coordinator(group_id, request, timeout_ms=LEAVE_TIMEOUT_MS)
         except (BarnabasError, TimeoutError) as error:
-            logger.info("leave not heard group=%s reason=%s", self.ownership.group_id, error or "no answer in time")
+            logger.info("leave not heard group=%s reason=%s", group_id, error or "no answer in time")
 
     async def _leave_idle(self) -> None:
         logger.warning(

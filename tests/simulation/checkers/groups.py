@@ -134,7 +134,9 @@ class GroupChecker:
                 return
             self.resets += 1
             progress.reset(offset)
-        elif offset > progress.done and offset in progress.allowed:  # a second reset, right after one that was further back
+        elif (
+            offset > progress.done and offset in progress.allowed
+        ):  # a second reset, right after one that was further back
             self.resets += 1
             progress.reset(offset)
         if offset > progress.done:

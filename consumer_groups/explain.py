@@ -98,7 +98,7 @@ def not_assigned(group_id: str, view: GroupView) -> Iterator[UnownedPartition]:
     subscribed = view.subscribed(group_id)
     if group is not None:
         due_ms = view.targets.due.deadline_of((group_id, ""))
-        for topic, partition in subscribed - view.targets.targeted(group):
+        for topic, partition in sorted(subscribed - view.targets.targeted(group)):
             yield UnownedPartition(
                 topic=topic,
                 partition=partition,
@@ -117,7 +117,7 @@ def _free(group: GroupState, view: GroupView, presence: dict[str, Presence]) -> 
     if not gaps:
         return
     target_of = {key: member_id for member_id in group.members for key in view.targets.target_of(group, member_id)}
-    for key in gaps.keys() & target_of.keys():
+    for key in sorted(gaps.keys() & target_of.keys()):
         member_id = group.owners.get(key, target_of[key])
         reason, until_ms = UnownedReason.WAITING_FOR_HEARTBEAT, UNKNOWN_MS
         if presence[member_id].is_away:
@@ -136,12 +136,12 @@ def _held(group: GroupState, view: GroupView, presence: dict[str, Presence], now
             until_ms = view.membership.revocations.deadline_of(key)
             assert until_ms is not None, "who has something to let go of has a rebalance timeout"
             since_ms = until_ms - group.members[member_id].rebalance_timeout_ms
-            for place in to_set(current.pending_revocation):
+            for place in sorted(to_set(current.pending_revocation)):
                 yield _unowned(
                     place, UnownedReason.WAITING_FOR_REVOCATION, member_id, since_ms=since_ms, until_ms=until_ms
                 )
         if is_silent(member, now_ms):
-            for place in to_set(current.assigned):
+            for place in sorted(to_set(current.assigned)):
                 yield _silent(place, member)
 
 
@@ -156,7 +156,7 @@ def _of_classic(
         reason, member_id = UnownedReason.WAITING_FOR_JOIN, late[0] if late else NOBODY
     elif live.phase is GroupPhase.COMPLETING_REBALANCE:
         reason = UnownedReason.WAITING_FOR_LEADER
-    for key in view.wanted(live.group_id):
+    for key in sorted(view.wanted(live.group_id)):
         yield _unowned(
             key,
             reason,
@@ -167,7 +167,7 @@ def _of_classic(
     for member in live.members.values():
         found = presence.get(member.member_id)
         if found is not None and is_silent(found, now_ms):
-            for place in member.holds:
+            for place in sorted(member.holds):
                 yield _silent(place, found)
 
 

@@ -36,6 +36,9 @@ stage "mypy" mypy
 stage "mypy tests" mypy tests/faults tests/integration tests/simulation tests/tidy tests/unit/net/admin tests/unit/net/cli
 stage "import contracts" env PYTHONPATH=build/namespace lint-imports --no-cache
 
+# Another order of sets in every run; a failure that depends on it can be repeated.
+export PYTHONHASHSEED=${PYTHONHASHSEED:-$RANDOM}
+echo "PYTHONHASHSEED=$PYTHONHASHSEED"
 echo "tests"
 if ! pytest -q --durations=5 --durations-min=2 "$@"; then
     failed+=("tests")

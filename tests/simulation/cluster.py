@@ -151,6 +151,7 @@ class SimulatedCluster:
         self.ending: list[Callable[[SimulatedNode], None]] = []
         self.ended: list[Callable[[SimulatedNode, SimulatedProcess, bool], None]] = []
         self.violate = violate
+        self.is_over = False
         self.client_names: list[str] = []
         self._make_broker = make_broker
         self._settings = SETTINGS | (settings or {})
@@ -350,6 +351,7 @@ class SimulatedCluster:
 
     def close(self) -> None:
         """After the loop's last event."""
+        self.is_over = True
         for node in self.nodes:
             if node.process is not None:
                 node.process.is_dead = True

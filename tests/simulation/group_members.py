@@ -136,7 +136,7 @@ class SimulatedMember:
 
     def _ended(self, process: SimulatedProcess) -> None:
         """The process has come to its own end."""
-        if self.process is process:
+        if self.process is process and not self.cluster.is_over:
             self.cluster.loop.call_soon(self._replace, context=NOBODY)
 
     def _replace(self) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Coroutine, Iterator
+from collections.abc import Awaitable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from random import Random
 from typing import Any, Final
@@ -29,6 +29,7 @@ TOPICS_EVERY_S: Final = 1.0
 LIFE_S: Final = (8.0, 25.0)  # of a member of the group, before another takes its place
 POLL_MS: Final = 200
 DRAIN_S: Final = 60.0
+WHY_S: Final = 10.0
 MAX_SILENCE_S: Final = 60.0  # a client that hears nothing for longer than this, though the cluster is well, hangs
 # The errors by which a producer says for certain that nothing was written come before anything is sent.
 NEVER_SENT: Final = ("BufferExhaustedError", "RecordTooLargeError", "UnknownTopicOrPartitionError")
@@ -58,6 +59,7 @@ class Workload:
         self._over = asyncio.Event()
         self._committed: dict[Partition, int] = defaultdict(lambda: -1)
         self._counter = 0
+        self._live: dict[str, Consumer] = {}  # members of the group
 
     def start(self) -> None:
         self._producing = [
@@ -92,7 +94,8 @@ class Workload:
         while (behind := self._behind(ends)) and time.monotonic() < deadline_s and self.failure() is None:
             await _first(self._over, 0.1)
         if behind:
-            self._stuck(f"the group did not read on for {DRAIN_S:g} s: committed, end = {behind}")
+            why = await self._why(behind)
+            self._stuck(f"the group did not read on for {DRAIN_S:g} s: committed, end = {behind}; {why}")
         self._over.set()
         await self._in_time([*self._watching, *self._members], "consumers stop")
 
@@ -102,6 +105,17 @@ class Workload:
             for partition, end in ends.items()
             if end and self._committed[partition] < end
         }
+
+    async def _why(self, partitions: Iterable[Partition]) -> str:
+        """What the coordinator says of the group, and the members of themselves: it happens once in many campaigns."""
+        told = [describe_reading(name, consumer, partitions) for name, consumer in self._live.items()]
+        try:
+            async with self._admin("why") as admin, asyncio.timeout(WHY_S):
+                group = await admin.explain_group(GROUP)
+            told += [f"{member}" for member in group.members] + [f"{item}" for item in group.unowned]
+        except (BarnabasError, TimeoutError) as error:
+            told.append(f"the group cannot be explained: {error!r}")
+        return "; ".join(told)
 
     async def cancel(self) -> None:
         tasks = [*self._producing, *self._watching, *self._members]
@@ -256,14 +270,23 @@ class Workload:
             on_assigned=assigned,
             client_id=name,
         ) as consumer:
-            committed_s = time.monotonic()
-            while not self._over.is_set():
-                await self._poll(consumer, name, GROUP, sessions)
-                if time.monotonic() - committed_s > COMMIT_EVERY_S:
-                    await self._commit(consumer, name)
-                    committed_s = time.monotonic()
-                if time.monotonic() > ends_s and not self._no_more_churn.is_set():
-                    return
+            self._live[name] = consumer
+            try:
+                await self._take_part(consumer, name, sessions, ends_s)
+            finally:
+                del self._live[name]
+
+    async def _take_part(
+        self, consumer: Consumer, name: str, sessions: dict[TopicPartition, int], ends_s: float
+    ) -> None:
+        committed_s = time.monotonic()
+        while not self._over.is_set():
+            await self._poll(consumer, name, GROUP, sessions)
+            if time.monotonic() - committed_s > COMMIT_EVERY_S:
+                await self._commit(consumer, name)
+                committed_s = time.monotonic()
+            if time.monotonic() > ends_s and not self._no_more_churn.is_set():
+                return
 
     async def _commit(self, consumer: Consumer, name: str) -> None:
         began_s = time.monotonic()
@@ -363,6 +386,21 @@ class Workload:
 
     def _admin(self, name: str) -> Admin:
         return Admin(self.bootstrap, client_id=name)
+
+
+def describe_reading(name: str, consumer: Consumer, partitions: Iterable[Partition]) -> str:
+    """What a member knows of these partitions, and what it waits for."""
+    client, told = consumer._client, [f"{name} has {len(consumer.assignment)} partitions"]
+    for place in (TopicPartition(*partition) for partition in partitions):
+        if (state := consumer._states.get(place)) is not None:
+            leader = client.metadata.leader(place)
+            told.append(
+                f"{place} position {state.position} fetch_offset {state.fetch_offset} high_watermark {state.high_watermark}"
+                f" in_flight {state.in_flight} backing_off {state.is_backing_off} paused {state.is_paused}"
+                f" buffered {state.buffered_bytes} last_fetched_epoch {state.last_fetched_epoch}"
+                f" reset {state.reset_timestamp_ms} version {state.version} leader {leader}"
+            )
+    return ", ".join([*told, f"fetches under way {consumer._fetcher._in_flight}", f"{client.metadata.brokers}"])
 
 
 async def _position(consumer: Consumer, place: TopicPartition) -> int:

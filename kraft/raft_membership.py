@@ -18,7 +18,7 @@ from .raft_voters import (
     BOOTSTRAP_INDEX,
     MAX_VOTERS,
     MEMBERSHIP,
-    PeerStatus,
+    QuorumPeer,
     QuorumStatus,
     Voter,
     VoterProgress,
@@ -283,9 +283,9 @@ class RaftMembership(RaftReplication):
             change=change,
         )
 
-    def _status_of(self, voter: Voter, now: float, *, is_voter: bool) -> PeerStatus:
+    def _status_of(self, voter: Voter, now: float, *, is_voter: bool) -> QuorumPeer:
         known = self.is_leader
-        return PeerStatus(
+        return QuorumPeer(
             node_id=voter.node_id,
             host=voter.host,
             port=voter.port,

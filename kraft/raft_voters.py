@@ -60,8 +60,8 @@ class VoterProgress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PeerStatus:
-    """What the leader knows of a voter or learner. `lag_entries` are those that it does not have on disk, -1: not known."""
+class QuorumPeer:
+    """What the leader knows of a voter, or of a learner. `lag_entries`: what its disk lacks, -1: not known."""
 
     node_id: int
     host: str
@@ -79,7 +79,7 @@ class QuorumStatus:
     term: int
     committed_index: int
     voters_index: int
-    peers: tuple[PeerStatus, ...]
+    peers: tuple[QuorumPeer, ...]
     change: str = ""
 
 

@@ -14,6 +14,7 @@ from barnabas.log.errors import BarnabasError, ErrorCode, InvalidRequestError, e
 from barnabas.log.value_codec import from_plain, to_plain
 
 from .image import Endpoint, FolderTrouble
+from .raft_voters import QuorumPeer
 from .records import Record, RecordBatch, decode_batch, encode_batch
 
 
@@ -351,18 +352,6 @@ class AlterVoters(ControllerRequest):
     host: str = ""  # of the quorum port, to be added
     port: int = 0
     check_only: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuorumPeer:
-    """A voter, or a node that learns to become one. `lag_entries`: what it lacks on disk, -1: not known."""
-
-    node_id: int
-    host: str
-    port: int
-    is_voter: bool
-    is_live: bool
-    lag_entries: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ Called in the quorum's loop, on the leader; everywhere else the answer is NotCon
 from barnabas.kraft.image import MetadataImage
 from barnabas.kraft.raft_quorum import RaftQuorum
 from barnabas.kraft.raft_voters import QuorumStatus, Voter
-from barnabas.kraft.requests import AlterVoters, QuorumAnswer, QuorumPeer, VotersAnswer
+from barnabas.kraft.requests import AlterVoters, QuorumAnswer, VotersAnswer
 from barnabas.log.errors import BarnabasError, InvalidRequestError, NotControllerError
 
 
@@ -47,16 +47,6 @@ def describe_voters(quorum: RaftQuorum) -> QuorumAnswer | BarnabasError:
         term=status.term,
         committed_index=status.committed_index,
         voters_index=status.voters_index,
-        peers=tuple(
-            QuorumPeer(
-                node_id=peer.node_id,
-                host=peer.host,
-                port=peer.port,
-                is_voter=peer.is_voter,
-                is_live=peer.is_live,
-                lag_entries=peer.lag_entries,
-            )
-            for peer in status.peers
-        ),
+        peers=status.peers,
         change=status.change,
     )

@@ -15,6 +15,8 @@ from barnabas.log.errors import DiskFailedError, DiskFullError, StorageError
 from barnabas.log.files import AppendFile, DiskUsage, FileLock
 from barnabas.log.record_batch import Buffer
 
+from .process import ProcessDied
+
 Write = Callable[[float], None]  # puts that share of an append into its file, as a write that is cut off does
 TORN_PROBABILITY = 0.25  # of an unflushed tail that it ends in bytes that nobody wrote
 DEFAULT_CAPACITY_BYTES = 1 << 40
@@ -190,6 +192,21 @@ class SimulatedDisk:
         """The process dies: its locks go, everything that it wrote stays."""
         self.incarnation += 1
         self.locks.clear()
+
+    def kill_within(self, rng: Random, operations: int) -> None:
+        """The process dies at one of its next operations; an append may have written a part by then."""
+        left = rng.randint(1, operations)
+
+        def before(action: str, path: str, write: Write | None) -> None:
+            nonlocal left
+            left -= 1
+            if left <= 0:
+                self.before_operation = None
+                if write is not None:
+                    write(rng.random())
+                raise ProcessDied
+
+        self.before_operation = before
 
     def power_loss(self, rng: Random) -> None:
         """The machine goes down and starts again."""

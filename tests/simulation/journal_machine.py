@@ -14,7 +14,7 @@ from barnabas.kraft.raft_journal import DurableJournal
 from barnabas.kraft.raft_snapshot import SnapshotStore
 
 from .checkers.violation import Violation
-from .disk import SimulatedDisk, Write
+from .disk import SimulatedDisk
 from .process import ProcessDied
 
 DIRECTORY = "/quorum"
@@ -213,18 +213,7 @@ class JournalMachine:
         self.rng.choices(list(steps), list(steps.values()))[0]()
 
     def die_later(self) -> None:
-        left = self.rng.randint(1, 8)
-
-        def before(action: str, path: str, write: Write | None) -> None:
-            nonlocal left
-            left -= 1
-            if left <= 0:
-                self.disk.before_operation = None
-                if write is not None:
-                    write(self.rng.random())
-                raise ProcessDied
-
-        self.disk.before_operation = before
+        self.disk.kill_within(self.rng, 8)
 
     def crash(self) -> None:
         self.crashes += 1

@@ -17,7 +17,7 @@ from barnabas.log.record_codec import encode_batch
 from barnabas.log.topic_partition import TopicPartition
 
 from .checkers.violation import Violation
-from .disk import DEFAULT_CAPACITY_BYTES, SimulatedDisk, Write
+from .disk import DEFAULT_CAPACITY_BYTES, SimulatedDisk
 from .process import ProcessDied
 
 PARTITION = TopicPartition("orders", 0)
@@ -224,18 +224,7 @@ class LogMachine:
             self.die_later()
 
     def die_later(self) -> None:
-        left = self.rng.randint(1, 12)
-
-        def before(action: str, path: str, write: Write | None) -> None:
-            nonlocal left
-            left -= 1
-            if left <= 0:
-                self.disk.before_operation = None
-                if write is not None:
-                    write(self.rng.random())
-                raise ProcessDied
-
-        self.disk.before_operation = before
+        self.disk.kill_within(self.rng, 12)
 
     def run(self) -> None:
         for _ in range(STEPS):

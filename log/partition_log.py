@@ -92,7 +92,7 @@ class PartitionLog:
         self._active_since_ms = now_ms
         self._last_append_ms = now_ms
         self._last_flush_ms = now_ms
-        self.truncated_bytes = recovered.truncated_bytes  # by recovery
+        self.has_lost_batches = recovered.has_lost_batches
         self.log_end_offset = self._active.next_offset
         self.log_start_offset = min(max(log_start_offset, self._segments[0].base_offset), self.log_end_offset)
         self.high_watermark = self.log_start_offset

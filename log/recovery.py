@@ -12,6 +12,7 @@ from itertools import pairwise
 from .config import LogConfig
 from .files import Files
 from .leader_epoch_cache import LeaderEpochCache
+from .record_batch import LENGTH, LENGTH_POSITION, LOG_OVERHEAD
 from .segment import DELETED_SUFFIX, LOG_SUFFIX, LogSegment
 from .segment_swap import CLEANED_SUFFIX, finish_swaps
 
@@ -23,7 +24,7 @@ _OFFSET_DIGITS = 20
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveredLog:
     segments: list[LogSegment]  # by base offset; the last one is active
-    truncated_bytes: int
+    has_lost_batches: bool  # whole ones: the disk lost or damaged what a killed process leaves as it is
 
 
 def new_segment(
@@ -54,7 +55,7 @@ def recover_log(
     if not segments:
         first = new_segment(files, directory, log_start_offset, config)
         first.start_empty()
-        return RecoveredLog(segments=[first], truncated_bytes=0)
+        return RecoveredLog(segments=[first], has_lost_batches=False)
     for segment, following in pairwise(segments):
         segment.next_offset = following.base_offset
     if was_stopped_cleanly:
@@ -62,12 +63,20 @@ def recover_log(
     else:
         # What was assigned behind it is in the batches that are scanned now, if it was not truncated away since.
         epochs.truncate_from_end(recovery_point + 1)
-    truncated = _recover_segments(segments, recovery_point, epochs, is_clean=was_stopped_cleanly)
-    if truncated:
-        _log.warning("event=truncated folder=%s bytes=%d end_offset=%d", directory, truncated, segments[-1].next_offset)
+    truncated, has_lost_batches = _recover_segments(segments, recovery_point, epochs, is_clean=was_stopped_cleanly)
+    if truncated or has_lost_batches:
+        what = ("lost_batches", logging.ERROR) if has_lost_batches else ("torn_tail", logging.WARNING)
+        _log.log(
+            what[1],
+            "event=%s folder=%s bytes=%d end_offset=%d",
+            what[0],
+            directory,
+            truncated,
+            segments[-1].next_offset,
+        )
     epochs.truncate_from_end(segments[-1].next_offset + 1)
     _learn_earliest_epochs(segments, epochs, log_start_offset)
-    return RecoveredLog(segments=segments, truncated_bytes=truncated)
+    return RecoveredLog(segments=segments, has_lost_batches=has_lost_batches)
 
 
 def _learn_earliest_epochs(segments: list[LogSegment], epochs: LeaderEpochCache, log_start_offset: int) -> None:
@@ -92,32 +101,37 @@ def _learn_earliest_epochs(segments: list[LogSegment], epochs: LeaderEpochCache,
 
 def _recover_segments(
     segments: list[LogSegment], recovery_point: int, epochs: LeaderEpochCache, *, is_clean: bool
-) -> int:
-    """Scan the segments that reach behind the recovery point; drop all behind the first fault. Return the bytes cut
-    off."""
+) -> tuple[int, bool]:
+    """Scan the segments that reach behind the recovery point; drop all behind the first fault. Return the bytes cut off, and
+    whether there were whole batches among them, or are missing."""
     number = len(segments) - 1
     while number > 0 and segments[number].base_offset > recovery_point:
         number -= 1
-    truncated = 0
+    truncated, has_lost_batches = 0, False
     while number < len(segments):
         segment = segments[number]
         is_last = number == len(segments) - 1
         expected_end = segment.next_offset
-        cut = _recover_segment(segment, recovery_point, epochs, verify_crc=not is_clean)
+        cut, is_torn_tail = _recover_segment(segment, recovery_point, epochs, verify_crc=not is_clean)
         number += 1
         # A power loss may take the end of a segment at the border of a batch, and leave the following segment whole. A
         # segment that was compacted has gaps inside, and still ends where the next one begins (see batch_cleaning).
         has_gap = not is_last and segment.next_offset != expected_end
         if cut or has_gap:
+            # An append that a kill cut short is at the very end, and was never acknowledged. After a clean stop there is none.
+            has_lost_batches = is_clean or not is_last or not is_torn_tail
             truncated += cut + _drop(segments, number)
         elif not is_last:
             segment.next_offset = expected_end
             segment.seal()
             segment.release()
-    return truncated
+    return truncated, has_lost_batches
 
 
-def _recover_segment(segment: LogSegment, recovery_point: int, epochs: LeaderEpochCache, *, verify_crc: bool) -> int:
+def _recover_segment(
+    segment: LogSegment, recovery_point: int, epochs: LeaderEpochCache, *, verify_crc: bool
+) -> tuple[int, bool]:
+    """Return the bytes cut off, and whether they were the beginning of a batch and no more."""
     position = segment.open_active(trusted_up_to=recovery_point if verify_crc else None)
     for header, _ in segment.batches(position, verify_crc=verify_crc):
         if header.base_offset < segment.next_offset:
@@ -126,10 +140,21 @@ def _recover_segment(segment: LogSegment, recovery_point: int, epochs: LeaderEpo
         segment.note_batch(position, header.size_bytes, header.base_offset, header.last_offset, header.newest_record_ms)
         position += header.size_bytes
     cut = segment.size_bytes - position
-    if cut:
-        segment.cut_at(position)
-        segment.transaction_index.truncate_to(segment.next_offset)
-    return cut
+    if not cut:
+        return 0, False
+    is_torn_tail = _is_torn(segment, position)
+    segment.cut_at(position)
+    segment.transaction_index.truncate_to(segment.next_offset)
+    return cut, is_torn_tail
+
+
+def _is_torn(segment: LogSegment, position: int) -> bool:
+    """Whether the file ends before the batch at `position` does."""
+    left = segment.size_bytes - position
+    if left < LOG_OVERHEAD:
+        return True
+    (length,) = LENGTH.unpack(segment.file.read_at(position + LENGTH_POSITION, LENGTH.size))
+    return bool(length > left - LOG_OVERHEAD)
 
 
 def _drop(segments: list[LogSegment], number: int) -> int:

@@ -61,6 +61,24 @@ def test_restart(how):
     assert base_offsets(read_all(log)) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_bit_rot_behind_the_checkpoint_counts_as_a_loss(is_damaged):
+    """A killed process leaves whole batches as they are. So this replica lacks records that may be acknowledged: nobody may
+    count on it before it has them again."""
+    disk = SimulatedDisk()
+    logs = manager(disk)
+    (log,) = create(logs, A)
+    for _ in range(3):
+        append(log, b"x" * 60)
+    place = log._segments[0].batch_at(1)
+    disk.kill()
+    if is_damaged:
+        disk.flip_bit(log._segments[0].path, place.position + place.size_bytes - 1)
+    again = manager(disk)
+    assert again.get(A).log_end_offset == (1 if is_damaged else 3)
+    assert again.may_have_lost_writes == is_damaged
+
+
 def test_a_loss_is_remembered_until_it_was_told():
     """Also when the first process that noticed it is killed, or stops cleanly, before it could register."""
     disk = SimulatedDisk()

@@ -6,6 +6,7 @@ from simulation.log_building import DIRECTORY, NOW_MS, append, base_offsets, bat
 
 from barnabas.log.config import LogConfig
 from barnabas.log.errors import OutOfOrderSequenceError
+from barnabas.log.record_batch import LENGTH_POSITION
 from barnabas.log.record_codec import ProducerFields
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=100)
@@ -27,7 +28,7 @@ def test_cut_at_every_byte_of_the_last_batches():
         log = open_log(disk)
         whole = max(end for end in ends if end <= size)
         assert log.size_bytes == disk.size_bytes(LOG) == whole
-        assert log.truncated_bytes == size - whole
+        assert not log.has_lost_batches
         assert append(log, b"z") == log.log_end_offset - 1
         assert base_offsets(read_all(log)) == [*[0, 1, 3, 4][: ends.index(whole)], log.log_end_offset - 1]
 
@@ -44,8 +45,22 @@ def test_damage_behind_the_recovery_point_cuts_the_log(position):
     disk.flip_bit(path, place.position + position)
     log = open_log(disk, config=SMALL)
     assert log.log_end_offset == base
+    assert log.has_lost_batches
     assert base_offsets(read_all(log)) == list(range(base))
     assert append(log, b"new") == base
+
+
+@pytest.mark.parametrize("is_clean", [False, True])
+def test_a_damaged_batch_at_the_very_end_is_no_torn_tail(is_clean):
+    disk = SimulatedDisk()
+    log = open_log(disk)
+    for _ in range(3):
+        append(log, b"x" * 60)
+    place = log._segments[0].batch_at(2)
+    disk.kill()
+    disk.flip_bit(LOG, place.position + (LENGTH_POSITION if is_clean else place.size_bytes - 1))
+    log = open_log(disk, was_stopped_cleanly=is_clean)
+    assert (log.log_end_offset, log.has_lost_batches) == (2, True)
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])

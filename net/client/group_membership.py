@@ -120,6 +120,10 @@ class GroupMembership(Ownership):
             self._target = frozenset(
                 TopicPartition(item.topic, number) for item in response.assignment for number in item.partitions
             )
+            if self._target == self.owned and self._target != known[-1]:
+                self._news += (
+                    1  # What we are to give up we never took; the coordinator waits for that word all the same.
+                )
         return known != (self.state, self.member_id, self.epoch, self._target)
 
     def gave_up(self) -> None:

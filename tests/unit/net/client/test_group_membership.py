@@ -1,0 +1,125 @@
+"""The member's machine against the coordinator's: whatever the application does in between, all partitions are read in the end.
+
+A member takes what it is given only when its application asks for records, so it may hear of a second change before it has
+carried out the first.
+"""
+
+import dataclasses
+from random import Random
+
+from unit.consumer_groups.test_coordinator import GROUP, Bench
+
+from barnabas.consumer_groups.messages import HeartbeatRequest, HeartbeatResponse
+from barnabas.consumer_groups.settings import GroupSettings
+from barnabas.kraft.records import TopicPartitions
+from barnabas.log.topic_partition import TopicPartition
+from barnabas.net.client.errors import BarnabasError, NetworkError
+from barnabas.net.client.group_membership import GroupMembership, State
+from barnabas.net.client.ownership import Subscription
+from barnabas.net.protocol.group_responses import ConsumerGroupHeartbeatResponse
+from barnabas.net.protocol.requests import ConsumerGroupHeartbeatRequest, OwnedPartitions
+
+SEEDS = 1_000
+STEPS = 60
+MOST_MEMBERS = 4
+ROUNDS_TO_SETTLE = 16
+ROUND_MS = GroupSettings().session_timeout_ms // 8  # who joined, and went without having heard that it did, is put out
+ALL = {TopicPartition("t", number) for number in range(4)}
+
+
+class Member:
+    def __init__(self, bench: Bench, name: str) -> None:
+        self.bench = bench
+        self.machine = GroupMembership(GROUP, name, Subscription(topics=("t",)), max_wait_ms=0)
+
+    def beat(self, *, is_answer_lost: bool = False) -> None:
+        if self.machine.state is State.LEFT:
+            return
+        try:
+            told = self.bench.heartbeat(asked(self.machine.heartbeat()))
+            if is_answer_lost:
+                raise NetworkError("the answer was lost")
+        except BarnabasError as error:
+            self.machine.failed(error)
+        else:
+            self.machine.answered(answered(told))
+
+    def poll(self) -> None:
+        """The application asks for records."""
+        self.machine.take_lost()
+        change = self.machine.change()
+        if change.revoke:
+            self.machine.revoked(change.revoke)
+        if change.adopt:
+            self.machine.adopted(change.adopt)
+
+    def leave(self) -> None:
+        farewell = self.machine.leave()
+        if farewell is not None:
+            self.bench.heartbeat(asked(farewell))
+
+
+def asked(request: ConsumerGroupHeartbeatRequest) -> HeartbeatRequest:
+    fields = {field.name: getattr(request, field.name) for field in dataclasses.fields(request)}
+    if request.owned is not None:
+        fields["owned"] = tuple(TopicPartitions(topic=i.topic, partitions=i.partitions) for i in request.owned)
+    return HeartbeatRequest(**fields)
+
+
+def answered(told: HeartbeatResponse) -> ConsumerGroupHeartbeatResponse:
+    owned = None
+    if told.assignment is not None:
+        owned = tuple(OwnedPartitions(topic=item.topic, partitions=item.partitions) for item in told.assignment)
+    return ConsumerGroupHeartbeatResponse(
+        member_id=told.member_id,
+        member_epoch=told.member_epoch,
+        heartbeat_interval_ms=told.heartbeat_interval_ms,
+        assignment=owned,
+    )
+
+
+def settle(*members: Member) -> None:
+    for _ in range(ROUNDS_TO_SETTLE):
+        for member in members:
+            member.beat()
+            member.poll()
+        members[0].bench.tick(ROUND_MS)
+    owned = [partition for member in members for partition in member.machine.owned]
+    assert sorted(owned) == sorted(ALL)
+
+
+def test_what_was_given_and_taken_back_before_it_was_adopted_is_let_go_of() -> None:
+    """Nothing is left to do then, and the coordinator waits for nothing but a word."""
+    bench = Bench()
+    first, second = Member(bench, "first"), Member(bench, "second")
+    settle(first)
+    settle(first, second)
+    second.leave()
+    first.beat()  # it is given everything, and its application is busy
+    third = Member(bench, "third")
+    third.beat()
+    settle(first, third)
+
+
+def test_every_partition_is_read_in_the_end() -> None:
+    for seed in range(SEEDS):
+        try:
+            run_seed(seed)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
+def run_seed(seed: int) -> None:
+    rng, bench, members = Random(seed), Bench(), list[Member]()
+    for number in range(STEPS):
+        dice = rng.random()
+        if not members or (dice < 0.1 and len(members) < MOST_MEMBERS):
+            members.append(Member(bench, f"m{number}"))
+        elif dice < 0.15 and len(members) > 1:
+            members.pop(rng.randrange(len(members))).leave()
+        elif dice < 0.5:
+            rng.choice(members).poll()
+        else:
+            rng.choice(members).beat(is_answer_lost=rng.random() < 0.1)
+        bench.tick(rng.choice((0, 1, 50)))
+    settle(*members)

@@ -45,6 +45,9 @@ async def _seek(context: Context) -> int:
         if not wanted.preview:
             await admin.reset_offsets(wanted.name, after)
     _show(context, steps(before, after, starts, ends))
+    for place, offset in sorted(after.items()):
+        if offset != target[place]:
+            context.out.note(f"{place}: asked for {target[place]}, the log has {starts[place]} to {ends[place]}")
     context.out.note("nothing was changed (--preview)" if wanted.preview else f"group {wanted.name} was moved")
     return ExitCode.OK
 

@@ -2,6 +2,7 @@
 
 from argparse import ArgumentParser, ArgumentTypeError
 
+from barnabas.log.errors import OffsetOutOfRangeError
 from barnabas.net.protocol.responses import TopicMetadata
 
 from . import consume, produce
@@ -176,14 +177,21 @@ def _offset_or_end(text: str) -> int:
 
 
 async def _delete_records(context: Context) -> int:
-    """One partition after the other: what was deleted before a failure is told."""
+    """One partition after the other; one that has less than is to go keeps what it has, and holds up no other."""
     name, before = context.arguments.name, context.arguments.before
+    refused = []
     async with context.connector.admin(context.bootstrap) as admin:
         topic = await admin.describe_topic(name)
         for _, partition in consume.chosen_partitions(topic, context.arguments.partition):
-            start = await admin.delete_records(name, partition, before)
+            try:
+                start = await admin.delete_records(name, partition, before)
+            except OffsetOutOfRangeError as error:
+                refused.append(error.message)
+                continue
             told = {"topic": name, "partition": partition, "log_start_offset": start}
             context.out.line(f"{name}-{partition} begins at offset {start} now", told)
+    if refused:
+        raise CommandError("; ".join(refused), ExitCode.FAILED)
     return ExitCode.OK
 
 

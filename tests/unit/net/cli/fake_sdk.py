@@ -8,6 +8,7 @@ from typing import Any
 from barnabas.log.errors import (
     BrokerNotAvailableError,
     GroupIdNotFoundError,
+    OffsetOutOfRangeError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
@@ -156,6 +157,9 @@ class FakeAdmin:
 
     async def delete_records(self, topic: str, partition: int, before_offset: int) -> int:
         self._cluster.calls.append(("delete_records", topic, partition, before_offset))
+        end = len(self._cluster.logs[TopicPartition(topic, partition)])
+        if before_offset > end:
+            raise OffsetOutOfRangeError(f"{topic}-{partition} ends at {end}")
         return before_offset
 
     async def assign_replicas(

@@ -164,16 +164,24 @@ def test_change_topics(run: Any, cluster: FakeCluster) -> None:
 
 
 def test_delete_records(run: Any, cluster: FakeCluster) -> None:
-    assert run("topic", "delete-records", "t", "-p", "1", "--before", "7")[1] == "t-1 begins at offset 7 now\n"
+    assert run("topic", "delete-records", "t", "-p", "1", "--before", "1")[1] == "t-1 begins at offset 1 now\n"
     assert run("topic", "delete-records", "t", "--before", "end")[0] == 0
     assert cluster.calls == [
-        ("delete_records", "t", 1, 7),
+        ("delete_records", "t", 1, 1),
         ("delete_records", "t", 0, -1),
         ("delete_records", "t", 1, -1),
     ]
     for wrong in ("-5", "latest", "1.5", "²"):
         assert run("topic", "delete-records", "t", "--before", wrong)[0] == 2
     assert run("topic", "delete-records", "t")[0] == 2
+
+
+def test_a_partition_that_has_less_than_is_to_be_deleted_holds_up_no_other(run: Any, cluster: FakeCluster) -> None:
+    cluster.add("t", b"e", b"f", b"g", partition=2)
+    code, out, err = run("topic", "delete-records", "t", "--before", "2")
+    assert code == 1
+    assert out == "t-0 begins at offset 2 now\nt-2 begins at offset 2 now\n"
+    assert "t-1 ends at 1" in err
 
 
 # --- produce and consume
@@ -353,6 +361,13 @@ def test_seek_a_group(run: Any, cluster: FakeCluster, to: str, after: dict[Topic
     assert {TopicPartition(row["topic"], row["partition"]): row["after"] for row in rows(out)} == after
     assert run("group", "seek", "g", f"--to={to}")[0] == 0
     assert cluster.calls == [("reset_offsets", "g", after)]
+
+
+def test_a_seek_beyond_an_end_says_where_it_was_held(run: Any, cluster: FakeCluster) -> None:
+    cluster.committed["g"] = {P0: 1, P1: 1}
+    _, _, err = run("group", "seek", "g", "--to", "2", "--preview")
+    assert "t-1: asked for 2, the log has 0 to 1" in err
+    assert "t-0:" not in err
 
 
 def test_a_preview_tells_what_is_skipped_what_is_read_again_and_the_lag(run: Any, cluster: FakeCluster) -> None:

@@ -1,5 +1,6 @@
 """Metadata, between Kafka's message and our request. Pure."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from ..requests import MetadataRequest
@@ -8,7 +9,7 @@ from .compiler import types_of
 
 _ALL_IS_EMPTY_BELOW = 1  # Version 0 has no null: an empty list asks for all topics.
 _CREATES_ALWAYS_BELOW = 4  # Older versions cannot say that they want no topic created.
-_NOT_ASKED = -(2**31)  # Authorised operations that nobody asked for.
+NOT_ASKED = -(2**31)  # Authorised operations that nobody asked for.
 
 
 def metadata_request(body: Any, version: int) -> MetadataRequest:
@@ -27,10 +28,16 @@ def metadata_response(response: MetadataResponse, version: int) -> Any:
     return types["MetadataResponse"](
         brokers=[broker(node_id=one.node_id, host=one.host, port=one.port, rack=one.rack) for one in response.brokers],
         cluster_id=response.cluster_id,
-        controller_id=response.controller_id,
+        controller_id=listed_controller(response.controller_id, [one.node_id for one in response.brokers]),
         topics=[_topic(topic, types) for topic in response.topics],
-        cluster_authorized_operations=_NOT_ASKED,
+        cluster_authorized_operations=NOT_ASKED,
     )
+
+
+def listed_controller(controller_id: int, brokers: Sequence[int]) -> int:
+    """Whom clients ask for changes: it must be one of the brokers that they are told of. Every broker takes them, so another
+    one stands in for a controller that is fenced or not here yet."""
+    return controller_id if controller_id in brokers else min(brokers, default=-1)
 
 
 def _topic(topic: TopicMetadata, types: dict[str, type]) -> Any:
@@ -40,7 +47,7 @@ def _topic(topic: TopicMetadata, types: dict[str, type]) -> Any:
         name=topic.name,
         topic_id=bytes.fromhex(topic.topic_id) if topic.topic_id else bytes(16),
         is_internal=topic.internal,
-        topic_authorized_operations=_NOT_ASKED,
+        topic_authorized_operations=NOT_ASKED,
         partitions=[
             make_partition(
                 error_code=item.error,

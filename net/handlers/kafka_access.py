@@ -11,6 +11,20 @@ from barnabas.net.dispatcher import RequestContext
 from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
 from barnabas.net.protocol.kafka.compiler import types_of
 
+_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE = range(3, 9)  # Kafka's numbers of operations
+_CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = range(9, 13)
+
+
+def _bits(*operations: int) -> int:
+    return sum(1 << operation for operation in operations)
+
+
+# What there is to be allowed (KIP-430), a bit for each operation.
+ALL_CLUSTER_OPERATIONS = _bits(
+    _CREATE, _ALTER, _DESCRIBE, _CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE
+)
+ALL_TOPIC_OPERATIONS = _bits(_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS)
+
 _NO_AUTHORIZER = {
     "error_code": int(ErrorCode.SECURITY_DISABLED),
     "error_message": "there is no authorizer here: everybody who can connect may do everything; restrict the listeners",

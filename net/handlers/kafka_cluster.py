@@ -13,14 +13,14 @@ from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.dispatcher import RequestContext
 from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
 from barnabas.net.protocol.kafka.compiler import types_of
-from barnabas.net.protocol.kafka.metadata_api import NOT_ASKED, listed_controller
+from barnabas.net.protocol.kafka.metadata_api import listed_controller
 from barnabas.net.storage_service import FolderDescription, StorageService
 
+from .kafka_access import ALL_CLUSTER_OPERATIONS
 from .services import Services
 
 _BROKERS, _CONTROLLERS = 1, 2  # endpoint types
-# Create, alter, describe, cluster action, describe and alter configs, idempotent write: a bit for each of Kafka's numbers.
-ALL_CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
+_NOT_ASKED = -(2**31)  # authorised operations that nobody asked for
 
 
 class KafkaClusterHandlers:
@@ -53,7 +53,7 @@ class KafkaClusterHandlers:
             controller_id=listed_controller(image.controller_id, active),
             brokers=brokers,
             cluster_authorized_operations=(
-                ALL_CLUSTER_OPERATIONS if body.include_cluster_authorized_operations else NOT_ASKED
+                ALL_CLUSTER_OPERATIONS if body.include_cluster_authorized_operations else _NOT_ASKED
             ),
         )
         return KafkaResponse(body=answer)

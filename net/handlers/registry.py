@@ -18,6 +18,7 @@ from .kafka_cluster import KafkaClusterHandlers
 from .kafka_configs import KafkaConfigHandlers
 from .kafka_group_admin import KafkaGroupAdminHandlers
 from .kafka_groups import KafkaGroupHandlers
+from .kafka_metadata import KafkaMetadataHandler
 from .kafka_offsets import KafkaOffsetHandlers
 from .kafka_versions import api_versions
 from .metadata import MetadataHandler
@@ -116,11 +117,12 @@ def _kafka_handlers(services: Services) -> dict[ApiKey | KafkaApi, Handler]:
 
 
 def _kafka_admin_handlers(services: Services, storage: StorageService) -> dict[ApiKey | KafkaApi, Handler]:
-    """What Kafka's admin clients ask of configurations, the cluster, and who may do what."""
+    """What Kafka's clients ask of configurations, the cluster, and who may do what."""
     configs = KafkaConfigHandlers(services)
     cluster = KafkaClusterHandlers(services, storage)
     access = KafkaAccessHandlers()
     return {
+        KafkaApi.METADATA: answering(KafkaMetadataHandler(MetadataHandler(services))),
         KafkaApi.DESCRIBE_CONFIGS: answering(configs.describe),
         KafkaApi.ALTER_CONFIGS: answering(configs.alter, survives_disconnect=True),
         KafkaApi.INCREMENTAL_ALTER_CONFIGS: answering(configs.alter_incrementally, survives_disconnect=True),

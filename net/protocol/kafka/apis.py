@@ -16,6 +16,7 @@ _KAFKA = 2000  # Kafka's own keys behind ours, so that one dispatcher serves bot
 class KafkaApi(IntEnum):
     """APIs whose requests are handled as Kafka makes them, many items in one: `KafkaRequest`. The value is the key + 2000."""
 
+    METADATA = _KAFKA + 3
     OFFSET_COMMIT = _KAFKA + 8
     OFFSET_FETCH = _KAFKA + 9
     FIND_COORDINATOR = _KAFKA + 10
@@ -60,6 +61,8 @@ class KafkaRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaResponse:
+    """`body` is an object of the message's class, or its bytes in the version of the request."""
+
     body: Any
 
 

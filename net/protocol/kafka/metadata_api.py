@@ -9,7 +9,7 @@ from .compiler import types_of
 
 _ALL_IS_EMPTY_BELOW = 1  # Version 0 has no null: an empty list asks for all topics.
 _CREATES_ALWAYS_BELOW = 4  # Older versions cannot say that they want no topic created.
-NOT_ASKED = -(2**31)  # Authorised operations that nobody asked for.
+_NOT_ASKED = -(2**31)  # Authorised operations that nobody asked for.
 
 
 def metadata_request(body: Any, version: int) -> MetadataRequest:
@@ -30,7 +30,7 @@ def metadata_response(response: MetadataResponse, version: int) -> Any:
         cluster_id=response.cluster_id,
         controller_id=listed_controller(response.controller_id, [one.node_id for one in response.brokers]),
         topics=[_topic(topic, types) for topic in response.topics],
-        cluster_authorized_operations=NOT_ASKED,
+        cluster_authorized_operations=_NOT_ASKED,
     )
 
 
@@ -47,7 +47,7 @@ def _topic(topic: TopicMetadata, types: dict[str, type]) -> Any:
         name=topic.name,
         topic_id=bytes.fromhex(topic.topic_id) if topic.topic_id else bytes(16),
         is_internal=topic.internal,
-        topic_authorized_operations=NOT_ASKED,
+        topic_authorized_operations=_NOT_ASKED,
         partitions=[
             make_partition(
                 error_code=item.error,

@@ -20,6 +20,7 @@ from .kafka_group_admin import KafkaGroupAdminHandlers
 from .kafka_groups import KafkaGroupHandlers
 from .kafka_metadata import KafkaMetadataHandler
 from .kafka_offsets import KafkaOffsetHandlers
+from .kafka_quorum import KafkaQuorumHandlers
 from .kafka_versions import api_versions
 from .metadata import MetadataHandler
 from .moves import MoveHandlers
@@ -89,7 +90,7 @@ def build_handlers(
         ApiKey.RESET_OFFSETS: answering(groups.reset_offsets, survives_disconnect=True),
         ApiKey.UNDO_OFFSET_RESET: answering(groups.undo_reset, survives_disconnect=True),
         **_kafka_handlers(services),
-        **_kafka_admin_handlers(services, storage),
+        **_kafka_admin_handlers(services, storage, voters),
     }
 
 
@@ -116,7 +117,9 @@ def _kafka_handlers(services: Services) -> dict[ApiKey | KafkaApi, Handler]:
     }
 
 
-def _kafka_admin_handlers(services: Services, storage: StorageService) -> dict[ApiKey | KafkaApi, Handler]:
+def _kafka_admin_handlers(
+    services: Services, storage: StorageService, voters: VoterHandlers
+) -> dict[ApiKey | KafkaApi, Handler]:
     """What Kafka's clients ask of configurations, the cluster, and who may do what."""
     configs = KafkaConfigHandlers(services)
     cluster = KafkaClusterHandlers(services, storage)
@@ -129,6 +132,7 @@ def _kafka_admin_handlers(services: Services, storage: StorageService) -> dict[A
         KafkaApi.LIST_CONFIG_RESOURCES: answering(configs.list_resources),
         KafkaApi.DESCRIBE_CLUSTER: answering(cluster.describe),
         KafkaApi.DESCRIBE_LOG_DIRS: answering(cluster.describe_log_dirs),
+        KafkaApi.DESCRIBE_QUORUM: answering(KafkaQuorumHandlers(voters).describe),
         KafkaApi.DESCRIBE_ACLS: answering(access.describe_acls),
         KafkaApi.CREATE_ACLS: answering(access.create_acls),
         KafkaApi.DELETE_ACLS: answering(access.delete_acls),

@@ -120,6 +120,11 @@ async def test_kafka_admin_looks_at_the_cluster(shared_cluster: Cluster) -> None
     assert "looked-at" in await kafka_admin(shared_cluster, "topics", "list")
     (topic,) = await kafka_admin(shared_cluster, "topics", "describe", "-t", "looked-at")
     assert len(topic["partitions"]) == 2
+    quorum = await kafka_admin(shared_cluster, "cluster", "describe-quorum")
+    (partition,) = quorum["topics"][0]["partitions"]
+    assert partition["error"] is None or "NoError" in partition["error"]
+    assert [item["replica_id"] for item in partition["current_voters"]] == [0, 1, 2]
+    assert partition["leader_id"] in (0, 1, 2) and partition["high_watermark"] > 0
     listed = await kafka_admin(shared_cluster, "configs", "list")
     assert listed["broker"] == ["0", "1", "2"] and "looked-at" in listed["topic"]
 

@@ -40,6 +40,7 @@ class KafkaApi(IntEnum):
     ALTER_CLIENT_QUOTAS = _KAFKA + 49
     DESCRIBE_USER_SCRAM_CREDENTIALS = _KAFKA + 50
     ALTER_USER_SCRAM_CREDENTIALS = _KAFKA + 51
+    DESCRIBE_QUORUM = _KAFKA + 55
     DESCRIBE_CLUSTER = _KAFKA + 60
     CONSUMER_GROUP_HEARTBEAT = _KAFKA + 68
     CONSUMER_GROUP_DESCRIBE = _KAFKA + 69
@@ -105,6 +106,7 @@ SERVED: dict[int, Served] = {
     49: Served(name="AlterClientQuotas", versions=Versions(0, 1)),
     50: Served(name="DescribeUserScramCredentials", versions=Versions(0, 0)),
     51: Served(name="AlterUserScramCredentials", versions=Versions(0, 0)),
+    55: Served(name="DescribeQuorum", versions=Versions(0, 2)),
     60: Served(name="DescribeCluster", versions=Versions(0, 2)),
     68: Served(name="ConsumerGroupHeartbeat", versions=Versions(0, 1)),
     69: Served(name="ConsumerGroupDescribe", versions=Versions(0, 1)),

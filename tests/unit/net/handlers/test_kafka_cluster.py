@@ -8,9 +8,12 @@ from unit.net.handlers.test_kafka_configs import request
 from unit.net.shell_world import Client, broker, partition, simulated, topic
 
 from barnabas.kraft.image import FOLDER_OFFLINE
+from barnabas.kraft.requests import QuorumAnswer, QuorumPeer
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.handlers.kafka_access import KafkaAccessHandlers
 from barnabas.net.handlers.kafka_cluster import KafkaClusterHandlers
+from barnabas.net.handlers.kafka_quorum import KafkaQuorumHandlers
+from barnabas.net.handlers.voters import VoterHandlers
 from barnabas.net.protocol.kafka.apis import SERVED, KafkaRequest
 from barnabas.net.protocol.kafka.compiler import decoder, encoder, types_of
 from barnabas.net.protocol.kafka.metadata_api import listed_controller
@@ -168,3 +171,31 @@ async def test_nobody_is_a_user_and_nobody_can_become_one() -> None:
         upsertions=[types["ScramCredentialUpsertion"](name="bob")],
     )
     assert [(item.user, item.error_code) for item in altered.results] == [("ann", 91), ("bob", 35)]
+
+
+# --- the quorum -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(3))
+@simulated
+async def test_the_quorum_is_a_partition_of_its_own(version: int) -> None:
+    world = await HandlerWorld.start(brokers=(broker(0), broker(1), broker(5)), controller_quorum_voters="0@h:1,1@h:2")
+    peers = tuple(
+        QuorumPeer(node_id=node, host="h", port=node, is_voter=True, is_live=True, lag_entries=lag)
+        for node, lag in ((0, 0), (1, 3))
+    )
+    world.source.script(QuorumAnswer(leader_id=0, term=8, committed_index=90, voters_index=0, peers=peers))
+    world.source.publish(leader=0)
+    types = types_of("DescribeQuorumRequest")
+    asked = request(55, version, topics=[
+        types["TopicData"](topic_name="__cluster_metadata", partitions=[
+            types["PartitionData"](partition_index=number) for number in (0, 1)])])  # fmt: skip
+    handler = KafkaQuorumHandlers(VoterHandlers(world.services))
+    answer = over_the_wire(asked, (await handler.describe(asked, Client())).body)
+    quorum, other = answer.topics[0].partitions
+    assert (quorum.error_code, other.error_code, answer.error_code) == (0, 3, 0)
+    assert (quorum.leader_id, quorum.leader_epoch, quorum.high_watermark) == (0, 8, 90)
+    assert [(item.replica_id, item.log_end_offset) for item in quorum.current_voters] == [(0, 90), (1, 87)]
+    assert [(item.replica_id, item.log_end_offset) for item in quorum.observers] == [(5, -1)]
+    if version == 2:
+        assert [(node.node_id, node.listeners[0].port) for node in answer.nodes] == [(0, 0), (1, 1)]

@@ -9,9 +9,9 @@ from unit.net.shell_world import Client, partition, simulated, topic
 from barnabas.kraft.requests import AlterConfig, ConfigChange, ConfigOperation, Done
 from barnabas.log.accepted_config import WITHOUT_EFFECT
 from barnabas.log.config import DEFINITIONS
-from barnabas.log.errors import ErrorCode, InvalidConfigError, UnsupportedVersionError
+from barnabas.log.errors import ErrorCode, InvalidConfigError, InvalidRequestError, UnsupportedVersionError
 from barnabas.net.config import definitions
-from barnabas.net.handlers.kafka_configs import KafkaConfigHandlers
+from barnabas.net.handlers.kafka_configs import MAX_RESOURCES, RESOURCES_ON_THE_LOOP, KafkaConfigHandlers
 from barnabas.net.protocol.kafka.apis import SERVED, KafkaApi, KafkaRequest
 from barnabas.net.protocol.kafka.compiler import decoder, encoder, types_of
 
@@ -40,8 +40,9 @@ async def ask(world: HandlerWorld, asked: KafkaRequest) -> Any:
     }[asked.api_key]
     response = await handler(asked, Client())
     name = f"{SERVED[asked.api_key - 2000].name}Response"
-    chunks: list[Any] = []
-    encoder(name, asked.version)(response.body, chunks)
+    chunks: list[Any] = [response.body]
+    if not isinstance(response.body, bytes):
+        encoder(name, asked.version)(chunks.pop(), chunks)
     body, _ = decoder(name, asked.version)(memoryview(b"".join(chunks)), 0)
     return body
 
@@ -128,6 +129,28 @@ async def test_each_resource_has_its_own_error() -> None:
     assert [item.error_code for item in answer.results] == [3, 17, refused, refused, refused, refused, refused, 0]
     assert all(item.error_message for item in answer.results[:-1])
     assert "broker 0" in answer.results[2].error_message
+
+
+@simulated
+async def test_all_topics_at_once_are_described_off_the_loop_each_as_it_is() -> None:
+    count = 3 * RESOURCES_ON_THE_LOOP
+    topics = [topic(f"t{number}", partition(0)) for number in range(count)]
+    world = await HandlerWorld.start(*topics)
+    own = {f"t{number}": {"retention.ms": str(number % 3)} for number in range(count)}
+    world.show(*topics, offset=11, topic_configs=own)
+    answer = await ask(world, described(*((TOPIC, name, ["retention.ms"]) for name in own)))
+    found = {result.resource_name: [item.value for item in result.configs] for result in answer.results}
+    assert found == {name: [configs["retention.ms"]] for name, configs in own.items()}
+
+
+@simulated
+async def test_a_small_request_cannot_ask_for_an_answer_without_bound() -> None:
+    world = await HandlerWorld.start(T)
+    answer = await ask(world, described((BROKER, "0", None), (BROKER, "0", None), (TOPIC, "t", None)))
+    assert [item.error_code for item in answer.results] == [42, 42, 0]
+    assert "named 2 times" in answer.results[0].error_message
+    with pytest.raises(InvalidRequestError, match="too many"):
+        await ask(world, described(*[(TOPIC, "t", None)] * (MAX_RESOURCES + 1)))
 
 
 # --- changes ----------------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Configurations as tools show them: sources and synonyms, in the order in which they count."""
 
 from barnabas.log.accepted_config import WITHOUT_EFFECT
-from barnabas.log.config import DEFINITIONS
+from barnabas.log.config import DEFINITIONS, broker_name
 from barnabas.net.config import definitions, load
 from barnabas.net.config_descriptions import (
     ConfigSource,
@@ -59,3 +59,12 @@ def test_of_all_brokers_only_what_was_set_is_known() -> None:
     (found,) = describe_all_brokers({RATE: "100"})
     assert (found.key, found.value, found.source) == (RATE, "100", ConfigSource.CLUSTER)
     assert describe_all_brokers({}) == ()
+
+
+def test_the_default_of_every_configuration_of_topics_can_be_set_for_a_broker() -> None:
+    known = {item.key: item for item in definitions()}
+    for name, definition in DEFINITIONS.items():
+        assert broker_name(definition) in known, f"{name} has no default in server.properties"
+    config = load(None, {"log.message.timestamp.after.max.ms": "5", "log.message.timestamp.before.max.ms": "6"}, {})
+    found = {item.key: item.value for item in describe_topic({}, config)}
+    assert (found["message.timestamp.after.max.ms"], found["message.timestamp.before.max.ms"]) == ("5", "6")

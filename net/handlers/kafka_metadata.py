@@ -11,19 +11,18 @@ from typing import Any
 
 from barnabas.kraft.image import MetadataImage
 from barnabas.log.errors import ErrorCode
-from barnabas.net.dispatcher import RequestContext, error_response
+from barnabas.net.dispatcher import RequestContext
 from barnabas.net.protocol.codec import Chunk
-from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
+from barnabas.net.protocol.kafka.apis import KafkaResponse
 from barnabas.net.protocol.kafka.compiler import encoder
-from barnabas.net.protocol.kafka.metadata_api import metadata_failed, metadata_request, metadata_response
-from barnabas.net.protocol.requests import MetadataRequest
+from barnabas.net.protocol.kafka.metadata_api import KafkaMetadataRequest, metadata_response
 from barnabas.net.protocol.responses import MetadataResponse
 
 from .kafka_access import ALL_CLUSTER_OPERATIONS, ALL_TOPIC_OPERATIONS
 from .metadata import MetadataHandler
 
 MAX_KEPT_BYTES = 16 << 20  # of encoded answers and what asks for them; room for the largest cluster in several versions
-_KEY_BYTES = 100  # about what one topic that is asked for takes in a key
+_KEY_BYTES = 100  # about what one topic takes in a key, where it was asked for by name
 
 
 class EncodedAnswers:
@@ -76,37 +75,26 @@ class KafkaMetadataHandler:
         self._metadata = metadata
         self.answers = EncodedAnswers()
 
-    async def __call__(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
-        body, image = request.body, self._metadata.image
-        named = None if body.topics is None else tuple((topic.name, topic.topic_id) for topic in body.topics)
-        flags = (body.include_topic_authorized_operations, body.include_cluster_authorized_operations)
-        key = (request.version, context.listener_name, flags, named)
+    async def __call__(self, request: KafkaMetadataRequest, context: RequestContext) -> KafkaResponse:
+        image, key = self._metadata.image, (context.listener_name, request)
         found = self.answers.find(image, key)
         if found is None:
-            asked = metadata_request(body, request.version)
-            response = await self._answer(request, asked, context)
+            response = await self._metadata(request, context)
             found = _encoded(response, request)
             # What is not here yet may have to be created by the next who asks.
             if response.offset == image.offset and not any(topic.error for topic in response.topics):
-                self.answers.keep(image, key, found, key_bytes=_KEY_BYTES * (1 + len(named or ())))
+                self.answers.keep(image, key, found, key_bytes=_KEY_BYTES * (1 + len(response.topics)))
         return KafkaResponse(body=found)
 
-    async def _answer(self, request: KafkaRequest, asked: MetadataRequest, context: RequestContext) -> MetadataResponse:
-        try:
-            return await self._metadata(asked, context)
-        except Exception as error:  # noqa: BLE001 - the error boundary: an answer has a place for it with each topic only
-            failed = error_response(error, request)
-            return metadata_failed(asked, failed.error, failed.message)
 
-
-def _encoded(response: MetadataResponse, request: KafkaRequest) -> bytes:
-    answer: Any = metadata_response(response, request.version)
-    if request.body.include_cluster_authorized_operations:
+def _encoded(response: MetadataResponse, request: KafkaMetadataRequest) -> bytes:
+    answer: Any = metadata_response(response, request.kafka_version)
+    if request.tells_cluster_operations:
         answer.cluster_authorized_operations = ALL_CLUSTER_OPERATIONS
-    if request.body.include_topic_authorized_operations:
+    if request.tells_topic_operations:
         for topic in answer.topics:
             if topic.error_code == ErrorCode.NONE:
                 topic.topic_authorized_operations = ALL_TOPIC_OPERATIONS
     chunks: list[Chunk] = []
-    encoder("MetadataResponse", request.version)(answer, chunks)
+    encoder("MetadataResponse", request.kafka_version)(answer, chunks)
     return b"".join(chunk for chunk in chunks if isinstance(chunk, bytes))

@@ -1,6 +1,6 @@
 """Kafka's codec: from frames to requests and back, by API and version. Answers leave in the order of their requests.
 
-What shares its handler with our protocol (produce, fetch, offsets) is translated here; the rest goes to its handler
+What shares its handler with our protocol (produce, fetch, offsets, metadata) is translated here; the rest goes to its handler
 as Kafka made it (`KafkaRequest`).
 """
 
@@ -13,7 +13,7 @@ from barnabas.log.errors import BarnabasError, InvalidRequestError, UnsupportedV
 
 from ..codec import Chunk, DecodedRequest, size_of
 from ..responses import ErrorResponse, Response
-from . import data_apis, producer_ids_api
+from . import data_apis, metadata_api, producer_ids_api
 from .apis import API_VERSIONS_KEY, SERVED, KafkaApi, KafkaRequest, KafkaResponse, Served, is_flexible
 from .compiler import decoder, encoder, types_of
 from .versions_api import versions_response
@@ -45,6 +45,11 @@ _TRANSLATED: dict[int, _Translation] = {
         request=data_apis.list_offsets_request,
         response=data_apis.list_offsets_response,
         failed=data_apis.list_offsets_failed,
+    ),
+    3: _Translation(
+        request=metadata_api.metadata_request,
+        response=metadata_api.metadata_response,
+        failed=metadata_api.metadata_failed,
     ),
     22: _Translation(
         request=producer_ids_api.init_producer_id_request,

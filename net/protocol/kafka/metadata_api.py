@@ -1,10 +1,12 @@
 """Metadata, between Kafka's message and our request. Pure."""
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from ..requests import MetadataRequest
 from ..responses import MetadataResponse, TopicMetadata
+from .apis import KafkaApi
 from .compiler import types_of
 
 _ALL_IS_EMPTY_BELOW = 1  # Version 0 has no null: an empty list asks for all topics.
@@ -12,12 +14,25 @@ _CREATES_ALWAYS_BELOW = 4  # Older versions cannot say that they want no topic c
 _NOT_ASKED = -(2**31)  # Authorised operations that nobody asked for.
 
 
-def metadata_request(body: Any, version: int) -> MetadataRequest:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaMetadataRequest(MetadataRequest):
+    """With all that an encoded answer depends on, so that it can be kept by its request."""
+
+    api_key: ClassVar[KafkaApi] = KafkaApi.METADATA  # type: ignore[assignment]  # it has a handler of its own
+    kafka_version: int
+    tells_topic_operations: bool = False
+    tells_cluster_operations: bool = False
+
+
+def metadata_request(body: Any, version: int) -> KafkaMetadataRequest:
     topics = None if body.topics is None else tuple(topic.name for topic in body.topics)
     if version < _ALL_IS_EMPTY_BELOW and not topics:
         topics = None
-    return MetadataRequest(
+    return KafkaMetadataRequest(
         topics=topics,
+        kafka_version=version,
+        tells_topic_operations=body.include_topic_authorized_operations,
+        tells_cluster_operations=body.include_cluster_authorized_operations,
         allow_auto_topic_creation=version < _CREATES_ALWAYS_BELOW or body.allow_auto_topic_creation,
     )
 

@@ -12,8 +12,12 @@ from barnabas.kraft.image import SlotImage
 from barnabas.log.errors import ErrorCode, InvalidTopicError
 from barnabas.net.handlers.kafka_metadata import EncodedAnswers, KafkaMetadataHandler
 from barnabas.net.handlers.metadata import MetadataHandler
+from barnabas.net.protocol.codec import DecodedRequest
 from barnabas.net.protocol.kafka.apis import SERVED
+from barnabas.net.protocol.kafka.codec import KafkaCodec
 from barnabas.net.protocol.kafka.compiler import decoder, types_of
+from barnabas.net.protocol.kafka.metadata_api import metadata_request
+from barnabas.net.protocol.responses import ErrorResponse
 
 METADATA = 3
 ID = "ab" * 16
@@ -26,7 +30,8 @@ def asked(version: int, *names: str, every: bool = False, **values: Any) -> Any:
     named = [make(name=name) for name in names]
     if version >= 4:
         values.setdefault("allow_auto_topic_creation", False)
-    return request(METADATA, version, topics=None if every and version else named, **values)
+    asked_for = request(METADATA, version, topics=None if every and version else named, **values)
+    return metadata_request(asked_for.body, version)
 
 
 async def raw(handler: KafkaMetadataHandler, wanted: Any, listener: str = "PLAINTEXT") -> bytes:
@@ -79,6 +84,20 @@ async def test_who_asks_what_may_be_done_is_told_everything() -> None:
     assert (answer.topics[0].topic_authorized_operations, answer.cluster_authorized_operations) == (3576, 8096)
     answer = read(await raw(handler, asked(9, "t")), 9)
     assert (answer.topics[0].topic_authorized_operations, answer.cluster_authorized_operations) == (-(2**31), -(2**31))
+
+
+@simulated
+async def test_a_kept_answer_is_framed_as_any_other() -> None:
+    world = await HandlerWorld.start(T)
+    wanted, codec = asked(9, "t"), KafkaCodec()
+    made = DecodedRequest(correlation_id=7, api=METADATA, version=9, payload=wanted)
+    kept = await kafka_metadata(world)(wanted, Client())
+    plain = await MetadataHandler(world.services)(wanted, Client())
+    framed = [b"".join(map(bytes, codec.encode_response(made, response))) for response in (kept, plain)]  # type: ignore[arg-type]
+    assert framed[0] == framed[1]
+    refused = codec.encode_response(made, ErrorResponse(error=ErrorCode.REQUEST_TIMED_OUT, message="late"))
+    answer = decoder("MetadataResponse", 9)(memoryview(b"".join(map(bytes, refused)))[9:], 0)[0]  # type: ignore[arg-type]
+    assert [(item.name, item.error_code) for item in answer.topics] == [("t", ErrorCode.REQUEST_TIMED_OUT)]
 
 
 # --- until it is no longer true ---------------------------------------------------------------------------------------

@@ -1,6 +1,8 @@
 """Configurations of topics and brokers, as far as the cluster agrees on them. What a key means is not known here."""
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from barnabas.log.errors import InvalidConfigError, InvalidRequestError, UnknownTopicOrPartitionError
 
@@ -8,63 +10,104 @@ from .controller_result import ControllerResult
 from .controller_settings import MAX_CONFIG_CHANGES_PER_REQUEST, MAX_CONFIG_VALUE_LENGTH
 from .delta import MetadataDelta
 from .records import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigRecord
-from .requests import AlterConfig, ConfigChange
+from .requests import AlterConfig, ConfigChange, ConfigOperation
 from .topic_settings import CLUSTER_DEFAULT
 
 CheckConfig = Callable[[str, str], None]
 """Raises InvalidConfigError when the key is not known or the value not allowed."""
 
 
-def accept_any_config(key: str, value: str) -> None:
-    """For tests, and for whoever has validated already."""
+def _accept_any(key: str, value: str) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigRules:
+    """What is known about keys, injected.
+
+    `check_together` looks at all that a topic sets, and raises InvalidConfigError for what is wrong only in combination.
+    `default_list` is the value of a topic's key that sets nothing, None where the key is no list.
+    """
+
+    check_topic: CheckConfig = _accept_any
+    check_broker: CheckConfig = _accept_any
+    check_together: Callable[[Mapping[str, str]], object] = lambda values: None
+    default_list: Callable[[str], str | None] = lambda key: None
+
+
+ANY_CONFIG = ConfigRules()  # for tests, and for whoever has validated already
 
 
 class ConfigurationControl:
-    """Decides on changes of configuration; the definitions of the keys are injected."""
+    """Decides on changes of configuration."""
 
-    def __init__(self, check_topic_config: CheckConfig, check_broker_config: CheckConfig) -> None:
-        self._check_topic_config = check_topic_config
-        self._check_broker_config = check_broker_config
+    def __init__(self, rules: ConfigRules) -> None:
+        self._rules = rules
 
     def alter(self, view: MetadataDelta, request: AlterConfig) -> ControllerResult:
         _check_resource(view, request)
-        if request.resource_type == TOPIC_RESOURCE:
-            self.check_topic_changes(request.changes)
-            now = view.topic_config(request.resource)
-        else:
-            _check_changes(request.changes, self._check_broker_config)
-            now = view.broker_config(request.resource)
+        is_topic = request.resource_type == TOPIC_RESOURCE
+        now = view.topic_config(request.resource) if is_topic else view.broker_config(request.resource)
+        _check_sizes(request.changes)
+        wanted = {change.key: self._value(change, now, is_topic=is_topic) for change in request.changes}
+        _check_values(wanted, self._rules.check_topic if is_topic else self._rules.check_broker)
+        if request.replaces_all:
+            wanted |= {key: None for key in now if key not in wanted}
+        if is_topic:
+            self._check_together({**now, **wanted})
         if request.validate_only:
             return ControllerResult()
         return ControllerResult(
             records=tuple(
-                ConfigRecord(
-                    resource_type=request.resource_type,
-                    resource=request.resource,
-                    key=change.key,
-                    value=change.value,
-                )
-                for change in request.changes
-                if now.get(change.key) != change.value
+                ConfigRecord(resource_type=request.resource_type, resource=request.resource, key=key, value=value)
+                for key, value in wanted.items()
+                if now.get(key) != value
             )
         )
 
-    def check_topic_changes(self, changes: Iterable[ConfigChange]) -> None:
-        """Raises InvalidConfigError."""
-        _check_changes(tuple(changes), self._check_topic_config)
+    def check_new_topic(self, configs: Mapping[str, str]) -> None:
+        """Raises InvalidConfigError, InvalidRequestError."""
+        _check_sizes(tuple(ConfigChange(key=key, value=value) for key, value in configs.items()))
+        _check_values(configs, self._rules.check_topic)
+        self._check_together(configs)
+
+    def _value(self, change: ConfigChange, now: Mapping[str, str], *, is_topic: bool) -> str | None:
+        """The value behind a change: lists change by what they are at this moment, so that no change overwrites another."""
+        if change.operation is ConfigOperation.SET:
+            return change.value
+        default = self._rules.default_list(change.key) if is_topic else None
+        if default is None:
+            raise InvalidConfigError(f"{change.key} is no list that could be added to or taken from; set it instead")
+        items, named = _items(now.get(change.key, default)), _items(change.value or "")
+        if change.operation is ConfigOperation.APPEND:
+            return ",".join([*items, *(item for item in dict.fromkeys(named) if item not in items)])
+        return ",".join(item for item in items if item not in named)
+
+    def _check_together(self, values: Mapping[str, str | None]) -> None:
+        """What an older version has let in is not held against a change of something else."""
+        self._rules.check_together({key: value for key, value in values.items() if value is not None})
 
 
-def _check_changes(changes: tuple[ConfigChange, ...], check: CheckConfig) -> None:
+def _items(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+def _check_sizes(changes: tuple[ConfigChange, ...]) -> None:
     if len(changes) > MAX_CONFIG_CHANGES_PER_REQUEST:
         raise InvalidConfigError(f"at most {MAX_CONFIG_CHANGES_PER_REQUEST} configurations can be changed at a time")
-    if len({change.key for change in changes}) != len(changes):
-        raise InvalidConfigError("a configuration is named twice in one request")
+    twice = [key for key, count in Counter(change.key for change in changes).items() if count > 1]
+    if twice:
+        raise InvalidRequestError(f"{', '.join(twice)} is named twice in one request; name it once")
     for change in changes:
-        if change.value is None:
-            continue  # removing is always allowed, also of a key that this version does not know
-        if len(change.value) > MAX_CONFIG_VALUE_LENGTH:
+        if change.value is not None and len(change.value) > MAX_CONFIG_VALUE_LENGTH:
             raise InvalidConfigError(f"the value of {change.key} is longer than {MAX_CONFIG_VALUE_LENGTH} characters")
-        check(change.key, change.value)
+
+
+def _check_values(values: Mapping[str, str | None] | Mapping[str, str], check: CheckConfig) -> None:
+    """Removing is always allowed, also of a key that this version does not know."""
+    for key, value in values.items():
+        if value is not None:
+            check(key, value)
 
 
 def _check_resource(view: MetadataDelta, request: AlterConfig) -> None:

@@ -15,7 +15,7 @@ from barnabas.log.errors import InvalidRequestError
 
 from .broker_heartbeats import BrokerHeartbeats
 from .cluster_control import ClusterControl, unfenced_brokers
-from .configuration_control import CheckConfig, ConfigurationControl, accept_any_config
+from .configuration_control import ANY_CONFIG, ConfigRules, ConfigurationControl
 from .controller_result import ControllerResult
 from .controller_settings import ControllerSettings
 from .decommission_control import decommission, fill, next_moves
@@ -69,8 +69,7 @@ class Controller:
         *,
         settings: ControllerSettings,
         rng: random.Random,
-        check_topic_config: CheckConfig = accept_any_config,
-        check_broker_config: CheckConfig = accept_any_config,
+        config_rules: ConfigRules = ANY_CONFIG,
     ) -> None:
         self._settings = settings
         self._overlay: MetadataDelta | None = None
@@ -80,7 +79,7 @@ class Controller:
         self._balance = LeaderBalance(settings)
         self._replication = ReplicationControl(settings)
         self._cluster = ClusterControl(settings, self._heartbeats, self._replication)
-        self._configurations = ConfigurationControl(check_topic_config, check_broker_config)
+        self._configurations = ConfigurationControl(config_rules)
         self._topics = TopicControl(settings, rng, self._configurations)
         self._sessions_begun = False
         self._last_check_ms: dict[str, int] = {}

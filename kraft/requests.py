@@ -6,6 +6,7 @@ in its own process or by the broker-to-controller RPC. An error answers instead 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import ClassVar, TypeVar
 
 import msgpack
@@ -168,10 +169,19 @@ class AddPartitions(ControllerRequest):
     validate_only: bool = False
 
 
+class ConfigOperation(IntEnum):
+    """What becomes of a value; adding and taking away are for lists (KIP-339, whose numbers these are)."""
+
+    SET = 0
+    APPEND = 2
+    SUBTRACT = 3
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigChange:
     key: str
     value: str | None  # None: back to the default
+    operation: ConfigOperation = ConfigOperation.SET
 
 
 @_request(8, Done)
@@ -181,6 +191,7 @@ class AlterConfig(ControllerRequest):
     resource: str
     changes: tuple[ConfigChange, ...]
     validate_only: bool = False
+    replaces_all: bool = False  # what is not named goes back to its default
 
 
 @_request(9, Done)

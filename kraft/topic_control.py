@@ -29,7 +29,7 @@ from .image import MetadataImage, TopicImage
 from .placement import PlacementBroker, place_replicas
 from .records import TOPIC_RESOURCE, ConfigRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
 from .replication_control import leader_counts
-from .requests import AddPartitions, ConfigChange, CreateTopic, DeleteTopic, TopicCreated
+from .requests import AddPartitions, CreateTopic, DeleteTopic, TopicCreated
 
 _Assignment = tuple[tuple[int, ...], ...]
 _TOPIC_ID = re.compile("[0-9a-f]{32}")
@@ -52,8 +52,8 @@ class TopicControl:
                 respond=_created(made.name, made.topic_id, tuple(partition.replicas for partition in made.partitions))
             )
         _check_new_name(view, request.name)
-        configs = tuple(ConfigChange(key=key, value=value) for key, value in (request.configs or {}).items())
-        self._configurations.check_topic_changes(configs)
+        configs = request.configs or {}
+        self._configurations.check_new_topic(configs)
         assignment = self._assignment(view, request)
         _check_total(view, len(assignment))
         topic_id = _checked_topic_id(view, request.topic_id) if request.topic_id else self._fresh_topic_id(view)
@@ -63,10 +63,8 @@ class TopicControl:
             records=(
                 TopicRecord(name=request.name, topic_id=topic_id),
                 *(
-                    ConfigRecord(
-                        resource_type=TOPIC_RESOURCE, resource=request.name, key=change.key, value=change.value
-                    )
-                    for change in configs
+                    ConfigRecord(resource_type=TOPIC_RESOURCE, resource=request.name, key=key, value=value)
+                    for key, value in configs.items()
                 ),
                 *_partition_records(view, topic_id, 0, assignment),
             ),

@@ -5,6 +5,7 @@
 """
 
 import difflib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import Enum
@@ -18,6 +19,7 @@ _MAX_INT = 2**31 - 1
 _MAX_LONG = 2**63 - 1
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
+_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
 MIN_SEGMENT_BYTES = 14  # Kafka's bound until 4.0; small ones are what tests live on.
 
 
@@ -73,6 +75,12 @@ class ConfigDefinition:
         return InvalidConfigError(f"{self.name}={text}: the value must be {rule}")
 
 
+def _parse_whole(text: str) -> int:
+    if not _WHOLE_NUMBER.fullmatch(text):  # Python alone takes 1_000 and digits of every script
+        raise ValueError(text)
+    return int(text)
+
+
 def _parse_boolean(text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise ValueError(text)
@@ -81,8 +89,8 @@ def _parse_boolean(text: str) -> bool:
 
 _PARSERS: dict[ConfigType, Callable[[str], Any]] = {
     ConfigType.BOOLEAN: _parse_boolean,
-    ConfigType.INT: int,
-    ConfigType.LONG: int,
+    ConfigType.INT: _parse_whole,
+    ConfigType.LONG: _parse_whole,
     ConfigType.DOUBLE: float,
     ConfigType.STRING: str,
     ConfigType.LIST: lambda text: tuple(part.strip() for part in text.split(",") if part.strip()),

@@ -64,6 +64,9 @@ IGNORED_KEYS: Final[dict[str, str]] = {
     "socket.receive.buffer.bytes": "the system sizes socket buffers",
     "log.roll.jitter.ms": "segments roll at their age",
     "log.roll.jitter.hours": "segments roll at their age",
+    "inter.broker.protocol.version": "brokers agree on a feature level by themselves",
+    "log.message.format.version": "records are stored as batches of version 2, as in Kafka since 3.0",
+    "log.message.downconversion.enable": "batches are served as they are stored, to every client",
     "offsets.topic.replication.factor": "group offsets live in the quorum",
     "offsets.topic.num.partitions": "group offsets live in the quorum, in 50 slots",
     "transaction.state.log.replication.factor": "group and transaction state lives in the quorum",
@@ -264,6 +267,18 @@ class BrokerConfig:
         one_of("CreateTime", "LogAppendTime"),
         "Whose clock stamps a record.",
         topic_key="message.timestamp.type",
+    )
+    log_message_timestamp_before_max_ms: int = setting(
+        MAX_INT64,
+        large_number(0),
+        "A record's timestamp may be so far behind the broker's clock.",
+        topic_key="message.timestamp.before.max.ms",
+    )
+    log_message_timestamp_after_max_ms: int = setting(
+        _HOUR_MS,
+        large_number(0),
+        "A record's timestamp may be so far ahead of it.",
+        topic_key="message.timestamp.after.max.ms",
     )
     compression_type: str = setting(
         "producer",

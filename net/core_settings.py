@@ -1,9 +1,13 @@
 """A broker's configuration as the settings of the pure cores: the one place where Kafka's keys meet their fields."""
 
+from collections.abc import Mapping
+
 from barnabas.consumer_groups.settings import GroupSettings
+from barnabas.kraft.configuration_control import ConfigRules
 from barnabas.kraft.controller_settings import ControllerSettings
 from barnabas.kraft.raft_config import RaftTiming
-from barnabas.log.config import definition_of
+from barnabas.log.accepted_config import WITHOUT_EFFECT, check_topic_value
+from barnabas.log.config import DEFINITIONS, ConfigType, LogConfig
 from barnabas.log.errors import InvalidConfigError
 
 from .config import BrokerConfig, check_available, parse_value
@@ -73,14 +77,34 @@ def server_limits(config: BrokerConfig) -> ServerLimits:
     )
 
 
+def config_rules(config: BrokerConfig) -> ConfigRules:
+    """What the controller asks before it takes a configuration; `config` is of the node that it runs on."""
+    defaults = config.topic_defaults()
+
+    def check_together(values: Mapping[str, str]) -> object:
+        """An older version may have let in a key that is not known any more."""
+        return LogConfig.from_map({**defaults, **{key: values[key] for key in values if key in DEFINITIONS}})
+
+    def default_list(key: str) -> str | None:
+        known = DEFINITIONS.get(key) or WITHOUT_EFFECT.get(key)
+        return defaults.get(key, known.default) if known is not None and known.type is ConfigType.LIST else None
+
+    return ConfigRules(
+        check_topic=check_topic_config,
+        check_broker=check_broker_config,
+        check_together=check_together,
+        default_list=default_list,
+    )
+
+
 def check_topic_config(key: str, value: str) -> None:
-    """What the controller asks before it takes a topic's configuration. Raises InvalidConfigError."""
-    definition_of(key).parse(value)
+    """Raises InvalidConfigError."""
+    check_topic_value(key, value)
     check_available(key, value, topic_key=key)
 
 
 def check_broker_config(key: str, value: str) -> None:
-    """What the controller asks before it takes a broker's configuration. Raises InvalidConfigError."""
+    """Raises InvalidConfigError."""
     if key in THROTTLE_KEYS:
         parse_value(key, value)
         return

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from barnabas.kraft.image import MetadataImage
 from barnabas.kraft.metadata_node import MetadataPublication
+from barnabas.log.accepted_config import with_effect
 from barnabas.log.config import LogConfig
 from barnabas.log.errors import BarnabasError, InconsistentClusterIdError, StorageError
 from barnabas.log.log_manager import LogManager, Refusals
@@ -79,7 +80,7 @@ class LogService:
         self._logs.delete(topic_partition, now_ms=self._clock.wall_ms())
 
     def config_of(self, topic: str) -> LogConfig:
-        overrides = self._metadata.image.topic_configs.get(topic, {})
+        overrides = with_effect(self._metadata.image.topic_configs.get(topic, {}))
         try:
             return LogConfig.from_map(overrides, self._defaults)
         except BarnabasError as error:

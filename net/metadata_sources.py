@@ -17,7 +17,7 @@ from barnabas.kraft.raft_quorum import JOURNAL_NAME, RaftQuorum
 from barnabas.kraft.raft_voters import Voter
 
 from .broker import Broker
-from .core_settings import check_broker_config, check_topic_config, controller_settings, raft_timing
+from .core_settings import config_rules, controller_settings, raft_timing
 from .journal_ballast import BALLAST_BYTES, BallastedStorage
 from .metadata_observer import MetadataObserver
 from .metadata_service import MetadataSource, Subscriber
@@ -96,8 +96,7 @@ def _build_node(broker: Broker, rng: random.Random, publish: Subscriber) -> Meta
         controller=Controller(
             settings=controller_settings(broker.config),
             rng=rng,
-            check_topic_config=check_topic_config,
-            check_broker_config=check_broker_config,
+            config_rules=config_rules(broker.config),
         ),
         new_groups=cast(Callable[[], GroupState], GroupSlots),
         publish=publish,

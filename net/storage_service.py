@@ -10,8 +10,8 @@ A full folder is another matter: it refuses cleanly, so it stays, and only hands
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from barnabas.kraft.image import FOLDER_FULL, FOLDER_OFFLINE, FolderTrouble, MetadataImage, PartitionImage
 from barnabas.kraft.requests import Done, ReportOfflineReplicas, TopicNumbers
@@ -74,6 +74,11 @@ class FolderDescription:
     size_bytes: int
     free_bytes: int
     total_bytes: int
+    sizes: Mapping[TopicPartition, int] = field(default_factory=dict)  # of the logs in it, in bytes
+
+    @property
+    def is_offline(self) -> bool:
+        return self.state == FOLDER_OFFLINE
 
 
 class StorageService:
@@ -409,6 +414,7 @@ class StorageService:
         full = self._full.get(path)
         folder = next((folder for folder in self._logs.folders if folder.path == path), None)
         logs = [] if folder is None else self._logs.logs_in(folder)
+        sizes = {log.topic_partition: log.size_bytes for log in logs}
         try:
             usage = None if offline is not None else self._logs.disk_usage(path)
         except StorageError:
@@ -421,11 +427,12 @@ class StorageService:
             state=FOLDER_OFFLINE if folder is None else FOLDER_FULL if full is not None else "online",
             cause=trouble,
             since_ms=since_ms,
-            partitions=len(logs),
+            partitions=len(sizes),
             offline_partitions=tuple(sorted(map(str, self._logs.offline_in(path)))),
-            size_bytes=sum(log.size_bytes for log in logs) if folder is not None else -1,
+            size_bytes=sum(sizes.values()) if folder is not None else -1,
             free_bytes=usage.free_bytes if usage is not None else -1,
             total_bytes=usage.total_bytes if usage is not None else -1,
+            sizes=sizes,
         )
 
 

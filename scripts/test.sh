@@ -18,6 +18,12 @@ if ! compgen -G "/usr/lib/postgresql/*/bin/initdb" >/dev/null && [ "$(id -u)" = 
         echo "PostgreSQL could not be installed; its tests are skipped" >&2
 fi
 
+# kcat is one of the clients that are tried; its tests are skipped in the same way.
+if ! command -v kcat >/dev/null && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    { apt-get update -qq && apt-get install -y -qq --no-install-recommends kcat; } >&2 ||
+        echo "kcat could not be installed; its tests are skipped" >&2
+fi
+
 stage() {
     local name=$1 started=$SECONDS
     shift

@@ -37,6 +37,11 @@ class MetadataHandler:
     def __init__(self, services: Services) -> None:
         self._services = services
 
+    @property
+    def image(self) -> MetadataImage:
+        """What the next answer is made of."""
+        return self._services.metadata.image
+
     async def __call__(self, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
         metadata = self._services.metadata
         if request.max_wait_ms > 0 and metadata.image.offset <= request.known_offset:

@@ -13,9 +13,14 @@ from .configs import ConfigHandlers
 from .controller import ControllerHandlers
 from .fetch import FetchHandler
 from .groups import GroupHandlers
+from .kafka_access import KafkaAccessHandlers
+from .kafka_cluster import KafkaClusterHandlers
+from .kafka_configs import KafkaConfigHandlers
 from .kafka_group_admin import KafkaGroupAdminHandlers
 from .kafka_groups import KafkaGroupHandlers
+from .kafka_metadata import KafkaMetadataHandler
 from .kafka_offsets import KafkaOffsetHandlers
+from .kafka_quorum import KafkaQuorumHandlers
 from .kafka_versions import api_versions
 from .metadata import MetadataHandler
 from .moves import MoveHandlers
@@ -85,6 +90,7 @@ def build_handlers(
         ApiKey.RESET_OFFSETS: answering(groups.reset_offsets, survives_disconnect=True),
         ApiKey.UNDO_OFFSET_RESET: answering(groups.undo_reset, survives_disconnect=True),
         **_kafka_handlers(services),
+        **_kafka_admin_handlers(services, storage, voters),
     }
 
 
@@ -108,4 +114,30 @@ def _kafka_handlers(services: Services) -> dict[ApiKey | KafkaApi, Handler]:
         KafkaApi.DESCRIBE_GROUPS: answering(kafka_group_admin.describe),
         KafkaApi.DELETE_GROUPS: answering(kafka_group_admin.delete, survives_disconnect=True),
         KafkaApi.CONSUMER_GROUP_DESCRIBE: answering(kafka_group_admin.describe_consumer_groups),
+    }
+
+
+def _kafka_admin_handlers(
+    services: Services, storage: StorageService, voters: VoterHandlers
+) -> dict[ApiKey | KafkaApi, Handler]:
+    """What Kafka's clients ask of configurations, the cluster, and who may do what."""
+    configs = KafkaConfigHandlers(services)
+    cluster = KafkaClusterHandlers(services, storage)
+    access = KafkaAccessHandlers()
+    return {
+        KafkaApi.METADATA: answering(KafkaMetadataHandler(MetadataHandler(services))),
+        KafkaApi.DESCRIBE_CONFIGS: answering(configs.describe),
+        KafkaApi.ALTER_CONFIGS: answering(configs.alter, survives_disconnect=True),
+        KafkaApi.INCREMENTAL_ALTER_CONFIGS: answering(configs.alter_incrementally, survives_disconnect=True),
+        KafkaApi.LIST_CONFIG_RESOURCES: answering(configs.list_resources),
+        KafkaApi.DESCRIBE_CLUSTER: answering(cluster.describe),
+        KafkaApi.DESCRIBE_LOG_DIRS: answering(cluster.describe_log_dirs),
+        KafkaApi.DESCRIBE_QUORUM: answering(KafkaQuorumHandlers(voters).describe),
+        KafkaApi.DESCRIBE_ACLS: answering(access.describe_acls),
+        KafkaApi.CREATE_ACLS: answering(access.create_acls),
+        KafkaApi.DELETE_ACLS: answering(access.delete_acls),
+        KafkaApi.DESCRIBE_CLIENT_QUOTAS: answering(access.describe_quotas),
+        KafkaApi.ALTER_CLIENT_QUOTAS: answering(access.alter_quotas),
+        KafkaApi.DESCRIBE_USER_SCRAM_CREDENTIALS: answering(access.describe_users),
+        KafkaApi.ALTER_USER_SCRAM_CREDENTIALS: answering(access.alter_users),
     }

@@ -16,7 +16,9 @@ import pytest
 from faults.shim import Shim, build, why_not
 from integration.cluster import Cluster, Node, clean_environment, full_isr, partitions_of, until, write_properties
 from integration.load import Load, read_all, send
+from kafka import KafkaAdminClient
 
+from barnabas.log.errors import ErrorCode
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.client.admin import Admin
 from barnabas.net.client.producer import Producer
@@ -127,6 +129,8 @@ async def test_a_failing_folder_fails_over_alone_and_comes_back(new_cluster: Mak
             states = {row["folder"]: row["state"] for row in json.loads(out)}
             assert code == 3 and states == {str(poor.node.data): "online", str(poor.second): "offline"}
             assert "barnabas_offline_log_directories 1" in await metrics_of(poor.node)
+            errors = await asyncio.to_thread(folders_for_kafkas_clients, cluster)
+            assert errors == {str(poor.node.data): 0, str(poor.second): ErrorCode.KAFKA_STORAGE_ERROR}
             poor.shim.order()
             code, out, err = await commanded(
                 cluster, "broker", "bring-back", str(POOR), "--folder", str(poor.second), "-f", "json"
@@ -143,6 +147,16 @@ async def test_a_failing_folder_fails_over_alone_and_comes_back(new_cluster: Mak
         await until(lambda: leads_all(admin), "the broker leads all of it again")
     assert poor.node.process is process and poor.node.is_running
     load.check(await read_all(cluster.bootstrap, "orders"))
+
+
+def folders_for_kafkas_clients(cluster: Cluster) -> dict[str, int]:
+    """The data folders of broker 2 with the error of each, as kafka-python is told."""
+    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap.split(","))
+    try:
+        (described,) = admin.describe_log_dirs(brokers=[POOR])
+        return {item["log_dir"]: item["error_code"] for item in described["log_dirs"]}
+    finally:
+        admin.close()
 
 
 async def leads_all(admin: Admin) -> bool:

@@ -16,6 +16,7 @@ _KAFKA = 2000  # Kafka's own keys behind ours, so that one dispatcher serves bot
 class KafkaApi(IntEnum):
     """APIs whose requests are handled as Kafka makes them, many items in one: `KafkaRequest`. The value is the key + 2000."""
 
+    METADATA = _KAFKA + 3
     OFFSET_COMMIT = _KAFKA + 8
     OFFSET_FETCH = _KAFKA + 9
     FIND_COORDINATOR = _KAFKA + 10
@@ -26,10 +27,24 @@ class KafkaApi(IntEnum):
     DESCRIBE_GROUPS = _KAFKA + 15
     LIST_GROUPS = _KAFKA + 16
     API_VERSIONS = _KAFKA + 18
+    DESCRIBE_ACLS = _KAFKA + 29
+    CREATE_ACLS = _KAFKA + 30
+    DELETE_ACLS = _KAFKA + 31
+    DESCRIBE_CONFIGS = _KAFKA + 32
+    ALTER_CONFIGS = _KAFKA + 33
+    DESCRIBE_LOG_DIRS = _KAFKA + 35
     DELETE_GROUPS = _KAFKA + 42
+    INCREMENTAL_ALTER_CONFIGS = _KAFKA + 44
     OFFSET_DELETE = _KAFKA + 47
+    DESCRIBE_CLIENT_QUOTAS = _KAFKA + 48
+    ALTER_CLIENT_QUOTAS = _KAFKA + 49
+    DESCRIBE_USER_SCRAM_CREDENTIALS = _KAFKA + 50
+    ALTER_USER_SCRAM_CREDENTIALS = _KAFKA + 51
+    DESCRIBE_QUORUM = _KAFKA + 55
+    DESCRIBE_CLUSTER = _KAFKA + 60
     CONSUMER_GROUP_HEARTBEAT = _KAFKA + 68
     CONSUMER_GROUP_DESCRIBE = _KAFKA + 69
+    LIST_CONFIG_RESOURCES = _KAFKA + 74
 
     @staticmethod
     def of(key: int) -> "KafkaApi":
@@ -47,6 +62,8 @@ class KafkaRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaResponse:
+    """`body` is an object of the message's class, or its bytes in the version of the request."""
+
     body: Any
 
 
@@ -76,10 +93,24 @@ SERVED: dict[int, Served] = {
     18: Served(name="ApiVersions", versions=Versions(0, 3)),
     22: Served(name="InitProducerId", versions=Versions(0, 4)),
     23: Served(name="OffsetForLeaderEpoch", versions=Versions(2, 4)),
+    29: Served(name="DescribeAcls", versions=Versions(1, 3)),
+    30: Served(name="CreateAcls", versions=Versions(1, 3)),
+    31: Served(name="DeleteAcls", versions=Versions(1, 3)),
+    32: Served(name="DescribeConfigs", versions=Versions(0, 4)),
+    33: Served(name="AlterConfigs", versions=Versions(0, 2)),
+    35: Served(name="DescribeLogDirs", versions=Versions(1, 4)),
     42: Served(name="DeleteGroups", versions=Versions(0, 2)),
+    44: Served(name="IncrementalAlterConfigs", versions=Versions(0, 1)),
     47: Served(name="OffsetDelete", versions=Versions(0, 0)),
+    48: Served(name="DescribeClientQuotas", versions=Versions(0, 1)),
+    49: Served(name="AlterClientQuotas", versions=Versions(0, 1)),
+    50: Served(name="DescribeUserScramCredentials", versions=Versions(0, 0)),
+    51: Served(name="AlterUserScramCredentials", versions=Versions(0, 0)),
+    55: Served(name="DescribeQuorum", versions=Versions(0, 2)),
+    60: Served(name="DescribeCluster", versions=Versions(0, 2)),
     68: Served(name="ConsumerGroupHeartbeat", versions=Versions(0, 1)),
     69: Served(name="ConsumerGroupDescribe", versions=Versions(0, 1)),
+    74: Served(name="ListConfigResources", versions=Versions(0, 1)),
 }
 API_VERSIONS_KEY = 18
 

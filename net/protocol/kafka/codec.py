@@ -106,7 +106,11 @@ class KafkaCodec:
         flexible = is_flexible(f"{served.name}Response", request.version)
         if flexible and request.api != API_VERSIONS_KEY:  # its answer must be readable by who knows no version yet
             chunks.append(b"\0")
-        encoder(f"{served.name}Response", request.version)(_body(served, request, response), chunks)
+        body = _body(served, request, response)
+        if isinstance(body, bytes):
+            chunks.append(body)
+        else:
+            encoder(f"{served.name}Response", request.version)(body, chunks)
         size_bytes = sum(map(size_of, chunks)) + 4
         return _joined([_REPLY_HEAD.pack(size_bytes, request.correlation_id), *chunks])
 

@@ -8,6 +8,7 @@ import pytest
 from unit.kraft.metadata_cluster import MetadataCluster
 from unit.kraft.single_controller import SingleController
 
+from barnabas.kraft.configuration_control import ConfigRules
 from barnabas.kraft.controller import Controller
 from barnabas.kraft.controller_settings import MAX_PARTITIONS_PER_REQUEST, ControllerSettings
 from barnabas.kraft.image import MetadataImage
@@ -96,7 +97,7 @@ def test_a_topic_with_defaults() -> None:
                 resource="t",
                 changes=(ConfigChange(key="k", value="1"), ConfigChange(key="k", value="2")),
             ),
-            InvalidConfigError,
+            InvalidRequestError,
         ),
         (
             AlterConfig(
@@ -180,7 +181,9 @@ def test_configurations_are_checked_by_whoever_knows_them() -> None:
         if key != "known":
             raise InvalidConfigError(f"there is no configuration {key!r}")
 
-    controller = Controller(settings=ControllerSettings(), rng=random.Random(0), check_topic_config=check)
+    controller = Controller(
+        settings=ControllerSettings(), rng=random.Random(0), config_rules=ConfigRules(check_topic=check)
+    )
     controller.activate(MetadataImage())
     with pytest.raises(InvalidConfigError):
         controller.decide(CreateTopic(name="t", configs={"unknown": "1"}), 0)

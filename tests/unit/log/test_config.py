@@ -27,7 +27,8 @@ def test_an_unknown_key_names_the_nearest():
     ("name", "value"),
     [("segment.bytes", "13"), ("segment.bytes", "2147483648"), ("segment.bytes", "1.5"), ("retention.ms", "-2"),
      ("cleanup.policy", "shred"), ("cleanup.policy", ""), ("min.cleanable.dirty.ratio", "1.1"), ("preallocate", "yes"),
-     ("compression.type", "rar"), ("min.insync.replicas", "0"), ("min.cleanable.dirty.ratio", "nan")],
+     ("compression.type", "rar"), ("min.insync.replicas", "0"), ("min.cleanable.dirty.ratio", "nan"),
+     ("retention.ms", "1_000"), ("retention.ms", "٣")],
 )  # fmt: skip
 def test_a_wrong_value_names_the_rule(name, value):
     with pytest.raises(InvalidConfigError, match="must be"):

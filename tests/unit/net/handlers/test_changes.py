@@ -21,6 +21,7 @@ from barnabas.kraft.requests import (
     TopicCreated,
     UnregisterBroker,
 )
+from barnabas.log.accepted_config import WITHOUT_EFFECT
 from barnabas.log.config import DEFINITIONS
 from barnabas.log.errors import (
     InvalidConfigError,
@@ -173,7 +174,7 @@ async def test_every_key_of_a_topic_is_listed_with_its_value_where_it_comes_from
         ConfigHandlers(world.services).describe, DescribeConfigsRequest(resource_type=TOPIC, resource="t")
     )
     entries = {entry.key: entry for entry in response.entries}
-    assert set(entries) == set(DEFINITIONS)
+    assert set(entries) == set(DEFINITIONS | WITHOUT_EFFECT)
     assert all(entry.documentation and not entry.read_only for entry in entries.values())
     shown = [entries[key] for key in ("retention.ms", "segment.bytes", "min.insync.replicas")]
     assert [(entry.value, entry.source) for entry in shown] == [("5", "topic"), ("4096", "broker"), ("1", "default")]

@@ -1,0 +1,94 @@
+"""Topic configurations of Kafka that change nothing here: taken, kept and shown, because tools set them, each with its reason.
+
+A value that Kafka would refuse is refused here too. What would change something and is not to be had stays unknown, and the
+error says what to use instead (`CURES`).
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .config import ConfigDefinition, ConfigType, definition_of
+from .errors import InvalidConfigError
+
+_FORMAT_VERSION = re.compile(r"[0-9]+\.[0-9]+(\.[0-9]+)*(-IV[0-9]+)?")
+_THROTTLED_REPLICAS = re.compile(r"|\*|\s*[0-9]+:[0-9]+\s*(,\s*[0-9]+:[0-9]+\s*)*")
+_MAX_LONG = 2**63 - 1
+
+# Of unknown topic configurations: what to do instead.
+CURES = {
+    "message.timestamp.difference.max.ms": "use message.timestamp.before.max.ms and message.timestamp.after.max.ms",
+    "remote.storage.enable": "records stay on the brokers; set retention.ms and retention.bytes to what those can hold",
+    "local.retention.ms": "there is no remote storage; use retention.ms",
+    "local.retention.bytes": "there is no remote storage; use retention.bytes",
+    "compression.gzip.level": "codecs run at their default level; set compression.type only",
+    "compression.lz4.level": "codecs run at their default level; set compression.type only",
+    "compression.zstd.level": "codecs run at their default level; set compression.type only",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Worded(ConfigDefinition):
+    """A text that must match `pattern`; `allowed` says so in words."""
+
+    pattern: re.Pattern[str]
+    allowed: str
+
+    def parse(self, text: str) -> str:
+        if not self.pattern.fullmatch(text):
+            raise InvalidConfigError(f"{self.name}={text}: the value must be {self.allowed}")
+        return text
+
+
+def _throttled(side: str) -> ConfigDefinition:
+    return _Worded(
+        name=f"{side}.replication.throttled.replicas",
+        type=ConfigType.LIST,
+        default="",
+        documentation="Without effect: exactly the replicas that a reassignment adds are throttled (KIP-73).",
+        pattern=_THROTTLED_REPLICAS,
+        allowed="partition:broker, several separated by commas, or *",
+    )
+
+
+WITHOUT_EFFECT: dict[str, ConfigDefinition] = {
+    found.name: found
+    for found in (
+        _throttled("follower"),
+        _throttled("leader"),
+        ConfigDefinition(
+            name="message.downconversion.enable",
+            type=ConfigType.BOOLEAN,
+            default="false",
+            documentation="Without effect: batches are served as they are stored, to every client.",
+        ),
+        _Worded(
+            name="message.format.version",
+            type=ConfigType.STRING,
+            default="3.0-IV1",
+            documentation="Without effect, as in Kafka since 3.0: records are stored as batches of version 2.",
+            pattern=_FORMAT_VERSION,
+            allowed="a version of Kafka, like 3.0-IV1",
+        ),
+        ConfigDefinition(
+            name="segment.jitter.ms",
+            type=ConfigType.LONG,
+            default="0",
+            minimum=0,
+            maximum=_MAX_LONG,
+            documentation="Without effect: segments roll at their age.",
+        ),
+    )
+}
+
+
+def with_effect(overrides: Mapping[str, str]) -> dict[str, str]:
+    """What a log must be told of what its topic sets."""
+    return {name: text for name, text in overrides.items() if name not in WITHOUT_EFFECT}
+
+
+def check_topic_value(name: str, text: str) -> None:
+    """Raises InvalidConfigError for a key that a topic cannot have, and for a wrong value."""
+    if name in CURES:
+        raise InvalidConfigError(f"unknown topic configuration {name}: {CURES[name]}")
+    (WITHOUT_EFFECT.get(name) or definition_of(name)).parse(text)

@@ -1,0 +1,135 @@
+"""Configurations as tools show them: every key with its value, where that came from, and what else would have given one. Pure.
+
+A topic's value stands before that of the broker's file, which stands before the default (KIP-226: synonyms, in the order in
+which they count). Nothing here is secret: there are no passwords among the keys yet.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from barnabas.log.accepted_config import WITHOUT_EFFECT
+from barnabas.log.config import DEFINITIONS, ConfigDefinition, broker_name
+
+from .config import BrokerConfig, Definition, definitions
+from .replication_throttle import THROTTLE_KEYS
+
+# Keys of a broker that say the same of topics in other units, the one that counts first.
+_IN_OTHER_UNITS = {
+    "retention.ms": ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
+    "segment.ms": ("log.roll.ms", "log.roll.hours"),
+}
+
+
+class ConfigSource(IntEnum):
+    """Kafka's numbers (DescribeConfigs)."""
+
+    TOPIC = 1
+    BROKER = 2  # changed while the cluster runs, for one broker
+    CLUSTER = 3  # the same for all brokers
+    FILE = 4  # what a broker was started with: file, environment, flags
+    DEFAULT = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigSynonym:
+    key: str
+    value: str | None
+    source: ConfigSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedConfig:
+    """`value` None: not set. `synonyms` is never empty; the first is where `value` comes from."""
+
+    key: str
+    value: str | None
+    type: str  # Kafka's word: BOOLEAN, INT, LONG, DOUBLE, STRING, LIST
+    default: str | None
+    documentation: str
+    read_only: bool
+    synonyms: tuple[ConfigSynonym, ...]
+
+    @property
+    def source(self) -> ConfigSource:
+        return self.synonyms[0].source
+
+
+def describe_topic(overrides: Mapping[str, str], config: BrokerConfig) -> tuple[DescribedConfig, ...]:
+    """Every configuration of a topic that sets `overrides`, as the broker with `config` sees it."""
+    of_broker = config.topic_defaults()
+    return tuple(
+        DescribedConfig(
+            key=key,
+            value=overrides.get(key, of_broker.get(key, definition.default)),
+            type=definition.type.name,
+            default=definition.default,
+            documentation=definition.documentation,
+            read_only=False,
+            synonyms=tuple(_of_topic(definition, overrides, config)),
+        )
+        for key, definition in sorted((DEFINITIONS | WITHOUT_EFFECT).items())
+    )
+
+
+def _of_topic(
+    definition: ConfigDefinition, overrides: Mapping[str, str], config: BrokerConfig
+) -> Iterator[ConfigSynonym]:
+    key = definition.name
+    if key in overrides:
+        yield ConfigSynonym(key=key, value=overrides[key], source=ConfigSource.TOPIC)
+    if key in WITHOUT_EFFECT:
+        yield ConfigSynonym(key=key, value=definition.default, source=ConfigSource.DEFAULT)
+        return
+    name = broker_name(definition)
+    for broker_key in _IN_OTHER_UNITS.get(key, (name,)):
+        if broker_key in config.sources:
+            yield ConfigSynonym(key=broker_key, value=config.text(broker_key), source=ConfigSource.FILE)
+    yield ConfigSynonym(key=name, value=definition.default, source=ConfigSource.DEFAULT)
+
+
+def describe_broker(
+    config: BrokerConfig, *, own: Mapping[str, str], cluster: Mapping[str, str]
+) -> tuple[DescribedConfig, ...]:
+    """Every configuration of the broker with `config`; `own` and `cluster` were set while the cluster runs."""
+    return tuple(
+        _described(definition, tuple(_of_broker(definition, config, own, cluster))) for definition in definitions()
+    )
+
+
+def describe_all_brokers(cluster: Mapping[str, str]) -> tuple[DescribedConfig, ...]:
+    """What was set for all brokers while the cluster runs: nothing else is known of all of them."""
+    return tuple(
+        _described(definition, (_set_for_all(definition, cluster),))
+        for definition in definitions()
+        if definition.key in cluster
+    )
+
+
+def _described(definition: Definition, synonyms: tuple[ConfigSynonym, ...]) -> DescribedConfig:
+    return DescribedConfig(
+        key=definition.key,
+        value=synonyms[0].value,
+        type=definition.type,
+        default=definition.default,
+        documentation=definition.documentation,
+        read_only=definition.key not in THROTTLE_KEYS,
+        synonyms=synonyms,
+    )
+
+
+def _of_broker(
+    definition: Definition, config: BrokerConfig, own: Mapping[str, str], cluster: Mapping[str, str]
+) -> Iterator[ConfigSynonym]:
+    key = definition.key
+    if key in own:
+        yield ConfigSynonym(key=key, value=own[key], source=ConfigSource.BROKER)
+    if key in cluster:
+        yield _set_for_all(definition, cluster)
+    if key in config.sources:
+        yield ConfigSynonym(key=key, value=config.text(key), source=ConfigSource.FILE)
+    yield ConfigSynonym(key=key, value=definition.default, source=ConfigSource.DEFAULT)
+
+
+def _set_for_all(definition: Definition, cluster: Mapping[str, str]) -> ConfigSynonym:
+    return ConfigSynonym(key=definition.key, value=cluster[definition.key], source=ConfigSource.CLUSTER)

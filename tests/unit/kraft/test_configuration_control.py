@@ -1,0 +1,82 @@
+"""Changes of configurations as the controller decides them: lists, what is wrong only together, and replacing all."""
+
+from collections.abc import Mapping
+
+import pytest
+from unit.kraft.single_controller import SingleController
+
+from barnabas.kraft.configuration_control import ConfigRules, ConfigurationControl
+from barnabas.kraft.controller_result import ControllerResult
+from barnabas.kraft.delta import MetadataDelta
+from barnabas.kraft.records import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigRecord
+from barnabas.kraft.requests import AlterConfig, ConfigChange, ConfigOperation, decode_request, encode_request
+from barnabas.log.errors import InvalidConfigError
+
+APPEND, SUBTRACT = ConfigOperation.APPEND, ConfigOperation.SUBTRACT
+LISTS = {"list": "delete"}
+
+
+def check_together(values: Mapping[str, str]) -> None:
+    if int(values.get("min", "0")) > int(values.get("max", "9")):
+        raise InvalidConfigError("min is above max")
+
+
+RULES = ConfigRules(check_together=check_together, default_list=LISTS.get)
+
+
+def changed(
+    *changes: ConfigChange, now: dict[str, str] | None = None, replaces_all: bool = False, resource_type: int = 2
+) -> dict[str, str | None]:
+    """What the controller writes for a topic that sets `now`."""
+    cluster = SingleController(1)
+    cluster.topic(0)
+    for key, value in (now or {}).items():
+        cluster.configure(key, value)
+    request = AlterConfig(
+        resource_type=resource_type,
+        resource="t" if resource_type == TOPIC_RESOURCE else "",
+        changes=changes,
+        replaces_all=replaces_all,
+    )
+    result: ControllerResult = ConfigurationControl(RULES).alter(MetadataDelta(cluster.image), request)
+    records = [record for record in result.records if isinstance(record, ConfigRecord)]
+    assert len(records) == len(result.records)
+    return {record.key: record.value for record in records}
+
+
+def change(key: str, value: str | None, operation: ConfigOperation = ConfigOperation.SET) -> ConfigChange:
+    return ConfigChange(key=key, value=value, operation=operation)
+
+
+def test_a_list_is_added_to_and_taken_from_as_it_is_now() -> None:
+    assert changed(change("list", "compact", APPEND)) == {"list": "delete,compact"}
+    assert changed(change("list", "a, b,a", APPEND), now={"list": "b"}) == {"list": "b,a"}
+    assert changed(change("list", "b", SUBTRACT), now={"list": "a,b,c"}) == {"list": "a,c"}
+    assert changed(change("list", "x", SUBTRACT), now={"list": "a"}) == {}, "nothing changed, nothing is written"
+
+
+@pytest.mark.parametrize("operation", [APPEND, SUBTRACT])
+@pytest.mark.parametrize("resource_type", [TOPIC_RESOURCE, BROKER_RESOURCE])
+def test_only_lists_can_be_added_to(operation: ConfigOperation, resource_type: int) -> None:
+    with pytest.raises(InvalidConfigError, match="scalar is no list"):
+        changed(change("scalar", "1", operation), resource_type=resource_type)
+
+
+def test_what_is_wrong_only_together_is_refused() -> None:
+    with pytest.raises(InvalidConfigError, match="min is above max"):
+        changed(change("min", "5"), now={"max": "3"})
+    assert changed(change("min", "5"), change("max", None), now={"max": "3"}) == {"min": "5", "max": None}
+    with pytest.raises(InvalidConfigError, match="min is above max"):
+        ConfigurationControl(RULES).check_new_topic({"min": "5", "max": "3"})
+
+
+def test_replacing_all_takes_away_what_is_not_named() -> None:
+    now = {"a": "1", "b": "2", "c": "3"}
+    assert changed(change("b", "4"), now=now, replaces_all=True) == {"b": "4", "a": None, "c": None}
+    assert changed(now=now, replaces_all=True) == {"a": None, "b": None, "c": None}
+    assert changed(change("b", "4"), now=now) == {"b": "4"}
+
+
+def test_the_operation_travels_to_the_controller() -> None:
+    request = AlterConfig(resource_type=2, resource="t", changes=(change("list", "a", APPEND),), replaces_all=True)
+    assert decode_request(encode_request(request)) == request

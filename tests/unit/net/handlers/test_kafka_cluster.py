@@ -1,0 +1,201 @@
+"""The cluster, its disks, and who may do what, as Kafka's clients ask."""
+
+from typing import Any, cast
+
+import pytest
+from unit.net.handlers.handler_world import HandlerWorld
+from unit.net.handlers.test_kafka_configs import request
+from unit.net.shell_world import Client, broker, partition, simulated, topic
+
+from barnabas.kraft.image import FOLDER_OFFLINE
+from barnabas.kraft.requests import QuorumAnswer, QuorumPeer
+from barnabas.log.topic_partition import TopicPartition
+from barnabas.net.handlers.kafka_access import KafkaAccessHandlers
+from barnabas.net.handlers.kafka_cluster import KafkaClusterHandlers
+from barnabas.net.handlers.kafka_quorum import KafkaQuorumHandlers
+from barnabas.net.handlers.voters import VoterHandlers
+from barnabas.net.protocol.kafka.apis import SERVED, KafkaRequest
+from barnabas.net.protocol.kafka.compiler import decoder, encoder, types_of
+from barnabas.net.protocol.kafka.metadata_api import listed_controller
+from barnabas.net.storage_service import FolderDescription, StorageService
+
+
+class Disks:
+    """The folders of a broker, as a test wants them."""
+
+    def __init__(self, *folders: FolderDescription) -> None:
+        self._folders = folders
+
+    async def describe(self) -> tuple[FolderDescription, ...]:
+        return self._folders
+
+
+def folder(path: str, sizes: dict[TopicPartition, int] | None = None, *, state: str = "online") -> FolderDescription:
+    is_online = state != FOLDER_OFFLINE
+    return FolderDescription(
+        path=path,
+        directory_id="d",
+        state=state,
+        cause="" if is_online else "EIO",
+        since_ms=-1,
+        partitions=len(sizes or {}),
+        offline_partitions=(),
+        size_bytes=sum((sizes or {}).values()),
+        free_bytes=40 if is_online else -1,
+        total_bytes=100 if is_online else -1,
+        sizes=sizes or {},
+    )
+
+
+def over_the_wire(asked: KafkaRequest, body: Any) -> Any:
+    name = f"{SERVED[asked.api_key - 2000].name}Response"
+    chunks: list[Any] = []
+    encoder(name, asked.version)(body, chunks)
+    return decoder(name, asked.version)(memoryview(b"".join(chunks)), 0)[0]
+
+
+def handlers(world: HandlerWorld, *folders: FolderDescription) -> KafkaClusterHandlers:
+    return KafkaClusterHandlers(world.services, cast(StorageService, Disks(*folders)))
+
+
+# --- the cluster ------------------------------------------------------------------------------------------------------
+
+
+async def cluster_of(world: HandlerWorld, version: int, **values: Any) -> Any:
+    asked = request(60, version, **values)
+    return over_the_wire(asked, (await handlers(world).describe(asked, Client())).body)
+
+
+@pytest.mark.parametrize("version", range(3))
+@simulated
+async def test_fenced_brokers_are_listed_for_those_who_ask_for_them(version: int) -> None:
+    world = await HandlerWorld.start(brokers=(broker(2), broker(0), broker(1, fenced=True)))
+    answer = await cluster_of(world, version)
+    assert [item.broker_id for item in answer.brokers] == [0, 2]
+    assert answer.controller_id in (0, 2) and (answer.error_code, answer.error_message) == (0, None)
+    assert answer.cluster_authorized_operations == -(2**31), "nobody asked"
+    if version == 2:
+        answer = await cluster_of(world, 2, include_fenced_brokers=True)
+        assert [(item.broker_id, item.is_fenced) for item in answer.brokers] == [(0, False), (1, True), (2, False)]
+    answer = await cluster_of(world, version, include_cluster_authorized_operations=True)
+    assert answer.cluster_authorized_operations == 0b1111110100000
+
+
+@simulated
+async def test_controllers_are_not_reached_by_themselves() -> None:
+    world = await HandlerWorld.start()
+    assert [(await cluster_of(world, 1, endpoint_type=kind)).error_code for kind in (1, 2, 3)] == [0, 114, 115]
+
+
+def test_the_controller_that_clients_are_told_of_is_one_of_the_brokers_listed() -> None:
+    assert listed_controller(2, [1, 2]) == 2
+    assert listed_controller(0, [1, 2]) == 1
+    assert listed_controller(-1, [1, 2]) == 1
+    assert listed_controller(3, []) == -1
+
+
+# --- disks ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(1, 5))
+@simulated
+async def test_each_folder_with_the_sizes_of_its_logs_and_an_offline_one_with_its_error(version: int) -> None:
+    world = await HandlerWorld.start(topic("t", partition(0)))
+    sizes = {TopicPartition("t", 1): 20, TopicPartition("t", 0): 10, TopicPartition("a", 3): 5}
+    disks = handlers(world, folder("/one", sizes), folder("/two", state=FOLDER_OFFLINE))
+    asked = request(35, version, topics=None)
+    one, two = over_the_wire(asked, (await disks.describe_log_dirs(asked, Client())).body).results
+    found = [
+        (top.name, p.partition_index, p.partition_size, p.offset_lag) for top in one.topics for p in top.partitions
+    ]
+    assert found == [("a", 3, 5, 0), ("t", 0, 10, 0), ("t", 1, 20, 0)]
+    assert (one.error_code, one.log_dir, two.error_code, two.log_dir, two.topics) == (0, "/one", 56, "/two", [])
+    if version == 4:
+        assert [(item.total_bytes, item.usable_bytes) for item in (one, two)] == [(100, 40), (-1, -1)]
+
+
+@simulated
+async def test_only_the_partitions_that_were_named() -> None:
+    world = await HandlerWorld.start(topic("t", partition(0)))
+    disks = handlers(world, folder("/one", {TopicPartition("t", 1): 20, TopicPartition("t", 0): 10}))
+    for named, expected in (([], []), ([("t", [1, 7]), ("u", [0])], [("t", [1])])):
+        make = types_of("DescribeLogDirsRequest")["DescribableLogDirTopic"]
+        asked = request(35, 4, topics=[make(topic=name, partitions=numbers) for name, numbers in named])
+        (one,) = over_the_wire(asked, (await disks.describe_log_dirs(asked, Client())).body).results
+        assert [(item.name, [p.partition_index for p in item.partitions]) for item in one.topics] == expected
+
+
+# --- access -----------------------------------------------------------------------------------------------------------
+
+
+async def access(key: int, version: int, **values: Any) -> Any:
+    made = KafkaAccessHandlers()
+    handler = {29: made.describe_acls, 30: made.create_acls, 31: made.delete_acls, 48: made.describe_quotas,
+               49: made.alter_quotas, 50: made.describe_users, 51: made.alter_users}[key]  # fmt: skip
+    asked = request(key, version, **values)
+    return over_the_wire(asked, (await handler(asked, Client())).body)
+
+
+@pytest.mark.parametrize("version", range(1, 4))
+async def test_there_is_no_authorizer_and_every_item_says_so(version: int) -> None:
+    described = await access(29, version)
+    assert (described.error_code, described.resources) == (54, []) and "authorizer" in described.error_message
+    acl, pattern = types_of("CreateAclsRequest")["AclCreation"], types_of("DeleteAclsRequest")["DeleteAclsFilter"]
+    created = await access(30, version, creations=[acl(), acl()])
+    assert [item.error_code for item in created.results] == [54, 54]
+    deleted = await access(31, version, filters=[pattern(), pattern()])
+    assert [(item.error_code, item.matching_acls) for item in deleted.filter_results] == [(54, []), (54, [])]
+
+
+@pytest.mark.parametrize("version", range(2))
+async def test_there_are_no_quotas_and_none_can_be_set(version: int) -> None:
+    described = await access(48, version)
+    assert (described.error_code, described.error_message, described.entries) == (0, None, [])
+    types = types_of("AlterClientQuotasRequest")
+    entity = types["EntityData"](entity_type="user", entity_name=None)
+    rate = types["OpData"](key="producer_byte_rate", value=1.0)
+    (entry,) = (await access(49, version, entries=[types["EntryData"](entity=[entity], ops=[rate])])).entries
+    assert (entry.error_code, entry.entity[0].entity_type, entry.entity[0].entity_name) == (35, "user", None)
+
+
+async def test_nobody_is_a_user_and_nobody_can_become_one() -> None:
+    assert (await access(50, 0, users=None)).results == []
+    named = [types_of("DescribeUserScramCredentialsRequest")["UserName"](name="ann")]
+    described = await access(50, 0, users=named)
+    assert (described.error_code, [(item.user, item.error_code) for item in described.results]) == (0, [("ann", 91)])
+    types = types_of("AlterUserScramCredentialsRequest")
+    altered = await access(
+        51,
+        0,
+        deletions=[types["ScramCredentialDeletion"](name="ann")],
+        upsertions=[types["ScramCredentialUpsertion"](name="bob")],
+    )
+    assert [(item.user, item.error_code) for item in altered.results] == [("ann", 91), ("bob", 35)]
+
+
+# --- the quorum -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(3))
+@simulated
+async def test_the_quorum_is_a_partition_of_its_own(version: int) -> None:
+    world = await HandlerWorld.start(brokers=(broker(0), broker(1), broker(5)), controller_quorum_voters="0@h:1,1@h:2")
+    peers = tuple(
+        QuorumPeer(node_id=node, host="h", port=node, is_voter=True, is_live=True, lag_entries=lag)
+        for node, lag in ((0, 0), (1, 3))
+    )
+    world.source.script(QuorumAnswer(leader_id=0, term=8, committed_index=90, voters_index=0, peers=peers))
+    world.source.publish(leader=0)
+    types = types_of("DescribeQuorumRequest")
+    asked = request(55, version, topics=[
+        types["TopicData"](topic_name="__cluster_metadata", partitions=[
+            types["PartitionData"](partition_index=number) for number in (0, 1)])])  # fmt: skip
+    handler = KafkaQuorumHandlers(VoterHandlers(world.services))
+    answer = over_the_wire(asked, (await handler.describe(asked, Client())).body)
+    quorum, other = answer.topics[0].partitions
+    assert (quorum.error_code, other.error_code, answer.error_code) == (0, 3, 0)
+    assert (quorum.leader_id, quorum.leader_epoch, quorum.high_watermark) == (0, 8, 90)
+    assert [(item.replica_id, item.log_end_offset) for item in quorum.current_voters] == [(0, 90), (1, 87)]
+    assert [(item.replica_id, item.log_end_offset) for item in quorum.observers] == [(5, -1)]
+    if version == 2:
+        assert [(node.node_id, node.listeners[0].port) for node in answer.nodes] == [(0, 0), (1, 1)]

@@ -12,7 +12,7 @@ from dataclasses import replace
 from barnabas.kraft.image import MetadataImage
 from barnabas.kraft.metadata_node import MetadataPublication
 from barnabas.kraft.requests import PartitionIsrAnswer
-from barnabas.log.errors import StorageError
+from barnabas.log.errors import NotLeaderOrFollowerError, StorageError, UnknownTopicOrPartitionError
 from barnabas.log.record_batch import Buffer
 from barnabas.log.replication.effects import (
     Effect,
@@ -240,6 +240,18 @@ class ReplicationService:
         """(leader, leader epoch) as the newest metadata says, for a client that asked the wrong broker."""
         partition = self._image.partition(topic_partition)
         return NO_LEADER_HINT if partition is None else (partition.leader, partition.leader_epoch)
+
+    def replica(self, topic_partition: TopicPartition) -> Partition:
+        """As `manager.partition`. A partition that exists, and not here, raises NotLeaderOrFollowerError: ask its leader."""
+        try:
+            return self.manager.partition(topic_partition)
+        except UnknownTopicOrPartitionError:
+            found = self._image.partition(topic_partition)
+            if found is None:
+                raise
+        raise NotLeaderOrFollowerError(
+            f"broker {self.node_id} has no replica of {topic_partition}; its leader is {found.leader}"
+        )
 
     # --- flushing -----------------------------------------------------------------------------------------------------
 

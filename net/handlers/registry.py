@@ -16,6 +16,9 @@ from .groups import GroupHandlers
 from .kafka_group_admin import KafkaGroupAdminHandlers
 from .kafka_groups import KafkaGroupHandlers
 from .kafka_offsets import KafkaOffsetHandlers
+from .kafka_partitions import KafkaPartitionHandlers
+from .kafka_topic_ids import FetchByTopicId, MetadataByTopicId
+from .kafka_topics import KafkaTopicHandlers
 from .kafka_versions import api_versions
 from .metadata import MetadataHandler
 from .moves import MoveHandlers
@@ -85,6 +88,7 @@ def build_handlers(
         ApiKey.RESET_OFFSETS: answering(groups.reset_offsets, survives_disconnect=True),
         ApiKey.UNDO_OFFSET_RESET: answering(groups.undo_reset, survives_disconnect=True),
         **_kafka_handlers(services),
+        **_kafka_topic_handlers(services, topics, offsets),
     }
 
 
@@ -108,4 +112,24 @@ def _kafka_handlers(services: Services) -> dict[ApiKey | KafkaApi, Handler]:
         KafkaApi.DESCRIBE_GROUPS: answering(kafka_group_admin.describe),
         KafkaApi.DELETE_GROUPS: answering(kafka_group_admin.delete, survives_disconnect=True),
         KafkaApi.CONSUMER_GROUP_DESCRIBE: answering(kafka_group_admin.describe_consumer_groups),
+    }
+
+
+def _kafka_topic_handlers(
+    services: Services, topics: TopicHandlers, offsets: OffsetHandlers
+) -> dict[ApiKey | KafkaApi, Handler]:
+    """What Kafka's clients ask of topics and partitions."""
+    kafka_topics = KafkaTopicHandlers(services, topics)
+    kafka_partitions = KafkaPartitionHandlers(services, topics, offsets)
+    return {
+        KafkaApi.FETCH: FetchByTopicId(services, FetchHandler(services)),
+        KafkaApi.METADATA: answering(MetadataByTopicId(services, MetadataHandler(services))),
+        KafkaApi.CREATE_TOPICS: answering(kafka_topics.create, survives_disconnect=True),
+        KafkaApi.DELETE_TOPICS: answering(kafka_topics.delete, survives_disconnect=True),
+        KafkaApi.CREATE_PARTITIONS: answering(kafka_topics.add_partitions, survives_disconnect=True),
+        KafkaApi.DELETE_RECORDS: kafka_partitions.delete_records,
+        KafkaApi.ELECT_LEADERS: answering(kafka_partitions.elect, survives_disconnect=True),
+        KafkaApi.ALTER_PARTITION_REASSIGNMENTS: answering(kafka_partitions.reassign, survives_disconnect=True),
+        KafkaApi.LIST_PARTITION_REASSIGNMENTS: kafka_partitions.list_reassignments,
+        KafkaApi.DESCRIBE_PRODUCERS: kafka_partitions.describe_producers,
     }

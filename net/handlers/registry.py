@@ -13,11 +13,11 @@ from .configs import ConfigHandlers
 from .controller import ControllerHandlers
 from .fetch import FetchHandler
 from .groups import GroupHandlers
+from .kafka_fetch import FetchByTopicId
 from .kafka_group_admin import KafkaGroupAdminHandlers
 from .kafka_groups import KafkaGroupHandlers
 from .kafka_offsets import KafkaOffsetHandlers
 from .kafka_partitions import KafkaPartitionHandlers
-from .kafka_topic_ids import FetchByTopicId, MetadataByTopicId
 from .kafka_topics import KafkaTopicHandlers
 from .kafka_versions import api_versions
 from .metadata import MetadataHandler
@@ -123,7 +123,6 @@ def _kafka_topic_handlers(
     kafka_partitions = KafkaPartitionHandlers(services, topics, offsets)
     return {
         KafkaApi.FETCH: FetchByTopicId(services, FetchHandler(services)),
-        KafkaApi.METADATA: answering(MetadataByTopicId(services, MetadataHandler(services))),
         KafkaApi.CREATE_TOPICS: answering(kafka_topics.create, survives_disconnect=True),
         KafkaApi.DELETE_TOPICS: answering(kafka_topics.delete, survives_disconnect=True),
         KafkaApi.CREATE_PARTITIONS: answering(kafka_topics.add_partitions, survives_disconnect=True),

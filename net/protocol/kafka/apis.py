@@ -17,7 +17,6 @@ class KafkaApi(IntEnum):
     """APIs whose requests are handled as Kafka makes them, many items in one: `KafkaRequest`. The value is the key + 2000."""
 
     FETCH = _KAFKA + 1  # by topic id
-    METADATA = _KAFKA + 3  # by topic id
     OFFSET_COMMIT = _KAFKA + 8
     OFFSET_FETCH = _KAFKA + 9
     FIND_COORDINATOR = _KAFKA + 10

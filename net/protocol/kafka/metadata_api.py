@@ -1,32 +1,32 @@
 """Metadata, between Kafka's message and our request. Pure."""
 
+from collections.abc import Sequence
 from typing import Any
 
-from barnabas.log.errors import ErrorCode
+from barnabas.log.errors import InvalidRequestError
 
 from ..requests import MetadataRequest
 from ..responses import MetadataResponse, TopicMetadata
-from .apis import KafkaApi, KafkaRequest
 from .compiler import types_of
-
-NO_TOPIC_ID = bytes(16)
-METADATA_BY_ID_SINCE = 12
 
 _ALL_IS_EMPTY_BELOW = 1  # Version 0 has no null: an empty list asks for all topics.
 _CREATES_ALWAYS_BELOW = 4  # Older versions cannot say that they want no topic created.
-NO_CONTROLLER = -1
+_IDS_SINCE = 12  # Versions 10 and 11 have the field and must not use it (KIP-516).
 _NOT_ASKED = -(2**31)  # Authorised operations that nobody asked for.
 
 
-def metadata_request(body: Any, version: int) -> MetadataRequest | KafkaRequest:
-    """Who names topics by id is answered by a handler that knows what the ids are."""
-    if any(topic.topic_id != NO_TOPIC_ID for topic in body.topics or ()):
-        return KafkaRequest(api_key=KafkaApi.METADATA, version=version, body=body)
-    topics = None if body.topics is None else tuple(topic.name or "" for topic in body.topics)
+def metadata_request(body: Any, version: int) -> MetadataRequest:
+    """Raises INVALID_REQUEST."""
+    asked = body.topics or ()
+    topics = None if body.topics is None else tuple(topic.name for topic in asked if topic.name is not None)
     if version < _ALL_IS_EMPTY_BELOW and not topics:
         topics = None
+    topic_ids = tuple(topic.topic_id.hex() for topic in asked if topic.name is None)
+    if topic_ids and version < _IDS_SINCE:
+        raise InvalidRequestError(f"version {version} of Metadata asks for topics by their names only")
     return MetadataRequest(
         topics=topics,
+        topic_ids=topic_ids,
         allow_auto_topic_creation=version < _CREATES_ALWAYS_BELOW or body.allow_auto_topic_creation,
     )
 
@@ -34,25 +34,28 @@ def metadata_request(body: Any, version: int) -> MetadataRequest | KafkaRequest:
 def metadata_response(response: MetadataResponse, version: int) -> Any:
     types = types_of("MetadataResponse")
     broker = types["MetadataResponseBroker"]
-    listed = [one.node_id for one in response.brokers]
-    controller_id = response.controller_id
-    if controller_id not in listed:  # Clients look its address up. Any broker will do: all of them ask the real one.
-        controller_id = min(listed, default=NO_CONTROLLER)
     return types["MetadataResponse"](
         brokers=[broker(node_id=one.node_id, host=one.host, port=one.port, rack=one.rack) for one in response.brokers],
         cluster_id=response.cluster_id,
-        controller_id=controller_id,
-        topics=[_topic(topic, types) for topic in response.topics],
+        controller_id=listed_controller(response.controller_id, [one.node_id for one in response.brokers]),
+        topics=[_topic(topic, types, version) for topic in response.topics],
         cluster_authorized_operations=_NOT_ASKED,
     )
 
 
-def _topic(topic: TopicMetadata, types: dict[str, type]) -> Any:
+def listed_controller(controller_id: int, brokers: Sequence[int]) -> int:
+    """Whom clients ask for changes: it must be one of the brokers that they are told of. Every broker takes them, so another
+    one stands in for a controller that is fenced or not here yet."""
+    return controller_id if controller_id in brokers else min(brokers, default=-1)
+
+
+def _topic(topic: TopicMetadata, types: dict[str, type], version: int) -> Any:
     make_partition = types["MetadataResponsePartition"]
     return types["MetadataResponseTopic"](
         error_code=topic.error,
-        name=None if topic.error == ErrorCode.UNKNOWN_TOPIC_ID else topic.name,
-        topic_id=bytes.fromhex(topic.topic_id) if topic.topic_id else NO_TOPIC_ID,
+        # Who asked by an id that is unknown gets no name; only newer clients can ask so.
+        name=topic.name if topic.name or version < _IDS_SINCE else None,
+        topic_id=bytes.fromhex(topic.topic_id) if topic.topic_id else bytes(16),
         is_internal=topic.internal,
         topic_authorized_operations=_NOT_ASKED,
         partitions=[
@@ -71,5 +74,6 @@ def _topic(topic: TopicMetadata, types: dict[str, type]) -> Any:
 
 
 def metadata_failed(request: MetadataRequest, error: int, message: str) -> MetadataResponse:
-    topics = tuple(TopicMetadata(error=error, name=name, message=message) for name in request.topics or ())
-    return MetadataResponse(cluster_id="", controller_id=-1, offset=-1, brokers=(), topics=topics)
+    by_name = (TopicMetadata(error=error, name=name, message=message) for name in request.topics or ())
+    by_id = (TopicMetadata(error=error, name="", topic_id=item, message=message) for item in request.topic_ids)
+    return MetadataResponse(cluster_id="", controller_id=-1, offset=-1, brokers=(), topics=(*by_name, *by_id))

@@ -1,47 +1,21 @@
-"""Metadata (3) since version 12 and Fetch (1) since version 13, where they name topics by id (KIP-516).
+"""Fetch (1) since version 13, which names topics by id (KIP-516).
 
 Behaviour: an id is looked up in this broker's image, and what has no name there is UNKNOWN_TOPIC_ID: the topic was deleted, or
 is too new. So who reads a topic that is deleted and made again never gets records of the new one for those of the old. The work
-itself is done by the handlers of our own requests, which go by name.
+itself is done by `FetchHandler`, which goes by name.
 """
 
-from dataclasses import replace
 from typing import Any
 
-from barnabas.log.errors import ErrorCode, InvalidRequestError
+from barnabas.log.errors import ErrorCode
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.dispatcher import Handler, Reply, RequestContext
 from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
 from barnabas.net.protocol.kafka.compiler import types_of
 from barnabas.net.protocol.kafka.data_apis import fetch_by_name, fetch_response
-from barnabas.net.protocol.kafka.metadata_api import METADATA_BY_ID_SINCE, NO_TOPIC_ID, metadata_response
-from barnabas.net.protocol.requests import MetadataRequest
-from barnabas.net.protocol.responses import ErrorResponse, FetchResponse, Response, TopicMetadata
+from barnabas.net.protocol.responses import ErrorResponse, FetchResponse, Response
 
-from .metadata import MetadataHandler
 from .services import Services
-
-
-class MetadataByTopicId:
-    def __init__(self, services: Services, metadata: MetadataHandler) -> None:
-        self._services = services
-        self._metadata = metadata
-
-    async def __call__(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
-        if request.version < METADATA_BY_ID_SINCE:
-            raise InvalidRequestError(f"Metadata names topics by id since version {METADATA_BY_ID_SINCE}")
-        image = self._services.metadata.image
-        names, unknown = [], []
-        for topic in request.body.topics:
-            name = topic.name or "" if topic.topic_id == NO_TOPIC_ID else image.topic_names.get(topic.topic_id.hex())
-            if name is not None:
-                names.append(name)
-            else:
-                error = ErrorCode.UNKNOWN_TOPIC_ID
-                unknown.append(TopicMetadata(error=error, name="", topic_id=topic.topic_id.hex()))
-        answer = await self._metadata(MetadataRequest(topics=tuple(names)), context)
-        whole = replace(answer, topics=(*answer.topics, *unknown))
-        return KafkaResponse(body=metadata_response(whole, request.version))
 
 
 class FetchByTopicId:

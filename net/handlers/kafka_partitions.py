@@ -14,7 +14,7 @@ from barnabas.kraft.controller_errors import ElectionNotNeededError, NoReassignm
 from barnabas.kraft.image import NO_LEADER, PartitionImage
 from barnabas.kraft.requests import AssignReplicas, ControllerRequest, ElectLeader
 from barnabas.log.errors import BarnabasError, ErrorCode, InvalidReplicaAssignmentError
-from barnabas.log.topic_partition import TopicPartition
+from barnabas.log.topic_partition import CONSUMER_OFFSETS_PARTITIONS, CONSUMER_OFFSETS_TOPIC, TopicPartition
 from barnabas.net.dispatcher import Reply, RequestContext
 from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
 from barnabas.net.protocol.kafka.compiler import types_of
@@ -45,14 +45,7 @@ class KafkaPartitionHandlers:
             asked = list(self._to_be_elected(unclean))
         else:
             asked = _named((item.topic, item.partitions) for item in body.topic_partitions)
-        outcomes = await each(
-            self._change(
-                ElectLeader(topic=item.topic, partition=item.partition, unclean=unclean),
-                done_already=ElectionNotNeededError,
-                timeout_ms=body.timeout_ms,
-            )
-            for item in asked
-        )
+        outcomes = await each(self._elect(item, unclean, body.timeout_ms) for item in asked)
         results = [
             types["ReplicaElectionResult"](
                 topic=topic,
@@ -66,6 +59,13 @@ class KafkaPartitionHandlers:
             for topic, items in _by_topic(zip(asked, outcomes, strict=True))
         ]
         return KafkaResponse(body=types["ElectLeadersResponse"](replica_election_results=results))
+
+    async def _elect(self, item: TopicPartition, unclean: bool, timeout_ms: int) -> Outcome:
+        if item.topic == CONSUMER_OFFSETS_TOPIC and 0 <= item.partition < CONSUMER_OFFSETS_PARTITIONS:
+            # Clients that want all of them name these too. Their "leaders" are coordinators, which nobody elects.
+            raise ElectionNotNeededError(f"{item} always has a coordinator that is alive")
+        request = ElectLeader(topic=item.topic, partition=item.partition, unclean=unclean)
+        return await self._change(request, done_already=ElectionNotNeededError, timeout_ms=timeout_ms)
 
     def _to_be_elected(self, unclean: bool) -> Iterator[TopicPartition]:
         """Of all partitions those where an election would change something: the others are not even named in the answer."""

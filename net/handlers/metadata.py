@@ -11,7 +11,13 @@ import asyncio
 from barnabas.kraft.image import NO_LEADER, MetadataImage, PartitionImage, TopicImage
 from barnabas.kraft.requests import CreateTopic, TopicCreated
 from barnabas.kraft.topic_control import new_topic_id
-from barnabas.log.errors import BarnabasError, ErrorCode, RequestTimedOutError, TopicAlreadyExistsError
+from barnabas.log.errors import (
+    BarnabasError,
+    ErrorCode,
+    LeaderNotAvailableError,
+    RequestTimedOutError,
+    TopicAlreadyExistsError,
+)
 from barnabas.log.topic_partition import (
     CONSUMER_OFFSETS_PARTITIONS,
     CONSUMER_OFFSETS_TOPIC,
@@ -66,10 +72,11 @@ class MetadataHandler:
             created = await self._services.controller.call(request, timeout_ms=AUTO_CREATION_TIMEOUT_MS)
             assert isinstance(created, TopicCreated)
             await self._services.metadata.wait_for_offset(created.offset, timeout_ms=AUTO_CREATION_TIMEOUT_MS)
-        except TopicAlreadyExistsError:
-            return None  # somebody else was faster: a later request will see it
+        except TopicAlreadyExistsError:  # somebody else was faster, and our image may not show it yet
+            return LeaderNotAvailableError(f"topic {name!r} is being created; ask again")
         except BarnabasError as error:
-            return error
+            # Of a topic that it wants to write to, LEADER_NOT_AVAILABLE is what every client takes for "ask again".
+            return LeaderNotAvailableError(error.message) if error.retriable else error
         return None
 
     def _answer(

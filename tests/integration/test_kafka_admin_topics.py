@@ -10,7 +10,7 @@ from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from aiokafka.admin import NewPartitions as AioNewPartitions
 from aiokafka.admin import NewTopic as AioNewTopic
 from aiokafka.structs import TopicPartition as AioTopicPartition
-from confluent_kafka import ElectionType, IsolationLevel, KafkaException
+from confluent_kafka import Consumer, ElectionType, IsolationLevel, KafkaException, Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 from integration.cluster import Cluster, partitions_of, until
@@ -351,3 +351,50 @@ async def test_aiokafka_administers_topics(shared_cluster: Cluster) -> None:
         assert deleted.topic_error_codes == [("aio-one", 0)]
     finally:
         await client.close()
+
+
+async def test_a_partition_moves_away_from_under_librdkafka(shared_cluster: Cluster, admin: KafkaAdminClient) -> None:
+    """To a broker that had no replica, and none is left where it was: the client is told that another one leads."""
+    topic, item = "rd-follows", TopicPartition("rd-follows", 0)
+    await asyncio.to_thread(admin.create_topics, {topic: {"assignments": {0: [0]}}})
+    delivered: list[int] = []
+    failed: list[Any] = []
+
+    def told(error: Any, message: Any) -> None:
+        if error is None:
+            delivered.append(message.offset())
+        else:
+            failed.append(error)
+
+    # Its own metadata stays as it is unless an error makes it ask.
+    settings = {"bootstrap.servers": shared_cluster.bootstrap, "topic.metadata.refresh.interval.ms": -1}
+    producer = Producer({**settings, "acks": "all", "linger.ms": 0})
+    reader = {"group.id": "rd-follows", "auto.offset.reset": "earliest", "enable.auto.commit": False}
+    consumer = Consumer({**settings, **reader})
+    consumer.assign([ConfluentPartition(topic, 0, 0)])
+
+    def write_and_read(count: int) -> None:
+        for _ in range(count):
+            producer.produce(topic, b"x", partition=0, on_delivery=told)
+        assert producer.flush(TIMEOUT_S) == 0
+        offsets: list[int] = []
+        while len(offsets) < count:
+            message = consumer.poll(TIMEOUT_S)
+            assert message is not None
+            assert message.error() is None, message.error()
+            offsets.append(message.offset())
+
+    async def moved() -> bool:
+        (found,) = await asyncio.to_thread(admin.describe_topics, [topic])
+        return bool(found["partitions"][0]["replica_nodes"] == [target])
+
+    try:
+        await asyncio.to_thread(write_and_read, 10)
+        for target in (1, 2):
+            await asyncio.to_thread(admin.alter_partition_reassignments, {item: [target]})
+            await until(moved, f"the partition is on broker {target} alone")
+            await asyncio.to_thread(write_and_read, 10)
+    finally:
+        await asyncio.to_thread(consumer.close)
+    assert failed == []
+    assert delivered == list(range(30))

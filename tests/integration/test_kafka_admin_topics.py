@@ -1,8 +1,9 @@
 """Topics and partitions administered by Kafka's own clients, unchanged, on three real brokers: each API by at least one."""
 
 import asyncio
+import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from aiokafka.structs import TopicPartition as AioTopicPartition
 from confluent_kafka import Consumer, ElectionType, IsolationLevel, KafkaException, Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
-from integration.cluster import Cluster, partitions_of, until
+from integration.cluster import Cluster, describe_cluster, partitions_of, until
 from integration.load import send
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import NoReassignmentInProgressError, UnknownTopicIdError
@@ -79,17 +80,27 @@ async def test_topics_of_one_request_have_errors_of_their_own(shared_cluster: Cl
     assert {item["partition_index"]: item["replica_nodes"] for item in described["partitions"]} == assigned
 
 
-async def test_every_broker_takes_changes(shared_cluster: Cluster) -> None:
+async def test_every_broker_takes_changes_and_the_controller_may_die(new_cluster: Callable[..., Cluster]) -> None:
     """aiokafka and old clients ask the broker that the metadata calls the controller; others ask anyone."""
-    await shared_cluster.ready()
-    for node in shared_cluster.nodes:
-        client = AIOKafkaAdminClient(bootstrap_servers=node.address)
-        await client.start()
-        try:
-            name = f"aio-{node.node_id}"
-            answer = await client._send_request(create_request(name), node.node_id)
-            assert [(topic[0], topic[1]) for topic in answer.topic_errors] == [(name, 0)]
-        finally:
+    cluster = new_cluster()
+    await cluster.ready()
+    clients = [AIOKafkaAdminClient(bootstrap_servers=node.address) for node in cluster.nodes]
+
+    async def create(node_id: int, name: str) -> list[tuple[str, int]]:
+        answer = await clients[node_id]._send_request(create_request(name), node_id)
+        return [(topic[0], topic[1]) for topic in answer.topic_errors]
+
+    try:
+        for node_id, client in enumerate(clients):
+            await client.start()
+            assert await create(node_id, f"aio-{node_id}") == [(f"aio-{node_id}", 0)]
+        controller = (await describe_cluster(cluster)).controller_id
+        cluster.kill(controller)
+        others = [node_id for node_id in range(3) if node_id != controller]
+        made = await asyncio.gather(*(create(node_id, f"after-{node_id}") for node_id in others))
+        assert made == [[(f"after-{node_id}", 0)] for node_id in others]
+    finally:
+        for client in clients:
             await client.close()
 
 
@@ -99,7 +110,7 @@ def create_request(name: str) -> Any:
     topic = AioNewTopic(name=name, num_partitions=1, replication_factor=1)
     return CreateTopicsRequest(
         create_topic_requests=[AIOKafkaAdminClient._convert_new_topic_request(topic)],
-        timeout=10_000,
+        timeout=30_000,
         validate_only=False,
     )
 
@@ -299,7 +310,8 @@ def administer_with_librdkafka(client: AdminClient) -> None:
 async def test_librdkafka_lists_offsets_of_every_kind(shared_cluster: Cluster, librdkafka: AdminClient) -> None:
     async with shared_cluster.admin() as ours:
         await ours.create_topic("rd-times", partitions=1, replication_factor=3)
-    await asyncio.to_thread(write_at, shared_cluster.bootstrap, "rd-times", [1_000, 5_000, 3_000])
+    start_ms = round(time.time() * 1000) - 60_000  # what is much older goes by retention
+    await asyncio.to_thread(write_at, shared_cluster.bootstrap, "rd-times", [start_ms + 1, start_ms + 5, start_ms + 3])
 
     def offset(spec: OffsetSpec) -> tuple[int, int]:
         asked = {ConfluentPartition("rd-times", 0): spec}
@@ -313,11 +325,11 @@ async def test_librdkafka_lists_offsets_of_every_kind(shared_cluster: Cluster, l
             OffsetSpec.earliest(),
             OffsetSpec.latest(),
             OffsetSpec.max_timestamp(),
-            OffsetSpec.for_timestamp(2_000),
-            OffsetSpec.for_timestamp(6_000),
+            OffsetSpec.for_timestamp(start_ms + 2),
+            OffsetSpec.for_timestamp(start_ms + 6),
         )
     ]
-    assert found == [(0, -1), (3, -1), (1, 5_000), (1, 5_000), (-1, -1)]
+    assert found == [(0, -1), (3, -1), (1, start_ms + 5), (1, start_ms + 5), (-1, -1)]
 
 
 def write_at(bootstrap: str, topic: str, timestamps_ms: list[int]) -> None:

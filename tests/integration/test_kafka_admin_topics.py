@@ -20,8 +20,21 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import NoReassignmentInProgressError, UnknownTopicIdError
 
 from barnabas.log.errors import ErrorCode
+from barnabas.net.client.admin import Admin
 
 TIMEOUT_S = 30
+NO_ID = uuid.UUID(int=0)
+
+
+async def everywhere(cluster: Cluster, topic: str, partitions: int) -> None:
+    """Whoever is asked next knows the topic: a change is answered when the broker that was asked knows it."""
+    for node in cluster.nodes:
+        async with Admin(node.address) as admin:
+
+            async def is_known(admin: Admin = admin) -> bool:
+                return len(await partitions_of(admin, topic)) == partitions
+
+            await until(is_known, f"broker {node.node_id} knows {partitions} partitions of {topic}")
 
 
 @pytest.fixture
@@ -76,6 +89,7 @@ async def test_topics_of_one_request_have_errors_of_their_own(shared_cluster: Cl
         assert "retention.ms" in messages["kp-bad-config"], "the nearest known key is named"
     again = await asyncio.to_thread(admin.create_topics, {"kp-plain": {}}, raise_errors=False)
     assert again["topics"][0]["error_code"] == ErrorCode.TOPIC_ALREADY_EXISTS
+    await everywhere(shared_cluster, "kp-assigned", 2)
     (described,) = await asyncio.to_thread(admin.describe_topics, ["kp-assigned"])
     assert {item["partition_index"]: item["replica_nodes"] for item in described["partitions"]} == assigned
 
@@ -119,22 +133,28 @@ async def test_a_topic_is_deleted_by_its_id_and_its_name_is_another_topic_then(
     shared_cluster: Cluster, admin: KafkaAdminClient
 ) -> None:
 
-    async def id_of(name: str) -> uuid.UUID:
-        (found,) = await asyncio.to_thread(admin.describe_topics, [name])
-        return uuid.UUID(str(found["topic_id"]))
+    async def id_of(name: str, *, but: uuid.UUID = NO_ID) -> uuid.UUID:
+        async def another() -> uuid.UUID | None:
+            (found,) = await asyncio.to_thread(admin.describe_topics, [name])
+            topic_id = uuid.UUID(str(found["topic_id"]))
+            return None if topic_id in (NO_ID, but) else topic_id
+
+        found = await until(another, f"{name} has an id that is not {but}")
+        assert isinstance(found, uuid.UUID)
+        return found
 
     await asyncio.to_thread(admin.create_topics, ["kp-twice"])
     first = await id_of("kp-twice")
     deleted = await asyncio.to_thread(admin.delete_topics, [first])
     assert (deleted["topics"][0]["name"], uuid.UUID(str(deleted["topics"][0]["topic_id"]))) == ("kp-twice", first)
     await asyncio.to_thread(admin.create_topics, ["kp-twice"])
-    assert await id_of("kp-twice") != first
+    second = await id_of("kp-twice", but=first)
     again = await asyncio.to_thread(admin.delete_topics, [first, "kp-nobody"], raise_errors=False)
     assert [topic["error_code"] for topic in again["topics"]] == [
         ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ]
-    assert await id_of("kp-twice"), "the newer one is still there"
+    assert await id_of("kp-twice", but=first) == second, "the newer one is still there"
     with pytest.raises(UnknownTopicIdError):
         await asyncio.to_thread(admin.delete_topics, [first])
 
@@ -149,6 +169,7 @@ async def test_partitions_are_added_and_records_deleted(shared_cluster: Cluster,
     assert errors == {"kp-grows": 0, "kp-nobody": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     fewer = await asyncio.to_thread(admin.create_partitions, {"kp-grows": 2}, raise_errors=False)
     assert fewer.results[0].error_code == ErrorCode.INVALID_PARTITIONS
+    await everywhere(shared_cluster, "kp-grows", 3)
     for number in range(3):
         await send(shared_cluster.bootstrap, "kp-grows", [b"x"] * 10, partition=number)
     asked = {TopicPartition("kp-grows", 0): 4, TopicPartition("kp-grows", 1): -1}
@@ -181,6 +202,9 @@ async def test_replicas_are_reassigned_and_the_preferred_leader_elected(
         (found,) = await asyncio.to_thread(admin.describe_topics, ["kp-moves"])
         return found["partitions"][0]["leader_id"], found["partitions"][0]["replica_nodes"]
 
+    async def led_by(node_id: int) -> bool:
+        return (await state())[0] == node_id
+
     nobody = TopicPartition("kp-nobody", 0)
     asked = await asyncio.to_thread(admin.alter_partition_reassignments, {item: [0, 1], nobody: [0]})
     assert asked[item] is None
@@ -190,12 +214,12 @@ async def test_replicas_are_reassigned_and_the_preferred_leader_elected(
         return not await asyncio.to_thread(admin.list_partition_reassignments) and (await state())[1] == [0, 1]
 
     await until(moved, "the reassignment has ended")
+    await until(lambda: led_by(1), "it led before, and is still in sync")
     (cancelled,) = (await asyncio.to_thread(admin.alter_partition_reassignments, {item: None})).values()
     assert cancelled is NoReassignmentInProgressError
-    assert (await state())[0] == 1, "it led before, and is still in sync"
     elected = await asyncio.to_thread(admin.elect_leaders, 0, {"kp-moves": [0]})
     assert elected.replica_election_results[0].partition_result[0].error_code == 0
-    assert (await state())[0] == 0
+    await until(lambda: led_by(0), "everybody knows that broker 0 leads")
     codes = []
     for kind in (0, 1):  # preferred, unclean
         answer = await asyncio.to_thread(admin.elect_leaders, kind, {"kp-moves": [0, 7]}, raise_errors=False)
@@ -262,8 +286,8 @@ async def test_unknown_topics_are_made_when_they_are_written_to_and_not_when_the
             assert producer.send("kp-written", b"x").get(timeout=TIMEOUT_S).offset == 0
 
     await asyncio.to_thread(work)
+    await everywhere(shared_cluster, "kp-written", 1)
     topics = await asyncio.to_thread(admin.list_topics)
-    assert "kp-written" in topics
     assert "kp-looked-at" not in topics
 
 
@@ -271,19 +295,23 @@ async def test_unknown_topics_are_made_when_they_are_written_to_and_not_when_the
 
 
 async def test_librdkafka_administers_topics(shared_cluster: Cluster, librdkafka: AdminClient) -> None:
-    await asyncio.to_thread(administer_with_librdkafka, librdkafka)
+    await asyncio.to_thread(create_with_librdkafka, librdkafka)
+    await everywhere(shared_cluster, "rd-one", 3)
+    await everywhere(shared_cluster, "rd-two", 2)
+    await asyncio.to_thread(change_with_librdkafka, librdkafka)
 
 
-def administer_with_librdkafka(client: AdminClient) -> None:
-    def outcomes(futures: dict[Any, Any]) -> dict[Any, Any]:
-        found = {}
-        for key, future in futures.items():
-            try:
-                found[key] = future.result(timeout=TIMEOUT_S)
-            except KafkaException as error:
-                found[key] = error.args[0].code()
-        return found
+def outcomes(futures: dict[Any, Any]) -> dict[Any, Any]:
+    found = {}
+    for key, future in futures.items():
+        try:
+            found[key] = future.result(timeout=TIMEOUT_S)
+        except KafkaException as error:
+            found[key] = error.args[0].code()
+    return found
 
+
+def create_with_librdkafka(client: AdminClient) -> None:
     created = outcomes(
         client.create_topics(
             [
@@ -296,6 +324,9 @@ def administer_with_librdkafka(client: AdminClient) -> None:
     assert created == {"rd-one": None, "rd-two": None, "rd/bad": ErrorCode.INVALID_TOPIC_EXCEPTION}
     grown = outcomes(client.create_partitions([NewPartitions("rd-one", 3), NewPartitions("rd-nobody", 3)]))
     assert grown == {"rd-one": None, "rd-nobody": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+
+
+def change_with_librdkafka(client: AdminClient) -> None:
     metadata = client.list_topics(timeout=TIMEOUT_S)
     assert metadata.controller_id in metadata.brokers
     assert len(metadata.topics["rd-one"].partitions) == 3
@@ -354,6 +385,7 @@ async def test_aiokafka_administers_topics(shared_cluster: Cluster) -> None:
         ]
         grown = await client.create_partitions({"aio-one": AioNewPartitions(total_count=2)})
         assert [(name, code) for name, code, _ in grown.topic_errors] == [("aio-one", 0)]
+        await everywhere(shared_cluster, "aio-one", 2)
         (described,) = await client.describe_topics(["aio-one"])
         assert len(described["partitions"]) == 2
         await send(shared_cluster.bootstrap, "aio-one", [b"x"] * 5, partition=1)

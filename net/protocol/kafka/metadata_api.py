@@ -62,7 +62,7 @@ def _topic(topic: TopicMetadata, types: dict[str, type], version: int) -> Any:
         error_code=topic.error,
         # Who asked by an id that is unknown gets no name; only newer clients can ask so.
         name=topic.name if topic.name or version < _IDS_SINCE else None,
-        topic_id=bytes.fromhex(topic.topic_id) if topic.topic_id else NO_TOPIC_ID,
+        topic_id=bytes.fromhex(topic.topic_id) if topic.topic_id else bytes(16),
         is_internal=topic.internal,
         topic_authorized_operations=_NOT_ASKED,
         partitions=[

@@ -7,10 +7,6 @@ class BrokerIdNotRegisteredError(BarnabasError):
     code = ErrorCode.BROKER_ID_NOT_REGISTERED
 
 
-class UnknownTopicIdError(RetriableError):
-    code = ErrorCode.UNKNOWN_TOPIC_ID
-
-
 class PreferredLeaderNotAvailableError(RetriableError):
     code = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
 

@@ -18,12 +18,13 @@ from barnabas.log.errors import (
     InvalidRequestError,
     InvalidUpdateVersionError,
     NotControllerError,
+    UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
 from barnabas.log.topic_partition import TopicPartition
 
 from .broker_epochs import check_broker_epoch
-from .controller_errors import ElectionNotNeededError, PreferredLeaderNotAvailableError, UnknownTopicIdError
+from .controller_errors import ElectionNotNeededError, PreferredLeaderNotAvailableError
 from .controller_result import ControllerResult, answer
 from .controller_settings import MAX_PARTITIONS_PER_REQUEST, ControllerSettings
 from .delta import MetadataDelta, changed_partition

@@ -158,6 +158,7 @@ class CreateTopic(ControllerRequest):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteTopic(ControllerRequest):
     name: str
+    topic_id: str = ""  # in place of the name: the topic that has this id, and no newer one of its name
 
 
 @_request(7, Done)

@@ -12,6 +12,7 @@ from barnabas.log.errors import (
     InvalidRequestError,
     InvalidTopicError,
     TopicAlreadyExistsError,
+    UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
 from barnabas.log.topic_partition import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, check_topic_name
@@ -72,7 +73,10 @@ class TopicControl:
         )
 
     def delete(self, view: MetadataDelta, request: DeleteTopic) -> ControllerResult:
-        topic = _existing(view, request.name)
+        name = view.topic_name(request.topic_id) if request.topic_id else request.name
+        if name is None:
+            raise UnknownTopicIdError(f"there is no topic with the id {request.topic_id}")
+        topic = _existing(view, name)
         return ControllerResult(records=(RemoveTopicRecord(topic_id=topic.topic_id),))
 
     def add_partitions(self, view: MetadataDelta, request: AddPartitions) -> ControllerResult:

@@ -258,6 +258,12 @@ class InvalidRequestError(BarnabasError):
     code = ErrorCode.INVALID_REQUEST
 
 
+class PolicyViolationError(BarnabasError):
+    """Well formed, and against a rule that somebody has set."""
+
+    code = ErrorCode.POLICY_VIOLATION
+
+
 class StorageError(RetriableError):
     """A disk refused: full, read-only, EIO. The log that it concerns takes no more writes."""
 
@@ -346,6 +352,18 @@ class InvalidUpdateVersionError(RetriableError):
 
 class DuplicateBrokerRegistrationError(BarnabasError):
     code = ErrorCode.DUPLICATE_BROKER_REGISTRATION
+
+
+class UnknownTopicIdError(RetriableError):
+    """No topic has this id: it was deleted, or is so new that it is not known here."""
+
+    code = ErrorCode.UNKNOWN_TOPIC_ID
+
+
+class InconsistentTopicIdError(RetriableError):
+    """The partition that is here belongs to an older or newer topic of the same name."""
+
+    code = ErrorCode.INCONSISTENT_TOPIC_ID
 
 
 class InconsistentClusterIdError(BarnabasError):

@@ -172,6 +172,10 @@ class ProducerState:
             for producer_id, entry in self._producers.items()
         }
 
+    def entries(self) -> Iterator[tuple[int, ProducerEntry]]:
+        """(producer id, what is known of it) of every producer that is not forgotten; to be read, not to be kept."""
+        return iter(self._producers.items())
+
     def clear(self) -> None:
         self._producers.clear()
 

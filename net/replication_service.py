@@ -12,7 +12,12 @@ from dataclasses import replace
 from barnabas.kraft.image import MetadataImage
 from barnabas.kraft.metadata_node import MetadataPublication
 from barnabas.kraft.requests import PartitionIsrAnswer
-from barnabas.log.errors import StorageError
+from barnabas.log.errors import (
+    BarnabasError,
+    NotLeaderOrFollowerError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+)
 from barnabas.log.record_batch import Buffer
 from barnabas.log.replication.effects import (
     Effect,
@@ -240,6 +245,22 @@ class ReplicationService:
         """(leader, leader epoch) as the newest metadata says, for a client that asked the wrong broker."""
         partition = self._image.partition(topic_partition)
         return NO_LEADER_HINT if partition is None else (partition.leader, partition.leader_epoch)
+
+    def replica(self, topic_partition: TopicPartition) -> Partition:
+        """As `manager.partition`; what it raises is what a client should be told."""
+        try:
+            return self.manager.partition(topic_partition)
+        except UnknownTopicOrPartitionError as error:
+            raise self.as_told(topic_partition, error) from None
+
+    def as_told(self, topic_partition: TopicPartition, error: BarnabasError) -> BarnabasError:
+        """A partition that exists, only not here, has another leader: that is no unknown partition to a client."""
+        found = self._image.partition(topic_partition) if isinstance(error, UnknownTopicOrPartitionError) else None
+        if found is None:
+            return error
+        return NotLeaderOrFollowerError(
+            f"broker {self.node_id} has no replica of {topic_partition}; its leader is {found.leader}"
+        )
 
     # --- flushing -----------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ the broker learns of it through `storage_error`. A write that a full disk refuse
 
 from typing import Final
 
-from ..errors import NotEnoughReplicasError, OffsetOutOfRangeError, StorageError
+from ..errors import NotEnoughReplicasError, OffsetOutOfRangeError, PolicyViolationError, StorageError
 from ..record_batch import Buffer
 from .effects import (
     NO_LEADER,
@@ -216,6 +216,11 @@ class Partition(PartitionReads):
         with self._storage:
             self._current_leader()
             log = self.log
+            if not log.config.is_deleted_by_retention:
+                raise PolicyViolationError(
+                    f"{self.topic_partition} is compacted and keeps the newest record of each key: nothing is deleted from its "
+                    "beginning unless cleanup.policy has delete too"
+                )
             wanted = log.high_watermark if before_offset == BEFORE_HIGH_WATERMARK else before_offset
             if not 0 <= wanted <= log.high_watermark:
                 raise OffsetOutOfRangeError(

@@ -34,6 +34,7 @@ READ_COMMITTED: Final = 1  # as on the wire; 0 is READ_UNCOMMITTED
 LATEST_TIMESTAMP: Final = -1
 EARLIEST_TIMESTAMP: Final = -2
 MAX_TIMESTAMP: Final = -3  # KIP-734
+EARLIEST_LOCAL_TIMESTAMP: Final = -4  # KIP-405: of what is not in a remote store, which is everything here
 
 
 @quick_init
@@ -277,7 +278,7 @@ class PartitionReads:
             self._current_leader()
             self._check_epoch(current_leader_epoch)
             log = self.log
-            if timestamp_ms == EARLIEST_TIMESTAMP:
+            if timestamp_ms in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
                 return self._listed(log.log_start_offset)
             if for_replica and timestamp_ms == LATEST_TIMESTAMP:
                 return self._listed(log.log_end_offset)

@@ -6,6 +6,7 @@
 from typing import Protocol
 
 from ..append_times import AppendTime
+from ..producer_state import ProducerState
 from ..record_batch import Buffer
 from ..topic_partition import TopicPartition
 
@@ -56,6 +57,9 @@ class ReplicatedLogConfig(Protocol):
 
     @property
     def compression_type(self) -> str: ...
+    @property
+    def is_deleted_by_retention(self) -> bool:
+        """cleanup.policy has "delete": the log may lose its beginning."""
 
 
 class KnownDamage(Protocol):
@@ -96,6 +100,8 @@ class ReplicatedLog(Protocol):
     def high_watermark(self) -> int: ...
     @property
     def last_stable_offset(self) -> int: ...
+    @property
+    def producers(self) -> ProducerState: ...
     @property
     def latest_epoch(self) -> int:
         """The newest leader epoch in the log or assigned to its end; -1 when there is none."""

@@ -83,12 +83,6 @@ class ThrottlingQuotaExceededError(RetriableError):
     code = ErrorCode.THROTTLING_QUOTA_EXCEEDED
 
 
-class UnknownTopicIdError(RetriableError):
-    """The topic was deleted and made anew; a refresh of the metadata tells."""
-
-    code = ErrorCode.UNKNOWN_TOPIC_ID
-
-
 class NoBrokersAvailableError(BrokerNotAvailableError):
     """Not one address answered; the message names each with its reason."""
 

@@ -113,7 +113,8 @@ class FetchHandler:
                     last_fetched_epoch=item.last_fetched_epoch,
                     at_least_one_batch=is_first_batch,
                 )
-        except BarnabasError as error:
+        except BarnabasError as refusal:
+            error = self._replication.as_told(topic_partition, refusal)
             leader_id, leader_epoch = self._replication.leader_hint(topic_partition)
             return FetchPartitionResponse(
                 topic=item.topic,

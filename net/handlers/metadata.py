@@ -1,6 +1,6 @@
 """Metadata (key 3): who leads what, from any broker.
 
-Versions: 0. Behaviour: `topics` None lists all; an unknown topic is created when both the request and
+Versions: 0. Behaviour: `topics` None lists all, `topic_ids` asks by id; an unknown topic is created when both the request and
 `auto.create.topics.enable` allow it; fenced brokers are not listed as addresses, but stay in replica lists.
 Differs from Kafka: `known_offset` with `max_wait_ms` makes it a long poll for newer metadata, so that a client learns of an
 election without asking again and again.
@@ -11,7 +11,13 @@ import asyncio
 from barnabas.kraft.image import NO_LEADER, MetadataImage, PartitionImage, TopicImage
 from barnabas.kraft.requests import CreateTopic, TopicCreated
 from barnabas.kraft.topic_control import new_topic_id
-from barnabas.log.errors import BarnabasError, ErrorCode, RequestTimedOutError, TopicAlreadyExistsError
+from barnabas.log.errors import (
+    BarnabasError,
+    ErrorCode,
+    LeaderNotAvailableError,
+    RequestTimedOutError,
+    TopicAlreadyExistsError,
+)
 from barnabas.log.topic_partition import (
     CONSUMER_OFFSETS_PARTITIONS,
     CONSUMER_OFFSETS_TOPIC,
@@ -71,10 +77,11 @@ class MetadataHandler:
             created = await self._services.controller.call(request, timeout_ms=AUTO_CREATION_TIMEOUT_MS)
             assert isinstance(created, TopicCreated)
             await self._services.metadata.wait_for_offset(created.offset, timeout_ms=AUTO_CREATION_TIMEOUT_MS)
-        except TopicAlreadyExistsError:
-            return None  # somebody else was faster: a later request will see it
+        except TopicAlreadyExistsError:  # somebody else was faster, and our image may not show it yet
+            return LeaderNotAvailableError(f"topic {name!r} is being created; ask again")
         except BarnabasError as error:
-            return error
+            # Of a topic that it wants to write to, LEADER_NOT_AVAILABLE is what every client takes for "ask again".
+            return LeaderNotAvailableError(error.message) if error.retriable else error
         return None
 
     def _answer(
@@ -89,6 +96,7 @@ class MetadataHandler:
             topics.append(_describe_consumer_offsets(image))
         else:
             topics = [self._one_topic(name, image, failures) for name in request.topics]
+            topics += [_topic_by_id(topic_id, image) for topic_id in request.topic_ids]
         brokers = []
         for broker in image.brokers.values():
             if not broker.fenced:
@@ -123,6 +131,15 @@ class MetadataHandler:
             name=name,
             message=f"there is no topic {name!r}; create it: barnabas topic create {name}",
         )
+
+
+def _topic_by_id(topic_id: str, image: MetadataImage) -> TopicMetadata:
+    name = image.topic_names.get(topic_id)
+    if name is not None:
+        return _describe(image.topics[name], image)
+    return TopicMetadata(
+        error=ErrorCode.UNKNOWN_TOPIC_ID, name="", topic_id=topic_id, message=f"there is no topic of id {topic_id}"
+    )
 
 
 def _describe(topic: TopicImage, image: MetadataImage) -> TopicMetadata:

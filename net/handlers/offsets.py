@@ -1,11 +1,11 @@
 """ListOffsets (2), OffsetForLeaderEpoch (23), DeleteRecords (21): offsets of partitions that this broker leads.
 
-Versions: 0. Behaviour: -1 latest visible, -2 earliest, -3 the record with the largest timestamp (KIP-734), anything else the
-first record at or after that time (offset -1: there is none). DeleteRecords takes one partition a request.
+Versions: 0. Behaviour: -1 latest visible, -2 and -4 earliest, -3 the record with the largest timestamp (KIP-734), anything
+else the first record at or after that time (offset -1: there is none). DeleteRecords takes one partition a request.
 """
 
-from barnabas.log.errors import BarnabasError, ErrorCode
-from barnabas.log.topic_partition import CONSUMER_OFFSETS_TOPIC, TopicPartition
+from barnabas.log.errors import BarnabasError, ErrorCode, InvalidTopicError
+from barnabas.log.topic_partition import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, TopicPartition
 from barnabas.net.dispatcher import Reply, RequestContext, answering
 from barnabas.net.offsets_topic import OffsetsTopic
 from barnabas.net.protocol.requests import (
@@ -75,7 +75,7 @@ class OffsetHandlers:
 
     def _list_one(self, request: ListOffsetsRequest, item: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
         try:
-            found = self._replication.manager.partition(TopicPartition(item.topic, item.partition)).list_offset(
+            found = self._replication.replica(TopicPartition(item.topic, item.partition)).list_offset(
                 item.timestamp_ms,
                 isolation_level=request.isolation_level,
                 current_leader_epoch=item.current_leader_epoch,
@@ -98,7 +98,7 @@ class OffsetHandlers:
 
     def _end_of_one(self, item: EpochPartition) -> EpochEndOffset:
         try:
-            partition = self._replication.manager.partition(TopicPartition(item.topic, item.partition))
+            partition = self._replication.replica(TopicPartition(item.topic, item.partition))
             leader_epoch, end_offset = partition.end_offset_for_epoch(
                 item.leader_epoch, current_leader_epoch=item.current_leader_epoch
             )
@@ -109,7 +109,16 @@ class OffsetHandlers:
         )
 
     def delete_records(self, request: DeleteRecordsRequest, context: RequestContext, reply: Reply) -> None:
-        partition = self._replication.manager.partition(TopicPartition(request.topic, request.partition))
-        log_start_offset, effects = partition.delete_records(request.before_offset, now_ms=self._clock.now_ms())
+        start = self.delete_before(TopicPartition(request.topic, request.partition), request.before_offset)
+        reply(DeleteRecordsResponse(log_start_offset=start))
+
+    def delete_before(self, topic_partition: TopicPartition, offset: int) -> int:
+        """Return where the log begins now."""
+        if topic_partition.topic in INTERNAL_TOPICS:
+            raise InvalidTopicError(
+                f"{topic_partition.topic} belongs to the cluster itself: it is read, and nothing else"
+            )
+        partition = self._replication.replica(topic_partition)
+        log_start_offset, effects = partition.delete_records(offset, now_ms=self._clock.now_ms())
         self._replication.perform(effects)
-        reply(DeleteRecordsResponse(log_start_offset=log_start_offset))
+        return log_start_offset

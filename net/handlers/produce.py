@@ -114,7 +114,8 @@ class ProduceHandler:
             check_produced(item.records, kafka_version=request.kafka_version)
             partition = self._replication.manager.partition(topic_partition)
             info, required_offset = self._replication.append(partition, item.records, acks=request.acks)
-        except BarnabasError as error:
+        except BarnabasError as refusal:
+            error = self._replication.as_told(topic_partition, refusal)
             self._log_trouble(error, topic_partition, context)
             leader_id, leader_epoch = self._replication.leader_hint(topic_partition)
             return ProducePartitionResponse(

@@ -16,11 +16,14 @@ from .groups import GroupHandlers
 from .kafka_access import KafkaAccessHandlers
 from .kafka_cluster import KafkaClusterHandlers
 from .kafka_configs import KafkaConfigHandlers
+from .kafka_fetch import FetchByTopicId
 from .kafka_group_admin import KafkaGroupAdminHandlers
 from .kafka_groups import KafkaGroupHandlers
 from .kafka_metadata import KafkaMetadataHandler
 from .kafka_offsets import KafkaOffsetHandlers
+from .kafka_partitions import KafkaPartitionHandlers
 from .kafka_quorum import KafkaQuorumHandlers
+from .kafka_topics import KafkaTopicHandlers
 from .kafka_versions import api_versions
 from .metadata import MetadataHandler
 from .moves import MoveHandlers
@@ -91,6 +94,7 @@ def build_handlers(
         ApiKey.UNDO_OFFSET_RESET: answering(groups.undo_reset, survives_disconnect=True),
         **_kafka_handlers(services),
         **_kafka_admin_handlers(services, storage, voters),
+        **_kafka_topic_handlers(services, topics, offsets),
     }
 
 
@@ -140,4 +144,23 @@ def _kafka_admin_handlers(
         KafkaApi.ALTER_CLIENT_QUOTAS: answering(access.alter_quotas),
         KafkaApi.DESCRIBE_USER_SCRAM_CREDENTIALS: answering(access.describe_users),
         KafkaApi.ALTER_USER_SCRAM_CREDENTIALS: answering(access.alter_users),
+    }
+
+
+def _kafka_topic_handlers(
+    services: Services, topics: TopicHandlers, offsets: OffsetHandlers
+) -> dict[ApiKey | KafkaApi, Handler]:
+    """What Kafka's clients ask of topics and partitions."""
+    kafka_topics = KafkaTopicHandlers(services, topics)
+    kafka_partitions = KafkaPartitionHandlers(services, topics, offsets)
+    return {
+        KafkaApi.FETCH: FetchByTopicId(services, FetchHandler(services)),
+        KafkaApi.CREATE_TOPICS: answering(kafka_topics.create, survives_disconnect=True),
+        KafkaApi.DELETE_TOPICS: answering(kafka_topics.delete, survives_disconnect=True),
+        KafkaApi.CREATE_PARTITIONS: answering(kafka_topics.add_partitions, survives_disconnect=True),
+        KafkaApi.DELETE_RECORDS: kafka_partitions.delete_records,
+        KafkaApi.ELECT_LEADERS: answering(kafka_partitions.elect, survives_disconnect=True),
+        KafkaApi.ALTER_PARTITION_REASSIGNMENTS: answering(kafka_partitions.reassign, survives_disconnect=True),
+        KafkaApi.LIST_PARTITION_REASSIGNMENTS: kafka_partitions.list_reassignments,
+        KafkaApi.DESCRIBE_PRODUCERS: kafka_partitions.describe_producers,
     }

@@ -65,25 +65,28 @@ class TopicHandlers:
         )
 
     async def delete(self, request: DeleteTopicRequest, context: RequestContext) -> EmptyResponse:
+        self.check_deletable(request.name)
+        return await self.change(DeleteTopic(name=request.name), done_already=(UnknownTopicOrPartitionError,))
+
+    def check_deletable(self, name: str) -> None:
         if not self._services.config.delete_topic_enable:
             raise TopicDeletionDisabledError(
-                f"topic {request.name!r} stays: set delete.topic.enable=true in server.properties to allow deletions"
+                f"topic {name!r} stays: set delete.topic.enable=true in server.properties to allow deletions"
             )
-        return await self._change(DeleteTopic(name=request.name), done_already=UnknownTopicOrPartitionError)
 
     async def add_partitions(self, request: AddPartitionsRequest, context: RequestContext) -> EmptyResponse:
-        return await self._change(
+        return await self.change(
             AddPartitions(
                 name=request.name,
                 total_count=request.total_count,
                 assignment=request.assignment,
                 validate_only=request.validate_only,
             ),
-            done_already=InvalidPartitionsError,
+            done_already=(InvalidPartitionsError,),
         )
 
     async def assign_replicas(self, request: AssignReplicasRequest, context: RequestContext) -> EmptyResponse:
-        return await self._change(
+        return await self.change(
             AssignReplicas(
                 topic=request.topic,
                 partition=request.partition,
@@ -93,18 +96,22 @@ class TopicHandlers:
         )
 
     async def elect_leader(self, request: ElectLeaderRequest, context: RequestContext) -> EmptyResponse:
-        return await self._change(
+        return await self.change(
             ElectLeader(
                 topic=request.topic, partition=request.partition, target=request.target, unclean=request.unclean
             ),
-            done_already=ElectionNotNeededError,
+            done_already=(ElectionNotNeededError,),
         )
 
-    async def _change(
-        self, request: ControllerRequest, *, done_already: type[BarnabasError] | None = None
+    async def change(
+        self,
+        request: ControllerRequest,
+        *,
+        done_already: tuple[type[BarnabasError], ...] = (),
+        timeout_ms: int = CHANGE_TIMEOUT_MS,
     ) -> EmptyResponse:
         done = await self._services.controller.call(
-            request, timeout_ms=CHANGE_TIMEOUT_MS, done_already=(done_already,) if done_already else ()
+            request, timeout_ms=min(timeout_ms, CHANGE_TIMEOUT_MS), done_already=done_already
         )
         assert isinstance(done, Done)
         await self._services.metadata.wait_for_offset(done.offset, timeout_ms=CHANGE_TIMEOUT_MS)

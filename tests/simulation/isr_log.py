@@ -7,6 +7,7 @@ import struct
 from dataclasses import dataclass
 
 from barnabas.log.errors import CorruptRecordError, OffsetOutOfRangeError, StorageError
+from barnabas.log.producer_state import ProducerState
 from barnabas.log.record_batch import Buffer
 from barnabas.log.topic_partition import TopicPartition
 
@@ -44,6 +45,7 @@ class MemoryConfig:
     min_insync_replicas: int = 1
     flush_messages: int = 2**63 - 1
     compression_type: str = "producer"
+    is_deleted_by_retention: bool = True
 
 
 class MemoryDamage:
@@ -85,7 +87,8 @@ class MemoryLog:
         self.log_start_offset = self.high_watermark = self.recovery_point = 0
         self.truncations = 0
         self.damage = MemoryDamage()
-        self.producers: dict[int, tuple[int, int]] = {}  # last sequence and its offset
+        self.producers = ProducerState()  # of those that are described; these batches have none
+        self.sequences: dict[int, tuple[int, int]] = {}  # last sequence and its offset
         self.open_transaction_at: int | None = None
         self.failed = False
         self.appended_hashes: dict[tuple[int, int], int] | None = None  # (offset, epoch) -> prefix hash, over all logs
@@ -126,7 +129,7 @@ class MemoryLog:
         offset = self.log_end_offset
         self.records.append((epoch, value))
         self.hashes.append(chain(self.hashes[-1], epoch, value))
-        self.producers[value[0]] = (value[1], offset)
+        self.sequences[value[0]] = (value[1], offset)
         if self.appended_hashes is not None:
             known = self.appended_hashes.setdefault((offset, epoch), self.hashes[-1])
             assert known == self.hashes[-1], f"log matching broken at offset {offset} epoch {epoch}"
@@ -134,7 +137,7 @@ class MemoryLog:
     def append_as_leader(self, buffer: Buffer, *, leader_epoch: int, now_ms: int) -> MemoryAppendInfo:
         self._disk()
         values = [(producer, sequence) for _, _, producer, sequence in RECORD.iter_unpack(buffer)]
-        last_sequence, last_offset = self.producers.get(values[-1][0], (-1, -1))
+        last_sequence, last_offset = self.sequences.get(values[-1][0], (-1, -1))
         if values[-1][1] <= last_sequence:
             return MemoryAppendInfo(first_offset=last_offset, last_offset=last_offset, duplicate=True)
         first = self.log_end_offset
@@ -201,14 +204,14 @@ class MemoryLog:
             self.recovery_point = min(self.recovery_point, offset)
             self.truncations += 1
             self.set_high_watermark(self.high_watermark)
-            self.producers = {}
+            self.sequences = {}
             for position, (_, (producer, sequence)) in enumerate(self.records):
-                self.producers[producer] = (sequence, self.first + position)
+                self.sequences[producer] = (sequence, self.first + position)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         self.first = self.log_start_offset = self.high_watermark = self.recovery_point = offset
         self.truncations += 1
-        self.records, self.hashes, self.epochs, self.producers = [], [0], [], {}
+        self.records, self.hashes, self.epochs, self.sequences = [], [0], [], {}
         self.damage.truncated_to(0)
 
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:

@@ -16,6 +16,7 @@ _KAFKA = 2000  # Kafka's own keys behind ours, so that one dispatcher serves bot
 class KafkaApi(IntEnum):
     """APIs whose requests are handled as Kafka makes them, many items in one: `KafkaRequest`. The value is the key + 2000."""
 
+    FETCH = _KAFKA + 1  # by topic id
     METADATA = _KAFKA + 3
     OFFSET_COMMIT = _KAFKA + 8
     OFFSET_FETCH = _KAFKA + 9
@@ -27,14 +28,21 @@ class KafkaApi(IntEnum):
     DESCRIBE_GROUPS = _KAFKA + 15
     LIST_GROUPS = _KAFKA + 16
     API_VERSIONS = _KAFKA + 18
+    CREATE_TOPICS = _KAFKA + 19
+    DELETE_TOPICS = _KAFKA + 20
+    DELETE_RECORDS = _KAFKA + 21
     DESCRIBE_ACLS = _KAFKA + 29
     CREATE_ACLS = _KAFKA + 30
     DELETE_ACLS = _KAFKA + 31
     DESCRIBE_CONFIGS = _KAFKA + 32
     ALTER_CONFIGS = _KAFKA + 33
     DESCRIBE_LOG_DIRS = _KAFKA + 35
+    CREATE_PARTITIONS = _KAFKA + 37
     DELETE_GROUPS = _KAFKA + 42
+    ELECT_LEADERS = _KAFKA + 43
     INCREMENTAL_ALTER_CONFIGS = _KAFKA + 44
+    ALTER_PARTITION_REASSIGNMENTS = _KAFKA + 45
+    LIST_PARTITION_REASSIGNMENTS = _KAFKA + 46
     OFFSET_DELETE = _KAFKA + 47
     DESCRIBE_CLIENT_QUOTAS = _KAFKA + 48
     ALTER_CLIENT_QUOTAS = _KAFKA + 49
@@ -42,6 +50,7 @@ class KafkaApi(IntEnum):
     ALTER_USER_SCRAM_CREDENTIALS = _KAFKA + 51
     DESCRIBE_QUORUM = _KAFKA + 55
     DESCRIBE_CLUSTER = _KAFKA + 60
+    DESCRIBE_PRODUCERS = _KAFKA + 61
     CONSUMER_GROUP_HEARTBEAT = _KAFKA + 68
     CONSUMER_GROUP_DESCRIBE = _KAFKA + 69
     LIST_CONFIG_RESOURCES = _KAFKA + 74
@@ -78,9 +87,9 @@ class Served:
 
 SERVED: dict[int, Served] = {
     0: Served(name="Produce", versions=Versions(0, 9), taken_from=3),
-    1: Served(name="Fetch", versions=Versions(4, 12)),
-    2: Served(name="ListOffsets", versions=Versions(1, 7)),
-    3: Served(name="Metadata", versions=Versions(0, 9)),
+    1: Served(name="Fetch", versions=Versions(4, 13)),
+    2: Served(name="ListOffsets", versions=Versions(1, 8)),
+    3: Served(name="Metadata", versions=Versions(0, 12)),
     8: Served(name="OffsetCommit", versions=Versions(2, 9)),
     9: Served(name="OffsetFetch", versions=Versions(1, 9)),
     10: Served(name="FindCoordinator", versions=Versions(0, 4)),
@@ -90,7 +99,10 @@ SERVED: dict[int, Served] = {
     14: Served(name="SyncGroup", versions=Versions(0, 5)),
     15: Served(name="DescribeGroups", versions=Versions(0, 5)),
     16: Served(name="ListGroups", versions=Versions(0, 5)),
-    18: Served(name="ApiVersions", versions=Versions(0, 3)),
+    18: Served(name="ApiVersions", versions=Versions(0, 4)),
+    19: Served(name="CreateTopics", versions=Versions(0, 7)),
+    20: Served(name="DeleteTopics", versions=Versions(0, 6)),
+    21: Served(name="DeleteRecords", versions=Versions(0, 2)),
     22: Served(name="InitProducerId", versions=Versions(0, 4)),
     23: Served(name="OffsetForLeaderEpoch", versions=Versions(2, 4)),
     29: Served(name="DescribeAcls", versions=Versions(1, 3)),
@@ -99,8 +111,12 @@ SERVED: dict[int, Served] = {
     32: Served(name="DescribeConfigs", versions=Versions(0, 4)),
     33: Served(name="AlterConfigs", versions=Versions(0, 2)),
     35: Served(name="DescribeLogDirs", versions=Versions(1, 4)),
+    37: Served(name="CreatePartitions", versions=Versions(0, 3)),
     42: Served(name="DeleteGroups", versions=Versions(0, 2)),
+    43: Served(name="ElectLeaders", versions=Versions(0, 2)),
     44: Served(name="IncrementalAlterConfigs", versions=Versions(0, 1)),
+    45: Served(name="AlterPartitionReassignments", versions=Versions(0, 0)),
+    46: Served(name="ListPartitionReassignments", versions=Versions(0, 0)),
     47: Served(name="OffsetDelete", versions=Versions(0, 0)),
     48: Served(name="DescribeClientQuotas", versions=Versions(0, 1)),
     49: Served(name="AlterClientQuotas", versions=Versions(0, 1)),
@@ -108,6 +124,7 @@ SERVED: dict[int, Served] = {
     51: Served(name="AlterUserScramCredentials", versions=Versions(0, 0)),
     55: Served(name="DescribeQuorum", versions=Versions(0, 2)),
     60: Served(name="DescribeCluster", versions=Versions(0, 2)),
+    61: Served(name="DescribeProducers", versions=Versions(0, 0)),
     68: Served(name="ConsumerGroupHeartbeat", versions=Versions(0, 1)),
     69: Served(name="ConsumerGroupDescribe", versions=Versions(0, 1)),
     74: Served(name="ListConfigResources", versions=Versions(0, 1)),

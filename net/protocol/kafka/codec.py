@@ -132,7 +132,7 @@ def _body(served: Served, request: DecodedRequest, response: Response | KafkaRes
     if not isinstance(response, ErrorResponse):
         assert translation is not None, "only what was translated is answered by a value of ours"
         return translation.response(response, request.version)
-    if translation is None or isinstance(request.payload, BarnabasError):
+    if translation is None or isinstance(request.payload, BarnabasError | KafkaRequest):
         return _plain_error(served, response.error)
     failed = translation.failed(request.payload, response.error, response.message)
     return translation.response(failed, request.version)

@@ -29,7 +29,10 @@ from ..responses import (
     ProducePartitionResponse,
     ProduceResponse,
 )
+from .apis import KafkaApi, KafkaRequest
 from .compiler import types_of
+
+_FETCH_BY_ID_SINCE = 13
 
 
 class _OfTopic(Protocol):
@@ -98,10 +101,19 @@ def produce_failed(request: KafkaProduceRequest, error: int, message: str) -> Pr
 # --- Fetch ------------------------------------------------------------------------------------------------------------
 
 
-def fetch_request(body: Any, version: int) -> FetchRequest:
-    """Raises FETCH_SESSION_ID_NOT_FOUND: no session is ever opened here (KIP-227 lets a broker do so), so nobody has one."""
+def fetch_request(body: Any, version: int) -> FetchRequest | KafkaRequest:
+    """Raises FETCH_SESSION_ID_NOT_FOUND: no session is ever opened here (KIP-227 lets a broker do so), so nobody has one.
+
+    Since version 13 topics have ids and no names: a handler that knows the ids then calls `fetch_by_name`.
+    """
     if body.session_id != 0:
         raise error_for(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"there is no fetch session {body.session_id}")
+    if version >= _FETCH_BY_ID_SINCE:
+        return KafkaRequest(api_key=KafkaApi.FETCH, version=version, body=body)
+    return fetch_by_name(body)
+
+
+def fetch_by_name(body: Any) -> FetchRequest:
     partitions = tuple(
         FetchPartition(
             topic=topic.topic,

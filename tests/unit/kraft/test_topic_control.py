@@ -31,6 +31,7 @@ from barnabas.log.errors import (
     InvalidRequestError,
     InvalidTopicError,
     TopicAlreadyExistsError,
+    UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
 
@@ -164,6 +165,17 @@ def test_a_deleted_topic_takes_its_configuration_along_and_may_come_back() -> No
     assert not cluster.image.topic_names
     cluster.topic(0)
     assert cluster.image.topics["t"].topic_id != first
+
+
+def test_a_deletion_by_id_never_meets_a_newer_topic_of_that_name() -> None:
+    cluster = SingleController(3)
+    cluster.topic(0)
+    first = cluster.image.topics["t"].topic_id
+    assert isinstance(cluster.ask(DeleteTopic(name="", topic_id=first)), Done)
+    assert not cluster.image.topics
+    cluster.topic(0)
+    assert isinstance(cluster.ask(DeleteTopic(name="", topic_id=first)), UnknownTopicIdError)
+    assert "t" in cluster.image.topics
 
 
 def test_partitions_are_added_behind_the_others() -> None:

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from barnabas.log.config import LogConfig
-from barnabas.log.errors import NotLeaderOrFollowerError
+from barnabas.log.errors import BarnabasError, NotLeaderOrFollowerError
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.handlers.produce import ProduceHandler
 from barnabas.net.handlers.services import Services
@@ -32,6 +32,9 @@ class Replication:
     def append(self, partition: Any, records: Any, *, acks: int) -> tuple[Any, int]:
         self.appended.append(partition.topic_partition)
         return SimpleNamespace(first_offset=0, log_append_time_ms=-1), 1
+
+    def as_told(self, topic_partition: TopicPartition, error: BarnabasError) -> BarnabasError:
+        return error
 
     def leader_hint(self, topic_partition: TopicPartition) -> tuple[int, int]:
         return 2, 5

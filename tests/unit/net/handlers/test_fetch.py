@@ -395,3 +395,12 @@ async def test_a_throttle_holds_up_no_replica_that_is_in_sync() -> None:
         world.append(value)
     assert len(values(only(world.follow(0).answer()))) == 2
     assert values(only(world.follow(2, max_wait_ms=0).answer())) == [] and world.log().high_watermark == 2
+
+
+@simulated
+async def test_a_partition_without_a_replica_here_has_another_leader() -> None:
+    """It is known, so it is not unknown: clients ask for the metadata, and no client gives its topic up."""
+    world = await world_of(topic("t", partition(1, epoch=7, replicas=(1,))))
+    response = world.send(fetch(position("t"))).answer()
+    assert only(response).error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (only(response).leader_id, only(response).leader_epoch) == (1, 7)

@@ -6,6 +6,7 @@ from unit.net.shell_world import partition, simulated, topic
 
 from barnabas.log.errors import ErrorCode, NotLeaderOrFollowerError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from barnabas.log.record_codec import ProducerFields
+from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.handlers.offsets import OffsetHandlers
 from barnabas.net.protocol.requests import (
     EARLIEST_TIMESTAMP,
@@ -141,3 +142,19 @@ async def test_only_the_leader_deletes() -> None:
             OffsetHandlers(world.services).delete_records,
             DeleteRecordsRequest(topic="u", partition=0, before_offset=0),
         )
+
+
+@simulated
+async def test_a_partition_without_a_replica_here_has_another_leader() -> None:
+    world = await HandlerWorld.start(topic("t", partition(1, epoch=7, replicas=(1,))))
+    assert listed(world, LATEST_TIMESTAMP).error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+@simulated
+async def test_the_earliest_local_offset_is_the_earliest() -> None:
+    """Nothing is anywhere else (KIP-405)."""
+    world = await HandlerWorld.start(ALONE)
+    for _ in range(3):
+        world.append(b"a")
+    OffsetHandlers(world.services).delete_before(TopicPartition("t", 0), 2)
+    assert listed(world, -4).offset == listed(world, EARLIEST_TIMESTAMP).offset == 2

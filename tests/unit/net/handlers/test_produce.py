@@ -231,3 +231,11 @@ async def test_a_batch_above_the_topics_limit_is_refused() -> None:
 async def test_an_empty_request_is_answered() -> None:
     world = await world_of(ALONE)
     assert answer_of(ProduceHandler(world.services), produce(acks=-1)) == ProduceResponse(partitions=())
+
+
+@simulated
+async def test_a_partition_without_a_replica_here_has_another_leader() -> None:
+    world = await world_of(topic("t", partition(1, epoch=7, replicas=(1,))))
+    response = world.send(produce(world.batch(b"a"), acks=1)).answer()
+    assert outcomes(response) == [(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)]
+    assert (first(response).leader_id, first(response).leader_epoch) == (1, 7)

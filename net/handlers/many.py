@@ -1,0 +1,46 @@
+"""Requests of Kafka's that name many things: each is done for itself and has an outcome of its own.
+
+One thing that is refused or times out keeps no other from being done.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from barnabas.log.errors import BarnabasError, ErrorCode
+
+MAX_CHANGES_AT_A_TIME = (
+    32  # of one request, at the controller: it commits those that wait together, others come between
+)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """`message` is None where all went well: clients print what is not."""
+
+    error: int = ErrorCode.NONE
+    message: str | None = None
+
+    @staticmethod
+    def of(error: BarnabasError) -> "Outcome":
+        return Outcome(error=error.code, message=error.message)
+
+
+DONE = Outcome()
+
+
+async def each(work: Iterable[Awaitable[T]]) -> list[T | Outcome]:
+    """Return what each gave, in order; in place of a result, the outcome of one that raised a BarnabasError."""
+    gate = asyncio.Semaphore(MAX_CHANGES_AT_A_TIME)
+
+    async def one(item: Awaitable[T]) -> T | Outcome:
+        async with gate:
+            try:
+                return await item
+            except BarnabasError as error:
+                return Outcome.of(error)
+
+    return list(await asyncio.gather(*(one(item) for item in work)))

@@ -1,0 +1,97 @@
+"""Fetches that name topics by id: they never get records of another topic of that name."""
+
+import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+from unit.net.handlers.handler_world import HandlerWorld
+from unit.net.handlers.kafka_client import KafkaClient, made
+from unit.net.shell_world import broker, image_of, partition, simulated, topic
+
+from barnabas.log.errors import ErrorCode
+from barnabas.net.dispatcher import Dispatcher
+from barnabas.net.handlers.fetch import FetchHandler
+from barnabas.net.handlers.kafka_fetch import FetchByTopicId
+from barnabas.net.protocol.api_keys import ApiKey
+from barnabas.net.protocol.kafka.apis import KafkaApi
+
+FETCH = 1
+OLD, NEW, NOBODY = "0a" * 16, "0b" * 16, "0c" * 16
+ALONE = partition(0, replicas=(0,))
+
+
+async def started() -> tuple[HandlerWorld, KafkaClient]:
+    world = await HandlerWorld.start(topic("t", ALONE, topic_id=OLD), topic("u", ALONE, topic_id=NEW))
+    fetch = FetchHandler(world.services)
+    by_id = FetchByTopicId(world.services, fetch)
+    return world, KafkaClient(Dispatcher({ApiKey.FETCH: fetch, KafkaApi.FETCH: by_id}))
+
+
+def fetch_of(*topic_ids: str, max_wait_ms: int = 0, session_id: int = 0) -> Any:
+    message = "FetchRequest"
+    topics = [
+        made(
+            message,
+            "FetchTopic",
+            topic_id=bytes.fromhex(topic_id),
+            partitions=[made(message, "FetchPartition", partition=0, partition_max_bytes=1 << 20)],
+        )
+        for topic_id in topic_ids
+    ]
+    return made(message, topics=topics, max_wait_ms=max_wait_ms, min_bytes=1, session_id=session_id)
+
+
+def shown(answer: Any) -> dict[str, tuple[int, bool]]:
+    """Error, and whether there are records, by topic id."""
+    return {
+        one.topic_id.hex(): (item.error_code, bool(item.records)) for one in answer.responses for item in one.partitions
+    }
+
+
+@simulated
+async def test_topics_are_read_by_id_and_unknown_ones_are_told_at_once() -> None:
+    world, client = await started()
+    world.append(b"a")
+    answer = await client.ask(FETCH, 13, fetch_of(OLD))
+    assert shown(answer) == {OLD: (0, True)}
+    assert answer.responses[0].partitions[0].high_watermark == 1
+    before_ms = world.shell.clock.now_ms()
+    answer = await client.ask(FETCH, 13, fetch_of(NEW, NOBODY, max_wait_ms=10_000))
+    assert shown(answer) == {NEW: (0, False), NOBODY: (ErrorCode.UNKNOWN_TOPIC_ID, False)}
+    assert world.shell.clock.now_ms() == before_ms
+
+
+@simulated
+async def test_a_topic_that_was_made_again_is_not_read_in_place_of_the_old_one() -> None:
+    world, client = await started()
+    world.append(b"a")
+    world.show(topic("t", ALONE, topic_id=NOBODY), offset=11)
+    world.append(b"new")
+    assert shown(await client.ask(FETCH, 13, fetch_of(OLD))) == {OLD: (ErrorCode.UNKNOWN_TOPIC_ID, False)}
+    assert shown(await client.ask(FETCH, 13, fetch_of(NOBODY))) == {NOBODY: (0, True)}
+
+
+@simulated
+async def test_a_topic_may_go_while_a_fetch_of_it_waits() -> None:
+    world, client = await started()
+
+    def made_again() -> None:
+        world.show(topic("t", ALONE, topic_id=NOBODY), offset=11)
+        world.append(b"new")
+
+    asyncio.get_running_loop().call_later(0.5, made_again)
+    answer = await client.ask(FETCH, 13, fetch_of(OLD, max_wait_ms=5_000))
+    assert shown(answer) == {OLD: (ErrorCode.UNKNOWN_TOPIC_ID, False)}
+
+
+@simulated
+async def test_a_replica_of_an_older_topic_is_not_read_as_the_newer_one() -> None:
+    """The metadata is ahead of the replica, which is still that of the topic before."""
+    world, _ = await started()
+    world.append(b"old")
+    ahead = image_of(broker(0), topics=[topic("t", ALONE, topic_id=NOBODY)], offset=11)
+    services = replace(world.services, metadata=cast(Any, SimpleNamespace(image=ahead)))
+    handler = FetchByTopicId(services, FetchHandler(world.services))
+    answer = await KafkaClient(Dispatcher({KafkaApi.FETCH: handler})).ask(FETCH, 13, fetch_of(NOBODY))
+    assert shown(answer) == {NOBODY: (ErrorCode.INCONSISTENT_TOPIC_ID, False)}

@@ -39,13 +39,19 @@ def _make_class(body: Struct, made: dict[str, type]) -> type:
         if item.struct is not None:
             nested = _make_class(item.struct, made)
             if default is ...:
-                default = nested()
+                default = _default_of(nested)
         kind = (
             dataclass_field(default=default) if _is_plain(default) else dataclass_field(default_factory=_same(default))
         )
         fields.append((item.name, Any, kind))
     made[body.name] = make_dataclass(body.name, fields, slots=True)
     return made[body.name]
+
+
+@cache
+def _default_of(made: type) -> Any:
+    """One object, which nobody changes: what has it still can be told by identity."""
+    return made()
 
 
 def _is_plain(default: Any) -> bool:
@@ -121,7 +127,9 @@ class _Compiler:
         return name
 
     def _default(self, item: Field) -> Any:
-        return self._types[item.struct.name]() if item.default is ... and item.struct is not None else item.default
+        if item.default is ... and item.struct is not None:
+            return _default_of(self._types[item.struct.name])
+        return item.default
 
     def _fixed(self, item: Field) -> str | None:
         """The format of a field of fixed size."""
@@ -248,18 +256,19 @@ class _Compiler:
             lines += self._encode_run(run)
             run = []
             lines += self._encode_field(item, f"o.{item.name}")
-        lines += self._encode_run(run)
-        if self._is_flexible():
+        ends_with_no_tags = bool(run) and self._is_flexible() and not self._tagged(body)
+        lines += self._encode_run(run, padding="x" if ends_with_no_tags else "")  # a zero, which says that none follow
+        if self._is_flexible() and not ends_with_no_tags:
             lines += self._encode_tags(body)
         if len(lines) == 1:
             lines.append(" pass")
         self._define(name, lines)
         return name
 
-    def _encode_run(self, run: list[Field]) -> list[str]:
+    def _encode_run(self, run: list[Field], padding: str = "") -> list[str]:
         if not run:
             return []
-        layout = struct.Struct(">" + "".join(self._fixed(item) or "" for item in run))
+        layout = struct.Struct(">" + "".join(self._fixed(item) or "" for item in run) + padding)
         values = ", ".join(f"o.{item.name}" for item in run)
         return [f" w.append({self._constant(layout.pack)}({values}))"]
 
@@ -273,7 +282,9 @@ class _Compiler:
             name = f"encode_{body.name}_tag_{item.tag}"
             encode = self._encode_run([item]) if self._fixed(item) else self._encode_field(item, f"o.{item.name}")
             self._define(name, [f"def {name}(o, w):", *encode])
-            differs = f"o.{item.name}" if item.is_array and item.default == () else f"o.{item.name} != {default}"
+            # Mostly it is the very object that the class has as its default: comparing structs by value costs more.
+            unequal = f"o.{item.name} is not {default} and o.{item.name} != {default}"
+            differs = f"o.{item.name}" if item.is_array and item.default == () else unequal
             lines += [f" if {differs}:", "  body = []", f"  {name}(o, body)"]
             lines.append(f"  t.append(({item.tag}, join(body)))")
         return [*lines, " w.append(tags(t) if t else b'\\0')"]

@@ -3,8 +3,9 @@
 Kafka groups by topic what we keep as a list of partitions. Answers keep the order of the request.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, Protocol, TypeVar
 
 from barnabas.log.errors import ErrorCode, error_for
@@ -38,11 +39,14 @@ class _OfTopic(Protocol):
 
 
 P = TypeVar("P", bound=_OfTopic)
+_TOPIC = attrgetter("topic")
 
 
-def _by_topic(partitions: Iterable[P]) -> Iterator[tuple[str, Iterator[P]]]:
-    """Neighbours of one topic together: that is how they came."""
-    return groupby(partitions, key=lambda item: item.topic)
+def _by_topic(partitions: Sequence[P]) -> Iterable[tuple[str, Iterable[P]]]:
+    """Neighbours of one topic together: that is how they came. Often it is one partition, which costs nothing so."""
+    if len(partitions) == 1:
+        return ((partitions[0].topic, partitions),)
+    return groupby(partitions, key=_TOPIC)
 
 
 # --- Produce ----------------------------------------------------------------------------------------------------------
@@ -102,7 +106,7 @@ def fetch_request(body: Any, version: int) -> FetchRequest:
     """Raises FETCH_SESSION_ID_NOT_FOUND: no session is ever opened here (KIP-227 lets a broker do so), so nobody has one."""
     if body.session_id != 0:
         raise error_for(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"there is no fetch session {body.session_id}")
-    partitions = tuple(
+    partitions = [
         FetchPartition(
             topic=topic.topic,
             partition=item.partition,
@@ -113,12 +117,12 @@ def fetch_request(body: Any, version: int) -> FetchRequest:
         )
         for topic in body.topics
         for item in topic.partitions
-    )
+    ]
     return FetchRequest(
         max_wait_ms=body.max_wait_ms,
         min_bytes=body.min_bytes,
         max_bytes=body.max_bytes,
-        partitions=partitions,
+        partitions=tuple(partitions),
         isolation_level=body.isolation_level,
         rack=body.rack_id,
     )

@@ -2,7 +2,8 @@
 fields of fixed size are one call of `struct`. Lazily: who speaks one version pays for that one. Pure.
 
 Decoded `records` are views into the frame; encoded ones are chunks of their own, never copied. Lengths are checked against
-what has arrived before anything is allocated, so a forged count costs nothing.
+what has arrived before anything is allocated, so a forged count costs nothing; and the items of all arrays of a message are
+counted, as an item of one byte becomes an object of a hundred.
 """
 
 import struct
@@ -12,6 +13,7 @@ from dataclasses import make_dataclass
 from functools import cache
 from typing import Any
 
+from barnabas.net.limits import MAX_MESSAGE_ITEMS
 from barnabas.net.protocol.codec import Chunk, size_of
 
 from .primitives import Decode, read_tags, read_uvarint, tags, uvarint
@@ -89,6 +91,7 @@ class _Compiler:
         self._names: dict[str, Any] = {
             "uvarint": uvarint, "read_uvarint": read_uvarint, "read_tags": read_tags, "tags": tags, "size_of": size_of,
             "unpack_from": struct.unpack_from, "pack": struct.pack, "join": b"".join, "size_error": _size_error,
+            "items_left": [0], "items_error": _items_error,
         }  # fmt: skip
         self._made: set[str] = set()
 
@@ -145,6 +148,8 @@ class _Compiler:
             return name
         self._made.add(name)
         lines = [f"def {name}(b, p):"]
+        if body is self._schema.body:
+            lines.append(f" items_left[0] = {MAX_MESSAGE_ITEMS}")
         run: list[Field] = []
         for item in self._present(body):
             if self._fixed(item):
@@ -220,7 +225,7 @@ class _Compiler:
 
     def _decode_array(self, item: Field, target: str) -> list[str]:
         lines = [*self._read_count(item, "i"), " if n < 0:", self._null_or_raise(item, target), " else:"]
-        lines.append("  if n > len(b) - p: size_error(n)")
+        lines += ["  if n > len(b) - p: size_error(n)", "  items_left[0] -= n", "  if items_left[0] < 0: items_error()"]
         fixed = FIXED_FORMATS.get(item.type)
         if fixed:
             size = struct.calcsize(f">{fixed}")
@@ -352,3 +357,7 @@ def _single(item: Field) -> Field:
 
 def _size_error(size: int) -> None:
     raise ValueError(f"a length of {size} reaches behind the message")
+
+
+def _items_error() -> None:
+    raise ValueError(f"its arrays have more than {MAX_MESSAGE_ITEMS} items")

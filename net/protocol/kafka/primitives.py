@@ -8,7 +8,7 @@ from typing import Any
 
 Decode = Callable[[memoryview, int], tuple[Any, int]]
 MAX_VARINT_BYTES = 5  # of 32 bits
-MAX_TAGS = 1_000  # of one struct; no version has ten
+MAX_TAGS = 64  # of one struct; no version has ten
 
 
 def read_uvarint(buffer: memoryview, position: int) -> tuple[int, int]:

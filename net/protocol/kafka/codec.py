@@ -15,14 +15,13 @@ from ..codec import Chunk, DecodedRequest, size_of
 from ..responses import ErrorResponse, Response
 from . import data_apis, metadata_api, producer_ids_api
 from .apis import API_VERSIONS_KEY, SERVED, KafkaApi, KafkaRequest, KafkaResponse, Served, is_flexible
-from .compiler import Encode, decoder, encoder, types_of
+from .compiler import Encode, Parts, decoder, encoder, types_of
 from .primitives import Decode, read_tags
 from .versions_api import versions_response
 
 _HEAD = struct.Struct(">hhi")  # api key, api version, correlation id
 _REPLY_HEAD = struct.Struct(">ii")  # size, correlation id
 _SHORT = struct.Struct(">h")
-_JOINED_BELOW_BYTES = 4096  # Longer ones are records, or parts that are worth a buffer of their own.
 BAD_INPUT = (ValueError, IndexError, struct.error)  # what a decoder raises for bytes that are no message
 
 
@@ -149,9 +148,15 @@ class KafkaCodec:
         """Return one whole frame: small parts joined, records as they are."""
         way = _WAYS.get((request.api, request.version)) or _way(request.api, request.version)
         assert way is not None, "only what was decoded is answered"
-        chunks: list[Chunk] = [b"\0"] if way.answers_with_header_tags else []
-        way.encode(_body(way, request, response), chunks)
-        return _frame(request.correlation_id, chunks)
+        parts = Parts(b"\0") if way.answers_with_header_tags else Parts()
+        way.encode(_body(way, request, response), parts)
+        chunks = parts.finished()
+        head = _REPLY_HEAD.pack(sum(map(size_of, chunks)) + 4, request.correlation_id)
+        if chunks and type(chunks[0]) is bytes:  # small: no answer begins with records
+            chunks[0] = head + chunks[0]
+        else:
+            chunks.insert(0, head)
+        return chunks
 
 
 def _payload(way: _Way, key: int, version: int, body: Any) -> Any:
@@ -184,25 +189,3 @@ def _plain_error(served: Served, error: int) -> Any:
     if hasattr(made, "error_code"):
         made.error_code = error
     return made
-
-
-def _frame(correlation_id: int, parts: list[Chunk]) -> list[Chunk]:
-    """Neighbouring small bytes as one, so that the transport has few buffers; records stay what and where they are."""
-    chunks: list[Chunk] = []
-    small: list[bytes] = []
-    for part in parts:
-        if type(part) is bytes and len(part) < _JOINED_BELOW_BYTES:
-            small.append(part)
-        elif size_of(part):
-            if small:
-                chunks.append(b"".join(small))
-                small = []
-            chunks.append(part)
-    if small:
-        chunks.append(b"".join(small))
-    head = _REPLY_HEAD.pack(sum(map(size_of, chunks)) + 4, correlation_id)
-    if chunks and type(chunks[0]) is bytes and len(chunks[0]) < _JOINED_BELOW_BYTES:
-        chunks[0] = head + chunks[0]
-    else:
-        chunks.insert(0, head)
-    return chunks

@@ -19,8 +19,36 @@ from barnabas.net.protocol.codec import Chunk, size_of
 from .primitives import Decode, read_tags, read_uvarint, tags, uvarint
 from .schema import FIXED_FORMATS, NO_VERSIONS, Field, Struct, messages
 
-Encode = Callable[[Any, list[Chunk]], None]
+Encode = Callable[[Any, list[Any]], None]
 _UUID_FORMAT = "16s"
+JOINED_BELOW_BYTES = 4096  # Shorter bytes of records are copied: a buffer of their own would cost more.
+
+
+class Parts(list[Any]):
+    """What an encoder appends to, where records shall not be joined: they and what lies before them go to `chunks`."""
+
+    __slots__ = ("chunks",)
+
+    def __init__(self, *parts: bytes) -> None:
+        super().__init__(parts)
+        self.chunks: list[Chunk] = []
+
+    def finished(self) -> list[Chunk]:
+        """All of it, in order: few chunks, of which only records are large."""
+        if self:
+            self.chunks.append(b"".join(self))
+            self.clear()
+        return self.chunks
+
+
+def put_records(parts: list[Any], records: Chunk) -> None:
+    """Into `Parts`, or behind the others in a plain list."""
+    size_bytes = size_of(records)
+    if type(parts) is Parts and (size_bytes >= JOINED_BELOW_BYTES or type(records) is not bytes):
+        if size_bytes:
+            parts.finished().append(records)
+    else:
+        parts.append(records)
 
 
 @cache
@@ -91,7 +119,7 @@ class _Compiler:
         self._names: dict[str, Any] = {
             "uvarint": uvarint, "read_uvarint": read_uvarint, "read_tags": read_tags, "tags": tags, "size_of": size_of,
             "unpack_from": struct.unpack_from, "pack": struct.pack, "join": b"".join, "size_error": _size_error,
-            "items_left": [0], "items_error": _items_error,
+            "put_records": put_records, "items_left": [0], "items_error": _items_error,
         }  # fmt: skip
         self._made: set[str] = set()
 
@@ -306,7 +334,7 @@ class _Compiler:
             return [*lines, "  x = x.encode()", *self._encode_count(item, "h", "len(x)", "x")]
         if item.type == "bytes":
             return [*lines, *self._encode_count(item, "i", "len(x)", "x")]
-        return [*lines, *self._encode_count(item, "i", "size_of(x)", None), "  w.append(x)"]
+        return [*lines, *self._encode_count(item, "i", "size_of(x)", None), "  put_records(w, x)"]
 
     def _encode_null(self, item: Field) -> list[str]:
         if self._version not in item.nullable:

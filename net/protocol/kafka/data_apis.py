@@ -131,15 +131,16 @@ def fetch_request(body: Any, version: int) -> FetchRequest:
 def fetch_response(response: FetchResponse, version: int) -> Any:
     types = types_of("FetchResponse")
     make_topic = types["FetchableTopicResponse"]
+    make_partition = types["PartitionData"]
     topics = [
-        make_topic(topic=name, partitions=[_fetched(item, types) for item in items])
+        make_topic(topic=name, partitions=[_fetched(item, make_partition) for item in items])
         for name, items in _by_topic(response.partitions)
     ]
     return types["FetchResponse"](responses=topics)
 
 
-def _fetched(item: FetchPartitionResponse, types: dict[str, type]) -> Any:
-    made = types["PartitionData"](
+def _fetched(item: FetchPartitionResponse, make_partition: type) -> Any:
+    made = make_partition(
         partition_index=item.partition,
         error_code=item.error,
         high_watermark=item.high_watermark,
@@ -150,7 +151,8 @@ def _fetched(item: FetchPartitionResponse, types: dict[str, type]) -> Any:
         records=item.records,
     )
     if item.diverging_epoch >= 0:
-        made.diverging_epoch = types["EpochEndOffset"](epoch=item.diverging_epoch, end_offset=item.diverging_end_offset)
+        make_end = types_of("FetchResponse")["EpochEndOffset"]
+        made.diverging_epoch = make_end(epoch=item.diverging_epoch, end_offset=item.diverging_end_offset)
     # No current leader: before version 16 it comes without an address (KIP-951), and kafka-python dies of a broker that it does
     # not know yet. The error makes clients ask for the metadata.
     return made

@@ -31,7 +31,7 @@ from integration.kafka_wire import (
     metadata,
     produce,
 )
-from integration.wire import SIZE, connected, until_closed
+from integration.wire import SIZE, TIMEOUT_S, connected, until_closed
 from simulation.log_building import batch_of
 
 from barnabas.net.protocol.kafka.apis import SERVED
@@ -197,6 +197,39 @@ async def test_a_client_that_does_not_read_holds_up_nobody_and_little_memory(bro
         f"8 clients asked for 16,000 answers of 16 MB and read none: {grown:.0f} MiB; others waited {longest_s:.3f} s"
     )
     assert grown < 60, f"{grown:.0f} MiB for eight clients"
+
+
+async def test_answers_that_wait_behind_a_long_poll_are_bounded(broker: Broker) -> None:
+    """A client may ask for much more while it waits: it is not read on, rather than answered into memory."""
+    large = asked(METADATA, 9, metadata(*[f"{number:0100}" for number in range(900)]), correlation_id=2)
+    before = broker.node.rss_mib()
+    with connected(broker.address) as sock:
+        sock.sendall(asked(FETCH, 12, fetch(broker.topic, 0, max_wait_ms=LONG_MS), correlation_id=1))
+        await until(lambda: broker.metric("barnabas_parked_requests") >= 1, "the fetch waits")
+        sent = await asyncio.to_thread(_push, sock, large * 1_000)
+        assert sent < 400 * len(large), "all of it was taken"
+        grown = broker.node.rss_mib() - before
+        with connected(broker.address) as other:
+            assert call(other, PRODUCE, 9, produce(broker.topic, bytes(batch_of(b"now")))).responses
+        assert (await asyncio.to_thread(answered, sock, FETCH, 12))[0] == 1
+        for _ in range(sent // len(large)):
+            correlation_id, told = await asyncio.to_thread(answered, sock, METADATA, 9)
+            assert correlation_id == 2 and len(told.topics) == 900
+    print(f"{sent >> 20} MiB of questions behind a long poll: {grown:.0f} MiB")
+    assert grown < 40, f"{grown:.0f} MiB"
+
+
+def _push(sock: socket.socket, data: bytes) -> int:
+    """Send until nothing more is taken for a while; returns how much was."""
+    left = memoryview(data)
+    sock.settimeout(2.0)
+    try:
+        while left:
+            left = left[sock.send(left[:65_536]) :]
+    except TimeoutError:
+        pass
+    sock.settimeout(TIMEOUT_S)
+    return len(data) - len(left)
 
 
 # --- clients that go --------------------------------------------------------------------------------------------------

@@ -28,13 +28,21 @@ from barnabas.net.protocol.codec import Chunk
 from barnabas.net.protocol.kafka.apis import SERVED
 from barnabas.net.protocol.kafka.compiler import encoder, types_of
 from barnabas.net.protocol.msgpack import PREAMBLE, ClientHello, MsgpackCodec, write_hello
-from barnabas.net.protocol.requests import FetchPartition, FetchRequest, ProducePartition, ProduceRequest, Request
+from barnabas.net.protocol.requests import (
+    FetchPartition,
+    FetchRequest,
+    MetadataRequest,
+    ProducePartition,
+    ProduceRequest,
+    Request,
+)
 
 BATCH_BYTES = 65_536
 RECORD_BYTES = 100
 STORED_BATCHES = 64  # what fetches read, one after the other, over and over
 DEPTH = 5  # requests in flight
 GOAL_PERCENT = 20
+METADATA_PARTITIONS = 100  # of the topic that is asked about
 _RECORDS = (BATCH_BYTES - 61) // (RECORD_BYTES + 8)
 _SIZE = struct.Struct(">I")
 _KAFKA_HEAD = struct.Struct(">hhih")
@@ -61,15 +69,16 @@ def main(arguments: list[str]) -> int:
     with Cluster(1, log_retention_bytes=str(256 << 20), log_segment_bytes=str(64 << 20)) as cluster:
         for number, (case, make) in enumerate(CASES.items()):
             topic = f"bench-{number}"
-            cluster.create(topic, partitions=1)
+            partitions = METADATA_PARTITIONS if case in FOR_INFORMATION else 1
+            cluster.create(topic, partitions=partitions)
             pair = make(cluster, topic)
             before = _end_offset(cluster, topic)
-            found[case] = _alternate(cluster, pair, options.requests, options.turns)
+            found[case] = _alternate(cluster, pair, max(DEPTH, options.requests // partitions), options.turns)
             written = _end_offset(cluster, topic) - before
             expected = 2 * (options.turns + 1) * options.requests * _RECORDS if case.startswith("produce") else 0
             if written != expected:
                 raise RuntimeError(f"{written} records were written instead of {expected}: {case} measured errors")
-            missed |= not _show(case, found[case])
+            missed |= not _show(case, found[case]) and case not in FOR_INFORMATION
             cluster.delete(topic)
     if options.json is not None:
         options.json.write_text(json.dumps(found, indent=1) + "\n")
@@ -99,10 +108,13 @@ def _show(case: str, found: dict[str, list[float]]) -> bool:
     (ours, our_costs), (theirs, their_costs) = found.items()
     ratios = sorted(theirs / ours for ours, theirs in zip(our_costs, their_costs, strict=True))
     low, ratio, high = statistics.quantiles(ratios, n=4)
+    goal = ""
     is_met = abs(math.log(ratio)) <= math.log(1 + GOAL_PERCENT / 100)
+    if case not in FOR_INFORMATION:
+        goal = f"   goal: within {GOAL_PERCENT} %  {'met' if is_met else 'MISSED'}"
     print(
-        f"{case:<18} {ours} {statistics.median(our_costs):6.1f} us   {theirs} {statistics.median(their_costs):6.1f} us   "
-        f"ratio {ratio:.2f} (quartiles {low:.2f} to {high:.2f})   goal: within {GOAL_PERCENT} %  {'met' if is_met else 'MISSED'}",
+        f"{case:<19} {ours} {statistics.median(our_costs):6.1f} us   {theirs} {statistics.median(their_costs):6.1f} us   "
+        f"ratio {ratio:.2f} (quartiles {low:.2f} to {high:.2f}){goal}",
         flush=True,
     )
     return is_met
@@ -221,6 +233,17 @@ def _fetch(version: int) -> Callable[[Cluster, str], tuple[Side, Side]]:
     return make
 
 
+def _metadata(version: int) -> Callable[[Cluster, str], tuple[Side, Side]]:
+    def make(cluster: Cluster, topic: str) -> tuple[Side, Side]:
+        types = types_of("MetadataRequest")
+        theirs = types["MetadataRequest"](
+            topics=[types["MetadataRequestTopic"](name=topic)], allow_auto_topic_creation=False
+        )
+        return _sides([MetadataRequest(topics=(topic,))], 3, version, [theirs], METADATA_PARTITIONS * 10)
+
+    return make
+
+
 def _sides(ours: list[Request], key: int, version: int, theirs: list[object], answer_bytes: int) -> tuple[Side, Side]:
     codec = MsgpackCodec()
     our_frames = [b"".join(map(bytes, codec.encode_request(7, request))) for request in ours]  # type: ignore[arg-type]
@@ -240,7 +263,7 @@ def _kafka_frame(key: int, version: int, body: object) -> bytes:
     name = f"{SERVED[key].name}Request"
     client_id = b"benchmark"
     chunks: list[Chunk] = [_KAFKA_HEAD.pack(key, version, 7, len(client_id)) + client_id]
-    if version >= {0: 9, 1: 12}[key]:  # flexible
+    if version >= {0: 9, 1: 12, 3: 9}[key]:  # flexible
         chunks.append(b"\0")
     encoder(name, version)(body, chunks)
     joined = b"".join(map(bytes, chunks))  # type: ignore[arg-type]
@@ -254,4 +277,6 @@ CASES = {
     "fetch v4": _fetch(4),
     "fetch v11": _fetch(11),
     "fetch v12": _fetch(12),
+    "metadata v9, 100": _metadata(9),
 }
+FOR_INFORMATION = ("metadata v9, 100",)

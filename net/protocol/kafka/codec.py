@@ -148,7 +148,10 @@ class KafkaCodec:
         """Return one whole frame: small parts joined, records as they are."""
         way = _WAYS.get((request.api, request.version)) or _way(request.api, request.version)
         assert way is not None, "only what was decoded is answered"
-        parts = Parts(b"\0") if way.answers_with_header_tags else Parts()
+        parts = Parts()
+        parts.chunks = []
+        if way.answers_with_header_tags:
+            parts.append(b"\0")
         way.encode(_body(way, request, response), parts)
         chunks = parts.finished()
         head = _REPLY_HEAD.pack(sum(map(size_of, chunks)) + 4, request.correlation_id)

@@ -16,7 +16,7 @@ from typing import Any
 from barnabas.net.limits import MAX_MESSAGE_ITEMS
 from barnabas.net.protocol.codec import Chunk, size_of
 
-from .primitives import Decode, read_tags, read_uvarint, tags, uvarint
+from .primitives import ONE_BYTE, Decode, read_tags, read_uvarint, tags, uvarint
 from .schema import FIXED_FORMATS, NO_VERSIONS, Field, Struct, messages
 
 Encode = Callable[[Any, list[Any]], None]
@@ -25,13 +25,13 @@ JOINED_BELOW_BYTES = 4096  # Shorter bytes of records are copied: a buffer of th
 
 
 class Parts(list[Any]):
-    """What an encoder appends to, where records shall not be joined: they and what lies before them go to `chunks`."""
+    """What an encoder appends to, where records shall not be joined: they and what lies before them go to `chunks`.
+
+    `chunks` is set by whoever makes it: a constructor in Python would cost as much as encoding a small answer.
+    """
 
     __slots__ = ("chunks",)
-
-    def __init__(self, *parts: bytes) -> None:
-        super().__init__(parts)
-        self.chunks: list[Chunk] = []
+    chunks: list[Chunk]
 
     def finished(self) -> list[Chunk]:
         """All of it, in order: few chunks, of which only records are large."""
@@ -119,7 +119,7 @@ class _Compiler:
         self._names: dict[str, Any] = {
             "uvarint": uvarint, "read_uvarint": read_uvarint, "read_tags": read_tags, "tags": tags, "size_of": size_of,
             "unpack_from": struct.unpack_from, "pack": struct.pack, "join": b"".join, "size_error": _size_error,
-            "put_records": put_records, "items_left": [0], "items_error": _items_error,
+            "put_records": put_records, "one_byte": ONE_BYTE, "items_left": [0], "items_error": _items_error,
         }  # fmt: skip
         self._made: set[str] = set()
 
@@ -227,8 +227,9 @@ class _Compiler:
         size_format = "h" if item.type == "string" else "i"
         lines = self._read_count(item, size_format)
         read = {"string": "str(b[p:p + n], 'utf-8')", "bytes": "bytes(b[p:p + n])", "records": "b[p:p + n]"}[item.type]
-        lines += [" if n < 0:", self._null_or_raise(item, target), " else:"]
-        lines += ["  if p + n > len(b): size_error(n)", f"  {target} = {read}", "  p += n"]
+        nothing = {"string": "''", "bytes": "b''", "records": "b[p:p]"}[item.type]  # often enough: racks, instance ids
+        lines += [" if n > 0:", "  if p + n > len(b): size_error(n)", f"  {target} = {read}", "  p += n"]
+        lines += [" elif n == 0:", f"  {target} = {nothing}", " else:", self._null_or_raise(item, target)]
         return lines
 
     def _read_count(self, item: Field, size_format: str) -> list[str]:
@@ -252,7 +253,8 @@ class _Compiler:
         return [*lines, " else:", f"  {target}, p = {decode}(b, p)"]
 
     def _decode_array(self, item: Field, target: str) -> list[str]:
-        lines = [*self._read_count(item, "i"), " if n < 0:", self._null_or_raise(item, target), " else:"]
+        lines = [*self._read_count(item, "i"), " if n < 0:", self._null_or_raise(item, target)]
+        lines += [" elif n == 0:", f"  {target} = []", " else:"]
         lines += ["  if n > len(b) - p: size_error(n)", "  items_left[0] -= n", "  if items_left[0] < 0: items_error()"]
         fixed = FIXED_FORMATS.get(item.type)
         if fixed:
@@ -309,7 +311,8 @@ class _Compiler:
         tagged = self._tagged(body)
         if not tagged:
             return [" w.append(b'\\0')"]
-        lines = [" t = []"]
+        tests: list[str] = []
+        fields: list[str] = []
         for item in tagged:
             default = self._constant(self._default(item))
             name = f"encode_{body.name}_tag_{item.tag}"
@@ -318,9 +321,15 @@ class _Compiler:
             # Mostly it is the very object that the class has as its default: comparing structs by value costs more.
             unequal = f"o.{item.name} is not {default} and o.{item.name} != {default}"
             differs = f"o.{item.name}" if item.is_array and item.default == () else unequal
-            lines += [f" if {differs}:", "  body = []", f"  {name}(o, body)"]
-            lines.append(f"  t.append(({item.tag}, join(body)))")
-        return [*lines, " w.append(tags(t) if t else b'\\0')"]
+            tests.append(differs)
+            fields += [
+                f"  if {differs}:",
+                "   body = []",
+                f"   {name}(o, body)",
+                f"   t.append(({item.tag}, join(body)))",
+            ]
+        any_differs = " or ".join(f"({test})" for test in tests)
+        return [f" if {any_differs}:", "  t = []", *fields, "  w.append(tags(t))", " else:", "  w.append(b'\\0')"]
 
     def _encode_field(self, item: Field, value: str) -> list[str]:
         lines = [f" x = {value}", " if x is None:", *self._encode_null(item), " else:"]
@@ -350,8 +359,11 @@ class _Compiler:
         ]
 
     def _encode_count(self, item: Field, size_format: str, count: str, tail: str | None) -> list[str]:
-        head = f"uvarint({count} + 1)" if self._is_flexible(item) else f"pack('>{size_format}', {count})"
-        return [f"  w.append({head} + {tail})" if tail else f"  w.append({head})"]
+        behind = f" + {tail}" if tail else ""
+        if not self._is_flexible(item):
+            layout = self._constant(struct.Struct(f">{size_format}").pack)
+            return [f"  w.append({layout}({count}){behind})"]
+        return [f"  n = {count} + 1", f"  w.append((one_byte[n] if n < 128 else uvarint(n)){behind})"]
 
     def _encode_array(self, item: Field) -> list[str]:
         fixed = FIXED_FORMATS.get(item.type)

@@ -1,7 +1,7 @@
 """One client of a server: sniffs the protocol, reads requests, sends replies, and holds the client to its limits.
 
-All complete frames of one wake-up are decoded and dispatched in order of arrival; the replies that are ready by then
-leave in one write. A client that has too much in flight, or does not read its answers, is not read until that changes.
+The complete frames of one wake-up, up to a limit, are decoded and dispatched in order of arrival; the replies that are ready
+by then leave in one write. A client that has too much in flight, or does not read its answers, is not read until that changes.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from barnabas.log.errors import BarnabasError, ErrorCode, InvalidRequestError
 
 from .dispatcher import error_response
-from .limits import MAX_HELLO_BYTES
+from .limits import MAX_FRAMES_PER_TURN, MAX_HELLO_BYTES
 from .outbox import Outbox
 from .protocol.codec import Chunk, Codec, DecodedRequest, size_of
 from .protocol.framing import FrameReader
@@ -274,10 +274,12 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._flush()
 
     def _take_frames(self) -> bool:
-        """Return whether to read on: not while frames wait in the buffer, because their client is over its limits."""
+        """Return whether to read on: not while frames may wait in the buffer, because their client is over its limits."""
         if self._phase is _Phase.SNIFFING:
             self._sniff()
-        while self._phase is _Phase.SERVING or self._phase is _Phase.HELLO:
+        for _ in range(MAX_FRAMES_PER_TURN):
+            if self._phase is not _Phase.SERVING and self._phase is not _Phase.HELLO:
+                return self._phase is _Phase.SNIFFING
             if self._is_over_limit():
                 self._send()
                 if self._is_over_limit():
@@ -289,7 +291,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self._serve(frame)
             else:
                 self._greet(frame)
-        return self._phase is _Phase.SNIFFING
+        return False  # The rest in a turn of its own (`_drained`), behind what other connections have sent.
 
     def _serve(self, frame: memoryview) -> None:
         decoded = self._codec.decode_request(frame)

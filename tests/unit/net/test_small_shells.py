@@ -145,6 +145,18 @@ def test_what_the_controller_takes_as_configuration() -> None:
 # --- metrics ----------------------------------------------------------------------------------------------------------
 
 
+def _two_logs() -> SimpleNamespace:
+    """One of them damaged."""
+    return SimpleNamespace(
+        logs={
+            1: SimpleNamespace(size_bytes=100, damage=SimpleNamespace(found=2, is_known=False)),
+            2: SimpleNamespace(size_bytes=23, damage=SimpleNamespace(found=1, is_known=True)),
+        },
+        offline_folders={},
+        folders=[],
+    )
+
+
 @simulated
 async def test_a_brokers_metrics_have_units_labels_and_the_values_of_now() -> None:
     shell = await Shell.start()
@@ -170,14 +182,7 @@ async def test_a_brokers_metrics_have_units_labels_and_the_values_of_now() -> No
         lifecycle=SimpleNamespace(fenced=True),
         groups=SimpleNamespace(machines=lambda: [1, 2], unowned_counts=lambda: {"billing": 6}, parked_count=4),
         replication=SimpleNamespace(manager=SimpleNamespace(counts=lambda: counts), purgatory=[1, 2, 3]),
-        logs=SimpleNamespace(
-            logs={
-                1: SimpleNamespace(size_bytes=100, damage=SimpleNamespace(found=2, is_known=False)),
-                2: SimpleNamespace(size_bytes=23, damage=SimpleNamespace(found=1, is_known=True)),
-            },
-            offline_folders={},
-            folders=[],
-        ),
+        logs=_two_logs(),
         servers={LISTENER: server},
         journal_storage=None,
         cleaner_service=SimpleNamespace(cleaner=SimpleNamespace(totals=totals)),

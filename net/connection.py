@@ -1,7 +1,7 @@
 """One client of a server: sniffs the protocol, reads requests, sends replies, and holds the client to its limits.
 
-All complete frames of one wake-up are decoded and dispatched in order of arrival; the replies that are ready by then
-leave in one write. A client that has too much in flight, or does not read its answers, is not read until that changes.
+The complete frames of one wake-up, up to a limit, are decoded and dispatched in order of arrival; the replies that are ready
+by then leave in one write. A client that has too much in flight, or does not read its answers, is not read until that changes.
 """
 
 import asyncio
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from barnabas.log.errors import BarnabasError, ErrorCode, InvalidRequestError
 
 from .dispatcher import error_response
-from .limits import MAX_HELLO_BYTES
+from .limits import MAX_FRAMES_PER_TURN, MAX_HELLO_BYTES
 from .outbox import Outbox
-from .protocol.codec import Chunk, Codec, DecodedRequest
+from .protocol.codec import Chunk, Codec, DecodedRequest, size_of
 from .protocol.framing import FrameReader
 from .protocol.kafka.apis import KafkaResponse
 from .protocol.msgpack import PREAMBLE, VERSION, ClientHello, read_hello, write_hello
@@ -46,7 +46,7 @@ class _Phase(Enum):
 class _Call:
     """One request in flight: the context that its handler sees, and its reply."""
 
-    __slots__ = ("_connection", "_decoded", "_disconnected", "_is_done", "chunks")
+    __slots__ = ("_connection", "_decoded", "_disconnected", "_is_done", "chunks", "held_bytes")
 
     def __init__(self, connection: "ServerConnection", decoded: DecodedRequest) -> None:
         self._connection = connection
@@ -54,6 +54,7 @@ class _Call:
         self._is_done = False
         self._disconnected: Callable[[], object] | None = None
         self.chunks: list[Chunk] | None = None  # Only with ordered replies: ready, but not yet its turn.
+        self.held_bytes = 0  # Of these chunks.
 
     @property
     def client_host(self) -> str:
@@ -117,6 +118,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._phase = _Phase.SNIFFING
         self._in_flight = 0
         self._ordered: deque[_Call] | None = None  # With ordered replies: all calls in flight, oldest first.
+        self._held_bytes = 0  # Of all calls whose reply waits for an older one's.
         self._watching: dict[_Call, None] = {}  # in order, unlike a set
         self._is_corked = False  # Replies gather for the one write at the end of the wake-up.
         self._flush_is_due = False
@@ -228,13 +230,19 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._in_flight -= 1
         if self._phase is _Phase.CLOSED:
             return
-        if self._ordered is None:
+        ordered = self._ordered
+        if ordered is None:
             self._outbox.put(chunks)
-        else:
+        elif ordered[0] is not call:
             call.chunks = chunks
-            while self._ordered and (ready := self._ordered[0].chunks) is not None:
+            call.held_bytes = sum(map(size_of, chunks))
+            self._held_bytes += call.held_bytes
+        else:
+            self._outbox.put(chunks)
+            ordered.popleft()
+            while ordered and (ready := ordered[0].chunks) is not None:
+                self._held_bytes -= ordered.popleft().held_bytes
                 self._outbox.put(ready)
-                self._ordered.popleft()
         if not (self._is_corked or self._flush_is_due):
             self._flush_is_due = True
             self._server.turn.at_end(self._flush_later)
@@ -266,10 +274,12 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._flush()
 
     def _take_frames(self) -> bool:
-        """Return whether to read on: not while frames wait in the buffer, because their client is over its limits."""
+        """Return whether to read on: not while frames may wait in the buffer, because their client is over its limits."""
         if self._phase is _Phase.SNIFFING:
             self._sniff()
-        while self._phase is _Phase.SERVING or self._phase is _Phase.HELLO:
+        for _ in range(MAX_FRAMES_PER_TURN):
+            if self._phase is not _Phase.SERVING and self._phase is not _Phase.HELLO:
+                return self._phase is _Phase.SNIFFING
             if self._is_over_limit():
                 self._send()
                 if self._is_over_limit():
@@ -281,7 +291,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self._serve(frame)
             else:
                 self._greet(frame)
-        return self._phase is _Phase.SNIFFING
+        return False  # The rest in a turn of its own (`_drained`), behind what other connections have sent.
 
     def _serve(self, frame: memoryview) -> None:
         decoded = self._codec.decode_request(frame)
@@ -301,7 +311,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _is_over_limit(self) -> bool:
         return (
             self._in_flight + self._outbox.queued_chunks >= self._limits.max_requests_in_flight
-            or self._outbox.queued_bytes >= self._limits.max_buffered_bytes
+            or self._outbox.queued_bytes + self._held_bytes >= self._limits.max_buffered_bytes
         )
 
     def _set_reading(self, on: bool) -> None:

@@ -62,10 +62,15 @@ class Dispatcher:
         except Exception as error:  # noqa: BLE001 - the error boundary
             reply(error_response(error, request))
 
+    @property
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """The coroutines that still work on an answer."""
+        handlers: list[object] = list(self._handlers.values())
+        return [task for handler in handlers if isinstance(handler, HasTasks) for task in handler.tasks]
+
     async def close(self) -> None:
         """Cancel the coroutines that still work on an answer, and wait until they have ended."""
-        handlers: list[object] = list(self._handlers.values())
-        tasks = [task for handler in handlers if isinstance(handler, HasTasks) for task in handler.tasks]
+        tasks = self.tasks
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -98,6 +98,11 @@ class GroupService:
     def machines(self) -> list[GroupCoordinator]:
         return [slot.machine for slot in self._slots.values() if slot.machine is not None]
 
+    @property
+    def parked_count(self) -> int:
+        """Requests that wait for other members."""
+        return sum(len(slot.parked) for slot in self._slots.values())
+
     def moved_from(self, number: int) -> str:
         slot = self._slots.get(number)
         return "" if slot is None else slot.moved_from

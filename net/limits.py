@@ -13,6 +13,8 @@ MAX_ENVELOPE_BYTES = (
     16 * 1024 * 1024
 )  # msgpack in front of the raw batches; the largest honest one is a metadata answer.
 MAX_ARRAY_LENGTH = 262_144  # Items of one msgpack array or map: a quarter of a million partitions in one message.
+MAX_MESSAGE_ITEMS = 262_144  # Of all arrays of one Kafka message: a frame of 100 MiB may name fifty million empty ones.
+MAX_FRAMES_PER_TURN = 64  # Of one connection; then it is the others' turn. A thousand questions take seconds.
 SENDFILE_MIN_BYTES = 256 * 1024  # Below it one pread and one write are faster than sendfile (hot_path.md, fetch).
 SENDMSG_MIN_BYTES = 64 * 1024  # From here on, joining buffers for one write costs more than a gathering write.
 WRITE_RUN_BYTES = 512 * 1024  # Handed to the socket at once: bounds what a blocked transport holds in its own buffer.

@@ -6,8 +6,11 @@ from typing import Final
 from .admin.backend import Sample
 from .broker import Broker
 from .protocol.api_keys import ApiKey
+from .protocol.kafka.apis import SERVED
+from .protocol.kafka.schema import snake_case
 
 GROUPS_TOLD: Final = 100  # with a label of their own: the monitoring keeps every label for ever
+_OURS: Final = frozenset(map(int, ApiKey))
 OTHER_GROUPS: Final = ""  # no group has an empty name
 
 
@@ -55,6 +58,8 @@ def _replicas(broker: Broker) -> Iterator[Sample]:
     yield _counter("isr_expands", "Proposals that added a replica to an ISR.", counts.isr_expands)
     yield _counter("isr_shrinks", "Proposals that took a replica out of an ISR.", counts.isr_shrinks)
     yield _gauge("parked_requests", "Requests that wait in purgatory.", len(broker.replication.purgatory))
+    parked = broker.groups.parked_count
+    yield _gauge("parked_group_requests", "Requests that wait for other members of their group.", parked)
     logs = broker.logs
     yield _gauge("offline_log_directories", "Data folders that have failed.", len(logs.offline_folders))
     full = sum(folder.is_full for folder in logs.folders)
@@ -88,9 +93,15 @@ def _network(broker: Broker) -> Iterator[Sample]:
             "connections_refused", "Connections over a limit.", metrics.connections_refused, listener=listener
         )
         yield _counter("strangers", "Connections that spoke no protocol of ours.", metrics.strangers, listener=listener)
+        tasks = len(server.dispatcher.tasks)
+        yield _gauge("pending_answers", "Requests that a coroutine works on.", tasks, listener=listener)
         for api, count in metrics.requests.items():
-            name = ApiKey(api).name.lower()
-            yield _counter("requests", "Requests by API.", count, listener=listener, api=name)
+            yield _counter("requests", "Requests by API.", count, listener=listener, api=_name_of(api))
+
+
+def _name_of(api: int) -> str:
+    """Some keys are Kafka's alone."""
+    return ApiKey(api).name.lower() if api in _OURS else snake_case(SERVED[api].name)
 
 
 def _cleaner(broker: Broker) -> Iterator[Sample]:

@@ -50,9 +50,12 @@ class Codec(Protocol):
         """Return one whole frame as chunks to be sent one behind the other."""
 
 
+_BUFFERS = frozenset({bytes, bytearray, memoryview})
+
+
 def size_of(chunk: Chunk) -> int:
     """Return the bytes that `chunk` puts on the wire."""
-    return len(chunk) if isinstance(chunk, bytes | bytearray | memoryview) else chunk.size_bytes
+    return len(chunk) if type(chunk) in _BUFFERS else chunk.size_bytes  # type: ignore[arg-type, union-attr]
 
 
 def api_name(api: int) -> str:

@@ -39,6 +39,7 @@ class ProduceRequest:
     kafka_version: ClassVar[int] = -1
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaProduceRequest:
     """The same as it comes from Kafka's clients: versions have rules of their own. Never on our wire."""

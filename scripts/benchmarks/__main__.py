@@ -1,7 +1,7 @@
 """`scripts/benchmark`: measures everything in one run, and prints a table with the ratios that the goals are stated in.
 
-`scripts/benchmark o1`, `scripts/benchmark partitions` and `scripts/benchmark offsets` are measured apart: how a log, a broker
-and the state of groups bear size.
+`scripts/benchmark o1`, `scripts/benchmark partitions`, `scripts/benchmark offsets` and `scripts/benchmark kafka` are measured
+apart: how a log, a broker and the state of groups bear size; what Kafka's protocol costs beside our own.
 
 Cases run phase by phase, since only one set of servers shall be alive at a time; within a phase repetition by repetition,
 so that what a ratio compares was measured within the same minute.
@@ -16,6 +16,7 @@ import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
+import both_protocols
 import offsets
 import one_log
 import partitions
@@ -33,6 +34,7 @@ SUITES = {
     "o1": one_log.main,
     "partitions": partitions.main,
     "offsets": offsets.main,
+    "kafka": both_protocols.main,
 }  # with options of their own: `scripts/benchmark o1 --help`
 
 

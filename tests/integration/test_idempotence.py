@@ -7,6 +7,7 @@ from functools import partial
 from random import Random
 
 import pytest
+from confluent_kafka import Producer as ConfluentProducer
 from integration.cluster import Cluster, full_isr, partitions_of, until
 from integration.load import read_all
 from integration.lossy_proxy import LossyProxy, put_behind_proxies
@@ -109,5 +110,41 @@ async def test_kafka_pythons_producer_writes_each_record_once_and_in_order(new_c
             producer.close()
 
         await asyncio.gather(asyncio.to_thread(send_all), kill_leaders(cluster, lambda: len(acknowledged)))
+        assert sum(proxy.lost for proxy in proxies) > 0 and sum(proxy.repeated for proxy in proxies) > 10
+        assert await stored(cluster) == expected()
+
+
+@pytest.mark.timeout(240)
+async def test_librdkafkas_producer_writes_each_record_once_and_in_order(new_cluster: Maker) -> None:
+    cluster = new_cluster()
+    async with behind_proxies(cluster) as proxies:
+        acknowledged = 0
+        failed: list[object] = []
+
+        def delivered(error: object, _: object) -> None:
+            nonlocal acknowledged
+            acknowledged += 1
+            if error is not None:
+                failed.append(error)
+
+        def send_all() -> None:
+            producer = ConfluentProducer(
+                {
+                    "bootstrap.servers": ",".join(f"127.0.0.1:{proxy.port}" for proxy in proxies),
+                    "enable.idempotence": True,
+                    "batch.num.messages": 8,
+                    "linger.ms": 1,
+                    "socket.timeout.ms": 5_000,
+                    "message.timeout.ms": 120_000,
+                    "retry.backoff.ms": 50,
+                }
+            )
+            for number in range(RECORDS):
+                producer.produce("t", b"%d" % number, partition=number % 2, on_delivery=delivered)
+                producer.poll(0.005 if number % 10 == 9 else 0)
+            assert producer.flush(120) == 0
+
+        await asyncio.gather(asyncio.to_thread(send_all), kill_leaders(cluster, lambda: acknowledged))
+        assert not failed
         assert sum(proxy.lost for proxy in proxies) > 0 and sum(proxy.repeated for proxy in proxies) > 10
         assert await stored(cluster) == expected()

@@ -15,11 +15,13 @@ from ..codec import Chunk, DecodedRequest, size_of
 from ..responses import ErrorResponse, Response
 from . import data_apis, metadata_api, producer_ids_api
 from .apis import API_VERSIONS_KEY, SERVED, KafkaApi, KafkaRequest, KafkaResponse, Served, is_flexible
-from .compiler import decoder, encoder, types_of
+from .compiler import Encode, Parts, decoder, encoder, types_of
+from .primitives import Decode, read_tags
 from .versions_api import versions_response
 
 _HEAD = struct.Struct(">hhi")  # api key, api version, correlation id
 _REPLY_HEAD = struct.Struct(">ii")  # size, correlation id
+_SHORT = struct.Struct(">h")
 BAD_INPUT = (ValueError, IndexError, struct.error)  # what a decoder raises for bytes that are no message
 
 
@@ -62,6 +64,61 @@ _TRANSLATED: dict[int, _Translation] = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Way:
+    """What one version of one API needs, looked up once."""
+
+    served: Served
+    decode: Decode
+    encode: Encode
+    has_header_tags: bool
+    answers_with_header_tags: bool
+    translation: _Translation | None
+
+
+_WAYS: dict[tuple[int, int], _Way] = {}  # of the versions that clients use: at most those that are served
+
+
+def _way(key: int, version: int) -> _Way | None:
+    """None for ApiVersions of an unknown version. Raises InvalidRequestError for all else that is not served."""
+    served = SERVED.get(key)
+    if served is None:
+        raise InvalidRequestError(f"Kafka's API {key} is not served here")
+    if version not in served.versions or version < served.taken_from:
+        if key == API_VERSIONS_KEY:
+            return None
+        raise InvalidRequestError(f"version {version} of {served.name} is not served here")
+    asked, answered = f"{served.name}Request", f"{served.name}Response"
+    way = _WAYS[key, version] = _Way(
+        served=served,
+        decode=decoder(asked, version),
+        encode=encoder(answered, version),
+        has_header_tags=is_flexible(asked, version),
+        # Not that of ApiVersions: its answer must be readable by who knows no version yet.
+        answers_with_header_tags=is_flexible(answered, version) and key != API_VERSIONS_KEY,
+        translation=_TRANSLATED.get(key),
+    )
+    return way
+
+
+def _client_id(frame: memoryview, *, is_flexible: bool) -> tuple[str, int]:
+    """The rest of RequestHeader v1 (v2 where flexible), and the position behind it. The id has a length of two bytes in
+    both. Raises one of BAD_INPUT."""
+    (size,) = _SHORT.unpack_from(frame, _HEAD.size)
+    position = _HEAD.size + _SHORT.size
+    client_id = ""
+    if size > 0:
+        if position + size > len(frame):
+            raise ValueError(f"a client id of {size} bytes reaches behind the message")
+        client_id = str(frame[position : position + size], "utf-8")
+        position += size
+    elif size < -1:
+        raise ValueError(f"a client id of {size} bytes")
+    if is_flexible:
+        position = position + 1 if frame[position] == 0 else read_tags(frame, position, {})[1]
+    return client_id, position
+
+
 class KafkaCodec:
     """The port `net.protocol.codec.Codec` for Kafka's clients."""
 
@@ -76,64 +133,57 @@ class KafkaCodec:
             key, version, correlation_id = _HEAD.unpack_from(frame)
         except struct.error as error:
             raise InvalidRequestError("a request without a header") from error
-        served = SERVED.get(key)
-        if served is None:
-            raise InvalidRequestError(f"Kafka's API {key} is not served here")
-        if version not in served.versions or version < served.taken_from:
-            if key != API_VERSIONS_KEY:
-                raise InvalidRequestError(f"version {version} of {served.name} is not served here")
+        way = _WAYS.get((key, version)) or _way(key, version)
+        if way is None:
             refused = UnsupportedVersionError(f"version {version} of ApiVersions is not known")
             return DecodedRequest(correlation_id=correlation_id, api=key, version=0, payload=refused)
-        name = f"{served.name}Request"
-        header_version = 2 if is_flexible(name, version) else 1
         try:
-            header, position = decoder("RequestHeader", header_version)(frame, 0)
-            body, _ = decoder(name, version)(frame, position)
+            client_id, position = _client_id(frame, is_flexible=way.has_header_tags)
+            body, _ = way.decode(frame, position)
         except BAD_INPUT as error:
-            raise InvalidRequestError(f"{served.name} v{version} cannot be read: {error}") from error
-        return DecodedRequest(
-            correlation_id=correlation_id,
-            api=key,
-            version=version,
-            payload=_payload(key, version, body),
-            client_id=header.client_id or "",
-        )
+            raise InvalidRequestError(f"{way.served.name} v{version} cannot be read: {error}") from error
+        return DecodedRequest(correlation_id, key, version, _payload(way, key, version, body), client_id)
 
     def encode_response(self, request: DecodedRequest, response: Response | KafkaResponse) -> list[Chunk]:
         """Return one whole frame: small parts joined, records as they are."""
-        served = SERVED[request.api]
-        chunks: list[Chunk] = []
-        flexible = is_flexible(f"{served.name}Response", request.version)
-        if flexible and request.api != API_VERSIONS_KEY:  # its answer must be readable by who knows no version yet
-            chunks.append(b"\0")
-        body = _body(served, request, response)
+        way = _WAYS.get((request.api, request.version)) or _way(request.api, request.version)
+        assert way is not None, "only what was decoded is answered"
+        parts = Parts()
+        parts.chunks = []
+        if way.answers_with_header_tags:
+            parts.append(b"\0")
+        body = _body(way, request, response)
         if isinstance(body, bytes):
-            chunks.append(body)
+            parts.append(body)
         else:
-            encoder(f"{served.name}Response", request.version)(body, chunks)
-        size_bytes = sum(map(size_of, chunks)) + 4
-        return _joined([_REPLY_HEAD.pack(size_bytes, request.correlation_id), *chunks])
+            way.encode(body, parts)
+        chunks = parts.finished()
+        head = _REPLY_HEAD.pack(sum(map(size_of, chunks)) + 4, request.correlation_id)
+        if chunks and type(chunks[0]) is bytes:  # small: no answer begins with records
+            chunks[0] = head + chunks[0]
+        else:
+            chunks.insert(0, head)
+        return chunks
 
 
-def _payload(key: int, version: int, body: Any) -> Any:
-    translation = _TRANSLATED.get(key)
-    if translation is None:
+def _payload(way: _Way, key: int, version: int, body: Any) -> Any:
+    if way.translation is None:
         return KafkaRequest(api_key=KafkaApi.of(key), version=version, body=body)
     try:
-        return translation.request(body, version)
+        return way.translation.request(body, version)
     except BarnabasError as error:
         return error
 
 
-def _body(served: Served, request: DecodedRequest, response: Response | KafkaResponse) -> Any:
+def _body(way: _Way, request: DecodedRequest, response: Response | KafkaResponse) -> Any:
     if isinstance(response, KafkaResponse):
         return response.body
-    translation = _TRANSLATED.get(request.api)
+    translation = way.translation
     if not isinstance(response, ErrorResponse):
         assert translation is not None, "only what was translated is answered by a value of ours"
         return translation.response(response, request.version)
     if translation is None or isinstance(request.payload, BarnabasError | KafkaRequest):
-        return _plain_error(served, response.error)
+        return _plain_error(way.served, response.error)
     failed = translation.failed(request.payload, response.error, response.message)
     return translation.response(failed, request.version)
 
@@ -146,21 +196,3 @@ def _plain_error(served: Served, error: int) -> Any:
     if hasattr(made, "error_code"):
         made.error_code = error
     return made
-
-
-def _joined(chunks: list[Chunk]) -> list[Chunk]:
-    """Neighbouring bytes as one, so that the transport has few buffers; views and file regions stay what they are."""
-    joined: list[Chunk] = []
-    run: list[bytes] = []
-    for chunk in chunks:
-        if isinstance(chunk, bytes):
-            run.append(chunk)
-            continue
-        if run:
-            joined.append(b"".join(run))
-            run = []
-        if size_of(chunk):
-            joined.append(chunk)
-    if run:
-        joined.append(b"".join(run))
-    return joined

@@ -2,7 +2,8 @@
 fields of fixed size are one call of `struct`. Lazily: who speaks one version pays for that one. Pure.
 
 Decoded `records` are views into the frame; encoded ones are chunks of their own, never copied. Lengths are checked against
-what has arrived before anything is allocated, so a forged count costs nothing.
+what has arrived before anything is allocated, so a forged count costs nothing; and the items of all arrays of a message are
+counted, as an item of one byte becomes an object of a hundred.
 """
 
 import struct
@@ -12,13 +13,42 @@ from dataclasses import make_dataclass
 from functools import cache
 from typing import Any
 
+from barnabas.net.limits import MAX_MESSAGE_ITEMS
 from barnabas.net.protocol.codec import Chunk, size_of
 
-from .primitives import Decode, read_tags, read_uvarint, tags, uvarint
+from .primitives import ONE_BYTE, Decode, read_tags, read_uvarint, tags, uvarint
 from .schema import FIXED_FORMATS, NO_VERSIONS, Field, Struct, messages
 
-Encode = Callable[[Any, list[Chunk]], None]
+Encode = Callable[[Any, list[Any]], None]
 _UUID_FORMAT = "16s"
+JOINED_BELOW_BYTES = 4096  # Shorter bytes of records are copied: a buffer of their own would cost more.
+
+
+class Parts(list[Any]):
+    """What an encoder appends to, where records shall not be joined: they and what lies before them go to `chunks`.
+
+    `chunks` is set by whoever makes it: a constructor in Python would cost as much as encoding a small answer.
+    """
+
+    __slots__ = ("chunks",)
+    chunks: list[Chunk]
+
+    def finished(self) -> list[Chunk]:
+        """All of it, in order: few chunks, of which only records are large."""
+        if self:
+            self.chunks.append(b"".join(self))
+            self.clear()
+        return self.chunks
+
+
+def put_records(parts: list[Any], records: Chunk) -> None:
+    """Into `Parts`, or behind the others in a plain list."""
+    size_bytes = size_of(records)
+    if type(parts) is Parts and (size_bytes >= JOINED_BELOW_BYTES or type(records) is not bytes):
+        if size_bytes:
+            parts.finished().append(records)
+    else:
+        parts.append(records)
 
 
 @cache
@@ -39,13 +69,19 @@ def _make_class(body: Struct, made: dict[str, type]) -> type:
         if item.struct is not None:
             nested = _make_class(item.struct, made)
             if default is ...:
-                default = nested()
+                default = _default_of(nested)
         kind = (
             dataclass_field(default=default) if _is_plain(default) else dataclass_field(default_factory=_same(default))
         )
         fields.append((item.name, Any, kind))
     made[body.name] = make_dataclass(body.name, fields, slots=True)
     return made[body.name]
+
+
+@cache
+def _default_of(made: type) -> Any:
+    """One object, which nobody changes: what has it still can be told by identity."""
+    return made()
 
 
 def _is_plain(default: Any) -> bool:
@@ -83,6 +119,7 @@ class _Compiler:
         self._names: dict[str, Any] = {
             "uvarint": uvarint, "read_uvarint": read_uvarint, "read_tags": read_tags, "tags": tags, "size_of": size_of,
             "unpack_from": struct.unpack_from, "pack": struct.pack, "join": b"".join, "size_error": _size_error,
+            "put_records": put_records, "one_byte": ONE_BYTE, "items_left": [0], "items_error": _items_error,
         }  # fmt: skip
         self._made: set[str] = set()
 
@@ -121,7 +158,9 @@ class _Compiler:
         return name
 
     def _default(self, item: Field) -> Any:
-        return self._types[item.struct.name]() if item.default is ... and item.struct is not None else item.default
+        if item.default is ... and item.struct is not None:
+            return _default_of(self._types[item.struct.name])
+        return item.default
 
     def _fixed(self, item: Field) -> str | None:
         """The format of a field of fixed size."""
@@ -137,6 +176,8 @@ class _Compiler:
             return name
         self._made.add(name)
         lines = [f"def {name}(b, p):"]
+        if body is self._schema.body:
+            lines.append(f" items_left[0] = {MAX_MESSAGE_ITEMS}")
         run: list[Field] = []
         for item in self._present(body):
             if self._fixed(item):
@@ -186,8 +227,9 @@ class _Compiler:
         size_format = "h" if item.type == "string" else "i"
         lines = self._read_count(item, size_format)
         read = {"string": "str(b[p:p + n], 'utf-8')", "bytes": "bytes(b[p:p + n])", "records": "b[p:p + n]"}[item.type]
-        lines += [" if n < 0:", self._null_or_raise(item, target), " else:"]
-        lines += ["  if p + n > len(b): size_error(n)", f"  {target} = {read}", "  p += n"]
+        nothing = {"string": "''", "bytes": "b''", "records": "b[p:p]"}[item.type]  # often enough: racks, instance ids
+        lines += [" if n > 0:", "  if p + n > len(b): size_error(n)", f"  {target} = {read}", "  p += n"]
+        lines += [" elif n == 0:", f"  {target} = {nothing}", " else:", self._null_or_raise(item, target)]
         return lines
 
     def _read_count(self, item: Field, size_format: str) -> list[str]:
@@ -211,8 +253,9 @@ class _Compiler:
         return [*lines, " else:", f"  {target}, p = {decode}(b, p)"]
 
     def _decode_array(self, item: Field, target: str) -> list[str]:
-        lines = [*self._read_count(item, "i"), " if n < 0:", self._null_or_raise(item, target), " else:"]
-        lines.append("  if n > len(b) - p: size_error(n)")
+        lines = [*self._read_count(item, "i"), " if n < 0:", self._null_or_raise(item, target)]
+        lines += [" elif n == 0:", f"  {target} = []", " else:"]
+        lines += ["  if n > len(b) - p: size_error(n)", "  items_left[0] -= n", "  if items_left[0] < 0: items_error()"]
         fixed = FIXED_FORMATS.get(item.type)
         if fixed:
             size = struct.calcsize(f">{fixed}")
@@ -248,18 +291,19 @@ class _Compiler:
             lines += self._encode_run(run)
             run = []
             lines += self._encode_field(item, f"o.{item.name}")
-        lines += self._encode_run(run)
-        if self._is_flexible():
+        ends_with_no_tags = bool(run) and self._is_flexible() and not self._tagged(body)
+        lines += self._encode_run(run, padding="x" if ends_with_no_tags else "")  # a zero, which says that none follow
+        if self._is_flexible() and not ends_with_no_tags:
             lines += self._encode_tags(body)
         if len(lines) == 1:
             lines.append(" pass")
         self._define(name, lines)
         return name
 
-    def _encode_run(self, run: list[Field]) -> list[str]:
+    def _encode_run(self, run: list[Field], padding: str = "") -> list[str]:
         if not run:
             return []
-        layout = struct.Struct(">" + "".join(self._fixed(item) or "" for item in run))
+        layout = struct.Struct(">" + "".join(self._fixed(item) or "" for item in run) + padding)
         values = ", ".join(f"o.{item.name}" for item in run)
         return [f" w.append({self._constant(layout.pack)}({values}))"]
 
@@ -267,16 +311,25 @@ class _Compiler:
         tagged = self._tagged(body)
         if not tagged:
             return [" w.append(b'\\0')"]
-        lines = [" t = []"]
+        tests: list[str] = []
+        fields: list[str] = []
         for item in tagged:
             default = self._constant(self._default(item))
             name = f"encode_{body.name}_tag_{item.tag}"
             encode = self._encode_run([item]) if self._fixed(item) else self._encode_field(item, f"o.{item.name}")
             self._define(name, [f"def {name}(o, w):", *encode])
-            differs = f"o.{item.name}" if item.is_array and item.default == () else f"o.{item.name} != {default}"
-            lines += [f" if {differs}:", "  body = []", f"  {name}(o, body)"]
-            lines.append(f"  t.append(({item.tag}, join(body)))")
-        return [*lines, " w.append(tags(t) if t else b'\\0')"]
+            # Mostly it is the very object that the class has as its default: comparing structs by value costs more.
+            unequal = f"o.{item.name} is not {default} and o.{item.name} != {default}"
+            differs = f"o.{item.name}" if item.is_array and item.default == () else unequal
+            tests.append(differs)
+            fields += [
+                f"  if {differs}:",
+                "   body = []",
+                f"   {name}(o, body)",
+                f"   t.append(({item.tag}, join(body)))",
+            ]
+        any_differs = " or ".join(f"({test})" for test in tests)
+        return [f" if {any_differs}:", "  t = []", *fields, "  w.append(tags(t))", " else:", "  w.append(b'\\0')"]
 
     def _encode_field(self, item: Field, value: str) -> list[str]:
         lines = [f" x = {value}", " if x is None:", *self._encode_null(item), " else:"]
@@ -290,7 +343,7 @@ class _Compiler:
             return [*lines, "  x = x.encode()", *self._encode_count(item, "h", "len(x)", "x")]
         if item.type == "bytes":
             return [*lines, *self._encode_count(item, "i", "len(x)", "x")]
-        return [*lines, *self._encode_count(item, "i", "size_of(x)", None), "  w.append(x)"]
+        return [*lines, *self._encode_count(item, "i", "size_of(x)", None), "  put_records(w, x)"]
 
     def _encode_null(self, item: Field) -> list[str]:
         if self._version not in item.nullable:
@@ -306,8 +359,11 @@ class _Compiler:
         ]
 
     def _encode_count(self, item: Field, size_format: str, count: str, tail: str | None) -> list[str]:
-        head = f"uvarint({count} + 1)" if self._is_flexible(item) else f"pack('>{size_format}', {count})"
-        return [f"  w.append({head} + {tail})" if tail else f"  w.append({head})"]
+        behind = f" + {tail}" if tail else ""
+        if not self._is_flexible(item):
+            layout = self._constant(struct.Struct(f">{size_format}").pack)
+            return [f"  w.append({layout}({count}){behind})"]
+        return [f"  n = {count} + 1", f"  w.append((one_byte[n] if n < 128 else uvarint(n)){behind})"]
 
     def _encode_array(self, item: Field) -> list[str]:
         fixed = FIXED_FORMATS.get(item.type)
@@ -341,3 +397,7 @@ def _single(item: Field) -> Field:
 
 def _size_error(size: int) -> None:
     raise ValueError(f"a length of {size} reaches behind the message")
+
+
+def _items_error() -> None:
+    raise ValueError(f"its arrays have more than {MAX_MESSAGE_ITEMS} items")

@@ -3,8 +3,9 @@
 Kafka groups by topic what we keep as a list of partitions. Answers keep the order of the request.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, Protocol, TypeVar
 
 from barnabas.log.errors import ErrorCode, error_for
@@ -41,11 +42,14 @@ class _OfTopic(Protocol):
 
 
 P = TypeVar("P", bound=_OfTopic)
+_TOPIC = attrgetter("topic")
 
 
-def _by_topic(partitions: Iterable[P]) -> Iterator[tuple[str, Iterator[P]]]:
-    """Neighbours of one topic together: that is how they came."""
-    return groupby(partitions, key=lambda item: item.topic)
+def _by_topic(partitions: Sequence[P]) -> Iterable[tuple[str, Iterable[P]]]:
+    """Neighbours of one topic together: that is how they came. Often it is one partition, which costs nothing so."""
+    if len(partitions) == 1:
+        return ((partitions[0].topic, partitions),)
+    return groupby(partitions, key=_TOPIC)
 
 
 # --- Produce ----------------------------------------------------------------------------------------------------------
@@ -114,7 +118,7 @@ def fetch_request(body: Any, version: int) -> FetchRequest | KafkaRequest:
 
 
 def fetch_by_name(body: Any) -> FetchRequest:
-    partitions = tuple(
+    partitions = [
         FetchPartition(
             topic=topic.topic,
             partition=item.partition,
@@ -125,12 +129,12 @@ def fetch_by_name(body: Any) -> FetchRequest:
         )
         for topic in body.topics
         for item in topic.partitions
-    )
+    ]
     return FetchRequest(
         max_wait_ms=body.max_wait_ms,
         min_bytes=body.min_bytes,
         max_bytes=body.max_bytes,
-        partitions=partitions,
+        partitions=tuple(partitions),
         isolation_level=body.isolation_level,
         rack=body.rack_id,
     )
@@ -139,15 +143,16 @@ def fetch_by_name(body: Any) -> FetchRequest:
 def fetch_response(response: FetchResponse, version: int) -> Any:
     types = types_of("FetchResponse")
     make_topic = types["FetchableTopicResponse"]
+    make_partition = types["PartitionData"]
     topics = [
-        make_topic(topic=name, partitions=[_fetched(item, types) for item in items])
+        make_topic(topic=name, partitions=[_fetched(item, make_partition) for item in items])
         for name, items in _by_topic(response.partitions)
     ]
     return types["FetchResponse"](responses=topics)
 
 
-def _fetched(item: FetchPartitionResponse, types: dict[str, type]) -> Any:
-    made = types["PartitionData"](
+def _fetched(item: FetchPartitionResponse, make_partition: type) -> Any:
+    made = make_partition(
         partition_index=item.partition,
         error_code=item.error,
         high_watermark=item.high_watermark,
@@ -158,7 +163,8 @@ def _fetched(item: FetchPartitionResponse, types: dict[str, type]) -> Any:
         records=item.records,
     )
     if item.diverging_epoch >= 0:
-        made.diverging_epoch = types["EpochEndOffset"](epoch=item.diverging_epoch, end_offset=item.diverging_end_offset)
+        make_end = types_of("FetchResponse")["EpochEndOffset"]
+        made.diverging_epoch = make_end(epoch=item.diverging_epoch, end_offset=item.diverging_end_offset)
     # No current leader: before version 16 it comes without an address (KIP-951), and kafka-python dies of a broker that it does
     # not know yet. The error makes clients ask for the metadata.
     return made

@@ -8,7 +8,7 @@ from typing import Any
 
 Decode = Callable[[memoryview, int], tuple[Any, int]]
 MAX_VARINT_BYTES = 5  # of 32 bits
-MAX_TAGS = 1_000  # of one struct; no version has ten
+MAX_TAGS = 64  # of one struct; no version has ten
 
 
 def read_uvarint(buffer: memoryview, position: int) -> tuple[int, int]:
@@ -26,7 +26,7 @@ def read_uvarint(buffer: memoryview, position: int) -> tuple[int, int]:
 
 def uvarint(value: int) -> bytes:
     if value < 0x80:
-        return _ONE_BYTE[value]
+        return ONE_BYTE[value]
     parts = bytearray()
     while value >= 0x80:
         parts.append(value & 0x7F | 0x80)
@@ -35,7 +35,7 @@ def uvarint(value: int) -> bytes:
     return bytes(parts)
 
 
-_ONE_BYTE = [bytes((value,)) for value in range(0x80)]
+ONE_BYTE = [bytes((value,)) for value in range(0x80)]
 
 
 def read_tags(buffer: memoryview, position: int, known: Mapping[int, Decode]) -> tuple[dict[int, Any], int]:

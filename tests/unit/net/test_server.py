@@ -34,7 +34,7 @@ from barnabas.log.errors import (
     UnsupportedVersionError,
 )
 from barnabas.net.dispatcher import RequestContext, answering
-from barnabas.net.limits import IDLE_BUFFER_BYTES, ServerLimits
+from barnabas.net.limits import IDLE_BUFFER_BYTES, MAX_FRAMES_PER_TURN, ServerLimits
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.codec import Chunk, DecodedRequest
 from barnabas.net.protocol.group_responses import ListGroupsResponse
@@ -91,6 +91,32 @@ def test_pipelined_requests_are_handled_in_order_and_answered(run: Run) -> None:
         await connection.close()
         await server.close()
         assert server.metrics.bytes_in > 500 and server.metrics.bytes_out > 500
+
+    run(body)
+
+
+def test_one_connection_does_not_take_a_whole_turn_of_the_loop(run: Run) -> None:
+    """However much it has sent at once: what others have sent comes in between, and its rest after that."""
+
+    async def body(world: World) -> None:
+        handled, at_turns = 0, []
+
+        def count(request: Any, context: RequestContext, reply: Callable[[Response], None]) -> None:
+            nonlocal handled
+            if handled % 50 == 0:
+                before = handled
+                asyncio.get_running_loop().call_soon(lambda: at_turns.append(handled - before))
+            handled += 1
+            reply(produce_response(handled - 1))
+
+        server = await serve(world, {ApiKey.PRODUCE: count})
+        client = await raw_client(world, server.address)
+        client.transport.write(b"".join(request_bytes(number, produce_request(b"")) for number in range(400)))
+        for number in range(400):
+            assert MsgpackCodec().decode_response(memoryview(await client.frame())).correlation_id == number
+        assert handled == 400 and max(at_turns) <= MAX_FRAMES_PER_TURN
+        client.transport.abort()
+        await server.close()
 
     run(body)
 

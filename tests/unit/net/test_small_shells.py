@@ -145,6 +145,18 @@ def test_what_the_controller_takes_as_configuration() -> None:
 # --- metrics ----------------------------------------------------------------------------------------------------------
 
 
+def _two_logs() -> SimpleNamespace:
+    """One of them damaged."""
+    return SimpleNamespace(
+        logs={
+            1: SimpleNamespace(size_bytes=100, damage=SimpleNamespace(found=2, is_known=False)),
+            2: SimpleNamespace(size_bytes=23, damage=SimpleNamespace(found=1, is_known=True)),
+        },
+        offline_folders={},
+        folders=[],
+    )
+
+
 @simulated
 async def test_a_brokers_metrics_have_units_labels_and_the_values_of_now() -> None:
     shell = await Shell.start()
@@ -162,21 +174,15 @@ async def test_a_brokers_metrics_have_units_labels_and_the_values_of_now() -> No
     server = Server(shell.world.node("host-0"), Dispatcher({}), listener_name=LISTENER)
     server.metrics.bytes_in, server.metrics.bytes_out = 11, 12
     server.metrics.requests[ApiKey.FETCH] = 13
+    server.metrics.requests[18] = 14  # ApiVersions: a key of Kafka's alone
     totals = CleanerTotals(runs=3, bytes_read=700, bytes_written=70, last_ratio=0.1, last_run_ms=8_000)
     totals.uncleanable[TopicPartition("t", 1)] = Uncleanable(cause="damaged", retry_at_ms=10_000)
     watched = SimpleNamespace(
         metadata=shell.metadata,
         lifecycle=SimpleNamespace(fenced=True),
-        groups=SimpleNamespace(machines=lambda: [1, 2], unowned_counts=lambda: {"billing": 6}),
+        groups=SimpleNamespace(machines=lambda: [1, 2], unowned_counts=lambda: {"billing": 6}, parked_count=4),
         replication=SimpleNamespace(manager=SimpleNamespace(counts=lambda: counts), purgatory=[1, 2, 3]),
-        logs=SimpleNamespace(
-            logs={
-                1: SimpleNamespace(size_bytes=100, damage=SimpleNamespace(found=2, is_known=False)),
-                2: SimpleNamespace(size_bytes=23, damage=SimpleNamespace(found=1, is_known=True)),
-            },
-            offline_folders={},
-            folders=[],
-        ),
+        logs=_two_logs(),
         servers={LISTENER: server},
         journal_storage=None,
         cleaner_service=SimpleNamespace(cleaner=SimpleNamespace(totals=totals)),
@@ -199,6 +205,8 @@ async def test_a_brokers_metrics_have_units_labels_and_the_values_of_now() -> No
         "barnabas_isr_expands_total": 5,
         "barnabas_isr_shrinks_total": 6,
         "barnabas_parked_requests": 3,
+        "barnabas_parked_group_requests": 4,
+        "barnabas_pending_answers": 0,
         "barnabas_damaged_batches_total": 3,
         "barnabas_damaged_partitions": 1,
         "barnabas_log_size_bytes": 123,
@@ -214,6 +222,7 @@ async def test_a_brokers_metrics_have_units_labels_and_the_values_of_now() -> No
     assert values.items() >= expected.items()
     fetches = found["barnabas_requests_total", "fetch"]
     assert (fetches.value, dict(fetches.labels)) == (13, {"listener": LISTENER, "api": "fetch"})
+    assert found["barnabas_requests_total", "api_versions"].value == 14
     assert all(item.help.endswith(".") for item in found.values())
     assert all((item.type == "counter") == item.name.endswith("_total") for item in found.values())
 

@@ -17,6 +17,7 @@ from barnabas.kraft.image import FOLDER_FULL, FOLDER_OFFLINE, FolderTrouble, Met
 from barnabas.kraft.requests import Done, ReportOfflineReplicas, TopicNumbers
 from barnabas.log.errors import (
     BarnabasError,
+    BrokerNotAvailableError,
     DiskFailedError,
     DiskFullError,
     InvalidRequestError,
@@ -349,9 +350,14 @@ class StorageService:
         """Recover an offline folder (or the offline logs of one that is online), and return its replicas as followers.
 
         First the cluster must know that they were offline: nobody may lead again in a leader epoch of before, whose
-        records may be gone from the disk. Raises InvalidRequestError, StorageError, RequestTimedOutError.
+        records may be gone from the disk. Raises InvalidRequestError, StorageError, RequestTimedOutError, and
+        BrokerNotAvailableError while the broker is starting.
         """
         async with self._bringing_back:
+            if not self._replication.is_current:  # all that is in the folder would pass for a stray, and be deleted
+                raise BrokerNotAvailableError(
+                    f"broker {self._node_id} is starting, and has not heard yet which replicas are its own; ask again"
+                )
             known = {folder.path for folder in self._logs.folders} | set(self._logs.offline_folders)
             if path not in known:
                 raise InvalidRequestError(f"{path} is none of this broker's data folders: {', '.join(sorted(known))}")

@@ -10,7 +10,7 @@ from unit.net.shell_world import Shell, broker, image_of, partition, simulated, 
 
 from barnabas.kraft.image import FOLDER_FULL, FOLDER_OFFLINE, MetadataImage, TopicImage
 from barnabas.kraft.requests import Done, ReportOfflineReplicas, TopicNumbers
-from barnabas.log.errors import InvalidRequestError, RequestTimedOutError, StorageError
+from barnabas.log.errors import BrokerNotAvailableError, InvalidRequestError, RequestTimedOutError, StorageError
 from barnabas.log.log_manager import LogManager
 from barnabas.log.replication.replica_manager import ReplicaManager
 from barnabas.log.topic_partition import TopicPartition
@@ -219,6 +219,23 @@ async def test_nothing_comes_back_before_the_cluster_knows_that_it_was_gone() ->
     assert not asked.done() and "/two" in world.logs.offline_folders
     world.shell.source.decide = world.decide
     assert (await asked).state == "online"
+
+
+@simulated
+async def test_nothing_comes_back_before_the_broker_knows_what_is_its_own() -> None:
+    """Every log would have been deleted as a stray, in all folders."""
+    disk = SimulatedDisk()
+    first = await World.start(disk)
+    before = {path: first.in_folder(path) for path in FOLDERS}
+    first.running.cancel()
+    disk.kill()
+    world = await World.start(disk, image=image_of(broker(0, epoch=EPOCH - 1), broker(1), offset=3))
+    with pytest.raises(BrokerNotAvailableError, match="is starting"):
+        await world.storage.bring_back("/two")
+    assert {path: world.in_folder(path) for path in FOLDERS} == before
+    world.shell.source.publish(world.image())
+    assert (await world.storage.bring_back("/two")).state == "online"
+    assert {path: world.in_folder(path) for path in FOLDERS} == before
 
 
 @simulated

@@ -1,6 +1,6 @@
 """Metadata (key 3): who leads what, from any broker.
 
-Versions: 0. Behaviour: `topics` None lists all; an unknown topic is created when both the request and
+Versions: 0. Behaviour: `topics` None lists all, `topic_ids` asks by id; an unknown topic is created when both the request and
 `auto.create.topics.enable` allow it; fenced brokers are not listed as addresses, but stay in replica lists.
 Differs from Kafka: `known_offset` with `max_wait_ms` makes it a long poll for newer metadata, so that a client learns of an
 election without asking again and again.
@@ -84,6 +84,7 @@ class MetadataHandler:
             topics.append(_describe_consumer_offsets(image))
         else:
             topics = [self._one_topic(name, image, failures) for name in request.topics]
+            topics += [_topic_by_id(topic_id, image) for topic_id in request.topic_ids]
         brokers = []
         for broker in image.brokers.values():
             if not broker.fenced:
@@ -118,6 +119,15 @@ class MetadataHandler:
             name=name,
             message=f"there is no topic {name!r}; create it: barnabas topic create {name}",
         )
+
+
+def _topic_by_id(topic_id: str, image: MetadataImage) -> TopicMetadata:
+    name = image.topic_names.get(topic_id)
+    if name is not None:
+        return _describe(image.topics[name], image)
+    return TopicMetadata(
+        error=ErrorCode.UNKNOWN_TOPIC_ID, name="", topic_id=topic_id, message=f"there is no topic of id {topic_id}"
+    )
 
 
 def _describe(topic: TopicImage, image: MetadataImage) -> TopicMetadata:

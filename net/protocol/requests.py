@@ -96,13 +96,15 @@ class ListOffsetsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataRequest:
-    """`topics` None: all. `known_offset`: with a wait, answer as soon as the metadata is newer (0: answer at once)."""
+    """`topics` None: all. `known_offset`: with a wait, answer as soon as the metadata is newer (0: answer at once).
+    `topic_ids`: more topics, by their ids in hexadecimal (KIP-516)."""
 
     api_key: ClassVar[ApiKey] = ApiKey.METADATA
     topics: tuple[str, ...] | None = None
     allow_auto_topic_creation: bool = False
     known_offset: int = 0
     max_wait_ms: int = 0
+    topic_ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,7 +63,7 @@ SERVED: dict[int, Served] = {
     0: Served(name="Produce", versions=Versions(0, 9), taken_from=3),
     1: Served(name="Fetch", versions=Versions(4, 12)),
     2: Served(name="ListOffsets", versions=Versions(1, 7)),
-    3: Served(name="Metadata", versions=Versions(0, 9)),
+    3: Served(name="Metadata", versions=Versions(0, 12)),
     8: Served(name="OffsetCommit", versions=Versions(2, 9)),
     9: Served(name="OffsetFetch", versions=Versions(1, 9)),
     10: Served(name="FindCoordinator", versions=Versions(0, 4)),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any, Protocol, TypeVar
 
-from barnabas.log.errors import ErrorCode, error_for
+from barnabas.log.errors import FetchSessionIdNotFoundError
 
 from ..requests import (
     EpochPartition,
@@ -101,7 +101,7 @@ def produce_failed(request: KafkaProduceRequest, error: int, message: str) -> Pr
 def fetch_request(body: Any, version: int) -> FetchRequest:
     """Raises FETCH_SESSION_ID_NOT_FOUND: no session is ever opened here (KIP-227 lets a broker do so), so nobody has one."""
     if body.session_id != 0:
-        raise error_for(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"there is no fetch session {body.session_id}")
+        raise FetchSessionIdNotFoundError(f"there is no fetch session {body.session_id}")
     partitions = tuple(
         FetchPartition(
             topic=topic.topic,

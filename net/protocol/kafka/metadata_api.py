@@ -17,10 +17,10 @@ _NOT_ASKED = -(2**31)  # Authorised operations that nobody asked for.
 def metadata_request(body: Any, version: int) -> MetadataRequest:
     """Raises INVALID_REQUEST."""
     asked = body.topics or ()
-    topics = None if body.topics is None else tuple(topic.name for topic in asked if topic.name is not None)
+    topics = None if body.topics is None else tuple(topic.name for topic in asked if not _by_id(topic))
     if version < _ALL_IS_EMPTY_BELOW and not topics:
         topics = None
-    topic_ids = tuple(topic.topic_id.hex() for topic in asked if topic.name is None)
+    topic_ids = tuple(topic.topic_id.hex() for topic in asked if _by_id(topic))
     if topic_ids and version < _IDS_SINCE:
         raise InvalidRequestError(f"version {version} of Metadata asks for topics by their names only")
     return MetadataRequest(
@@ -28,6 +28,11 @@ def metadata_request(body: Any, version: int) -> MetadataRequest:
         topic_ids=topic_ids,
         allow_auto_topic_creation=version < _CREATES_ALWAYS_BELOW or body.allow_auto_topic_creation,
     )
+
+
+def _by_id(asked: Any) -> bool:
+    """An id counts whatever stands beside it: Java's client leaves the name empty there."""
+    return asked.name is None or any(asked.topic_id)
 
 
 def metadata_response(response: MetadataResponse, version: int) -> Any:

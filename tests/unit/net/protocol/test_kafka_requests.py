@@ -45,7 +45,9 @@ def asked_topic(name: str | None, topic_id: bytes = bytes(16)) -> Any:
 
 
 def test_metadata_asks_by_name_and_by_id() -> None:
-    payload = request(METADATA, 12, topics=[asked_topic("t"), asked_topic(None, TOPIC_ID), asked_topic("", TOPIC_ID)]).payload
+    payload = request(
+        METADATA, 12, topics=[asked_topic("t"), asked_topic(None, TOPIC_ID), asked_topic("", TOPIC_ID)]
+    ).payload
     assert (payload.topics, payload.topic_ids) == (("t",), (TOPIC_ID.hex(),) * 2)
 
 

@@ -8,6 +8,7 @@ from ..requests import MetadataRequest
 from ..responses import MetadataResponse, TopicMetadata
 from .compiler import types_of
 
+NO_TOPIC_ID = bytes(16)
 _ALL_IS_EMPTY_BELOW = 1  # Version 0 has no null: an empty list asks for all topics.
 _CREATES_ALWAYS_BELOW = 4  # Older versions cannot say that they want no topic created.
 _IDS_SINCE = 12  # Versions 10 and 11 have the field and must not use it (KIP-516).
@@ -17,22 +18,23 @@ _NOT_ASKED = -(2**31)  # Authorised operations that nobody asked for.
 def metadata_request(body: Any, version: int) -> MetadataRequest:
     """Raises INVALID_REQUEST."""
     asked = body.topics or ()
-    topics = None if body.topics is None else tuple(topic.name for topic in asked if not _by_id(topic))
+    # Whoever asks by id leaves the name null (librdkafka) or empty (Java).
+    by_id, by_name = [], []
+    for topic in asked:
+        if topic.topic_id == NO_TOPIC_ID:
+            by_name.append(topic.name or "")
+        else:
+            by_id.append(topic.topic_id.hex())
+    topics = None if body.topics is None else tuple(by_name)
     if version < _ALL_IS_EMPTY_BELOW and not topics:
         topics = None
-    topic_ids = tuple(topic.topic_id.hex() for topic in asked if _by_id(topic))
-    if topic_ids and version < _IDS_SINCE:
+    if by_id and version < _IDS_SINCE:
         raise InvalidRequestError(f"version {version} of Metadata asks for topics by their names only")
     return MetadataRequest(
         topics=topics,
-        topic_ids=topic_ids,
+        topic_ids=tuple(by_id),
         allow_auto_topic_creation=version < _CREATES_ALWAYS_BELOW or body.allow_auto_topic_creation,
     )
-
-
-def _by_id(asked: Any) -> bool:
-    """An id counts whatever stands beside it: Java's client leaves the name empty there."""
-    return asked.name is None or any(asked.topic_id)
 
 
 def metadata_response(response: MetadataResponse, version: int) -> Any:

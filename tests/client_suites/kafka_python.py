@@ -5,9 +5,9 @@ ZooKeeper. Tests that start brokers of their own (TLS, SASL) cannot pass: there 
 """
 
 import os
+import shutil
 import subprocess
 import sys
-import tarfile
 import urllib.request
 import venv
 from collections.abc import Sequence
@@ -70,8 +70,7 @@ def unpacked(folder: Path) -> Path:
     archive = folder / os.path.basename(SDIST)
     with urllib.request.urlopen(SDIST, timeout=TEST_LIMIT_S) as response:
         archive.write_bytes(response.read())
-    with tarfile.open(archive) as packed:
-        packed.extractall(folder, filter="data")
+    shutil.unpack_archive(archive, folder)
     suite = folder / archive.name.removesuffix(".tar.gz")
     (suite / "test" / "__init__.py").touch()  # Else the interpreter's own package of that name is found.
     (suite / "test" / "service.py").write_text(SERVICE, encoding="utf-8")

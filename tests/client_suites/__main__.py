@@ -1,4 +1,4 @@
-"""`scripts/client_suites`: somebody else's client, or its own suite, against three real brokers. Exit code 1: something failed.
+"""`scripts/client_suites`: somebody else's client, or its own suite, against real brokers. Exit code 1: something failed.
 
 Nothing of theirs is kept: packages, sources and caches lie in a temporary folder that goes at the end.
 """
@@ -20,6 +20,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/client_suites", description=__doc__)
     parser.add_argument("suite", choices=["kafka-python", *KILLED_LEADER])
     parser.add_argument(
+        "--brokers", type=int, help="default: 1 for kafka-python, whose tests expect all from one; else 3"
+    )
+    parser.add_argument(
         "--records", type=int, default=10_000, help="that a client writes and reads (default: %(default)s)"
     )
     chosen, for_pytest = parser.parse_known_args()
@@ -27,7 +30,8 @@ def main() -> int:
         parser.error(f"unknown arguments: {' '.join(for_pytest)}")
     with tempfile.TemporaryDirectory(prefix="barnabas-suites-") as name:
         folder = Path(name)
-        with Cluster(folder / "cluster", 3, overrides=SESSION) as cluster:
+        brokers = chosen.brokers or (3 if chosen.suite in KILLED_LEADER else 1)
+        with Cluster(folder / "cluster", brokers, overrides=SESSION) as cluster:
             if chosen.suite == "kafka-python":
                 asyncio.run(cluster.ready())
                 return kafka_python.run(folder / "suite", cluster, for_pytest)

@@ -3,7 +3,7 @@
 import asyncio
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
@@ -145,3 +145,26 @@ async def test_ours_and_librdkafka_s_consumers_are_of_one_group(shared_cluster: 
                 return len(mine) == PARTITIONS // 2 and mine | theirs.owned == set(range(PARTITIONS))
 
             await until(is_shared, "they share the partitions")
+
+
+async def test_its_members_outlive_the_coordinator(new_cluster: Callable[..., Cluster]) -> None:
+    """Killed by -9: its slots go to another broker with all that the quorum knows of the group: the same members go on."""
+    cluster = new_cluster()
+    topic = await filled(cluster, "outlived")
+    async with cluster.admin() as admin:
+        with readers(cluster, topic, topic, count=2) as members:
+
+            async def have_read(per_partition: int) -> bool:
+                await asyncio.gather(*(member.poll() for member in members))
+                read = members[0].read.keys() | members[1].read.keys()
+                return read >= everything(per_partition)
+
+            await until(lambda: have_read(PER_PARTITION), "everything is read")
+            before = await admin.describe_group(topic)
+            cluster.kill(before.coordinator)
+            await fill(cluster, topic)
+            await until(lambda: have_read(2 * PER_PARTITION), "what came since is read too")
+            await asyncio.to_thread(members[0].consumer.commit, asynchronous=False)
+            after = await admin.describe_group(topic)
+            assert after.coordinator != before.coordinator
+            assert {item.member_id for item in after.members} == {item.member_id for item in before.members}

@@ -136,6 +136,12 @@ class OffsetOutOfRangeError(BarnabasError):
     code = ErrorCode.OFFSET_OUT_OF_RANGE
 
 
+class FetchSessionIdNotFoundError(RetriableError):
+    """There is no such fetch session: the client must name all of its partitions again (KIP-227)."""
+
+    code = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
 class CorruptRecordError(RetriableError):
     """A record batch whose CRC, length or structure is wrong."""
 

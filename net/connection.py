@@ -375,7 +375,10 @@ class ServerConnection(asyncio.BufferedProtocol):
                 return  # Not enough to tell; the handshake timeout ends those who never say more.
             raise InvalidRequestError("neither of our protocols")
         size, api, version, correlation_id = _KAFKA_HEAD.unpack_from(received)
-        plausible = 0 <= api <= _KAFKA_MAX_API_KEY and 0 <= version <= _KAFKA_MAX_VERSION
+        # Any version of ApiVersions: a client of the future asks so which others there are (KIP-511).
+        plausible = api == _KAFKA_API_VERSIONS or (
+            0 <= api <= _KAFKA_MAX_API_KEY and 0 <= version <= _KAFKA_MAX_VERSION
+        )
         if not (8 <= size <= self._limits.max_frame_bytes and plausible):
             raise InvalidRequestError("neither of our protocols")
         codec = self._server.kafka_codec

@@ -8,7 +8,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Protocol, TypeVar
 
-from barnabas.log.errors import ErrorCode, error_for
+from barnabas.log.errors import FetchSessionIdNotFoundError
 
 from ..requests import (
     EpochPartition,
@@ -111,7 +111,7 @@ def fetch_request(body: Any, version: int) -> FetchRequest | KafkaRequest:
     Since version 13 topics have ids and no names: a handler that knows the ids then calls `fetch_by_name`.
     """
     if body.session_id != 0:
-        raise error_for(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"there is no fetch session {body.session_id}")
+        raise FetchSessionIdNotFoundError(f"there is no fetch session {body.session_id}")
     if version >= _FETCH_BY_ID_SINCE:
         return KafkaRequest(api_key=KafkaApi.FETCH, version=version, body=body)
     return fetch_by_name(body)

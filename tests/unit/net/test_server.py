@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -34,11 +35,14 @@ from barnabas.log.errors import (
     UnsupportedVersionError,
 )
 from barnabas.net.dispatcher import RequestContext, answering
+from barnabas.net.handlers.kafka_versions import api_versions
 from barnabas.net.limits import IDLE_BUFFER_BYTES, MAX_FRAMES_PER_TURN, ServerLimits
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.codec import Chunk, DecodedRequest
 from barnabas.net.protocol.group_responses import ListGroupsResponse
-from barnabas.net.protocol.kafka.apis import KafkaResponse
+from barnabas.net.protocol.kafka.apis import KafkaApi, KafkaResponse
+from barnabas.net.protocol.kafka.codec import KafkaCodec
+from barnabas.net.protocol.kafka.compiler import decoder
 from barnabas.net.protocol.msgpack import PREAMBLE, ClientHello, MsgpackCodec, ServerHello, read_hello, write_hello
 from barnabas.net.protocol.requests import DescribeClusterRequest, FetchRequest, ListGroupsRequest, ProduceRequest
 from barnabas.net.protocol.responses import EmptyResponse, ErrorResponse, ProduceResponse, Response
@@ -437,6 +441,30 @@ def test_a_server_without_kafka_s_codec_refuses_its_clients_clearly(run: Run) ->
         await metadata.closed
         assert metadata.received == b""
         assert server.metrics.strangers == 2
+        await server.close()
+
+    run(body)
+
+
+@pytest.mark.parametrize("version", [5, 31, 32, 99, 0x7FFF])
+def test_a_version_of_api_versions_that_nobody_knows_yet_is_answered_and_the_connection_lives(
+    run: Run, version: int
+) -> None:
+    """Also where it is the first that is heard of the client (KIP-511)."""
+
+    async def body(world: World) -> None:
+        server = await serve(world, {KafkaApi.API_VERSIONS: api_versions}, kafka_codec=KafkaCodec())
+        client = await raw_client(world, server.address, greet=False)
+        request = struct.pack(">hhi", 18, version, 77) + b"\x00\x01x\x00\x01\x01\x00"
+        client.transport.write(len(request).to_bytes(4, "big") + request)
+        frame = await client.frame()
+        assert struct.unpack_from(">ih", frame) == (77, ErrorCode.UNSUPPORTED_VERSION)
+        answer, end = decoder("ApiVersionsResponse", 0)(memoryview(frame), 4)
+        assert end == len(frame) and 18 in [item.api_key for item in answer.api_keys]
+        known = struct.pack(">hhi", 18, 0, 78) + b"\x00\x01x"
+        client.transport.write(len(known).to_bytes(4, "big") + known)
+        assert struct.unpack_from(">ih", await client.frame()) == (78, ErrorCode.NONE)
+        client.transport.close()
         await server.close()
 
     run(body)

@@ -56,6 +56,18 @@ async def test_all_topics_with_leaders_epochs_and_replicas() -> None:
 
 
 @simulated
+async def test_topics_are_found_by_their_ids_and_an_unknown_id_is_told() -> None:
+    """Kafka's members by KIP-848 are told ids, and ask for what they stand for (KIP-516)."""
+    world = await HandlerWorld.start(T, U)
+    request = MetadataRequest(topics=("t",), topic_ids=("id-u", "id-gone"))
+    response = await ask(MetadataHandler(world.services), request)
+    assert isinstance(response, MetadataResponse)
+    by_name, by_id, unknown = response.topics
+    assert (by_name.name, by_id.name, by_id.topic_id, len(by_id.partitions)) == ("t", "u", "id-u", 1)
+    assert (unknown.error, unknown.name, unknown.topic_id) == (ErrorCode.UNKNOWN_TOPIC_ID, "", "id-gone")
+
+
+@simulated
 async def test_addresses_are_those_of_the_listener_that_asks() -> None:
     world = await HandlerWorld.start(T)
     inside, outside = await metadata(world), await metadata(world, listener="CLIENTS")

@@ -1,0 +1,68 @@
+"""Kafka's own Java client against three real brokers: idempotent producer, every codec, both group protocols, a killed leader."""
+
+import asyncio
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from integration import java_client
+from integration.cluster import Cluster, partitions_of
+from integration.load import read_all
+
+VERSION = "4.1.1"
+COUNT = 2_000
+PAUSE_MS = 50  # between hundreds, so that the leader dies among them
+CODECS = "lz4,none,gzip,snappy,zstd"
+LIMIT_S = 150.0
+
+if java_client.find():
+    pytest.skip(java_client.find(), allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = java_client.fetch(tmp_path_factory.mktemp("java"), VERSION)
+    if found is None:
+        pytest.skip("Maven Central is out of reach")
+    return found
+
+
+@pytest.mark.timeout(LIMIT_S + 30)
+async def test_what_java_writes_it_reads_once_though_a_leader_is_killed(
+    new_cluster: Callable[..., Cluster], libraries: Path
+) -> None:
+    cluster = await new_cluster().ready()
+    async with cluster.admin() as admin:
+        await admin.create_topic("java", partitions=3, replication_factor=3, configs={"min.insync.replicas": "2"})
+        leader = (await partitions_of(admin, "java"))[0].leader
+    command = java_client.round_trip(
+        libraries,
+        cluster.bootstrap,
+        "java",
+        count=COUNT,
+        pause_ms=PAUSE_MS,
+        codecs=CODECS,
+        protocols="classic,consumer",
+    )
+    client = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert client.stdout is not None and client.stderr is not None
+    said: list[str] = []
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            async for line in client.stdout:
+                said.append(line.decode().strip())
+                if said[-1] == "QUARTER":
+                    cluster.kill(leader)
+                if said[-1] == "WRITTEN lz4":
+                    cluster.start(leader)
+            errors = (await client.stderr.read()).decode()
+            assert await client.wait() == 0, errors[-2_000:]
+    finally:
+        if client.returncode is None:
+            client.kill()
+            await client.wait()
+    assert said[-2:] == ["READ classic", "READ consumer"]
+    await cluster.ready()
+    values = [value for records in (await read_all(cluster.bootstrap, "java")).values() for value in records.values()]
+    assert len(values) == len(set(values)) == COUNT * len(CODECS.split(","))

@@ -30,6 +30,9 @@ def compact(raw: Any) -> Any:
 
 def main(folder: str) -> None:
     schemas = {}
+    paths = sorted(Path(folder).glob("*Request.json"))
+    if not paths:
+        sys.exit(f"{folder} has no message schemas: give the folder of clients/src/main/resources/common/message")
     for path in sorted(Path(folder).glob("*.json")):
         schema = compact(read_schema(path.read_text()))
         schema.pop("type", None)

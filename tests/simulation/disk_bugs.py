@@ -21,7 +21,7 @@ def _torn_batch_is_kept() -> AbstractContextManager[Any]:
     """Recovery believes lengths, and looks at no CRC."""
     genuine = recovery._recover_segment
 
-    def recover(segment: Any, recovery_point: int, epochs: Any, *, verify_crc: bool) -> int:
+    def recover(segment: Any, recovery_point: int, epochs: Any, *, verify_crc: bool) -> tuple[int, bool]:
         return genuine(segment, recovery_point, epochs, verify_crc=False)
 
     return patch.object(recovery, "_recover_segment", recover)
@@ -54,12 +54,16 @@ def _truncation_keeps_a_record() -> AbstractContextManager[Any]:
 
 def _gap_between_segments() -> AbstractContextManager[Any]:
     """A segment that lost its end at the border of a batch is followed by the next one all the same."""
-    genuine = recovery._recover_segments
+    genuine = recovery._recover_segment
 
-    def recover(*arguments: Any, **options: Any) -> int:
-        return genuine(*arguments, **(options | {"may_have_gaps": True}))
+    def recover(segment: Any, recovery_point: int, epochs: Any, *, verify_crc: bool) -> tuple[int, bool]:
+        begins_the_next = segment.next_offset
+        found = genuine(segment, recovery_point, epochs, verify_crc=verify_crc)
+        if not found[0] and begins_the_next > segment.next_offset:
+            segment.next_offset = begins_the_next
+        return found
 
-    return patch.object(recovery, "_recover_segments", recover)
+    return patch.object(recovery, "_recover_segment", recover)
 
 
 def _retention_above_the_start() -> AbstractContextManager[Any]:

@@ -46,6 +46,8 @@ def find(bug: Planted, first: int = 0) -> Found | None:
             try:
                 if bug.run(first + count - 1):
                     return Found(bug=bug, seeds=count, by="")
+            except (TypeError, AttributeError, NameError):
+                raise  # what is planted does not fit the product any more
             except Exception as error:  # a checker's, or an error of the product that stops it
                 return Found(bug=bug, seeds=count, by=str(error).splitlines()[0] if str(error) else repr(error))
     return None

@@ -33,6 +33,7 @@ class ColumnBuilder:
 
     def _clear(self) -> None:
         self.row_count = 0
+        self.size_bytes = 0  # Of the batches that the rows came in.
         self._columns: dict[str, list[Any]] = {name: [] for name in self._readers}
         self._timestamp_types: list[tuple[int, int]] = []  # (type, number of rows)
 
@@ -41,6 +42,7 @@ class ColumnBuilder:
             self._columns[name].extend(map(read, records))
         self._timestamp_types.append((1 if header.attributes & TIMESTAMP_TYPE_MASK else 0, len(records)))
         self.row_count += len(records)
+        self.size_bytes += header.size_bytes
 
     def take(self) -> pyarrow.RecordBatch:
         """All rows that were added, as one batch; the builder is empty then."""

@@ -127,9 +127,7 @@ def split(ranges: Sequence[OffsetRange], *, min_partitions: int | None, max_reco
 def _cut(item: OffsetRange, count: int) -> list[OffsetRange]:
     borders = [item.start + item.size * number // count for number in range(count + 1)]
     return [
-        OffsetRange(partition=item.partition, start=start, end=end)
-        for start, end in pairwise(borders)
-        if end > start
+        OffsetRange(partition=item.partition, start=start, end=end) for start, end in pairwise(borders) if end > start
     ]
 
 

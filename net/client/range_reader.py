@@ -5,7 +5,6 @@ being fetched. Decoding is `batches_of`, and the caller's affair: it takes longe
 that wants the records, while the next chunk is on its way.
 """
 
-import asyncio
 from collections.abc import Iterator, Sequence
 
 from barnabas.log.record_batch import (
@@ -22,10 +21,19 @@ from barnabas.log.topic_partition import TopicPartition
 from ..protocol.requests import READ_COMMITTED, READ_UNCOMMITTED, FetchPartition, FetchRequest
 from ..protocol.responses import FetchPartitionResponse, FetchResponse
 from .client import Client
-from .errors import BarnabasError, LeaderNotAvailableError, RequestTimedOutError, error_for
+from .errors import (
+    LeaderNotAvailableError,
+    PartitionGoneError,
+    RequestTimedOutError,
+    UnknownTopicOrPartitionError,
+    error_for,
+)
 
-FIRST_FETCH_BYTES = 1 << 20  # A short range must not bring the rest of the log along; each further fetch asks for twice as much.
+FIRST_FETCH_BYTES = (
+    1 << 20
+)  # A short range must not bring the rest of the log along; each further fetch asks for twice as much.
 MAX_WAIT_MS = 500  # The records are there already, or will be as soon as a new leader knows that they are committed.
+UNKNOWN_TOPIC_PATIENCE_MS = 5_000  # Longer than any broker that runs is behind with its metadata.
 RESPONSE_GRACE_MS = 30_000  # On top of that wait, before the connection is suspected.
 
 
@@ -59,8 +67,9 @@ class RangeReader:
     async def next_chunk(self) -> bytes | None:
         """Whole batches from the position on, which moves behind them; None at the end of the range.
 
-        Raises OffsetOutOfRangeError where the log does not have the position (any more), and the last error when nothing came
-        within the timeout. Batches may begin before the position and reach behind the end: `batches_of` leaves that out.
+        Batches may begin before the position and reach behind the end: `batches_of` leaves that out. Raises
+        OffsetOutOfRangeError where the log does not have the position (any more), PartitionGoneError where the topic is gone, and
+        the last error when nothing came within the timeout.
         """
         deadline_ms = self._client.clock.now_ms() + self._timeout_ms
         while self.position < self.end:
@@ -83,10 +92,16 @@ class RangeReader:
         """A broker that cannot even say where the leader is: the fetch itself will be tried again."""
         await self._client.refresh()
 
+    async def _wait_for_topic(self) -> None:
+        try:
+            await self._client.wait_for_topic(self.partition.topic, timeout_ms=UNKNOWN_TOPIC_PATIENCE_MS)
+        except UnknownTopicOrPartitionError as error:
+            raise PartitionGoneError(f"topic {self.partition.topic} does not exist any more") from error
+
     async def _fetch(self) -> bytes:
         topic, number = self.partition
         if not self._client.metadata.partition_count(topic):
-            await self._client.wait_for_topic(topic, timeout_ms=self._timeout_ms)
+            await self._wait_for_topic()
         leader = self._client.metadata.leader(self.partition)
         if leader.node_id < 0:
             raise LeaderNotAvailableError(f"{self.partition} has no leader now")
@@ -157,5 +172,3 @@ def _whole_batches(data: bytes | bytearray | memoryview) -> tuple[int, int]:
         next_offset = read_header(data, end).next_offset
         end += size_bytes
     return end, next_offset
-
-

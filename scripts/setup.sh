@@ -3,7 +3,7 @@
 # On a fresh Debian machine it installs Python's venv module first, where it is root.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-extras=${1:-dev}
+extras=${1:-dev,spark}
 stamp="$root/.venv/.installed-$extras"
 
 find_python() {
@@ -31,6 +31,14 @@ if ! python=$(find_python); then
 fi
 [ -x "$root/.venv/bin/python" ] || "$python" -m venv "$root/.venv"
 "$root/.venv/bin/python" -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --use-pep517 -e "$root[$extras]" >&2
+# Spark finds data sources by listing the folders of sys.path; an editable install is an import hook, which lists nothing.
+"$root/.venv/bin/python" - "$root" <<'PYTHON'
+import os, sys, sysconfig
+link = os.path.join(sysconfig.get_path("purelib"), "pyspark_barnabas")
+if os.path.islink(link):
+    os.remove(link)
+os.symlink(os.path.join(sys.argv[1], "pyspark_barnabas"), link)
+PYTHON
 # Static tools do not see setuptools' package mapping; this link shows them the tree under its installed name.
 mkdir -p "$root/build/namespace"
 ln -sfn ../.. "$root/build/namespace/barnabas"

@@ -24,6 +24,12 @@ if ! command -v kcat >/dev/null && [ "$(id -u)" = 0 ] && command -v apt-get >/de
         echo "kcat could not be installed; its tests are skipped" >&2
 fi
 
+# So with Java and the tests of the Spark connector.
+if ! command -v java >/dev/null && [ -z "${JAVA_HOME:-}" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    { apt-get update -qq && apt-get install -y -qq --no-install-recommends openjdk-17-jre-headless; } >&2 ||
+        echo "Java could not be installed; the tests of the Spark connector are skipped" >&2
+fi
+
 stage() {
     local name=$1 started=$SECONDS
     shift

@@ -52,6 +52,10 @@ class MetadataCache:
         """0 while the topic is not known."""
         return self._partition_counts.get(topic, 0)
 
+    def topic_id(self, topic: str) -> str:
+        """Changes when a topic is deleted and made anew; "" while the topic is not known."""
+        return self._topic_ids.get(topic, "")
+
     def topics(self) -> list[str]:
         return list(self._partition_counts)
 

@@ -10,6 +10,7 @@ from ..protocol.group_responses import UnreadPartitionResponse
 from ..protocol.requests import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
+    READ_UNCOMMITTED,
     ListOffsetsPartition,
     ListOffsetsRequest,
     Request,
@@ -25,9 +26,16 @@ LATEST = LATEST_TIMESTAMP
 
 
 async def list_offsets(
-    client: Client, times_ms: Mapping[TopicPartition, int], *, timeout_ms: float = API_TIMEOUT_MS
+    client: Client,
+    times_ms: Mapping[TopicPartition, int],
+    *,
+    timeout_ms: float = API_TIMEOUT_MS,
+    isolation_level: int = READ_UNCOMMITTED,
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
-    """Return for each partition the first offset at or after its time (or EARLIEST, LATEST), wherever leaders move."""
+    """Return for each partition the first offset at or after its time (or EARLIEST, LATEST), wherever leaders move.
+
+    For READ_COMMITTED, LATEST is the last stable offset.
+    """
 
     def request(partitions: Sequence[TopicPartition]) -> Request:
         return ListOffsetsRequest(
@@ -39,7 +47,8 @@ async def list_offsets(
                     current_leader_epoch=client.metadata.leader(partition).epoch,
                 )
                 for partition in partitions
-            )
+            ),
+            isolation_level=isolation_level,
         )
 
     found = await _ask_leaders(client, list(times_ms), request, timeout_ms=timeout_ms)

@@ -13,9 +13,7 @@ any thread, but a consumer from one at a time.
 
 import asyncio
 import os
-import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -24,9 +22,10 @@ from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.client import admin as _admin
 from barnabas.net.client import consumer as _consumer
 from barnabas.net.client import producer as _producer
-from barnabas.net.client.errors import ClientClosedError, RequestTimedOutError
+from barnabas.net.client.errors import ClientClosedError
 from barnabas.net.client.handles import BatchHandles as _BatchHandles
 from barnabas.net.client.handles import Handle as _Handle
+from barnabas.net.client.loop_thread import loop_thread
 from barnabas.net.client.process_once import MAX_RECORDS, BlockingProcessOnce
 from barnabas.net.client.records import ConsumerRecord, OffsetAndMetadata, RecordColumns, RecordMetadata
 
@@ -38,68 +37,12 @@ C = TypeVar("C", bound=_producer.Producer | _consumer.Consumer | _admin.Admin)
 _ITERATION_POLL_MS = 1_000  # `for record in consumer` comes up for air this often, so that Ctrl-C works.
 
 
-class _LoopThread:
-    """One loop in one daemon thread."""
-
-    def __init__(self) -> None:
-        self.process_id = os.getpid()
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="barnabas", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
-
-    def call(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-        """Run it on the loop and wait. On Ctrl-C or a timeout it is cancelled."""
-        if threading.current_thread() is self._thread:
-            coroutine.close()
-            raise RuntimeError(
-                "barnabas.sync was called on its own loop's thread; use the asyncio classes in callbacks"
-            )
-        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
-        try:
-            return future.result(timeout)
-        except FutureTimeoutError:
-            if future.done():
-                raise
-            future.cancel()
-            raise RequestTimedOutError(f"not done within {timeout} s") from None
-        except BaseException:
-            future.cancel()
-            raise
-
-
-_shared: _LoopThread | None = None
-_lock = threading.Lock()
-
-
-def _loop_thread() -> _LoopThread:
-    """The process's loop thread; a forked child does not have its parent's thread, so it makes its own."""
-    global _shared
-    with _lock:
-        if _shared is None or _shared.process_id != os.getpid():
-            _shared = _LoopThread()
-        return _shared
-
-
-def _after_fork() -> None:
-    """Another thread of the parent may have held the lock while it forked."""
-    global _lock, _shared
-    _lock = threading.Lock()
-    _shared = None
-
-
-os.register_at_fork(after_in_child=_after_fork)
-
-
 class _Blocking(Generic[C]):
     """A client on the loop's thread."""
 
     def __init__(self, client: C) -> None:
         self._client = client
-        self._loop_thread = _loop_thread()
+        self._loop_thread = loop_thread()
         self._call(client.start())
 
     def __enter__(self) -> Self:

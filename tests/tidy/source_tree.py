@@ -10,6 +10,7 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[2]
 PACKAGES: Final = ("consumer_groups", "kraft", "log", "net", "spark_connector")
 FACE: Final = "scripts/barnabas"
+SPARK_FACE: Final = "pyspark_barnabas"  # A top-level package of its own: Spark finds sources by this prefix.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +29,9 @@ class SourceFile:
 @cache
 def production_files() -> tuple[SourceFile, ...]:
     """All that is installed."""
-    return tuple(_read(path) for folder in (*PACKAGES, FACE) for path in sorted((ROOT / folder).rglob("*.py")))
+    return tuple(
+        _read(path) for folder in (*PACKAGES, FACE, SPARK_FACE) for path in sorted((ROOT / folder).rglob("*.py"))
+    )
 
 
 @cache

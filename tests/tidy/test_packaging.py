@@ -6,7 +6,7 @@ import sys
 import tomllib
 
 import pytest
-from tidy.source_tree import FACE, PACKAGES, ROOT
+from tidy.source_tree import FACE, PACKAGES, ROOT, SPARK_FACE
 
 from barnabas.net.cli.main import build_parser
 
@@ -15,7 +15,7 @@ def test_the_package_list_is_the_tree() -> None:
     """Editable mode hides a missing sub-package; the wheel would lack it."""
     with (ROOT / "pyproject.toml").open("rb") as file:
         listed = set(tomllib.load(file)["tool"]["setuptools"]["packages"])
-    found = {"barnabas"} | {
+    found = {"barnabas", SPARK_FACE} | {
         "barnabas." + path.parent.relative_to(ROOT).as_posix().replace("/", ".")
         for package in PACKAGES
         for path in (ROOT / package).rglob("__init__.py")

@@ -1,0 +1,43 @@
+"""`local_session`: Spark on this machine, set up for the connector, and the word about Java before Spark dies without it.
+
+Nothing here is needed: any SparkSession finds the format "barnabas". But PySpark without Java says no more than that its gateway
+exited, and the defaults for a cluster make every micro-batch on one machine twice as slow.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from .java import require_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOCAL_SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "2",
+    # Without libhadoop, Hadoop forks a chmod for every checkpoint file; this manager does not: a third off a micro-batch.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+
+
+def local_session(
+    app_name: str = "barnabas", *, cores: int = 2, settings: Mapping[str, str] | None = None
+) -> "SparkSession":
+    """A session on so many cores of this machine; `settings` go before ours. Raises JavaMissingError."""
+    require_java()
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Workers need what this process has installed.
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = SparkSession.builder.appName(app_name).master(f"local[{cores}]")
+    for name, value in {**LOCAL_SETTINGS, **(settings or {})}.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()

@@ -1,0 +1,43 @@
+"""`BarnabasDataSource`: the format "barnabas" of spark.read, readStream, write and writeStream.
+
+Spark makes it anew in every process that it plans or works in, and pickles what it gives out: so constructors here are cheap,
+connect to nothing, and the modules behind the four sides are imported by who needs them.
+"""
+
+from collections.abc import MutableMapping
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+)
+from pyspark.sql.types import StructType
+
+from .read_options import includes_headers, parse_read_options
+from .schema import check_projection, source_schema
+
+
+class BarnabasDataSource(DataSource):
+    """As Spark's Kafka source and sink, for topics of Barnabas; see the README for options."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+
+    @classmethod
+    def name(cls) -> str:
+        return "barnabas"
+
+    def schema(self) -> StructType:
+        return source_schema(includes_headers=includes_headers(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from .reader import BatchReader
+
+        check_projection(schema)
+        return BatchReader(parse_read_options(self.options, is_stream=False), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from .stream_reader import StreamReader
+
+        check_projection(schema)
+        return StreamReader(parse_read_options(self.options, is_stream=True), schema)

@@ -133,7 +133,7 @@ BUGS: dict[str, tuple[Plant, tuple[str, ...]]] = {
     "commits of stale members are taken": (_commits_of_stale_members, ("member_stall", "reset_offsets", "join_storm")),
     "adopted before it was revoked": (_adopted_before_it_was_revoked, ("join_storm", "member_close", "member_kill")),
     "a member revokes in words only": (_revoked_in_words_only, ("join_storm", "member_close")),
-    "a new coordinator has an old snapshot": (_an_old_snapshot, ("coordinator_kill", "kill", "join_storm")),
+    "a new coordinator has an old snapshot": (_an_old_snapshot, ("stall", "join_storm", "member_kill")),
     "group offsets applied out of order": (commits_out_of_order, ("member_kill", "slow")),
     "no seek to the committed offset": (_no_seek_after_adoption, ("member_kill", "member_close", "join_storm")),
     "a commit repeated across a fence": (_commits_across_a_fence, ("reset_offsets", "join_storm", "member_cut")),

@@ -1,4 +1,4 @@
-"""What a record may be made of: checked before it joins others in a batch, where it would keep all of them from being sent. Pure."""
+"""What a record may be made of: checked before it joins a batch, where it would keep all others from being sent. Pure."""
 
 from operator import index
 

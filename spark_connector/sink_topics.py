@@ -12,7 +12,7 @@ from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.client.admin import Admin
 from barnabas.net.client.client import Client
 from barnabas.net.client.errors import BarnabasError, ErrorCode, TopicAlreadyExistsError
-from barnabas.net.client.offset_lookup import list_offsets
+from barnabas.net.client.offset_lookup import EARLIEST, list_offsets
 from barnabas.net.protocol.requests import MetadataRequest
 from barnabas.net.protocol.responses import MetadataResponse
 
@@ -31,7 +31,12 @@ _LEDGER = {
     "segment.ms": "3600000",
     "min.cleanable.dirty.ratio": "0.1",
 }
-_STAGE = {"cleanup.policy": "delete", "retention.ms": str(STAGE_RETENTION_MS), "segment.bytes": str(64 << 20)}
+_STAGE = {
+    "cleanup.policy": "delete",
+    "message.timestamp.type": "CreateTime",
+    "retention.ms": str(STAGE_RETENTION_MS),
+    "segment.bytes": str(64 << 20),
+}
 
 
 class SinkTopics:
@@ -58,14 +63,17 @@ class SinkTopics:
 
     async def trim(self, topic: str, needed: Mapping[TopicPartition, int]) -> None:
         """Give back what of a topic's stage is older than any task that might still report it, and not `needed` from its offset
-        on by a decision. What cannot be deleted now is left to retention."""
+        on by a decision (one that nobody came back for ends to count when retention has taken its rows). What cannot be
+        deleted now is left to retention."""
         stages = self._client.metadata.partitions(stage_of(topic))
         before_ms = self._client.clock.wall_ms() - UNDECIDED_MS
         try:
             young = await list_offsets(self._client, dict.fromkeys(stages, before_ms), timeout_ms=self._timeout_ms)
+            starts = await list_offsets(self._client, dict.fromkeys(stages, EARLIEST), timeout_ms=self._timeout_ms)
             for stage, found in young.items():
-                before = min(found.offset, needed.get(stage, found.offset))
-                if before > 0:
+                wanted = needed.get(stage, found.offset)
+                before = min(found.offset, wanted) if wanted >= starts[stage].offset else found.offset
+                if before > starts[stage].offset:
                     await self._admin.delete_records(stage.topic, stage.partition, before_offset=before)
         except BarnabasError as error:
             logger.info("stage not trimmed topic=%s reason=%s", topic, error.message)

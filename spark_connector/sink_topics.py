@@ -33,7 +33,7 @@ _LEDGER = {
 }
 _STAGE = {
     "cleanup.policy": "delete",
-    "message.timestamp.type": "CreateTime",
+    "message.timestamp.type": "CreateTime",  # Published records have the time at which a task made them.
     "retention.ms": str(STAGE_RETENTION_MS),
     "segment.bytes": str(64 << 20),
 }

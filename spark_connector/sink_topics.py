@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.client.admin import Admin
 from barnabas.net.client.client import Client
-from barnabas.net.client.errors import BarnabasError, ErrorCode, TopicAlreadyExistsError
+from barnabas.net.client.errors import BarnabasError, ErrorCode, LeaderNotAvailableError, TopicAlreadyExistsError
 from barnabas.net.client.offset_lookup import EARLIEST, list_offsets
 from barnabas.net.protocol.requests import MetadataRequest
 from barnabas.net.protocol.responses import MetadataResponse
@@ -56,10 +56,23 @@ class SinkTopics:
         stage = stage_of(topic)
         staged = await self._create(stage, count, {**_STAGE, **await self._limits(topic)})
         if staged < count:
-            await self._admin.add_partitions(stage, count)
-            while self._client.metadata.partition_count(stage) < count:
-                await self._client.refresh()
+            await self._grow(stage, count)
         return count
+
+    async def _grow(self, stage: str, count: int) -> None:
+        try:
+            await self._admin.add_partitions(stage, count)
+        except BarnabasError as error:
+            if error.code != ErrorCode.INVALID_PARTITIONS:
+                raise
+            # Another task was faster.
+
+        async def attempt() -> None:
+            await self._client.refresh()
+            if self._client.metadata.partition_count(stage) < count:
+                raise LeaderNotAvailableError(f"{stage} has not the {count} partitions of its topic yet")
+
+        await self._client.retrying(attempt, timeout_ms=self._timeout_ms)
 
     async def trim(self, topic: str, needed: Mapping[TopicPartition, int]) -> None:
         """Give back what of a topic's stage is older than any task that might still report it, and not `needed` from its offset

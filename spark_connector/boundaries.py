@@ -16,7 +16,7 @@ from .read_options import Assigned, AtOffsets, AtTime, AtTimes, Boundary, Everyw
 
 logger = logging.getLogger("barnabas.spark")
 
-TOPIC_WAIT_MS = 10_000  # A topic that was created just now is known to every broker by then.
+TOPIC_WAIT_MS = 5_000  # A topic that was created just now is known to every broker by then.
 _SHOWN_PARTITIONS = 5
 
 

@@ -113,6 +113,7 @@ def split(ranges: Sequence[OffsetRange], *, min_partitions: int | None, max_reco
 
     The largest pieces are cut first, and pieces of one range differ by one record at most.
     """
+    ranges = [item for item in ranges if item.size]
     pieces = [-(-item.size // max_records) if max_records else 1 for item in ranges]
     wanted = min(min_partitions or 0, sum(item.size for item in ranges))
     heap = [(-item.size / count, number) for number, (item, count) in enumerate(zip(ranges, pieces, strict=True))]

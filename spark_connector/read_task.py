@@ -18,7 +18,7 @@ from barnabas.net.client.client import Client
 from barnabas.net.client.errors import PartitionGoneError
 from barnabas.net.client.loop_thread import LoopThread
 from barnabas.net.client.offset_lookup import EARLIEST, LATEST, list_offsets
-from barnabas.net.client.range_reader import RangeReader, batches_of
+from barnabas.net.client.range_reader import Chunk, RangeReader, batches_of
 
 from .columns import ColumnBuilder
 from .connection import shared_client, worker_settings
@@ -62,12 +62,17 @@ class ReadTask:
         )
 
 
+def read_partition(task: ReadTask, partition: InputPartition, schema: StructType) -> Iterator[pyarrow.RecordBatch]:
+    """As `read_range`; for a query that has nothing to read, Spark makes a partition of its own."""
+    return read_range(task, partition.range, schema) if isinstance(partition, RangePartition) else iter(())
+
+
 def read_range(task: ReadTask, item: OffsetRange, schema: StructType) -> Iterator[pyarrow.RecordBatch]:
     """Raises DataLossError, or the broker's error when nothing came within `fetch.timeoutMs`."""
     builder = ColumnBuilder(schema, item.partition)
     rows = FIRST_ROWS
     for chunk in _chunks(task, item):
-        for header, records in batches_of(chunk, start=item.start, end=item.end):
+        for header, records in batches_of(chunk, end=item.end):
             builder.add(header, records)
             if builder.row_count >= rows or builder.size_bytes >= MAX_FETCHED_BYTES:
                 yield builder.take()
@@ -76,7 +81,7 @@ def read_range(task: ReadTask, item: OffsetRange, schema: StructType) -> Iterato
         yield builder.take()
 
 
-def _chunks(task: ReadTask, item: OffsetRange) -> Iterator[bytes]:
+def _chunks(task: ReadTask, item: OffsetRange) -> Iterator[Chunk]:
     """Fetched batches; the next ones are on their way while the caller looks at these."""
     loop, client = shared_client(task.client)
     reader = RangeReader(

@@ -10,7 +10,7 @@ from .boundaries import Boundaries
 from .connection import shared_client
 from .offsets import split
 from .read_options import ReadOptions
-from .read_task import RangePartition, ReadTask, read_range
+from .read_task import RangePartition, ReadTask, read_partition
 
 
 class BatchReader(DataSourceReader):
@@ -25,12 +25,11 @@ class BatchReader(DataSourceReader):
         loop, client = shared_client(self._options.client)
         ranges = loop.call(Boundaries(client, self._options).batch_ranges())
         pieces = split(
-            [item for item in ranges if item.size],
+            ranges,
             min_partitions=self._options.min_partitions,
             max_records=self._options.max_records_per_partition,
         )
         return [RangePartition(piece) for piece in pieces]
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        assert isinstance(partition, RangePartition)
-        return read_range(self._task, partition.range, self._schema)
+        return read_partition(self._task, partition, self._schema)

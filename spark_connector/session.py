@@ -5,21 +5,15 @@ exited, and the defaults for a cluster make every micro-batch on one machine twi
 """
 
 import os
-import shutil
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from barnabas.log.errors import InvalidConfigError
+from .java import require_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-JAVA_INSTALLATION = (
-    "install Java 17 (Debian, Ubuntu: sudo apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17; "
-    "conda: conda install openjdk=17), or set JAVA_HOME to it"
-)
 LOCAL_SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -32,24 +26,6 @@ LOCAL_SETTINGS = {
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
 }
-
-
-class JavaMissingError(InvalidConfigError):
-    """PySpark runs on a Java that is not there; the message has the command that installs it."""
-
-
-def require_java() -> str:
-    """Return the path of Java as PySpark will find it. Raises JavaMissingError."""
-    home = os.environ.get("JAVA_HOME")
-    if home:
-        java = Path(home, "bin", "java")
-        if not java.exists():
-            raise JavaMissingError(f"JAVA_HOME is {home}, where there is no bin/java: {JAVA_INSTALLATION}")
-        return str(java)
-    found = shutil.which("java")
-    if found is None:
-        raise JavaMissingError(f"Spark needs Java, and there is none on the PATH: {JAVA_INSTALLATION}")
-    return found
 
 
 def local_session(

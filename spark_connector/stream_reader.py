@@ -36,7 +36,7 @@ from .connection import shared_client
 from .data_loss import DataLossError
 from .offsets import StreamOffset, ranges_between, split
 from .read_options import ReadOptions
-from .read_task import RangePartition, ReadTask, read_range
+from .read_task import RangePartition, ReadTask, read_partition
 from .stream_planner import LogEnds, StreamPlanner
 
 logger = logging.getLogger("barnabas.spark")
@@ -104,8 +104,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- in tasks ----------------------------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        assert isinstance(partition, RangePartition)
-        return read_range(self._task, partition.range, self._schema)
+        return read_partition(self._task, partition, self._schema)
 
 
 class _Driver:

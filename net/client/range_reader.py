@@ -6,6 +6,7 @@ that wants the records, while the next chunk is on its way.
 """
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from barnabas.log.record_batch import (
     LENGTH,
@@ -37,6 +38,13 @@ UNKNOWN_TOPIC_PATIENCE_MS = 5_000  # Longer than any broker that runs is behind 
 RESPONSE_GRACE_MS = 30_000  # On top of that wait, before the connection is suspected.
 
 
+class Chunk(NamedTuple):
+    """Whole batches. Those of their records that lie before `start` were not asked for, or do not exist any more."""
+
+    start: int
+    data: bytes
+
+
 class RangeReader:
     """Belongs to one loop; one call of `next_chunk` at a time."""
 
@@ -64,7 +72,7 @@ class RangeReader:
         self._rack = rack
         self._timeout_ms = timeout_ms
 
-    async def next_chunk(self) -> bytes | None:
+    async def next_chunk(self) -> Chunk | None:
         """Whole batches from the position on, which moves behind them; None at the end of the range.
 
         Batches may begin before the position and reach behind the end: `batches_of` leaves that out. Raises
@@ -74,9 +82,10 @@ class RangeReader:
         deadline_ms = self._client.clock.now_ms() + self._timeout_ms
         while self.position < self.end:
             remaining_ms = max(1, deadline_ms - self._client.clock.now_ms())
-            chunk = await self._client.retrying(self._fetch, timeout_ms=remaining_ms, before_retry=self._refresh)
-            if chunk:
-                return chunk
+            start = self.position
+            data = await self._client.retrying(self._fetch, timeout_ms=remaining_ms, before_retry=self._client.refresh)
+            if data:
+                return Chunk(start, data)
             if self._client.clock.now_ms() >= deadline_ms:
                 raise RequestTimedOutError(
                     f"no record of {self.partition} at offset {self.position} within {self._timeout_ms} ms, though the range "
@@ -87,10 +96,6 @@ class RangeReader:
     def skip_to(self, offset: int) -> None:
         """Go on from there: what lies before it is lost."""
         self.position = max(self.position, offset)
-
-    async def _refresh(self) -> None:
-        """A broker that cannot even say where the leader is: the fetch itself will be tried again."""
-        await self._client.refresh()
 
     async def _wait_for_topic(self) -> None:
         try:
@@ -141,18 +146,19 @@ class RangeReader:
         return bytes(answer.records[:size_bytes])
 
 
-def batches_of(chunk: bytes, *, start: int, end: int) -> Iterator[tuple[BatchHeader, Sequence[Record]]]:
-    """The records of a chunk from `start` to `end` (exclusive), batch by batch, those without any left out.
+def batches_of(chunk: Chunk, *, end: int) -> Iterator[tuple[BatchHeader, Sequence[Record]]]:
+    """The records of a chunk before `end`, batch by batch, batches without any left out.
 
     Raises CorruptRecordError for a damaged batch.
     """
+    start, data = chunk
     position = 0
-    while position < len(chunk):
-        header = read_header(chunk, position)
-        batch = memoryview(chunk)[position : position + header.size_bytes]
+    while position < len(data):
+        header = read_header(data, position)
+        batch = memoryview(data)[position : position + header.size_bytes]
         position += header.size_bytes
         if header.is_control or header.next_offset <= start or header.base_offset >= end:
-            check_crc(chunk, header)
+            check_crc(data, header)
             continue
         records = decode_batch(batch)
         if header.base_offset < start or header.next_offset > end:

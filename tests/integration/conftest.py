@@ -1,12 +1,18 @@
 """Clusters of real processes, and the ends of their logs where a test fails."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from integration.cluster import RUNNING, SESSION, Cluster
+
+from barnabas.spark_connector.java import JavaMissingError, require_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.hookimpl(wrapper=True)
@@ -35,4 +41,27 @@ def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster
     """Three brokers for all tests of a module; who uses it leaves all of them running."""
     overrides = {**SESSION, "log.retention.check.interval.ms": "500", "log.segment.delete.delay.ms": "100"}
     with Cluster(tmp_path_factory.mktemp("shared"), 3, overrides=overrides) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
+    """The one Spark session of a run."""
+    try:
+        require_java()
+    except JavaMissingError as error:
+        pytest.skip(str(error))
+    pytest.importorskip("pyspark", reason="the Spark connector's tests need barnabas[spark]: scripts/setup.sh")
+    from integration.spark_world import start_session
+
+    session = start_session(tmp_path_factory.mktemp("spark"))
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three brokers for all tests with Spark; who uses it leaves all of them running."""
+    with Cluster(tmp_path_factory.mktemp("spark_cluster"), 3, overrides=SESSION) as cluster:
+        asyncio.run(cluster.ready())
         yield cluster

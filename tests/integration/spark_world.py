@@ -1,0 +1,153 @@
+"""Real Spark for tests: one session for the whole run, started as quickly as it can be, and short words for what tests do.
+
+A session takes some seconds, each worker process half a second; so all tests share the session and its cluster of three brokers,
+each with topics of its own. Nothing here waits for a time: a stream is run with Trigger.AvailableNow, or until it has what it
+should have.
+"""
+
+import asyncio
+import os
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyspark
+from integration.cluster import Cluster, until
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from barnabas.net.client.producer import Producer
+from barnabas.spark_connector.session import local_session
+
+FORMAT = "barnabas"
+QUICK_JAVA = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"  # Nothing here runs long enough for the second compiler.
+)
+STREAM_DEADLINE_S = 90.0
+Options = Mapping[str, str | int]
+
+
+def start_session(folder: Path) -> SparkSession:
+    os.environ["SPARK_HOME"] = str(_home_without_python(folder))
+    spark = local_session(
+        "barnabas-tests",
+        settings={
+            "spark.driver.extraJavaOptions": QUICK_JAVA,
+            "spark.driver.memory": "1g",
+            "spark.sql.warehouse.dir": str(folder / "warehouse"),
+            "spark.sql.adaptive.enabled": "false",
+        },
+    )
+    spark.sparkContext.setLogLevel("OFF")  # Tests that expect a failure would print thousands of lines.
+    return spark
+
+
+def _home_without_python(folder: Path) -> Path:
+    """Workers put SPARK_HOME's pyspark.zip first, which has no compiled modules: each start would compile PySpark anew."""
+    home = folder / "spark_home"
+    home.mkdir()
+    for item in Path(pyspark.__file__).parent.iterdir():
+        if item.name in ("bin", "jars", "sbin", "data"):
+            (home / item.name).symlink_to(item)
+    return home
+
+
+# --- topics ---
+
+
+def create_topic(cluster: Cluster, topic: str, *, partitions: int = 2, **configs: str) -> str:
+    async def create() -> None:
+        async with cluster.admin() as admin:
+            named = {key.replace("_", "."): value for key, value in configs.items()}
+            await admin.create_topic(topic, partitions=partitions, replication_factor=3, configs=named)
+
+    asyncio.run(create())
+    return topic
+
+
+def send(
+    cluster: Cluster, topic: str, values: Sequence[bytes | None], *, partition: int | None = None, **more: Any
+) -> None:
+    """Send and wait until all are acknowledged. `more` goes to the producer's `send` (key, headers, timestamp_ms)."""
+
+    async def send_all() -> None:
+        async with Producer(cluster.bootstrap) as producer:
+            for value in values:
+                await producer.send(topic, value, partition=partition, **more)
+            await producer.flush()
+
+    asyncio.run(send_all())
+
+
+def numbers(start: int, end: int) -> list[bytes]:
+    return [b"%d" % number for number in range(start, end)]
+
+
+def in_admin(cluster: Cluster, ask: Callable[[Any], Any]) -> Any:
+    async def call() -> Any:
+        async with cluster.admin() as admin:
+            return await ask(admin)
+
+    return asyncio.run(call())
+
+
+# --- batches ---
+
+
+def load(spark: SparkSession, cluster: Cluster, **options: str | int) -> DataFrame:
+    return spark.read.format(FORMAT).option("bootstrap.servers", cluster.bootstrap).options(**options).load()
+
+
+def values_of(frame: DataFrame) -> list[int]:
+    return sorted(int(row.value) for row in frame.select("value").collect())
+
+
+# --- streams ---
+
+
+class Stream:
+    """A topic as a stream, batch by batch in this process. Runs of the same one share the checkpoint."""
+
+    def __init__(self, spark: SparkSession, cluster: Cluster, checkpoint: Path, **options: str | int) -> None:
+        self.batches: dict[int, list[Row]] = defaultdict(list)
+        self.checkpoint = checkpoint
+        self._spark = spark
+        self._cluster = cluster
+        self._options = options
+        self._has_news = threading.Event()
+
+    def start(self, *, columns: Sequence[str] = ("value",), **trigger: Any) -> StreamingQuery:
+        source = self._spark.readStream.format(FORMAT).option("bootstrap.servers", self._cluster.bootstrap)
+        writer = source.options(**self._options).load().select(*columns).writeStream.foreachBatch(self._take)
+        return writer.option("checkpointLocation", str(self.checkpoint)).trigger(**trigger).start()
+
+    def run(self) -> StreamingQuery:
+        """All that is there now."""
+        query = self.start(availableNow=True)
+        assert query.awaitTermination(STREAM_DEADLINE_S), "the query did not end"
+        return query
+
+    def _take(self, frame: DataFrame, batch_id: int) -> None:
+        self.batches[batch_id] = frame.collect()
+
+    @property
+    def values(self) -> list[int]:
+        return sorted(int(row.value) for rows in list(self.batches.values()) for row in rows)
+
+    def until_values(self, expected: Sequence[int], query: StreamingQuery) -> None:
+        async def wait() -> None:
+            def has_all() -> bool:
+                assert query.isActive, query.exception()
+                return len(self.values) >= len(expected)
+
+            await until(has_all, f"{len(expected)} values", timeout_s=STREAM_DEADLINE_S)
+
+        asyncio.run(wait())
+        assert self.values == list(expected)
+
+    def forget_commit(self, batch_id: int) -> None:
+        """As a driver that was killed after the batch's work and before its commit."""
+        for name in (str(batch_id), f".{batch_id}.crc"):
+            (self.checkpoint / "commits" / name).unlink(missing_ok=True)

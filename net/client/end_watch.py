@@ -96,7 +96,13 @@ class EndWatch:
             min_bytes=1,
             max_bytes=1,
             partitions=tuple(
-                FetchPartition(topic=partition.topic, partition=partition.partition, fetch_offset=end, max_bytes=1)
+                FetchPartition(
+                    topic=partition.topic,
+                    partition=partition.partition,
+                    fetch_offset=end,
+                    max_bytes=1,
+                    current_leader_epoch=self._client.metadata.leader(partition).epoch,
+                )
                 for partition, end in ends.items()
             ),
             isolation_level=self._isolation_level,

@@ -38,6 +38,7 @@ def start_session(folder: Path) -> SparkSession:
             "spark.driver.memory": "1g",
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
             "spark.sql.adaptive.enabled": "false",
+            "spark.sql.streaming.noDataProgressEventInterval": "200",
         },
     )
     spark.sparkContext.setLogLevel("OFF")  # Tests that expect a failure would print thousands of lines.
@@ -120,8 +121,15 @@ class Stream:
 
     def start(self, *, columns: Sequence[str] = ("value",), **trigger: Any) -> StreamingQuery:
         source = self._spark.readStream.format(FORMAT).option("bootstrap.servers", self._cluster.bootstrap)
-        writer = source.options(**self._options).load().select(*columns).writeStream.foreachBatch(self._take)
-        return writer.option("checkpointLocation", str(self.checkpoint)).trigger(**trigger).start()
+        frame = source.options(**self._options).load().select(*columns)
+        writer = (
+            self.through(frame).writeStream.foreachBatch(self._take).option("checkpointLocation", str(self.checkpoint))
+        )
+        return (writer.trigger(**trigger) if trigger else writer).start()
+
+    def through(self, frame: DataFrame) -> DataFrame:
+        """What happens to the records on their way."""
+        return frame
 
     def run(self) -> StreamingQuery:
         """All that is there now."""

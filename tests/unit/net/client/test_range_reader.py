@@ -1,0 +1,200 @@
+"""A range of one partition is read exactly, whatever its leader does; and a watch on the ends of logs is quiet and quick."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from unit.net.client.fake_cluster import HANG, FakeCluster
+from unit.net.client.virtual_time import run
+
+from barnabas.log.errors import NetworkError, OffsetOutOfRangeError, RequestTimedOutError
+from barnabas.log.record_codec import encode_batch
+from barnabas.log.topic_partition import TopicPartition
+from barnabas.net.client.client import Client
+from barnabas.net.client.end_watch import EndWatch
+from barnabas.net.client.errors import PartitionGoneError
+from barnabas.net.client.range_reader import RangeReader, batches_of
+from barnabas.net.protocol.api_keys import ApiKey
+from barnabas.net.protocol.requests import FetchRequest
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def fill(cluster: FakeCluster, partition: TopicPartition, values: Sequence[int], *, per_batch: int = 10) -> None:
+    for first in range(0, len(values), per_batch):
+        batch = [b"%d" % value for value in values[first : first + per_batch]]
+        cluster.logs[partition].append(encode_batch(batch, timestamps_ms=1))
+    for event in cluster.waiting:
+        event.set()
+
+
+async def started(cluster: FakeCluster) -> Client:
+    client = cluster.client()
+    client.want_topic("t")
+    await client.start()
+    return client
+
+
+def reader(client: Client, start: int, end: int, **options: int) -> RangeReader:
+    limits = {"max_bytes": 1 << 20, "timeout_ms": 60_000, **options}
+    return RangeReader(client, T0, start=start, end=end, is_committed_only=True, **limits)
+
+
+async def values(found: RangeReader) -> list[int]:
+    seen: list[int] = []
+    while (chunk := await found.next_chunk()) is not None:
+        seen += [int(record.value or b"") for _, records in batches_of(chunk, end=found.end) for record in records]
+    return seen
+
+
+def test_exactly_the_range_is_read_in_chunks() -> None:
+    async def body() -> None:
+        cluster = FakeCluster(brokers=2, topics={"t": 1})
+        fill(cluster, T0, range(100))
+        client = await started(cluster)
+        assert await values(reader(client, 13, 47, max_bytes=1)) == list(range(13, 47))
+        assert await values(reader(client, 0, 100)) == list(range(100))
+        assert await values(reader(client, 50, 50)) == []
+        asked = cluster.sent(FetchRequest)
+        assert [item.partitions[0].fetch_offset for item in asked[:4]] == [13, 20, 30, 40]
+        await client.close()
+
+    run(body())
+
+
+def test_it_follows_its_leader() -> None:
+    async def body() -> None:
+        cluster = FakeCluster(brokers=3, topics={"t": 1})
+        fill(cluster, T0, range(40))
+        client = await started(cluster)
+        found = reader(client, 0, 40, max_bytes=1)
+        assert await found.next_chunk() is not None
+        cluster.move_leader(T0, 2)
+        assert await values(found) == list(range(10, 40))
+        found = reader(client, 0, 40)
+        cluster.script(
+            ApiKey.FETCH, lambda node, request: NetworkError("cut"), lambda node, request: NetworkError("cut")
+        )
+        assert await values(found) == list(range(40))
+        await client.close()
+
+    run(body())
+
+
+def test_what_the_log_does_not_have_is_told_and_can_be_skipped() -> None:
+    async def body() -> None:
+        cluster = FakeCluster(topics={"t": 1})
+        fill(cluster, T0, range(40))
+        cluster.logs[T0].start_offset = 25
+        client = await started(cluster)
+        found = reader(client, 5, 40)
+        with pytest.raises(OffsetOutOfRangeError):
+            await found.next_chunk()
+        found.skip_to(25)
+        assert await values(found) == list(range(25, 40))  # Not 20 to 24, though they are in the same batch.
+        await client.close()
+
+    run(body())
+
+
+def test_records_that_never_come_end_it_within_the_timeout() -> None:
+    async def body() -> None:
+        cluster = FakeCluster(topics={"t": 1})
+        fill(cluster, T0, range(10))
+        client = await started(cluster)
+        began_s = asyncio.get_running_loop().time()
+        with pytest.raises(RequestTimedOutError, match="t-0 at offset 10 within 3000 ms"):
+            await values(reader(client, 0, 11, timeout_ms=3_000))
+        assert asyncio.get_running_loop().time() - began_s < 5
+        await client.close()
+
+    run(body())
+
+
+def test_a_topic_that_is_gone_is_no_matter_of_patience() -> None:
+    async def body() -> None:
+        cluster = FakeCluster(topics={"t": 1, "u": 1})
+        client = await started(cluster)
+        del cluster.logs[T0]
+        cluster.offset += 1
+        await client.refresh()
+        with pytest.raises(PartitionGoneError, match="topic t"):
+            await reader(client, 0, 1).next_chunk()
+        await client.close()
+
+    run(body())
+
+
+# --- the watch ---
+
+
+def test_an_idle_watch_asks_hardly_anything_and_hears_at_once() -> None:
+    """As a streaming query does: it asks for the ends again and again, and waits a quarter of a second each time."""
+
+    async def body() -> None:
+        loop = asyncio.get_running_loop()
+        cluster = FakeCluster(brokers=3, topics={"t": 3})
+        client = cluster.client(metadata_max_age_ms=2_000)
+        client.want_topic("t")
+        await client.start()
+        watch = EndWatch(client, is_committed_only=True)
+        partitions = client.metadata.partitions("t")
+        began_s, idle_s = loop.time(), 60
+        before = len(cluster.requests)
+        while loop.time() - began_s < idle_s:
+            ends = await watch.ends(partitions, timeout_ms=1_000)
+            assert not await watch.wait(ends, timeout_ms=250)
+        per_second = (len(cluster.requests) - before) / idle_s
+        assert per_second <= 2, per_second  # The bound for a query is 10.
+
+        loop.call_later(0.1, fill, cluster, T1, range(5))
+        asked_s = loop.time()
+        assert await watch.wait(await watch.ends(partitions, timeout_ms=1_000), timeout_ms=250)
+        assert loop.time() - asked_s == pytest.approx(0.1)
+        assert (await watch.ends(partitions, timeout_ms=1_000))[T1] == 5
+        await watch.close()
+        await client.close()
+
+    run(body())
+
+
+def test_a_watch_survives_leaders_that_go_and_partitions_that_come() -> None:
+    async def body() -> None:
+        cluster = FakeCluster(brokers=3, topics={"t": 1})
+        client = await started(cluster)
+        watch = EndWatch(client, is_committed_only=False)
+        ends = await watch.ends([T0], timeout_ms=5_000)
+        assert not await watch.wait(ends, timeout_ms=10)
+        cluster.move_leader(T0, 1)
+        cluster.drop_connections(0)
+        assert await watch.wait(ends, timeout_ms=5_000)
+        cluster.create("t", 2)
+        await client.refresh()
+        ends = await watch.ends([T0, T1], timeout_ms=5_000)
+        assert ends == {T0: 0, T1: 0}
+        asyncio.get_running_loop().call_later(0.2, fill, cluster, T0, range(3))
+        while (await watch.ends([T0, T1], timeout_ms=5_000)) == ends:
+            await watch.wait(ends, timeout_ms=5_000)
+        assert (await watch.ends([T0, T1], timeout_ms=5_000))[T0] == 3
+        await watch.close()
+        await client.close()
+
+    run(body())
+
+
+def test_a_leader_that_refuses_is_not_asked_in_a_loop() -> None:
+    async def body() -> None:
+        cluster = FakeCluster(topics={"t": 1})
+        client = await started(cluster)
+        watch = EndWatch(client, is_committed_only=False)
+        cluster.script(ApiKey.FETCH, lambda node, request: NetworkError("refused"), forever=True)
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        while loop.time() - began_s < 10:
+            await watch.wait(await watch.ends([T0], timeout_ms=1_000), timeout_ms=250)
+        assert len(cluster.requests) <= 10 * 10 + 5
+        cluster.script(ApiKey.FETCH, lambda node, request: HANG, forever=True)
+        await watch.close()
+        await client.close()
+
+    run(body())

@@ -29,9 +29,14 @@ def command_line(description: str | None, *, topic: str, to: str = "console") ->
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--batch", action="store_true", help="over all that is there, as a batch")
     how.add_argument("--available-now", action="store_true", help="as a stream that ends at the topic's present end")
-    parser.add_argument("--checkpoint", metavar="FOLDER", help="what a stream keeps to go on after its end, kill -9 too")
+    parser.add_argument(
+        "--checkpoint", metavar="FOLDER", help="what a stream keeps to go on after its end, kill -9 too"
+    )
+    parser.add_argument("--delivery", choices=("effectively_once", "at_least_once"), default="effectively_once")
     parser.add_argument("--max-records", type=int, metavar="N", help="of one micro-batch")
-    parser.add_argument("--trigger", metavar="INTERVAL", help='such as "5 seconds"; otherwise as soon as there are records')
+    parser.add_argument(
+        "--trigger", metavar="INTERVAL", help='such as "5 seconds"; otherwise as soon as there are records'
+    )
     parser.add_argument("--cores", type=int, default=2)
     return parser
 
@@ -71,7 +76,7 @@ def write(
     match kind:
         case "topic":
             result = result if is_records else as_records(result, key)
-            settings |= {"bootstrap.servers": options.bootstrap, "topic": name}
+            settings |= {"bootstrap.servers": options.bootstrap, "topic": name, "delivery": options.delivery}
         case "parquet":
             settings |= {"path": name}
         case "console":

@@ -15,7 +15,9 @@ from pyspark.sql import DataFrame, functions as F
 PART = r"\.(css|js|png|jpe?g|gif|ico|svg|woff|ttf|eot)$"
 
 
-def page_loads(page_requests: DataFrame, part_requests: DataFrame, *, within_s: int = 30, late: str = "10 minutes") -> DataFrame:
+def page_loads(
+    page_requests: DataFrame, part_requests: DataFrame, *, within_s: int = 30, late: str = "10 minutes"
+) -> DataFrame:
     """One row for each part: client, page, page_time, part, part_time, size."""
     pages = (
         page_requests.where(~F.col("path").rlike(PART))

@@ -12,7 +12,7 @@ from typing import Any
 
 from access_log import requests
 from job import command_line, finish, read, session, write
-from pyspark.sql import DataFrame, Row, functions as F
+from pyspark.sql import DataFrame, Row, SparkSession, functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 SESSION = "client string, start timestamp, last timestamp, requests bigint, bytes bigint"
@@ -108,17 +108,21 @@ def sessions_of_history(found: DataFrame, *, gap_s: int = 1800) -> DataFrame:
     )
 
 
+def keep_state_in_rocksdb(spark: SparkSession) -> None:
+    """Lists and timers need it; it comes with PySpark. The default keeps state as tables in the heap."""
+    spark.conf.set(
+        "spark.sql.streaming.stateStore.providerClass",
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+    )
+
+
 def main() -> int:
     parser = command_line(__doc__, topic="access-log")
     parser.add_argument("--gap-s", type=int, default=1800, help="seconds without a request that end a session")
     parser.add_argument("--late", default="10 minutes", help="how late a request may come and still be counted")
     options = parser.parse_args()
     spark = session(options, "sessions")
-    # The default keeps state as files of a heap; timers and lists need the other one, which comes with PySpark as well.
-    spark.conf.set(
-        "spark.sql.streaming.stateStore.providerClass",
-        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
-    )
+    keep_state_in_rocksdb(spark)
     found = requests(read(spark, options))
     if options.batch:
         result = sessions_of_history(found, gap_s=options.gap_s)

@@ -12,7 +12,8 @@ Windows are given out once they are complete: when a request has been seen that 
 import sys
 
 from job import command_line, finish, read, session, write
-from pyspark.sql import Column, DataFrame, functions as F
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 
 LINE = r'^(\S+) \S+ \S+ \[([^\]]+)\] "(\S+) (\S+)[^"]*" (\d{3}) (\d+|-) "([^"]*)"(?: "([^"]*))?'
 TIME_FORMAT = "dd/MMM/yyyy:HH:mm:ss Z"

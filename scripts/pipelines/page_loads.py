@@ -10,7 +10,8 @@ import sys
 
 from access_log import requests
 from job import command_line, finish, read, session, write
-from pyspark.sql import DataFrame, functions as F
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 PART = r"\.(css|js|png|jpe?g|gif|ico|svg|woff|ttf|eot)$"
 

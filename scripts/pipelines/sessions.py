@@ -12,10 +12,11 @@ from typing import Any
 
 from access_log import requests
 from job import command_line, finish, read, session, write
-from pyspark.sql import DataFrame, Row, SparkSession, functions as F
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-SESSION = "client string, start timestamp, last timestamp, requests bigint, bytes bigint"
+SESSION = "client string, start_ms bigint, last_ms bigint, requests bigint, bytes bigint"
 OPEN = "start_ms bigint, last_ms bigint, requests bigint, bytes bigint"
 Open = tuple[int, int, int, int]  # start_ms, last_ms, requests, bytes
 
@@ -80,7 +81,7 @@ def sessions_of_stream(found: DataFrame, *, gap_s: int = 1800, late: str = "10 m
         .groupBy("client")
         .transformWithState(
             statefulProcessor=Sessions(gap_s * 1000),
-            outputStructType="client string, start_ms bigint, last_ms bigint, requests bigint, bytes bigint",
+            outputStructType=SESSION,
             outputMode="Append",
             timeMode="EventTime",
         )

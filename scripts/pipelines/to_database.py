@@ -18,7 +18,8 @@ from typing import Any
 
 from access_log import requests
 from job import command_line, finish, read, session, triggered
-from pyspark.sql import DataFrame, functions as F
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 COLUMNS = "value binary, topic string, partition int, offset bigint"
 ROW = ("topic", "partition", "offset", "client", "time", "method", "path", "status", "size")
@@ -62,24 +63,23 @@ class Database:
 
 
 def store(database: Database, rows: Iterator[Any]) -> int:
-    """Write what the ledger does not have yet, in one transaction; returns how many rows that were.
-
-    A partition's rows must come in the order of their offsets.
-    """
+    """Write what the ledger does not have yet, in one transaction; returns how many rows that were. They come in any order."""
     with closing(database.connect()) as connection, closing(connection.cursor()) as cursor:
         for table in TABLES:
             cursor.execute(table)
         database.begin(cursor)
         cursor.execute("SELECT topic, partition_id, next_offset FROM requests_ledger")
-        ledger = {(topic, partition): reached for topic, partition, reached in cursor.fetchall()}
+        before = {(topic, partition): reached for topic, partition, reached in cursor.fetchall()}
+        after = dict(before)
         count = 0
         while some := list(islice(rows, ROWS_AT_ONCE)):
-            new = [tuple(row) for row in some if row.offset >= ledger.get((row.topic, row.partition), 0)]
+            new = [tuple(row) for row in some if row.offset >= before.get((row.topic, row.partition), 0)]
             cursor.executemany(database.sql("INSERT INTO requests VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"), new)
-            ledger |= {(row[0], row[1]): row[2] + 1 for row in new}
+            for topic, partition, offset, *_ in new:
+                after[topic, partition] = max(offset + 1, after.get((topic, partition), 0))
             count += len(new)
         upsert = "INSERT INTO requests_ledger VALUES (?, ?, ?) ON CONFLICT (topic, partition_id) DO UPDATE SET next_offset = ?"
-        cursor.executemany(database.sql(upsert), [(*place, reached, reached) for place, reached in ledger.items()])
+        cursor.executemany(database.sql(upsert), [(*place, reached, reached) for place, reached in after.items()])
         cursor.execute("COMMIT")
         return count
 
@@ -88,7 +88,7 @@ def writer(database: Database) -> Callable[[DataFrame, int], None]:
     """What foreachBatch calls."""
 
     def write_batch(batch: DataFrame, batch_id: int) -> None:
-        store(database, batch.orderBy("topic", "partition", "offset").toLocalIterator())
+        store(database, batch.toLocalIterator())
 
     return write_batch
 

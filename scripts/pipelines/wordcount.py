@@ -9,7 +9,8 @@ keeps the newest count of each: Kafka Streams' KTable.
 import sys
 
 from job import command_line, finish, read, session, write
-from pyspark.sql import DataFrame, functions as F
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 
 def words(records: DataFrame) -> DataFrame:

@@ -54,7 +54,7 @@ class Job:
         self._spark, self._database, self._checkpoint = spark, database, checkpoint
         command_line = facts.pipeline("job").command_line("A test.", topic=topic)
         self._options: argparse.Namespace = command_line.parse_args(
-            ["--bootstrap", cluster.bootstrap, "--available-now", "--max-records", "40"]
+            ["--bootstrap", cluster.bootstrap, "--available-now", "--max-records", "70"]
         )
 
     def run(self) -> None:
@@ -106,7 +106,7 @@ def test_a_transaction_that_breaks_off_leaves_nothing_and_is_made_up_for(databas
     with pytest.raises(ConnectionError):
         module.store(database, break_off())
     assert module.store(database, iter(rows[:10])) == 10
-    assert module.store(database, iter(rows)) == count - 10
+    assert module.store(database, reversed(rows)) == count - 10
     assert stored(database) == list(range(count))
 
 

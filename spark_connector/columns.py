@@ -17,8 +17,9 @@ from barnabas.log.topic_partition import TopicPartition
 
 from .schema import arrow_schema
 
-# Attributes of a record by the column that is made of them.
-_PER_RECORD = {"key": "key", "value": "value", "offset": "offset", "timestamp": "timestamp", "headers": "headers"}
+# Columns that are attributes of a record; the others follow from batches.
+_PER_RECORD = ("key", "value", "timestamp", "headers")
+US_PER_MS = 1_000
 
 
 class ColumnBuilder:
@@ -26,8 +27,9 @@ class ColumnBuilder:
         self._schema = arrow_schema(schema)
         self._constants = {"topic": partition.topic, "partition": partition.partition}
         self._readers: dict[str, Callable[[Any], Any]] = {
-            name: attrgetter(_PER_RECORD[name]) for name in self._schema.names if name in _PER_RECORD
+            name: attrgetter(name) for name in self._schema.names if name in _PER_RECORD
         }
+        self._has_offsets = "offset" in self._schema.names
         self._repeated: dict[str, pyarrow.Array] = {}
         self._clear()
 
@@ -35,11 +37,14 @@ class ColumnBuilder:
         self.row_count = 0
         self.size_bytes = 0  # Of the batches that the rows came in.
         self._columns: dict[str, list[Any]] = {name: [] for name in self._readers}
+        self._offsets: list[numpy.ndarray[Any, numpy.dtype[numpy.int64]]] = []
         self._timestamp_types: list[tuple[int, int]] = []  # (type, number of rows)
 
     def add(self, header: BatchHeader, records: Sequence[Any]) -> None:
         for name, read in self._readers.items():
             self._columns[name].extend(map(read, records))
+        if self._has_offsets:
+            self._offsets.append(_offsets(records))
         self._timestamp_types.append((1 if header.attributes & TIMESTAMP_TYPE_MASK else 0, len(records)))
         self.row_count += len(records)
         self.size_bytes += header.size_bytes
@@ -58,8 +63,10 @@ class ColumnBuilder:
                 types, counts = zip(*self._timestamp_types, strict=True)
                 return pyarrow.array(numpy.repeat(numpy.array(types, numpy.int32), counts))
             case "timestamp":
-                stamps = pyarrow.array(self._columns["timestamp"], pyarrow.int64())
-                return stamps.cast(pyarrow.timestamp("ms", tz="UTC")).cast(field.type)
+                stamps_ms = numpy.fromiter(self._columns["timestamp"], numpy.int64, self.row_count)
+                return pyarrow.array(stamps_ms * US_PER_MS).cast(field.type)
+            case "offset":
+                return pyarrow.array(numpy.concatenate(self._offsets))
             case "headers":
                 return pyarrow.array(_headers_or_null(self._columns["headers"]), field.type)
         return pyarrow.array(self._columns[field.name], field.type)
@@ -70,6 +77,14 @@ class ColumnBuilder:
             value = pyarrow.scalar(self._constants[field.name], field.type)
             made = self._repeated[field.name] = pyarrow.repeat(value, self.row_count)
         return made.slice(0, self.row_count)
+
+
+def _offsets(records: Sequence[Any]) -> "numpy.ndarray[Any, numpy.dtype[numpy.int64]]":
+    """Offsets ascend; unless compaction took some out, the first and the last say them all."""
+    first, last = records[0].offset, records[-1].offset
+    if last - first + 1 == len(records):
+        return numpy.arange(first, last + 1, dtype=numpy.int64)
+    return numpy.fromiter((record.offset for record in records), numpy.int64, len(records))
 
 
 def _headers_or_null(headers: Iterable[Any]) -> list[Any]:

@@ -28,7 +28,7 @@ _STRATEGIES = ("subscribe", "subscribePattern", "assign")
 _STARTS = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy")
 _ENDS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _STREAMS_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "groupId")
-_NAMES = (
+NAMES = (
     *_STRATEGIES,
     *_STARTS,
     *_ENDS,
@@ -133,7 +133,7 @@ class ReadOptions:
 
 def parse_read_options(given: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
     """Raises InvalidConfigError, which names the option and the cure."""
-    options = Options(given, known=_NAMES)
+    options = Options(given, known=NAMES)
     if is_stream and (useless := options.given(*_ENDS)):
         raise InvalidConfigError(f"{useless[0]} is for batches: a stream has no end; use spark.read, or leave it out")
     parsed = ReadOptions(

@@ -18,6 +18,7 @@ from barnabas.net.client.client import Client
 from barnabas.net.client.errors import PartitionGoneError
 from barnabas.net.client.loop_thread import LoopThread
 from barnabas.net.client.offset_lookup import EARLIEST, LATEST, list_offsets
+from barnabas.net.client.partition_state import paused_gc
 from barnabas.net.client.range_reader import Chunk, RangeReader, batches_of
 
 from .columns import ColumnBuilder
@@ -71,14 +72,17 @@ def read_range(task: ReadTask, item: OffsetRange, schema: StructType) -> Iterato
     """Raises DataLossError, or the broker's error when nothing came within `fetch.timeoutMs`."""
     builder = ColumnBuilder(schema, item.partition)
     rows = FIRST_ROWS
-    for chunk in _chunks(task, item):
-        for header, records in batches_of(chunk, end=item.end):
-            builder.add(header, records)
-            if builder.row_count >= rows or builder.size_bytes >= MAX_FETCHED_BYTES:
-                yield builder.take()
-                rows = min(2 * rows, MAX_ROWS)
-    if builder.row_count:
-        yield builder.take()
+    # For the whole task: the collector would walk through the records of every batch, which are gone by themselves right after
+    # it. That is two thirds of the time of decoding.
+    with paused_gc():
+        for chunk in _chunks(task, item):
+            for header, records in batches_of(chunk, end=item.end):
+                builder.add(header, records)
+                if builder.row_count >= rows or builder.size_bytes >= MAX_FETCHED_BYTES:
+                    yield builder.take()
+                    rows = min(2 * rows, MAX_ROWS)
+        if builder.row_count:
+            yield builder.take()
 
 
 def _chunks(task: ReadTask, item: OffsetRange) -> Iterator[Chunk]:

@@ -9,7 +9,7 @@ import asyncio
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,8 @@ FORMAT = "barnabas"
 QUICK_JAVA = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"  # Nothing here runs long enough for the second compiler.
 )
-STREAM_DEADLINE_S = 90.0
-Options = Mapping[str, str | int]
+STREAM_DEADLINE_S = 90
+Options = dict[str, str | int]
 
 
 def start_session(folder: Path) -> SparkSession:

@@ -199,4 +199,4 @@ def test_spark_finds_the_package_without_being_told() -> None:
     import pyspark_barnabas
 
     assert re.search(r"pyspark_barnabas$", str(Path(pyspark_barnabas.__file__).parent))
-    assert pyspark_barnabas.DefaultSource.name() == FORMAT
+    assert pyspark_barnabas.DefaultSource.name() == FORMAT  # type: ignore[attr-defined]

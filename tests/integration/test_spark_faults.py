@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow
 from integration.cluster import Cluster, full_isr, partitions_of, until
-from integration.spark_world import STREAM_DEADLINE_S, Stream, create_topic, numbers, send
+from integration.spark_world import STREAM_DEADLINE_S, Options, Stream, create_topic, numbers, send
 from pyspark.sql import DataFrame, SparkSession
 
 PADDING = b" " * 1_000  # int() takes it; what a task holds in its pipes is then small beside its range
@@ -50,7 +50,7 @@ def test_a_leader_dies_in_the_middle_of_a_batch(
     create_topic(cluster, "interrupted", partitions=2)
     for partition in (0, 1):
         send(cluster, "interrupted", [b"%d" % n + PADDING for n in range(partition, 20_000, 2)], partition=partition)
-    options = {"subscribe": "interrupted", "startingOffsets": "earliest", "kafka.fetch.max.bytes": 200_000}
+    options: Options = {"subscribe": "interrupted", "startingOffsets": "earliest", "kafka.fetch.max.bytes": 200_000}
     stream = HeldStream(spark, cluster, tmp_path / "checkpoint", **options)
     stream.gate = tmp_path
     query = stream.start(columns=("value", "partition"), availableNow=True)

@@ -7,7 +7,7 @@ from urllib.request import urlopen
 
 import pytest
 from integration.cluster import Cluster, until
-from integration.spark_world import STREAM_DEADLINE_S, Stream, create_topic, in_admin, numbers, send
+from integration.spark_world import STREAM_DEADLINE_S, Options, Stream, create_topic, in_admin, numbers, send
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -43,7 +43,7 @@ def test_a_batch_without_a_commit_is_read_again_exactly(
 ) -> None:
     create_topic(spark_cluster, "replayed")
     send(spark_cluster, "replayed", numbers(0, 40))
-    options = {"subscribe": "replayed", "startingOffsets": "earliest"}
+    options: Options = {"subscribe": "replayed", "startingOffsets": "earliest"}
     Stream(spark, spark_cluster, tmp_path, **options).run()
     send(spark_cluster, "replayed", numbers(40, 100))
 
@@ -72,7 +72,12 @@ def test_a_limit_is_shared_among_partitions(spark: SparkSession, spark_cluster: 
     create_topic(spark_cluster, "rated", partitions=2)
     send(spark_cluster, "rated", numbers(0, 90), partition=0)
     send(spark_cluster, "rated", numbers(90, 100), partition=1)
-    options = {"subscribe": "rated", "startingOffsets": "earliest", "maxOffsetsPerTrigger": 50, "minPartitions": 4}
+    options: Options = {
+        "subscribe": "rated",
+        "startingOffsets": "earliest",
+        "maxOffsetsPerTrigger": 50,
+        "minPartitions": 4,
+    }
     stream = Stream(spark, spark_cluster, tmp_path, **options)
     stream.run()
     assert stream.values == list(range(100))
@@ -84,7 +89,11 @@ def test_a_running_query_sees_records_partitions_and_topics_that_come(
     spark: SparkSession, spark_cluster: Cluster, tmp_path: Path
 ) -> None:
     create_topic(spark_cluster, "growing-a", partitions=1)
-    options = {"subscribePattern": "growing-.*", "startingOffsets": "earliest", "kafka.metadata.max.age.ms": 200}
+    options: Options = {
+        "subscribePattern": "growing-.*",
+        "startingOffsets": "earliest",
+        "kafka.metadata.max.age.ms": 200,
+    }
     stream = Stream(spark, spark_cluster, tmp_path, **options)
     query = stream.start()
     try:
@@ -103,7 +112,12 @@ def test_a_running_query_sees_records_partitions_and_topics_that_come(
 def test_too_few_records_wait_for_more(spark: SparkSession, spark_cluster: Cluster, tmp_path: Path) -> None:
     create_topic(spark_cluster, "few", partitions=1)
     send(spark_cluster, "few", numbers(0, 5))
-    options = {"subscribe": "few", "startingOffsets": "earliest", "minOffsetsPerTrigger": 10, "maxTriggerDelay": "10m"}
+    options: Options = {
+        "subscribe": "few",
+        "startingOffsets": "earliest",
+        "minOffsetsPerTrigger": 10,
+        "maxTriggerDelay": "10m",
+    }
     stream = Stream(spark, spark_cluster, tmp_path, **options)
     query = stream.start()
     try:
@@ -136,7 +150,7 @@ def test_lag_is_in_the_progress_and_in_the_group(spark: SparkSession, spark_clus
     create_topic(spark_cluster, "lagging", partitions=2)
     send(spark_cluster, "lagging", numbers(0, 60), partition=0)
     send(spark_cluster, "lagging", numbers(60, 100), partition=1)
-    options = {
+    options: Options = {
         "subscribe": "lagging",
         "startingOffsets": "earliest",
         "groupId": "spark-job",
@@ -160,7 +174,7 @@ def test_a_topic_made_anew_is_data_loss_or_read_from_its_start(
 ) -> None:
     create_topic(spark_cluster, "remade", partitions=1)
     send(spark_cluster, "remade", numbers(0, 20))
-    options = {"subscribe": "remade", "startingOffsets": "earliest"}
+    options: Options = {"subscribe": "remade", "startingOffsets": "earliest"}
     stream = Stream(spark, spark_cluster, tmp_path, **options)
     stream.run()
     in_admin(spark_cluster, lambda admin: admin.delete_topic("remade"))
@@ -178,7 +192,7 @@ def test_records_that_retention_took_are_data_loss_or_skipped(
 ) -> None:
     create_topic(spark_cluster, "expired", partitions=1)
     send(spark_cluster, "expired", numbers(0, 20))
-    options = {"subscribe": "expired", "startingOffsets": "earliest"}
+    options: Options = {"subscribe": "expired", "startingOffsets": "earliest"}
     stream = Stream(spark, spark_cluster, tmp_path, **options)
     stream.run()
     send(spark_cluster, "expired", numbers(20, 60))
@@ -204,7 +218,7 @@ def accepted(cluster: Cluster) -> int:
 def test_micro_batches_share_their_connections(spark: SparkSession, spark_cluster: Cluster, tmp_path: Path) -> None:
     """A task without a warm worker would connect to its leader anew; of 48, hardly one may."""
     create_topic(spark_cluster, "warm", partitions=4)
-    options = {"subscribe": "warm", "startingOffsets": "earliest", "maxOffsetsPerTrigger": 40}
+    options: Options = {"subscribe": "warm", "startingOffsets": "earliest", "maxOffsetsPerTrigger": 40}
     stream = Stream(spark, spark_cluster, tmp_path, **options)
     for number in range(4):
         send(spark_cluster, "warm", numbers(120 * number, 120 * (number + 1)), partition=number)

@@ -1,0 +1,104 @@
+"""How Spark meets the source: found without Java, cheap to make, refusing what it cannot do; and columns without Spark."""
+
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import pyarrow
+import pytest
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+
+from barnabas.log.errors import InvalidConfigError
+from barnabas.log.record_codec import encode_batch
+from barnabas.log.topic_partition import TopicPartition
+from barnabas.net.client.range_reader import Chunk, batches_of
+from barnabas.spark_connector.columns import ColumnBuilder
+from barnabas.spark_connector.schema import arrow_schema, check_projection, source_schema
+from barnabas.spark_connector.source import BarnabasDataSource
+
+FULL = source_schema(includes_headers=True)
+GIVEN = {"bootstrap.servers": "no-such-host:1", "subscribe": "t"}
+
+
+def test_the_thin_package_is_harmless_where_pyspark_is_missing() -> None:
+    """An error in any `pyspark_*` package hides the sources of all of them."""
+    script = (
+        "import sys; sys.modules['pyspark.sql.datasource'] = None\n"
+        "import pyspark_barnabas as p; print(hasattr(p, 'DefaultSource'), 'pyspark.sql.datasource' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == ["False", "True"]
+
+
+def test_importing_the_thin_package_costs_nothing() -> None:
+    script = (
+        "import sys, pyspark_barnabas; print(any(name.startswith(('pyspark.', 'barnabas.')) for name in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "False"
+
+
+def test_what_spark_makes_again_and_again_connects_to_nothing_and_can_be_pickled() -> None:
+    source = pickle.loads(pickle.dumps(BarnabasDataSource(dict(GIVEN))))
+    assert source.name() == "barnabas" and source.schema() == source_schema(includes_headers=False)
+    for reader in (source.reader(source.schema()), source.streamReader(source.schema())):
+        assert type(pickle.loads(pickle.dumps(reader))) is type(reader)
+
+
+def test_wrong_options_are_refused_before_anything_is_asked() -> None:
+    with pytest.raises(InvalidConfigError, match="did you mean subscribe"):
+        BarnabasDataSource({"bootstrap.servers": "h:1", "subscribed": "t"}).reader(FULL)
+
+
+def test_a_schema_may_name_some_columns_with_their_types() -> None:
+    check_projection(StructType([StructField("offset", LongType()), StructField("value", BinaryType())]))
+    with pytest.raises(InvalidConfigError, match="read it as binary and cast"):
+        check_projection(StructType([StructField("value", StringType())]))
+    with pytest.raises(InvalidConfigError, match="no column 'Value'"):
+        check_projection(StructType([StructField("Value", BinaryType())]))
+
+
+def rows(schema: StructType, batch: bytes, *, start: int = 0, end: int = 1 << 40) -> list[dict[str, Any]]:
+    builder = ColumnBuilder(schema, TopicPartition("t", 3))
+    for header, records in batches_of(Chunk(start, batch), end=end):
+        builder.add(header, records)
+    found = builder.take()
+    assert found.schema.equals(arrow_schema(schema)) and builder.row_count == 0
+    return found.to_pylist()  # type: ignore[no-any-return]
+
+
+def test_columns_are_to_the_letter_what_spark_compares() -> None:
+    batch = encode_batch(
+        [b"a", None], keys=[None, b"k"], timestamps_ms=[1_500, 1_700], headers=[(("h", b"x"), ("n", None)), ()]
+    )
+    first, second = rows(FULL, batch)
+    assert {**first, "timestamp": first["timestamp"].timestamp()} == {
+        "key": None,
+        "value": b"a",
+        "topic": "t",
+        "partition": 3,
+        "offset": 0,
+        "timestamp": 1.5,
+        "timestampType": 0,
+        "headers": [{"key": "h", "value": b"x"}, {"key": "n", "value": None}],
+    }
+    assert (second["key"], second["value"], second["headers"], second["offset"]) == (b"k", None, None, 1)
+
+
+def test_only_what_is_asked_for_is_there_within_its_range() -> None:
+    schema = StructType([StructField("offset", LongType())])
+    batch = encode_batch([b"%d" % n for n in range(10)], timestamps_ms=1)
+    assert rows(schema, batch, start=3, end=6) == [{"offset": 3}, {"offset": 4}, {"offset": 5}]
+
+
+def test_a_builder_goes_on_with_other_sizes() -> None:
+    builder = ColumnBuilder(FULL, TopicPartition("t", 3))
+    sizes = []
+    for count in (3, 1, 5):
+        for header, records in batches_of(Chunk(0, encode_batch([b"v"] * count, timestamps_ms=1)), end=99):
+            builder.add(header, records)
+        found = builder.take()
+        assert isinstance(found, pyarrow.RecordBatch) and found.column("topic").to_pylist() == ["t"] * count
+        sizes.append(found.num_rows)
+    assert sizes == [3, 1, 5]

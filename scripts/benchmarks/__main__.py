@@ -1,7 +1,7 @@
 """`scripts/benchmark`: measures everything in one run, and prints a table with the ratios that the goals are stated in.
 
 `scripts/benchmark o1`, `scripts/benchmark partitions` and `scripts/benchmark offsets` are measured apart: how a log, a broker
-and the state of groups bear size.
+and the state of groups bear size; and so is `scripts/benchmark spark`: the connector beside what Spark's API costs by itself.
 
 Cases run phase by phase, since only one set of servers shall be alive at a time; within a phase repetition by repetition,
 so that what a ratio compares was measured within the same minute.
@@ -19,6 +19,7 @@ from pathlib import Path
 import offsets
 import one_log
 import partitions
+import spark
 from cases import PHASES, Scale
 from measure import VOID_RETRIES, Meter, Row, take_sample
 from report import RATIOS, describe, print_ratios, print_row
@@ -33,6 +34,7 @@ SUITES = {
     "o1": one_log.main,
     "partitions": partitions.main,
     "offsets": offsets.main,
+    "spark": spark.main,
 }  # with options of their own: `scripts/benchmark o1 --help`
 
 

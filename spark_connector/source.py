@@ -10,11 +10,14 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
 )
 from pyspark.sql.types import StructType
 
 from .read_options import includes_headers, parse_read_options
 from .schema import check_projection, source_schema
+from .write_options import parse_write_options
 
 
 class BarnabasDataSource(DataSource):
@@ -41,3 +44,13 @@ class BarnabasDataSource(DataSource):
 
         check_projection(schema)
         return StreamReader(parse_read_options(self.options, is_stream=True), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from .writer import BatchWriter
+
+        return BatchWriter(parse_write_options(self.options), schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from .writer import StreamWriter
+
+        return StreamWriter(parse_write_options(self.options), schema)

@@ -10,8 +10,12 @@ from barnabas.log.record_batch import HEADER_SIZE
 
 from .errors import RecordTooLargeError
 from .handles import BatchHandles
-from .record_accumulator import RECORD_OVERHEAD, Batch, PartitionQueue
+from .record_accumulator import HEADER_OVERHEAD, RECORD_OVERHEAD, Batch, PartitionQueue
+from .records import Headers
 
+Values = Sequence[bytes | None]
+Keys = Sequence[bytes | None] | None
+HeaderColumn = Sequence[Headers] | None
 T = TypeVar("T", contravariant=True)
 
 
@@ -31,13 +35,22 @@ class Intake(Protocol[T]):
 
 
 async def send_columns(
-    intake: Intake[T], state: T, values: Sequence[bytes], keys: Sequence[bytes | None] | None
+    intake: Intake[T],
+    state: T,
+    values: Values,
+    keys: Keys = None,
+    *,
+    headers: HeaderColumn = None,
+    partition: int | None = None,
 ) -> BatchHandles:
-    """Put the records into batches; returns their handles in the order of `values`."""
-    _check_types(values, keys)
-    _check_sizes(values, keys, intake.max_record_bytes)  # All of them, before the first is on its way.
-    if keys is None:
-        return BatchHandles(await _fill(intake, state, None, values, None))
+    """Put the records into batches; returns their handles in the order of `values`.
+
+    All go to `partition` if it is given, else by their keys, or without keys to the sticky partition of each batch.
+    """
+    _check_types(values, keys, headers)
+    _check_sizes(values, keys, headers, intake.max_record_bytes)  # All of them, before the first is on its way.
+    if keys is None or partition is not None:
+        return BatchHandles(await _fill(intake, state, partition, values, keys, headers))
     by_queue: dict[PartitionQueue, list[int]] = {}
     for position, key in enumerate(keys):
         by_queue.setdefault(intake.queue_for(state, key, None), []).append(position)
@@ -54,20 +67,17 @@ async def send_columns(
             queue.partition.partition,
             [values[position] for position in positions],
             [keys[position] for position in positions],
+            None if headers is None else [headers[position] for position in positions],
         )
     return BatchHandles(runs, order)
 
 
 async def _fill(
-    intake: Intake[T],
-    state: T,
-    partition: int | None,
-    values: Sequence[bytes],
-    keys: Sequence[bytes | None] | None,
+    intake: Intake[T], state: T, partition: int | None, values: Values, keys: Keys, headers: HeaderColumn
 ) -> list[tuple[Batch, int, int]]:
     """Fill batch after batch, of one partition or (None) of the sticky ones; returns (batch, first index, count) of
     each."""
-    sizes = _sizes(values, keys)
+    sizes = _sizes(values, keys, headers)
     ends = list(accumulate(map(add, sizes, repeat(RECORD_OVERHEAD))))  # Bytes up to and with each record.
     runs: list[tuple[Batch, int, int]] = []
     start = filled = 0
@@ -80,7 +90,8 @@ async def _fill(
         end = bisect_right(ends, filled + batch.room, lo=start)
         if end > start:
             runs.append((batch, len(batch.values), end - start))
-            _extend(batch, values[start:end], None if keys is None else keys[start:end], intake.wall_ms)
+            part = slice(start, end)
+            _extend(batch, values[part], keys and keys[part], headers and headers[part], intake.wall_ms)
             intake.filled(state, queue, batch)
             batch.room -= ends[end - 1] - filled
             filled = ends[end - 1]
@@ -91,43 +102,52 @@ async def _fill(
     return runs
 
 
-def _extend(batch: Batch, values: Sequence[bytes], keys: Sequence[bytes | None] | None, now_ms: int) -> None:
+def _extend(batch: Batch, values: Values, keys: Keys, headers: HeaderColumn, now_ms: int) -> None:
     index, count = len(batch.values), len(values)
     if keys is not None and batch.keys is None:
         batch.keys = [None] * index
+    if headers is not None and batch.headers is None:
+        batch.headers = [()] * index
     if now_ms != batch.stamp_ms:
         batch.restamp(now_ms)
     batch.values += values
     if batch.keys is not None:
         batch.keys += keys if keys is not None else repeat(None, count)
     if batch.headers is not None:
-        batch.headers += repeat((), count)
+        batch.headers += headers if headers is not None else repeat((), count)
 
 
-def _sizes(values: Sequence[bytes], keys: Sequence[bytes | None] | None) -> list[int]:
-    sizes = list(map(len, values))
-    if keys is None:
-        return sizes
-    return [size + len(key or b"") for size, key in zip(sizes, keys, strict=True)]
+def _sizes(values: Values, keys: Keys, headers: HeaderColumn) -> list[int]:
+    try:
+        sizes = list(map(len, values))  # type: ignore[arg-type]
+    except TypeError:
+        sizes = [len(value or b"") for value in values]  # Tombstones are rare.
+    if keys is not None:
+        sizes = [size + len(key or b"") for size, key in zip(sizes, keys, strict=True)]
+    if headers is not None:
+        sizes = [size + headers_size(pairs) for size, pairs in zip(sizes, headers, strict=True)]
+    return sizes
 
 
-def _check_sizes(values: Sequence[bytes], keys: Sequence[bytes | None] | None, max_bytes: int) -> None:
-    largest = max(_sizes(values, keys), default=0) + RECORD_OVERHEAD
+def headers_size(headers: Headers) -> int:
+    """An estimate, in bytes."""
+    return sum(HEADER_OVERHEAD + len(name) + len(data or b"") for name, data in headers)
+
+
+def _check_sizes(values: Values, keys: Keys, headers: HeaderColumn, max_bytes: int) -> None:
+    largest = max(_sizes(values, keys, headers), default=0) + RECORD_OVERHEAD
     if largest > max_bytes:
         raise RecordTooLargeError(f"a record of {largest} bytes; at most {max_bytes} are taken")
 
 
-def _check_types(values: Sequence[bytes], keys: Sequence[bytes | None] | None) -> None:
-    wrong = set(map(type, values)) - {bytes}
-    if wrong:
-        raise TypeError(f"send_many takes values of bytes, not {wrong.pop().__name__}: encode them first")
-    if keys is None:
-        return
-    if len(keys) != len(values):
-        raise ValueError(f"{len(values)} values and {len(keys)} keys; there must be as many of each")
-    wrong = set(map(type, keys)) - {bytes, type(None)}
-    if wrong:
-        raise TypeError(f"send_many takes keys of bytes or None, not {wrong.pop().__name__}: encode them first")
+def _check_types(values: Values, keys: Keys, headers: HeaderColumn) -> None:
+    for what, column in (("values", values), ("keys", keys or ())):
+        wrong = set(map(type, column)) - {bytes, type(None)}
+        if wrong:
+            raise TypeError(f"send_many takes {what} of bytes or None, not {wrong.pop().__name__}: encode them first")
+    for what, other in (("keys", keys), ("headers", headers)):
+        if other is not None and len(other) != len(values):
+            raise ValueError(f"{len(values)} values and {len(other)} {what}; there must be as many of each")
 
 
 def max_record_bytes(max_request_bytes: int) -> int:

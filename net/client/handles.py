@@ -4,7 +4,9 @@ little."""
 import asyncio
 import types
 from collections.abc import Generator, Iterator, Sequence
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
+
+from barnabas.log.topic_partition import TopicPartition
 
 from .record_accumulator import Batch
 from .records import RecordMetadata
@@ -45,19 +47,27 @@ class Handle(tuple[Any, ...]):
         return self.batch.metadata_of(self.position)
 
 
+class BatchExtent(NamedTuple):
+    """Where a whole record batch lies in the log. `base_offset` is -1 where nobody knows it (see RecordMetadata)."""
+
+    partition: TopicPartition
+    base_offset: int
+    record_count: int
+
+
 class BatchHandles(Sequence[Handle]):
     """The handles of many records that were sent at once, in the order of the values; made when they are asked for.
 
     Awaiting it waits for all of them and returns their metadata; it raises the first error.
     """
 
-    __slots__ = ("_length", "_runs")
+    __slots__ = ("_length", "_runs", "runs")
 
     def __init__(self, runs: list[tuple[Batch, int, int]], order: list[int] | None = None) -> None:
         """Runs of (batch, first index, count); `order` maps a value's position to its position in the runs."""
-        handles_in = runs
+        self.runs = runs
         self._length = sum(count for _, _, count in runs)
-        self._runs = handles_in if order is None else _in_order(runs, order)
+        self._runs = runs if order is None else _in_order(runs, order)
 
     def __len__(self) -> int:
         return self._length
@@ -86,6 +96,29 @@ class BatchHandles(Sequence[Handle]):
             if not batch.is_done:
                 yield from until_done(batch)
         return [handle.result() for handle in self]
+
+
+async def extents(sent: Sequence[BatchHandles]) -> list[BatchExtent]:
+    """Wait for all of them, and return the batches that they went into, in the order of sending.
+
+    Raises the first error. Somebody else's records may be in the first batches and the last ones, if somebody else sends.
+    """
+    batches = {id(batch): batch for handles in sent for batch, _, _ in handles.runs}.values()
+    found: list[BatchExtent] = []
+    for batch in batches:
+        await finished(batch)
+        for leaf in _leaves(batch):
+            leaf.metadata_of(0)  # Raises what it failed with.
+            found.append(BatchExtent(batch.partition, leaf.base_offset, leaf.record_count))
+    return found
+
+
+def _leaves(batch: Batch) -> Iterator[Batch]:
+    """What was really sent of a batch that may have been too large."""
+    if not batch.parts:
+        yield batch
+    for part in batch.parts:
+        yield from _leaves(part)
 
 
 def _in_order(runs: list[tuple[Batch, int, int]], order: list[int]) -> list[tuple[Batch, int, int]]:

@@ -6,7 +6,6 @@ is done per batch. So the two fast paths below are written out, and everything u
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from operator import index
 from random import Random
 from typing import Self
 
@@ -15,7 +14,7 @@ from barnabas.log.topic_partition import TopicPartition, check_topic_name
 
 from ..clock import Clock
 from ..network import Network
-from .bulk import max_record_bytes, send_columns
+from .bulk import headers_size, max_record_bytes, send_columns
 from .client import DEFAULT_BOOTSTRAP, REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS, Client
 from .errors import (
     BufferExhaustedError,
@@ -28,7 +27,8 @@ from .handles import BatchHandles, Handle, finished
 from .idempotence import IdempotentQueue
 from .partitioner import next_sticky, partition_of_key
 from .producer_config import MAX_REQUEST_BYTES, ProducerConfig, acks_of, compression_named, idempotence_of
-from .record_accumulator import HEADER_OVERHEAD, RECORD_OVERHEAD, Batch, PartitionQueue
+from .record_accumulator import RECORD_OVERHEAD, Batch, PartitionQueue
+from .record_checks import as_bytes, checked_headers, checked_stamp
 from .records import Headers
 from .sender import ErrorCallback, Sender, SenderConfig
 
@@ -38,7 +38,6 @@ SOFT_LIMIT_BATCHES = (
 )
 
 SEALS_PER_TURN = 4  # A `send` that never has to wait must not starve the loop: answers, heartbeats, other tasks.
-MAX_TIMESTAMP_MS = 2**63 - 1
 MIN_SWEEP_MS = 20  # How often batches are looked through for expired ones, at most.
 
 
@@ -277,12 +276,22 @@ class Producer:
         return handle
 
     async def send_many(
-        self, topic: str, values: Sequence[bytes], keys: Sequence[bytes | None] | None = None
+        self,
+        topic: str,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None = None,
+        *,
+        headers: Sequence[Headers] | None = None,
+        partition: int | None = None,
     ) -> BatchHandles:
-        """Hand many records over at once: the fastest way in. Values without keys stay in order in few partitions."""
+        """Hand many records over at once: the fastest way in. Values without keys stay in order in few partitions.
+
+        Columns are of equal length; `partition` is for all of the records.
+        """
         self._check_usable()
         state = self._topics.get(topic) or await self._learn(topic)
-        return await send_columns(self, state, values, keys)
+        checked = None if headers is None else [checked_headers(pairs) for pairs in headers]
+        return await send_columns(self, state, values, keys, headers=checked, partition=partition)
 
     async def prepare(self, topic: str) -> int:
         """Learn a topic before the first record, as `send_nowait` needs it; returns its number of partitions."""
@@ -344,10 +353,10 @@ class Producer:
     ) -> Handle | None:
         """Add a record to the open batch of its partition, sealed and opened anew if need be. None: no room in the
         buffer."""
-        value = _as_bytes(value, "value")
-        key = _as_bytes(key, "key")
-        header_list = _checked_headers(headers)
-        size_bytes = _size_of(value, key, header_list)
+        value = as_bytes(value, "value")
+        key = as_bytes(key, "key")
+        header_list = checked_headers(headers)
+        size_bytes = RECORD_OVERHEAD + len(value or b"") + len(key or b"") + headers_size(header_list)
         if size_bytes > self.max_record_bytes:
             raise RecordTooLargeError(f"a record of {size_bytes} bytes; at most {self.max_record_bytes} are taken")
         queue = self.queue_for(state, key, partition)
@@ -357,7 +366,7 @@ class Producer:
         batch = queue.open or self.open_batch(queue, size_bytes)
         if batch is None:
             return None
-        stamp_ms = self.wall_ms if timestamp_ms is None else _checked_stamp(timestamp_ms)
+        stamp_ms = self.wall_ms if timestamp_ms is None else checked_stamp(timestamp_ms)
         position = batch.append(value, key, header_list, stamp_ms, size_bytes)
         self.filled(state, queue, batch)
         return Handle((batch, position))
@@ -418,7 +427,7 @@ class Producer:
             return state.queues[state.sticky]
         queue = state.by_key.get(key)
         if queue is None:
-            key = _as_bytes(key, "key") or b""
+            key = as_bytes(key, "key") or b""
             queue = state.queues[partition_of_key(key, len(state.queues))]
             if len(state.by_key) >= MAX_CACHED_KEYS:
                 state.by_key.clear()
@@ -552,45 +561,3 @@ class Producer:
         return BufferExhaustedError(
             f"the buffer of {self._config.buffer_memory} bytes is full: slow down, await send, or raise buffer_memory"
         )
-
-
-def _as_bytes(data: bytes | None, what: str) -> bytes | None:
-    if data is None or data.__class__ is bytes:
-        return data
-    if isinstance(data, bytearray | memoryview | bytes):
-        return bytes(data)
-    cure = f"{what}.encode()" if isinstance(data, str) else f"bytes, for instance json.dumps({what}).encode()"
-    raise TypeError(f"the {what} of a record is bytes, not {type(data).__name__}: pass {cure}")
-
-
-def _checked_headers(headers: Headers | None) -> Headers:
-    if not headers:
-        return ()
-    pairs = headers.items() if isinstance(headers, dict) else headers
-    checked = []
-    for name, value in pairs:
-        if not isinstance(name, str):
-            raise TypeError(f"a header's name is str, not {type(name).__name__}")
-        name.encode()  # Raises UnicodeEncodeError here rather than when the whole batch is encoded.
-        checked.append((name, _as_bytes(value, f"header {name!r}")))
-    return tuple(checked)
-
-
-def _checked_stamp(timestamp_ms: int) -> int:
-    """What cannot be encoded must not get into a batch, where it would keep all others from being sent."""
-    try:
-        stamp_ms = index(timestamp_ms)
-    except TypeError:
-        raise TypeError(
-            f"timestamp_ms is whole milliseconds, not {type(timestamp_ms).__name__}: pass int(timestamp_ms)"
-        ) from None
-    if not 0 <= stamp_ms <= MAX_TIMESTAMP_MS:
-        raise InvalidRequestError(f"timestamp_ms is {stamp_ms}; it counts from 1970 and fits into 64 bits")
-    return stamp_ms
-
-
-def _size_of(value: bytes | None, key: bytes | None, headers: Headers) -> int:
-    size_bytes = RECORD_OVERHEAD + len(value or b"") + len(key or b"")
-    for name, data in headers:
-        size_bytes += HEADER_OVERHEAD + len(name) + len(data or b"")
-    return size_bytes

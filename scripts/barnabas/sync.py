@@ -134,9 +134,16 @@ class Producer(_Blocking[_producer.Producer]):
         return Handle(self, self._call(coroutine))
 
     def send_many(
-        self, topic: str, values: Sequence[bytes], keys: Sequence[bytes | None] | None = None
+        self,
+        topic: str,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None = None,
+        *,
+        headers: Sequence[Sequence[tuple[str, bytes | None]]] | None = None,
+        partition: int | None = None,
     ) -> BatchHandles:
-        return BatchHandles(self, self._call(self._client.send_many(topic, values, keys)))
+        coroutine = self._client.send_many(topic, values, keys, headers=headers, partition=partition)
+        return BatchHandles(self, self._call(coroutine))
 
     def flush(self, timeout: float | None = None) -> None:
         self._call(self._client.flush(), timeout)

@@ -19,7 +19,7 @@ PURE: Final = (
     r"net/protocol/.*\.py",
     r"net/purgatory\.py",
     r"net/client/(ownership|group_membership|classic_membership|assignors|reading)\.py",
-    r"spark_connector/(options|read_options|offsets|stream_planner)\.py",
+    r"spark_connector/(options|read_options|write_options|sink_ledger|offsets|stream_planner)\.py",
 )
 VOCABULARY: Final = {"topic_partition", "record_batch", "errors", "config", "value_codec", "murmur2", "quick_init"}
 # What the coordinator of a group and its members, who may not import each other, must do alike.

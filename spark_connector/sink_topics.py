@@ -1,0 +1,73 @@
+"""The topics that effectively-once sinks keep beside those of users: the ledger, and a stage for each topic that is written to.
+
+A stage has as many partitions as its topic, and partition n of the one is for partition n of the other. What is staged is needed
+until it is published, moments later; it is kept much longer for drivers that die in between and come back after days.
+"""
+
+from barnabas.net.client.admin import Admin
+from barnabas.net.client.client import Client
+from barnabas.net.client.errors import ErrorCode, TopicAlreadyExistsError
+from barnabas.net.protocol.requests import MetadataRequest
+from barnabas.net.protocol.responses import MetadataResponse
+
+from .sink_ledger import LEDGER_TOPIC, stage_of
+
+REPLICAS = 3  # Or as many as there are brokers; two of three must have what is decided or staged.
+STAGE_RETENTION_MS = 7 * 86_400_000  # How long a driver may stay dead between deciding and publishing a micro-batch.
+_MANY_REPLICAS = {"min.insync.replicas": "2"}
+_LEDGER = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(8 << 20),  # The open segment is never compacted, and a driver that starts reads all of it.
+    "segment.ms": "3600000",
+    "min.cleanable.dirty.ratio": "0.1",
+}
+_STAGE = {"cleanup.policy": "delete", "retention.ms": str(STAGE_RETENTION_MS), "segment.bytes": str(64 << 20)}
+
+
+class SinkTopics:
+    """Belongs to the loop of its client."""
+
+    def __init__(self, client: Client, *, timeout_ms: int) -> None:
+        self._client = client
+        self._admin = Admin(client=client, timeout_ms=timeout_ms)
+        self._timeout_ms = timeout_ms
+
+    async def ensure_ledger(self) -> None:
+        await self._create(LEDGER_TOPIC, 1, _LEDGER)
+
+    async def ensure_stage(self, topic: str) -> int:
+        """Return the number of partitions of the topic; its stage has at least as many."""
+        count = await self._client.wait_for_topic(topic, timeout_ms=self._timeout_ms, create=True)
+        stage = stage_of(topic)
+        staged = await self._create(stage, count, {**_STAGE, **await self._limits(topic)})
+        if staged < count:
+            await self._admin.add_partitions(stage, count)
+            while self._client.metadata.partition_count(stage) < count:
+                await self._client.refresh()
+        return count
+
+    async def _limits(self, topic: str) -> dict[str, str]:
+        """What is too large for the topic must be refused when it is staged: published it must be."""
+        entries = await self._admin.describe_configs(topic)
+        return {entry.key: entry.value for entry in entries if entry.key == "max.message.bytes" and entry.value}
+
+    async def _create(self, name: str, partitions: int, configs: dict[str, str]) -> int:
+        """Return how many partitions it has, whoever has made it.
+
+        It is asked for by name before the client keeps metadata of it: a client that may create one topic would have the
+        brokers create all that it keeps, in their own way.
+        """
+        request = MetadataRequest(topics=(name,), allow_auto_topic_creation=False)
+        found: MetadataResponse = await self._client.retrying(
+            lambda: self._client.call_any(request), timeout_ms=self._timeout_ms
+        )
+        if found.topics[0].error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            replicas = min(REPLICAS, len(self._client.metadata.brokers))
+            extra = _MANY_REPLICAS if replicas >= REPLICAS else {}
+            try:
+                await self._admin.create_topic(
+                    name, partitions=partitions, replication_factor=replicas, configs={**configs, **extra}
+                )
+            except TopicAlreadyExistsError:
+                pass  # Another task was faster.
+        return await self._client.wait_for_topic(name, timeout_ms=self._timeout_ms)

@@ -245,6 +245,6 @@ class SinkCommitter:
             timeout_ms=self._timeout_ms,
         )
         while (chunk := await reader.next_chunk()) is not None:
-            for _, records in batches_of(chunk, start=self._ledger.position, end=end):
+            for _, records in batches_of(chunk, end=end):
                 for record in records:
                     self._ledger.replay(record.offset, record.key, record.value)

@@ -108,7 +108,7 @@ class BatchCopier:
             timeout_ms=self._timeout_ms,
         )
         while (chunk := await reader.next_chunk()) is not None:
-            yield chunk
+            yield chunk.data
 
     async def _append(self, target: TopicPartition, data: bytes) -> None:
         async def attempt() -> None:

@@ -32,19 +32,22 @@ class Boundaries:
 
     # --- which partitions --------------------------------------------------------------------------------------------
 
-    async def partitions(self) -> list[TopicPartition]:
-        """All that are subscribed and exist. Raises UnknownTopicOrPartitionError for one that was named and does not."""
+    async def partitions(self, *, needs_all: bool = True) -> list[TopicPartition]:
+        """All that are subscribed and exist; without `needs_all`, topics that were named and do not exist are left out.
+
+        Raises UnknownTopicOrPartitionError for one of them.
+        """
         match self._options.subscription:
             case Topics(names):
                 for name in names:
-                    await self._wait_for(name)
+                    await self._wait_for(name, is_needed=needs_all)
             case TopicPattern():
                 self._client.want_all_topics()
                 await self._client.refresh()
             case Assigned(partitions):
                 for name in {partition.topic for partition in partitions}:
-                    await self._wait_for(name)
-                for partition in partitions:
+                    await self._wait_for(name, is_needed=needs_all)
+                for partition in partitions if needs_all else ():
                     self._check_exists(partition)
         return self.known_partitions()
 
@@ -64,10 +67,13 @@ class Boundaries:
     def topic_ids(self, partitions: Collection[TopicPartition]) -> dict[str, str]:
         return {topic: self._client.metadata.topic_id(topic) for topic in {partition.topic for partition in partitions}}
 
-    async def _wait_for(self, topic: str) -> None:
+    async def _wait_for(self, topic: str, *, is_needed: bool) -> None:
         try:
             await self._client.wait_for_topic(topic, timeout_ms=TOPIC_WAIT_MS)
         except UnknownTopicOrPartitionError as error:
+            if not is_needed:
+                logger.warning("topic %s does not exist any more", topic)
+                return
             raise UnknownTopicOrPartitionError(
                 f"topic {topic!r} does not exist: create it (barnabas topic create {topic}), or look at the name"
             ) from error

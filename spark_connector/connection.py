@@ -5,11 +5,13 @@ time. The cache works because this module is imported by name: what is pickled b
 A forked worker starts with an empty cache: the sockets of its parent are not its own.
 """
 
+import asyncio
 import os
 import threading
 from dataclasses import replace
 
 from barnabas.net.client.client import Client
+from barnabas.net.client.errors import BarnabasError
 from barnabas.net.client.loop_thread import LoopThread, loop_thread
 
 from .options import ClientSettings
@@ -17,13 +19,18 @@ from .options import ClientSettings
 WORKER_METADATA_MAX_AGE_MS = (
     300_000  # Kafka's default: a worker is told of changes by errors, the driver looks for them.
 )
+PAUSE_S = 0.2  # Between attempts to reach any broker.
 
 _clients: dict[ClientSettings, Client] = {}
 _lock = threading.Lock()
 
 
-def shared_client(settings: ClientSettings) -> tuple[LoopThread, Client]:
-    """Return the loop and the started client. Raises NoBrokersAvailableError, which names each address and its reason."""
+def shared_client(settings: ClientSettings, *, patience_ms: int = 0) -> tuple[LoopThread, Client]:
+    """Return the loop and the started client.
+
+    Raises NoBrokersAvailableError, which names each address and its reason: at once, because the addresses may be wrong, or after
+    `patience_ms` for a task, whose driver has reached the cluster before.
+    """
     loop = loop_thread()
     with _lock:
         client = _clients.get(settings)
@@ -35,9 +42,21 @@ def shared_client(settings: ClientSettings) -> tuple[LoopThread, Client]:
                 retry_backoff_ms=settings.retry_backoff_ms,
                 metadata_max_age_ms=settings.metadata_max_age_ms,
             )
-            loop.call(client.start())
+            loop.call(_start(client, patience_ms))
             _clients[settings] = client
         return loop, client
+
+
+async def _start(client: Client, patience_ms: int) -> None:
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + patience_ms / 1000
+    while True:
+        try:
+            return await client.start()
+        except BarnabasError as error:
+            if not error.retriable or loop.time() > deadline_s:
+                raise
+        await asyncio.sleep(PAUSE_S)
 
 
 def worker_settings(settings: ClientSettings) -> ClientSettings:

@@ -87,7 +87,7 @@ def read_range(task: ReadTask, item: OffsetRange, schema: StructType) -> Iterato
 
 def _chunks(task: ReadTask, item: OffsetRange) -> Iterator[Chunk]:
     """Fetched batches; the next ones are on their way while the caller looks at these."""
-    loop, client = shared_client(task.client)
+    loop, client = shared_client(task.client, patience_ms=task.fetch.timeout_ms)
     reader = RangeReader(
         client,
         item.partition,

@@ -32,8 +32,7 @@ from barnabas.net.client.range_reader import RangeReader, batches_of
 from barnabas.net.protocol.requests import InitProducerIdRequest
 from barnabas.net.protocol.responses import InitProducerIdResponse
 
-from .sink_ledger import LEDGER_TOPIC, Decision, ProducerEpoch, SinkLedger, StagedPartition, stage_of
-from .sink_task import StagedBatch
+from .sink_ledger import LEDGER_TOPIC, Decision, ProducerEpoch, SinkLedger, StagedBatch, StagedPartition, stage_of
 from .sink_topics import SinkTopics
 
 logger = logging.getLogger("barnabas.spark")

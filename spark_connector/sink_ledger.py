@@ -41,6 +41,16 @@ def is_sinks_own(topic: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StagedBatch:
+    """A batch for `topic`, in the partition of the same number of its stage."""
+
+    topic: str
+    partition: int
+    base_offset: int
+    record_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerEpoch:
     producer_id: int
     epoch: int

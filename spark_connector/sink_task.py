@@ -20,7 +20,7 @@ from barnabas.net.client.producer import Producer
 
 from .sink_columns import Rows, SinkColumns
 from .sink_connection import shared_producer
-from .sink_ledger import stage_of
+from .sink_ledger import StagedBatch, stage_of
 from .sink_topics import SinkTopics
 from .write_options import WriteOptions
 
@@ -30,16 +30,6 @@ MAX_UNCHECKED = 64  # Portions sent before the oldest is looked at: an error is 
 
 class RowsNotWrittenError(BarnabasError):
     """A task could not write all of its rows; the message says what became of them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StagedBatch:
-    """A batch for `topic`, in the partition of the same number of its stage."""
-
-    topic: str
-    partition: int
-    base_offset: int
-    record_count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,6 +43,7 @@ logger = logging.getLogger("barnabas.spark")
 T = TypeVar("T")
 
 LONG_POLL_MS = 250  # Several sources of a query are asked one after another: none may keep the others waiting for long.
+ROUND_MS = 3_000  # Of asking leaders for the ends of logs; then those of topics that have gone meanwhile are left out.
 PUBLISH_TIMEOUT_MS = (
     2_000  # The group's offsets are for people who watch the lag; the query does not wait for them longer.
 )
@@ -139,6 +140,7 @@ class _Driver:
         """Asked for twice by Spark; "latest" must not move in between."""
         if self._initial is None:
             partitions = self._call(self._boundaries.partitions())
+            self._is_subscribed = True
             starts = self._call(self._boundaries.starts(partitions))
             self._initial = StreamOffset(offsets=starts, topic_ids=self._boundaries.topic_ids(partitions))
         return self._initial
@@ -165,19 +167,32 @@ class _Driver:
             return None
         return StreamOffset(offsets=self._found.ends, topic_ids=self._found.topic_ids).to_json()
 
-    async def _log_ends(self) -> LogEnds:
+    async def _subscribe(self) -> None:
+        """After a restart nobody has asked for the start, and a topic may have gone meanwhile: that is data loss, no mistake."""
         if not self._is_subscribed:
-            await self._boundaries.partitions()  # On a restart nobody has asked for the start.
+            await self._boundaries.partitions(needs_all=self._options.fails_on_data_loss)
             self._is_subscribed = True
-        partitions = self._boundaries.known_partitions()
-        ends = await self._watch.ends(partitions, timeout_ms=self._options.client.api_timeout_ms)
-        self._found = LogEnds(ends=ends, topic_ids=self._boundaries.topic_ids(partitions))
-        return self._found
+
+    async def _log_ends(self) -> LogEnds:
+        """Raises the last error when the leaders could not be asked for as long as a call may take."""
+        await self._subscribe()
+        deadline_ms = _now_ms() + self._options.client.api_timeout_ms
+        while True:
+            partitions = self._boundaries.known_partitions()
+            try:
+                ends = await self._watch.ends(partitions, timeout_ms=ROUND_MS)
+            except BarnabasError as error:
+                if not error.retriable or _now_ms() > deadline_ms:
+                    raise
+            else:
+                self._found = LogEnds(ends=ends, topic_ids=self._boundaries.topic_ids(partitions))
+                return self._found
 
     # --- what is lost ------------------------------------------------------------------------------------------------
 
     def check_topics(self, end: StreamOffset) -> None:
         """A batch that is run again after a restart must not read another topic of the same name."""
+        self._call(self._subscribe())
         for topic, topic_id in sorted(end.topic_ids.items()):
             now = self._client.metadata.topic_id(topic)
             if now and now != topic_id:

@@ -111,7 +111,4 @@ class EndWatch:
         if any(item.error for item in response.partitions):
             await asyncio.sleep(PAUSE_AFTER_FAILURE_MS / 1000)
             return True
-        return any(
-            len(item.records) or item.high_watermark > ends[TopicPartition(item.topic, item.partition)]  # type: ignore[arg-type]
-            for item in response.partitions
-        )
+        return any(len(item.records) for item in response.partitions)  # type: ignore[arg-type]  # a client gets bytes

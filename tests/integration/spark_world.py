@@ -31,6 +31,13 @@ Options = dict[str, str | int]
 
 def start_session(folder: Path) -> SparkSession:
     os.environ["SPARK_HOME"] = str(_home_without_python(folder))
+    try:
+        return _session(folder)
+    finally:
+        del os.environ["SPARK_HOME"]
+
+
+def _session(folder: Path) -> SparkSession:
     spark = local_session(
         "barnabas-tests",
         settings={

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -187,6 +188,28 @@ def test_a_topic_made_anew_is_data_loss_or_read_from_its_start(
     assert going_on.values == list(range(100, 130))
 
 
+def test_a_topic_that_is_gone_is_data_loss_or_left_out(
+    spark: SparkSession, spark_cluster: Cluster, tmp_path: Path
+) -> None:
+    for topic, start in (("stays", 0), ("goes", 10)):
+        create_topic(spark_cluster, topic, partitions=1)
+        send(spark_cluster, topic, numbers(start, start + 10))
+    options: Options = {"subscribe": "stays,goes", "startingOffsets": "earliest", "kafka.metadata.max.age.ms": 200}
+    stream = Stream(spark, spark_cluster, tmp_path, **options, failOnDataLoss="false")
+    query = stream.start()
+    try:
+        stream.until_values(range(20), query)
+        in_admin(spark_cluster, lambda admin: admin.delete_topic("goes"))  # While it is read,
+        send(spark_cluster, "stays", numbers(20, 30))
+        stream.until_values(range(30), query)
+    finally:
+        query.stop()
+    send(spark_cluster, "stays", numbers(30, 40))
+    assert "goes" in failure(Stream(spark, spark_cluster, tmp_path, **options).start(availableNow=True))
+    stream.run()  # and when it is read again.
+    assert stream.values == list(range(40))
+
+
 def test_records_that_retention_took_are_data_loss_or_skipped(
     spark: SparkSession, spark_cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -215,7 +238,9 @@ def accepted(cluster: Cluster) -> int:
     return total
 
 
-def test_micro_batches_share_their_connections(spark: SparkSession, spark_cluster: Cluster, tmp_path: Path) -> None:
+def test_micro_batches_share_their_connections(
+    spark: SparkSession, spark_cluster: Cluster, tmp_path: Path, report_line: Callable[[str], None]
+) -> None:
     """A task without a warm worker would connect to its leader anew; of 48, hardly one may."""
     create_topic(spark_cluster, "warm", partitions=4)
     options: Options = {"subscribe": "warm", "startingOffsets": "earliest", "maxOffsetsPerTrigger": 40}
@@ -229,4 +254,5 @@ def test_micro_batches_share_their_connections(spark: SparkSession, spark_cluste
     made = accepted(spark_cluster) - before
     # The query's own process: three brokers, for control and for fetches, and its bootstrap. Workers may be new as well.
     cold_workers = 2
+    report_line(f"spark: {reads} reads of a stream in {len(stream.batches)} micro-batches made {made} connections")
     assert made <= 7 * (1 + cold_workers) + reads // 20, (made, reads)

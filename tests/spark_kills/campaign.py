@@ -25,10 +25,12 @@ from .driver import Driver
 SOURCE, TARGET = "numbers", "copies"
 PARTITIONS = 2
 BROKERS = 3
-RECORDS_PER_BATCH = 400  # A few of the producer's breaths: micro-batches follow one another without a pause.
+RECORDS_PER_BATCH = (
+    2_000  # More than come meanwhile, so that nobody falls behind; there is always a micro-batch under way.
+)
 BROKER_KILL_SHARE = 0.5
 MAX_PAUSE_S = 1.5  # About what a micro-batch takes on a busy machine: so a kill finds any step of it.
-PRODUCE_PAUSE_S = 0.05
+PRODUCE_PAUSE_S = 0.1
 START_TIMEOUT_S = 120.0
 DRAIN_TIMEOUT_S = 300.0
 POLL_RECORDS = 10_000
@@ -125,7 +127,7 @@ class _Campaign:
         driver = Driver(
             ["--bootstrap", self._cluster.bootstrap, "--topic", SOURCE, "--to", f"topic:{TARGET}",
              "--delivery", self._outcome.delivery, "--checkpoint", str(self._folder / "checkpoint"),
-             "--max-records", str(RECORDS_PER_BATCH), *more, "SELECT key, value FROM records"],
+             *more, "SELECT key, value FROM records"],
             self._folder / "driver.log",
         )  # fmt: skip
         self._drivers.append(driver)
@@ -141,7 +143,7 @@ class _Campaign:
 
     async def _round(self, admin: Admin, *, is_broker_too: bool) -> None:
         """A driver starts, makes progress, and is killed."""
-        driver = self._start()
+        driver = self._start("--max-records", str(RECORDS_PER_BATCH))
         await self._progress(driver)
         if is_broker_too:
             await self._kill_broker(driver)

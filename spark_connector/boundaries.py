@@ -13,6 +13,7 @@ from barnabas.net.client.offset_lookup import EARLIEST, LATEST, list_offsets
 from .data_loss import DataLossError
 from .offsets import OffsetRange
 from .read_options import Assigned, AtOffsets, AtTime, AtTimes, Boundary, Everywhere, ReadOptions, TopicPattern, Topics
+from .sink_ledger import is_sinks_own
 
 logger = logging.getLogger("barnabas.spark")
 
@@ -59,7 +60,7 @@ class Boundaries:
                 topics = list(names)
             case TopicPattern(regex):
                 topics = [name for name in metadata.topics() if re.fullmatch(regex, name)]
-                topics = sorted(set(topics) - INTERNAL_TOPICS)
+                topics = sorted(name for name in topics if name not in INTERNAL_TOPICS and not is_sinks_own(name))
             case Assigned(assigned):
                 return [item for item in assigned if item.partition < metadata.partition_count(item.topic)]
         return [partition for name in topics for partition in metadata.partitions(name)]

@@ -5,6 +5,7 @@ It returns when every row is acknowledged by all in-sync replicas, and raises wh
 """
 
 from collections.abc import Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 import pyarrow
@@ -66,12 +67,20 @@ class _SinkTask:
         self._extents: list[BatchExtent] = []
         self._row_count = 0
         self._portions = 0
+        self._on_their_way: Future[None] | None = None
         loop.call(producer.flush())  # What a task that failed here has left is not to be in one batch with ours.
 
     def send(self, batch: pyarrow.RecordBatch) -> None:
+        """While these are on their way, the caller may get the next ones from Spark."""
         portion = list(self._columns.rows(batch))
-        self._loop.call(self._send(portion))
+        self._wait()
         self._row_count += batch.num_rows
+        self._on_their_way = self._loop.begin(self._send(portion))
+
+    def _wait(self) -> None:
+        before, self._on_their_way = self._on_their_way, None
+        if before is not None:
+            before.result()
 
     async def _send(self, portion: list[Rows]) -> None:
         for rows in portion:
@@ -94,6 +103,7 @@ class _SinkTask:
         return (task + self._portions) % count
 
     def finish(self) -> TaskReport:
+        self._wait()
         self._loop.call(self._flush())
         return TaskReport(row_count=self._row_count, query_id=self._query_id(), staged=tuple(self._staged()))
 

@@ -48,9 +48,10 @@ async def send_columns(
     All go to `partition` if it is given, else by their keys, or without keys to the sticky partition of each batch.
     """
     _check_types(values, keys, headers)
-    _check_sizes(values, keys, headers, intake.max_record_bytes)  # All of them, before the first is on its way.
+    sizes = _sizes(values, keys, headers)
+    _check_sizes(sizes, intake.max_record_bytes)  # All of them, before the first is on its way.
     if keys is None or partition is not None:
-        return BatchHandles(await _fill(intake, state, partition, values, keys, headers))
+        return BatchHandles(await _fill(intake, state, partition, sizes, values, keys, headers))
     by_queue: dict[PartitionQueue, list[int]] = {}
     for position, key in enumerate(keys):
         by_queue.setdefault(intake.queue_for(state, key, None), []).append(position)
@@ -65,6 +66,7 @@ async def send_columns(
             intake,
             state,
             queue.partition.partition,
+            [sizes[position] for position in positions],
             [values[position] for position in positions],
             [keys[position] for position in positions],
             None if headers is None else [headers[position] for position in positions],
@@ -73,11 +75,16 @@ async def send_columns(
 
 
 async def _fill(
-    intake: Intake[T], state: T, partition: int | None, values: Values, keys: Keys, headers: HeaderColumn
+    intake: Intake[T],
+    state: T,
+    partition: int | None,
+    sizes: list[int],
+    values: Values,
+    keys: Keys,
+    headers: HeaderColumn,
 ) -> list[tuple[Batch, int, int]]:
     """Fill batch after batch, of one partition or (None) of the sticky ones; returns (batch, first index, count) of
     each."""
-    sizes = _sizes(values, keys, headers)
     ends = list(accumulate(map(add, sizes, repeat(RECORD_OVERHEAD))))  # Bytes up to and with each record.
     runs: list[tuple[Batch, int, int]] = []
     start = filled = 0
@@ -118,15 +125,19 @@ def _extend(batch: Batch, values: Values, keys: Keys, headers: HeaderColumn, now
 
 
 def _sizes(values: Values, keys: Keys, headers: HeaderColumn) -> list[int]:
-    try:
-        sizes = list(map(len, values))  # type: ignore[arg-type]
-    except TypeError:
-        sizes = [len(value or b"") for value in values]  # Tombstones are rare.
+    sizes = _lengths(values)
     if keys is not None:
-        sizes = [size + len(key or b"") for size, key in zip(sizes, keys, strict=True)]
+        sizes = list(map(add, sizes, _lengths(keys)))
     if headers is not None:
-        sizes = [size + headers_size(pairs) for size, pairs in zip(sizes, headers, strict=True)]
+        sizes = list(map(add, sizes, map(headers_size, headers)))
     return sizes
+
+
+def _lengths(column: Sequence[bytes | None]) -> list[int]:
+    try:
+        return list(map(len, column))  # type: ignore[arg-type]
+    except TypeError:
+        return [len(data or b"") for data in column]
 
 
 def headers_size(headers: Headers) -> int:
@@ -134,8 +145,8 @@ def headers_size(headers: Headers) -> int:
     return sum(HEADER_OVERHEAD + len(name) + len(data or b"") for name, data in headers)
 
 
-def _check_sizes(values: Values, keys: Keys, headers: HeaderColumn, max_bytes: int) -> None:
-    largest = max(_sizes(values, keys, headers), default=0) + RECORD_OVERHEAD
+def _check_sizes(sizes: list[int], max_bytes: int) -> None:
+    largest = max(sizes, default=0) + RECORD_OVERHEAD
     if largest > max_bytes:
         raise RecordTooLargeError(f"a record of {largest} bytes; at most {max_bytes} are taken")
 

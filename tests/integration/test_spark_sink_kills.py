@@ -7,11 +7,13 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from integration.cluster import Cluster, until
 from integration.spark_sink_driver import SinkDriver
 from integration.spark_world import create_topic, numbers, send
 from integration.test_spark_sink import read
 
+pytestmark = pytest.mark.timeout(420)  # Each driver is a Spark of its own, which takes half a minute on a busy machine.
 ROWS = 600
 PER_TRIGGER = 200
 

@@ -8,6 +8,7 @@ from unit.net.client.fake_cluster import HANG, FakeCluster
 from unit.net.client.virtual_time import run
 
 from barnabas.log.errors import ErrorCode, InvalidRecordError, InvalidRequestError, NetworkError, NotEnoughReplicasError
+from barnabas.log.record_codec import iter_records
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.client.errors import (
     BufferExhaustedError,
@@ -18,6 +19,7 @@ from barnabas.net.client.errors import (
     RecordTooLargeError,
     UnknownTopicOrPartitionError,
 )
+from barnabas.net.client.handles import extents
 from barnabas.net.client.partitioner import partition_of_key
 from barnabas.net.client.producer import Producer
 from barnabas.net.protocol import responses as r
@@ -513,5 +515,45 @@ def test_acks_0_closes_only_when_the_broker_has_read_everything() -> None:
             await producer.send("t", b"a")
             cluster.script(ApiKey.METADATA, lambda *arguments: late(*arguments))
         assert read_by_broker.is_set()
+
+    run(main())
+
+
+def test_send_many_takes_headers_tombstones_and_a_partition() -> None:
+    async def main() -> None:
+        cluster = FakeCluster(topics={"t": 3})
+        async with Producer(client=cluster.client()) as producer:
+            rows = [b"%d" % number if number % 3 else None for number in range(200)]
+            keys = [b"k%d" % (number % 5) for number in range(200)]
+            headers = [[("h", b"%d" % number)] if number % 2 else [] for number in range(200)]
+            chosen = await producer.send_many("t", rows, keys, headers=headers, partition=2)
+            assert {found.partition for found in await chosen} == {2}
+            found = [
+                record for _, _, data in cluster.logs[TopicPartition("t", 2)].batches for record in iter_records(data)
+            ]
+            assert [record.value for record in found] == rows and [record.key for record in found] == keys
+            assert [list(record.headers) for record in found] == headers
+            keyed = await producer.send_many("t", rows, keys, headers=headers)
+            for key, place in zip(keys, await keyed, strict=True):
+                assert place.partition == partition_of_key(key, 3)
+            with pytest.raises(ValueError, match="200 values and 1 headers"):
+                await producer.send_many("t", rows, headers=[()])
+            with pytest.raises(InvalidRequestError, match="has partitions 0 to 2"):
+                await producer.send_many("t", rows, partition=3)
+
+    run(main())
+
+
+def test_extents_tell_where_whole_batches_lie_also_of_those_that_were_split() -> None:
+    async def main() -> None:
+        cluster = FakeCluster(topics={"t": 1})
+        cluster.logs[T0].max_batch_bytes = 1_000
+        async with Producer(client=cluster.client(), batch_size=4096) as producer:
+            sent = [await producer.send_many("t", [bytes(90)] * 70), await producer.send_many("t", [bytes(90)] * 30)]
+            await producer.flush()
+            found = await extents(sent)
+        there = [(base, end - base) for base, end, _ in cluster.logs[T0].batches]
+        assert [(extent.base_offset, extent.record_count) for extent in found] == there
+        assert len(found) > 10 and sum(extent.record_count for extent in found) == 100
 
     run(main())

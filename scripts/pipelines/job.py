@@ -7,7 +7,7 @@ that goes on until Ctrl-C. With `--checkpoint` a stream continues where it was.
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -73,7 +73,8 @@ def write(
     kind, _, name = options.to.partition(":")
     if kind not in ("topic", "parquet", "console") or (kind == "console") == bool(name):
         raise SystemExit(f"--to {options.to}: write it as topic:NAME, parquet:FOLDER or console")
-    settings = {"checkpointLocation": options.checkpoint} if options.checkpoint and not options.batch else {}
+    checkpoint = {"checkpointLocation": options.checkpoint} if options.checkpoint and not options.batch else {}
+    settings = dict(checkpoint)
     match kind:
         case "topic":
             result = result if is_records else as_records(result, key)
@@ -89,8 +90,26 @@ def write(
         else:
             result.write.format(sink).options(**settings).mode("append").save()
         return None
-    writer = result.writeStream.format(sink).options(**settings).outputMode(mode)
-    return triggered(writer, options).start()
+    stream = result.writeStream.outputMode(mode)
+    if kind == "topic" and mode == "update":
+        stream = stream.foreachBatch(updates_into(settings)).options(**checkpoint)
+    else:
+        stream = stream.format(sink).options(**settings)
+    return triggered(stream, options).start()
+
+
+def updates_into(settings: Mapping[str, str]) -> Callable[[DataFrame, int], None]:
+    """Spark refuses output mode update to sinks of Python. Batch by batch they take it, as exactly, by the query's id."""
+
+    def write_batch(batch: DataFrame, batch_id: int) -> None:
+        writer = batch.write.format(FORMAT).options(**settings).mode("append")
+        if settings["delivery"] == "effectively_once":
+            query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+            assert query_id is not None, "foreachBatch runs in the query's thread"
+            writer = writer.option("sinkId", query_id).option("batchId", str(batch_id))
+        writer.save()
+
+    return write_batch
 
 
 def triggered(writer, options: argparse.Namespace):  # type: ignore[no-untyped-def]

@@ -1,6 +1,7 @@
 """The pipelines of scripts/pipelines on the real log, as streams and as batches, against what plain Python finds in it."""
 
 import argparse
+import json
 import subprocess
 from collections import Counter
 from datetime import timedelta
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from integration import access_log_facts as facts
 from integration.cluster import Cluster
-from integration.spark_world import STREAM_DEADLINE_S, create_topic, send
+from integration.spark_world import STREAM_DEADLINE_S, create_topic, load, send
 from pyspark.sql import DataFrame, Row, SparkSession
 
 HOUR = timedelta(hours=1)
@@ -160,3 +161,69 @@ def test_a_wrong_target_is_told_before_anything_is_read(spark: SparkSession, spa
     job = facts.pipeline("job")
     with pytest.raises(SystemExit, match="write it as topic:NAME"):
         job.write(spark.range(1), given(spark_cluster, "--to", "parquet"))
+
+
+# --- from topic to topic ----------------------------------------------------------------------------------------------
+
+
+def forget_last_commit(checkpoint: Path) -> None:
+    """As a driver that was killed after a micro-batch's work and before its note of it."""
+    commits = sorted((checkpoint / "commits").glob("[0-9]*"), key=lambda item: int(item.name))
+    for last in commits[-1:]:
+        last.unlink()
+        last.with_name(f".{last.name}.crc").unlink()
+
+
+def copied(spark: SparkSession, cluster: Cluster, topic: str) -> list[Row]:
+    """What a pipeline has sent: keys and values as text, in the order of offsets."""
+    frame = load(spark, cluster, subscribe=topic).orderBy("partition", "offset")
+    return frame.selectExpr("cast(key as string) AS key", "cast(value as string) AS value").collect()
+
+
+def test_requests_become_records_of_json_each_once_after_a_restart(
+    spark: SparkSession, spark_cluster: Cluster, log: str, lines: list[bytes], tmp_path: Path
+) -> None:
+    access_log, job = facts.pipeline("access_log"), facts.pipeline("job")
+    create_topic(spark_cluster, "requests")
+    to = ("--to", "topic:requests", "--checkpoint", str(tmp_path / "checkpoint"))
+    options = as_stream(spark_cluster, *to)
+    for _ in range(2):
+        assert job.finish([job.write(access_log.requests(job.read(spark, options)), options, key="client")]) == 0
+        forget_last_commit(tmp_path / "checkpoint")
+    found = [(row.key, json.loads(row.value)) for row in copied(spark, spark_cluster, "requests")]
+    assert all(key == value["client"] for key, value in found)
+    expected = Counter((item.client, item.path, item.status, item.size) for item in facts.parse(lines))
+    assert Counter((value["client"], value["path"], value["status"], value["size"]) for _, value in found) == expected
+
+
+def test_counts_of_words_are_a_table_in_a_compacted_topic(
+    spark: SparkSession, spark_cluster: Cluster, tmp_path: Path
+) -> None:
+    wordcount, job = facts.pipeline("wordcount"), facts.pipeline("job")
+    create_topic(spark_cluster, "sentences", partitions=1)
+    create_topic(spark_cluster, "words", cleanup_policy="compact")
+    options = given(
+        spark_cluster, "--available-now", "--to", "topic:words", "--checkpoint", str(tmp_path), topic="sentences"
+    )
+    for sentence in (b"the cat saw the dog", b"the dog ran", b""):
+        send(spark_cluster, "sentences", [sentence])
+        forget_last_commit(tmp_path)
+        assert (
+            job.finish([job.write(wordcount.words(job.read(spark, options)), options, key="word", mode="update")]) == 0
+        )
+    rows = [(row.key, json.loads(row.value)["count"]) for row in copied(spark, spark_cluster, "words")]
+    assert sorted(rows) == [("cat", 1), ("dog", 1), ("dog", 2), ("ran", 1), ("saw", 1), ("the", 2), ("the", 3)]
+
+
+def test_a_select_from_topic_to_topic_as_a_batch(spark: SparkSession, spark_cluster: Cluster) -> None:
+    sql, job = facts.pipeline("sql"), facts.pipeline("job")
+    create_topic(spark_cluster, "amounts")
+    create_topic(spark_cluster, "large-amounts")
+    send(spark_cluster, "amounts", [b'{"amount": %d}' % number for number in range(100)], key=b"k")
+    options = given(spark_cluster, "--batch", "--to", "topic:large-amounts", topic="amounts")
+    statement = "SELECT key, value FROM records WHERE get_json_object(CAST(value AS STRING), '$.amount') >= 90"
+    selected = sql.selected(job.read(spark, options, columns=sql.COLUMNS), statement)
+    assert job.write(selected, options, is_records=True) is None
+    found = copied(spark, spark_cluster, "large-amounts")
+    assert [json.loads(row.value)["amount"] for row in found] == list(range(90, 100))
+    assert {row.key for row in found} == {"k"}

@@ -13,11 +13,11 @@ from barnabas.net.client.offset_lookup import EARLIEST, LATEST, list_offsets
 from .data_loss import DataLossError
 from .offsets import OffsetRange
 from .read_options import Assigned, AtOffsets, AtTime, AtTimes, Boundary, Everywhere, ReadOptions, TopicPattern, Topics
-from .sink_ledger import is_sinks_own
 
 logger = logging.getLogger("barnabas.spark")
 
 TOPIC_WAIT_MS = 5_000  # A topic that was created just now is known to every broker by then.
+SINKS_PREFIX = "__spark_"  # Of the topics in which our sinks keep what they stage and decide.
 _SHOWN_PARTITIONS = 5
 
 
@@ -59,8 +59,9 @@ class Boundaries:
             case Topics(names):
                 topics = list(names)
             case TopicPattern(regex):
-                topics = [name for name in metadata.topics() if re.fullmatch(regex, name)]
-                topics = sorted(name for name in topics if name not in INTERNAL_TOPICS and not is_sinks_own(name))
+                topics = sorted(
+                    name for name in metadata.topics() if re.fullmatch(regex, name) and not _is_internal(name)
+                )
             case Assigned(assigned):
                 return [item for item in assigned if item.partition < metadata.partition_count(item.topic)]
         return [partition for name in topics for partition in metadata.partitions(name)]
@@ -160,6 +161,11 @@ class Boundaries:
             isolation_level=self._isolation_level,
         )
         return {partition: item.offset for partition, item in found.items()}
+
+
+def _is_internal(topic: str) -> bool:
+    """No pattern means these; who wants them names them."""
+    return topic in INTERNAL_TOPICS or topic.startswith(SINKS_PREFIX)
 
 
 def _check_complete(given: Mapping[TopicPartition, int], partitions: Collection[TopicPartition], name: str) -> None:

@@ -39,6 +39,7 @@ logger = logging.getLogger("barnabas.spark")
 
 LEDGER = TopicPartition(LEDGER_TOPIC, 0)
 MAX_COPIES = 16  # Partitions that are published at the same time: each has a chunk or two in memory.
+TRIM_EVERY = 100  # Commits of a process, the first among them.
 LEDGER_FETCH_BYTES = 4 << 20
 
 
@@ -73,6 +74,7 @@ class SinkCommitter:
         self._copier = BatchCopier(client, timeout_ms=timeout_ms)
         self._ledger = SinkLedger()
         self._is_ready = False
+        self._commits = 0
 
     async def commit(
         self,
@@ -110,6 +112,9 @@ class SinkCommitter:
             logger.warning("another driver has published the micro-batch sink=%s batch=%d", sink_id, batch_id)
             return False
         await self._publish(holds, is_resumed=holds.attempt != mine.attempt, is_last=is_last)
+        if self._commits % TRIM_EVERY == 0:
+            await self._trim({item.target.topic for item in holds.partitions})
+        self._commits += 1
         return holds.attempt == mine.attempt
 
     # --- deciding ----------------------------------------------------------------------------------------------------
@@ -220,6 +225,13 @@ class SinkCommitter:
                 f"{what}, and what was staged is gone (retention.ms of {item.stage.topic}): {error}"
             )
         return error
+
+    async def _trim(self, topics: Iterable[str]) -> None:
+        needed: dict[TopicPartition, int] = {}
+        for item in [item for decision in self._ledger.all_pending() for item in decision.partitions]:
+            needed[item.stage] = min(item.batches[0][0], needed.get(item.stage, item.batches[0][0]))
+        for topic in topics:
+            await self._topics.trim(topic, needed)
 
     # --- the ledger --------------------------------------------------------------------------------------------------
 

@@ -35,11 +35,6 @@ def stage_of(topic: str) -> str:
     return STAGE_PREFIX + topic
 
 
-def is_sinks_own(topic: str) -> bool:
-    """Whether it is one of the connector's topics, which a pattern of subscribed topics must not match."""
-    return topic == LEDGER_TOPIC or topic.startswith(STAGE_PREFIX)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedBatch:
     """A batch for `topic`, in the partition of the same number of its stage."""

@@ -43,6 +43,7 @@ logger = logging.getLogger("barnabas.spark")
 T = TypeVar("T")
 
 LONG_POLL_MS = 250  # Several sources of a query are asked one after another: none may keep the others waiting for long.
+GATHER_MS = 50  # Who waits for a number of records need not look after each of them.
 ROUND_MS = 3_000  # Of asking leaders for the ends of logs; then those of topics that have gone meanwhile are left out.
 PUBLISH_TIMEOUT_MS = (
     2_000  # The group's offsets are for people who watch the lag; the query does not wait for them longer.
@@ -159,7 +160,9 @@ class _Driver:
             remaining_ms = deadline_ms - _now_ms()
             if plan.end != start or self._planner.target is not None or remaining_ms <= 0:
                 return plan.end
-            self._call(self._watch.wait(found.ends, timeout_ms=remaining_ms))
+            has_news = self._call(self._watch.wait(found.ends, timeout_ms=remaining_ms))
+            if has_news and self._options.min_offsets_per_trigger is not None:
+                time.sleep(min(remaining_ms, GATHER_MS) / 1000)
 
     def newest_offset(self) -> dict[str, Any] | None:
         """For progress reports: what a query without any lag would have read."""

@@ -4,6 +4,7 @@ Spark pickles the writer into every task; a batch writer's one id is thereby kno
 writer is made anew for each micro-batch and once more for its commit: there the query's id comes with the tasks' reports.
 """
 
+import logging
 import threading
 import uuid
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,8 @@ from .sink_commit import Probe, SinkCommitter, no_probe
 from .sink_connection import shared_producer
 from .sink_task import TaskReport, write_rows
 from .write_options import WriteOptions
+
+logger = logging.getLogger("barnabas.spark")
 
 _committers: WeakKeyDictionary[Producer, SinkCommitter] = WeakKeyDictionary()
 _lock = threading.Lock()
@@ -48,6 +51,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Spark raises the error of the task that failed; what was staged is never looked at."""
+        _tell_of_abort(self._options, _reports(messages))
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -78,10 +82,22 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
         Spark calls this after a commit that has failed, too; the decision may stand then, and the next run finishes it.
         """
+        _tell_of_abort(self._options, _reports(messages))
 
 
 def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[TaskReport]:
     return [item for item in messages if isinstance(item, TaskReport)]
+
+
+def _tell_of_abort(options: WriteOptions, reports: list[TaskReport]) -> None:
+    rows = sum(report.row_count for report in reports)
+    if rows and not options.is_effectively_once:
+        logger.warning(
+            "aborted, but %d rows of %d tasks are in their topics, and will be there twice when this runs again "
+            "(delivery=effectively_once prevents that)",
+            rows,
+            len(reports),
+        )
 
 
 def _commit(

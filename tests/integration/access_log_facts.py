@@ -26,7 +26,7 @@ def pipeline(name: str) -> ModuleType:
     module = importlib.import_module(name)
     from pyspark import cloudpickle
 
-    cloudpickle.register_pickle_by_value(module)
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     return module
 
 
@@ -92,7 +92,7 @@ def top_paths(requests: Iterable[Request], count: int) -> dict[datetime, list[tu
 
 def sessions(requests: Iterable[Request], gap: timedelta) -> set[tuple[str, datetime, datetime, int, int]]:
     """(client, start, last, requests, bytes)."""
-    found = []
+    found: list[tuple[str, datetime, datetime, int, int]] = []
     for request in sorted(requests, key=lambda item: (item.client, item.time)):
         if found and found[-1][0] == request.client and request.time < found[-1][2] + gap:
             client, start, _, count, size = found.pop()

@@ -55,6 +55,7 @@ class _Kill:
             return  # The second copy of the same micro-batch: somebody waits already.
         done.touch()
         java = _ancestor(os.getpid(), "java")
+        os.setpgid(0, 0)  # Spark's daemon takes its group with it when the driver is gone.
         for process_id in (java, int(os.environ[DRIVER])):
             os.kill(process_id, signal.SIGKILL)
         deadline_s = time.monotonic() + ZOMBIE_WAIT_S

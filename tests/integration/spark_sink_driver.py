@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from integration.cluster import Cluster
 
@@ -66,7 +67,7 @@ class SinkDriver:
         return (self.folder / f"run-{self.runs}" / "log").read_text(errors="replace")[-6_000:]
 
 
-def main(plan: dict[str, object]) -> None:
+def main(plan: dict[str, Any]) -> None:
     os.environ["BARNABAS_TEST_DRIVER"] = str(os.getpid())
     from integration.spark_killing_source import KillingSource
     from integration.spark_world import FORMAT, start_session

@@ -11,6 +11,7 @@ from integration.cluster import Cluster
 from integration.spark_world import FORMAT, create_topic, in_admin, load, numbers, send, values_of
 from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.timeout(300)  # The first to use the session also waits for it; two cores may be busy.
 COLUMNS = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
 HOUR_MS = 3_600_000
 T0_MS = 1_700_000_000_000

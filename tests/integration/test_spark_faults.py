@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow
+import pytest
 from integration.cluster import Cluster, full_isr, partitions_of, until
 from integration.spark_world import STREAM_DEADLINE_S, Options, Stream, create_topic, numbers, send
 from pyspark.sql import DataFrame, SparkSession
 
+pytestmark = pytest.mark.timeout(300)  # The first to use the session also waits for it; two cores may be busy.
 PADDING = b" " * 1_000  # int() takes it; what a task holds in its pipes is then small beside its range
 
 
@@ -81,6 +83,12 @@ def test_brokers_die_and_come_back_under_a_query(
             stream.until_values(range(start + 200), query)
             cluster.start(node_id)
             asyncio.run(all_in_sync(cluster))
+        cluster.kill(0, 1, 2)  # And all at once.
+        cluster.start(0, 1, 2)
+        asyncio.run(cluster.ready())
+        asyncio.run(all_in_sync(cluster))
+        send(cluster, "battered", numbers(600, 700))
+        stream.until_values(range(700), query)
     finally:
         query.stop()
 

@@ -40,7 +40,8 @@ def log(spark_cluster: Cluster, lines: list[bytes]) -> str:
 def given(cluster: Cluster, *arguments: str, topic: str = "access-log") -> argparse.Namespace:
     """The command line of a pipeline."""
     parser = facts.pipeline("job").command_line("A test.", topic=topic)
-    return parser.parse_args(["--bootstrap", cluster.bootstrap, *arguments])
+    found: argparse.Namespace = parser.parse_args(["--bootstrap", cluster.bootstrap, *arguments])
+    return found
 
 
 def as_stream(cluster: Cluster, *arguments: str) -> argparse.Namespace:
@@ -88,7 +89,7 @@ def test_top_paths_of_closed_hours(spark: SparkSession, spark_cluster: Cluster, 
 
 
 def test_sessions_by_state_and_timers_are_those_of_the_built_in_window(
-    spark: SparkSession, spark_cluster: Cluster, log: str, lines: list[bytes]
+    spark: SparkSession, spark_cluster: Cluster, log: str, lines: list[bytes], request: pytest.FixtureRequest
 ) -> None:
     access_log, job, sessions = (facts.pipeline(name) for name in ("access_log", "job", "sessions"))
     requests = facts.parse(lines)
@@ -101,8 +102,9 @@ def test_sessions_by_state_and_timers_are_those_of_the_built_in_window(
     history = sessions.sessions_of_history(access_log.requests(job.read(spark, given(spark_cluster, "--batch"))))
     assert rows(history.collect()) == expected
     sessions.keep_state_in_rocksdb(spark)
+    request.addfinalizer(lambda: spark.conf.unset("spark.sql.streaming.stateStore.providerClass"))
     stream = sessions.sessions_of_stream(access_log.requests(job.read(spark, as_stream(spark_cluster))))
-    now = max(request.time for request in requests) - LATE
+    now = max(item.time for item in requests) - LATE
     assert rows(streamed(stream, "sessions")) == {row for row in expected if row[2] + GAP <= now}
 
 

@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+import pytest
 from integration.cluster import Cluster
 from integration.spark_world import create_topic, load, send
 from pyspark.sql import SparkSession
@@ -12,6 +13,7 @@ from barnabas.spark_connector.options import CLIENT_NAMES
 from barnabas.spark_connector.read_options import NAMES
 from barnabas.spark_connector.source import BarnabasDataSource
 
+pytestmark = pytest.mark.timeout(300)  # The first to use the session also waits for it; two cores may be busy.
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SPARK_PAGE = README.partition("\n## Spark without a jar\n")[2].partition("\n## ")[0]
 

@@ -1,7 +1,6 @@
 """spark.readStream on real Spark and three real brokers: exact from the checkpoint, limits, changes of topics, lag."""
 
 import asyncio
-import json
 from collections.abc import Callable
 from pathlib import Path
 from urllib.request import urlopen
@@ -14,6 +13,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.spark_connector.offsets import records_behind
+
+pytestmark = pytest.mark.timeout(300)  # The first to use the session also waits for it; two cores may be busy.
 
 
 def failure(query: StreamingQuery) -> str:
@@ -143,8 +144,7 @@ def lag(query: StreamingQuery) -> dict[TopicPartition, int]:
     progress = query.lastProgress
     if progress is None:
         return {}
-    source = json.loads(progress.json)["sources"][0]
-    return records_behind(json.dumps(source["endOffset"]), json.dumps(source["latestOffset"]))
+    return records_behind(progress.sources[0].endOffset, progress.sources[0].latestOffset)
 
 
 def test_lag_is_in_the_progress_and_in_the_group(spark: SparkSession, spark_cluster: Cluster, tmp_path: Path) -> None:
@@ -158,10 +158,8 @@ def test_lag_is_in_the_progress_and_in_the_group(spark: SparkSession, spark_clus
         "maxOffsetsPerTrigger": 50,
     }
     query = Stream(spark, spark_cluster, tmp_path, **options).run()
-    told = [json.loads(item.json)["sources"][0] for item in query.recentProgress]
-    behind = [
-        sum(records_behind(json.dumps(item["endOffset"]), json.dumps(item["latestOffset"])).values()) for item in told
-    ]
+    sources = [progress.sources[0] for progress in query.recentProgress]
+    behind = [sum(records_behind(item.endOffset, item.latestOffset).values()) for item in sources]
     assert behind[:2] == [50, 0]
     found = in_admin(spark_cluster, lambda admin: admin.group_offsets("spark-job"))
     assert {str(partition): (item.committed, item.lag) for partition, item in found.items()} == {

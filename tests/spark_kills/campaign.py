@@ -164,11 +164,11 @@ class _Campaign:
 
     async def _progress(self, driver: Driver) -> None:
         """Records have come into the target since now."""
-        before = await until(self._copied, "the target's end is known", timeout_s=START_TIMEOUT_S) - 1
+        before: int = await until(self._copied, "the target's end is known", timeout_s=START_TIMEOUT_S)
 
         async def has_more() -> bool:
             assert not driver.has_ended, f"the driver has ended: {self._folder / 'driver.log'}"
-            return await self._copied() - 1 > before
+            return await self._copied() > before
 
         await until(has_more, "the driver copies", timeout_s=START_TIMEOUT_S)
 

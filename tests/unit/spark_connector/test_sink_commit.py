@@ -15,6 +15,7 @@ from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.client.errors import ErrorCode, NotEnoughReplicasError
 from barnabas.net.client.handles import extents
 from barnabas.net.client.producer import Producer
+from barnabas.net.clock import SystemClock
 from barnabas.net.protocol import responses as r
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.spark_connector.sink_commit import SinkCommitter, StagedRowsLostError, no_probe
@@ -32,12 +33,23 @@ class Died(BaseException):
     """kill -9 as seen from inside."""
 
 
+class WallClock(SystemClock):
+    """At a certain time of history."""
+
+    def __init__(self, wall_ms: int) -> None:
+        super().__init__()
+        self._wall_ms = wall_ms
+
+    def wall_ms(self) -> int:
+        return self._wall_ms
+
+
 class Driver:
     """One life of a driver: a client, a producer and a committer of its own, and rows that carry its name."""
 
-    def __init__(self, cluster: FakeCluster, name: str) -> None:
+    def __init__(self, cluster: FakeCluster, name: str, *, wall_ms: int | None = None) -> None:
         self.name = name
-        self.client = cluster.client()
+        self.client = cluster.client() if wall_ms is None else cluster.client(clock=WallClock(wall_ms))
         self.producer = Producer(client=self.client, batch_size=256)
 
     async def __aenter__(self) -> "Driver":
@@ -281,5 +293,30 @@ def test_a_sink_that_never_writes_again_leaves_nothing_in_the_ledger() -> None:
         batches = cluster.logs[TopicPartition(LEDGER_TOPIC, 0)].batches
         last = {record.key: record.value for _, _, data in batches for record in iter_records(data)}
         assert last and set(last.values()) == {None}
+
+    run(main())
+
+
+def test_what_is_old_and_not_needed_is_trimmed_from_the_stage() -> None:
+    async def main() -> None:
+        cluster = FakeCluster(brokers=2, topics=TOPICS)
+        deleted: dict[int, int] = {}
+
+        def delete(node_id: int, request: Any) -> Any:
+            assert request.topic == stage_of("t")
+            deleted[request.partition] = request.before_offset
+            return r.DeleteRecordsResponse(log_start_offset=request.before_offset)
+
+        cluster.answers[ApiKey.DELETE_RECORDS] = delete
+        hour = 3_600_000
+        old_ms = 1_000_000_000_000
+        async with Driver(cluster, "old", wall_ms=old_ms) as driver:
+            assert await driver.commit(0)
+            with pytest.raises(Died):
+                await driver.committer.commit("other", 0, await driver.stage(1, 40), probe=dying_at("decided"))
+        assert deleted == {}, "an hour has not passed"
+        async with Driver(cluster, "young", wall_ms=old_ms + 2 * hour) as driver:
+            assert await driver.commit(1)
+        assert deleted == {0: 20, 1: 20}, "the other sink's decision is not published yet"
 
     run(main())

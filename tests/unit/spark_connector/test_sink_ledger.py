@@ -6,14 +6,11 @@ import pytest
 
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.spark_connector.sink_ledger import (
-    LEDGER_TOPIC,
     MAX_EPOCH,
     Decision,
     ProducerEpoch,
     SinkLedger,
     StagedPartition,
-    is_sinks_own,
-    stage_of,
 )
 
 Records = list[tuple[int, bytes, bytes | None]]
@@ -131,8 +128,3 @@ def test_a_forgotten_sink_leaves_deletions_only() -> None:
 def test_a_later_format_is_refused() -> None:
     with pytest.raises(ValueError, match="upgrade"):
         SinkLedger().replay(0, b"decided s 0 a", b'{"version": 2}')
-
-
-def test_the_connectors_own_topics_are_known() -> None:
-    assert is_sinks_own(LEDGER_TOPIC) and is_sinks_own(stage_of("t"))
-    assert not is_sinks_own("t") and not is_sinks_own("spark_sinks")

@@ -144,7 +144,8 @@ def client_settings(options: Options, *, client_id: str, metadata_max_age_ms: in
     bootstrap = (options.text("bootstrap.servers") or "").strip()
     if not bootstrap:
         raise InvalidConfigError(
-            'bootstrap.servers is missing: name brokers with .option("bootstrap.servers", "host:port,host:port")'
+            'bootstrap.servers is missing: name brokers with .option("bootstrap.servers", "host:port,host:port"); in SQL, use '
+            "CREATE TEMPORARY VIEW (Spark 4.3 forgets the options of a table when it reads it)"
         )
     return ClientSettings(
         bootstrap=bootstrap,

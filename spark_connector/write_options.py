@@ -6,6 +6,8 @@
     sinkId      under which name effectively_once remembers what is written; default: the query's id, which stays with the
                 checkpoint, or for a batch a new one. Give one to keep it when the checkpoint is lost, or to write a batch
                 job's rows once however often the job is run
+    batchId     of a batch job: the number of a micro-batch, for foreachBatch. With the same sinkId, a number that is written
+                already, or a smaller one, writes nothing (Delta Lake's txnAppId and txnVersion); default: 0
 
 Producer settings have Kafka's names. The sink is always idempotent with acks=all: less would be lost rows without a word.
 """
@@ -27,12 +29,14 @@ CLIENT_ID = "barnabas-spark-sink"
 METADATA_MAX_AGE_MS = 300_000  # Kafka's default: a producer is told of changes by errors.
 BATCH_SIZE = 256 * 1024  # Rows come by the thousand: larger batches than a service's cost nobody a wait.
 MAX_SINK_ID_LENGTH = 200
+JOB_BATCH_ID = 0  # A batch job is one micro-batch.
 _SINK_ID = re.compile(r"[a-zA-Z0-9._:-]+")
 _FIXED = {"acks": ("all", "-1"), "enable.idempotence": ("true",)}
 _NAMES = (
     "topic",
     "delivery",
     "sinkId",
+    "batchId",
     "includeHeaders",
     "batch.size",
     "buffer.memory",
@@ -65,6 +69,7 @@ class WriteOptions:
     topic: str | None
     delivery: Delivery
     sink_id: str | None
+    batch_id: int
 
     @property
     def is_effectively_once(self) -> bool:
@@ -86,12 +91,15 @@ def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
     delivery = (options.text("delivery") or DELIVERIES[0]).lower()
     if delivery not in DELIVERIES:
         raise InvalidConfigError(f"delivery is {delivery!r}; use {' or '.join(DELIVERIES)}")
+    if options.has("batchId") and not options.has("sinkId"):
+        raise InvalidConfigError("batchId counts the micro-batches of a sinkId: give that too, or leave it out")
     return WriteOptions(
         client=client_settings(options, client_id=CLIENT_ID, metadata_max_age_ms=METADATA_MAX_AGE_MS),
         producer=_producer_settings(options),
         topic=None if topic is None else check_topic_name(topic.strip()),
         delivery=delivery,
         sink_id=_sink_id(options, delivery),
+        batch_id=options.integer("batchId", JOB_BATCH_ID, least=0),
     )
 
 

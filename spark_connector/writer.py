@@ -25,8 +25,6 @@ from .write_options import WriteOptions
 
 logger = logging.getLogger("barnabas.spark")
 
-JOB_BATCH_ID = 0  # A batch job is one micro-batch.
-
 _committers: WeakKeyDictionary[Producer, SinkCommitter] = WeakKeyDictionary()
 _lock = threading.Lock()
 
@@ -49,7 +47,7 @@ class BatchWriter(DataSourceArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         if self._options.is_effectively_once:
             is_last = self._options.sink_id is None
-            _commit(self._options, self._job_id, JOB_BATCH_ID, _reports(messages), is_last=is_last)
+            _commit(self._options, self._job_id, self._options.batch_id, _reports(messages), is_last=is_last)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Spark raises the error of the task that failed; what was staged is never looked at."""
@@ -57,7 +55,8 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Any output mode; complete writes the whole result with every micro-batch, as Spark's Kafka sink does.
+    """Output modes append and complete (the whole result with every micro-batch); update Spark 4.3 refuses to sinks of
+    Python, so foreachBatch writes it, with the options sinkId and batchId.
 
     `probe` hears of each step of a commit; it must be picklable.
     """

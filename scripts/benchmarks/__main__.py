@@ -1,7 +1,7 @@
 """`scripts/benchmark`: measures everything in one run, and prints a table with the ratios that the goals are stated in.
 
-`scripts/benchmark o1`, `scripts/benchmark partitions`, `scripts/benchmark offsets` and `scripts/benchmark kafka` are measured
-apart: how a log, a broker and the state of groups bear size; what Kafka's protocol costs beside our own.
+`scripts/benchmark o1`, `partitions`, `offsets`, `kafka` and `spark` are measured apart: how a log, a broker and the state of
+groups bear size; what Kafka's protocol costs beside our own; the Spark connector beside what Spark's API costs by itself.
 
 Cases run phase by phase, since only one set of servers shall be alive at a time; within a phase repetition by repetition,
 so that what a ratio compares was measured within the same minute.
@@ -20,6 +20,7 @@ import both_protocols
 import offsets
 import one_log
 import partitions
+import spark
 from cases import PHASES, Scale
 from measure import VOID_RETRIES, Meter, Row, take_sample
 from report import RATIOS, describe, print_ratios, print_row
@@ -35,6 +36,7 @@ SUITES = {
     "partitions": partitions.main,
     "offsets": offsets.main,
     "kafka": both_protocols.main,
+    "spark": spark.main,
 }  # with options of their own: `scripts/benchmark o1 --help`
 
 

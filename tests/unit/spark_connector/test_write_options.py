@@ -48,6 +48,8 @@ def test_what_spark_and_its_users_put_beside_them_is_let_pass() -> None:
         ({"kafka.acks": "1"}, "acks is always all in this sink, so that no row is lost: leave it out"),
         ({"enable.idempotence": "false"}, "enable.idempotence is always true"),
         ({"delivery": "exactly_once"}, "use at_least_once or effectively_once"),
+        ({"batchId": "1"}, "give that too"),
+        ({"batchId": "-1", "sinkId": "x", "delivery": "effectively_once"}, "whole number of at least 0"),
         ({"sinkId": "x"}, "has a meaning with delivery=effectively_once only"),
         ({"sinkId": "a b", "delivery": "effectively_once"}, "use 1 to 200 characters"),
         ({"sinkId": "", "delivery": "effectively_once"}, "use 1 to 200 characters"),

@@ -1,0 +1,86 @@
+"""A Spark driver as users start it: scripts/pipelines/sql in a process of its own, which is killed with kill -9.
+
+Two processes make a driver: Python, and the JVM that it starts. Both are killed at the same moment. Workers of Python that they
+leave behind are not: on a real machine nobody would, and what they still send must do no harm.
+"""
+
+import os
+import signal
+import subprocess
+from collections import defaultdict
+from pathlib import Path
+
+from integration.cluster import clean_environment
+
+ROOT = Path(__file__).resolve().parents[2]
+PIPELINE = ROOT / "scripts" / "pipelines" / "sql"
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xmx1g"  # It does not live long enough for the second compiler.
+
+
+class Driver:
+    def __init__(self, arguments: list[str], log: Path) -> None:
+        """Started by the constructor."""
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(
+                [str(PIPELINE), *arguments], stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                env=clean_environment() | {"JDK_JAVA_OPTIONS": QUICK_JAVA}, start_new_session=True,
+            )  # fmt: skip
+        self._left: set[int] = set()  # Processes that were started by one that has been killed.
+
+    @property
+    def has_ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def kill(self) -> None:
+        """kill -9 of Python and the JVM."""
+        below = _below(self.process.pid)
+        for pid in [self.process.pid, *(pid for pid in below if _name(pid) == "java")]:
+            _kill(pid)
+        self.process.wait()
+        self._left |= {pid for pid in below if _name(pid) != "java"}
+
+    def is_gone(self) -> bool:
+        """Nothing that it started runs any more. Asked after `kill`; workers end when they notice that the JVM has."""
+        self._left = {pid for pid in self._left if _name(pid).startswith("python")}
+        return not self._left
+
+    def clean_up(self) -> None:
+        """At the end of a test, whatever has happened in it."""
+        if not self.has_ended:
+            self.kill()
+        for pid in self._left:
+            if _name(pid).startswith("python"):
+                _kill(pid)
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def _name(pid: int) -> str:
+    """The command of a process; "" when it is gone, or dead and not reaped yet."""
+    try:
+        before, _, after = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")
+    except OSError:
+        return ""
+    return "" if after.split()[0] == "Z" else before.partition("(")[2]
+
+
+def _below(root: int) -> list[int]:
+    """All processes that it has started, and those that they have."""
+    children = defaultdict(list)
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+            except OSError:
+                continue
+            children[int(fields[1])].append(int(entry.name))
+    found, left = [], [root]
+    while left:
+        left += children[pid := left.pop()]
+        found += children[pid]
+    return found

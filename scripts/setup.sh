@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes .venv with Barnabas installed in editable mode and all that its checks need. Idempotent: a second run is instant.
-# On a fresh Debian machine it installs Python's venv module first, where it is root.
+# On a fresh Debian machine it installs Python's venv module first, where it is root. Usage: scripts/setup.sh [EXTRAS]; "dev" leaves
+# PySpark out, which is large.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 extras=${1:-dev,spark}
@@ -17,9 +18,11 @@ find_python() {
     return 1
 }
 
-if [ -f "$stamp" ] && [ ! "$root/pyproject.toml" -nt "$stamp" ]; then
-    exit 0
-fi
+for made in "$stamp"*; do # of these extras, or of more
+    if [ -f "$made" ] && [ ! "$root/pyproject.toml" -nt "$made" ]; then
+        exit 0
+    fi
+done
 if ! python=$(find_python); then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
         apt-get update -qq >&2 && apt-get install -y -qq python3 python3-venv >&2

@@ -3,7 +3,7 @@
 #   scripts/start-cluster.sh [N] [DIR] [options of `barnabas up`, e.g. --port 0]
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-"$root/scripts/setup.sh"
+"$root/scripts/setup.sh" dev
 count=3 folder=barnabas-data
 case ${1:-} in -h | --help) sed -n '2,3s/^# //p' "$0"; exit 0 ;; esac
 if [[ ${1:-} =~ ^[^-] ]]; then count=$1; shift; fi

@@ -3,5 +3,5 @@
 #   scripts/stop-cluster.sh [DIR]
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-"$root/scripts/setup.sh"
+"$root/scripts/setup.sh" dev
 exec "$root/.venv/bin/barnabas" down --dir "${1:-barnabas-data}"

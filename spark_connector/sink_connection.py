@@ -1,7 +1,7 @@
 """`shared_producer`: the one producer of a process for each cluster and settings, so that it outlives tasks and micro-batches.
 
-It stands on the process's `shared_client`, whose connections the reading side uses too. A Python worker of Spark runs one task
-at a time, so all that is in the producer's batches belongs to that task, once what a failed one left is out of the way.
+It stands on the process's `shared_client`. A Python worker of Spark runs one task at a time, so all that is in the producer's
+batches belongs to that task, once what a failed one left is out of the way.
 """
 
 import os
@@ -20,8 +20,11 @@ _lock = threading.Lock()
 
 
 def shared_producer(client: ClientSettings, settings: ProducerSettings) -> tuple[LoopThread, Client, Producer]:
-    """Return the loop, the started client and the started producer. Raises NoBrokersAvailableError."""
-    loop, connected = shared_client(client)
+    """Return the loop, the started client and the started producer.
+
+    Raises NoBrokersAvailableError, and not at once: whoever writes has been planned by a driver that had reached the cluster.
+    """
+    loop, connected = shared_client(client, patience_ms=client.api_timeout_ms)
     with _lock:
         producer = _producers.get((client, settings))
         if producer is None:

@@ -134,8 +134,11 @@ class SinkLedger:
         """Take the next record. Raises ValueError for one that a later version has written."""
         assert offset >= self.position
         self.position = offset + 1
-        if value is None or key is None:
-            return  # A deletion: only what is published already is deleted.
+        if key is None:
+            return
+        if value is None:
+            self._forget(key)
+            return
         found = json.loads(value)
         if found.get("version") != FORMAT_VERSION:
             raise ValueError(f"offset {offset} of {LEDGER_TOPIC} was written by a later version of barnabas: upgrade")
@@ -143,6 +146,21 @@ class SinkLedger:
             self._replay_decision(_decision(found))
         else:
             self._replay_published(_published(found))
+
+    def _forget(self, key: bytes) -> None:
+        """Decisions that are published are deleted; of a sink that will never write again, all."""
+        kind, sink_id, number, *_ = key.decode().split(" ")
+        sink, batch_id = self._sinks.get(sink_id), int(number)
+        if sink is None:
+            return
+        if kind == _DECIDED:
+            kept = [found for found in sink.decisions.pop(batch_id, []) if found.key != key]
+            if kept:
+                sink.decisions[batch_id] = kept
+        elif sink.published is not None and sink.published.batch_id == batch_id:
+            sink.published = None
+        if sink.published is None and not sink.decisions:
+            del self._sinks[sink_id]
 
     def _replay_decision(self, decision: Decision) -> None:
         sink = self._sinks.setdefault(decision.sink_id, _Sink())

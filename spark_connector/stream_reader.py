@@ -45,6 +45,7 @@ T = TypeVar("T")
 LONG_POLL_MS = 250  # Several sources of a query are asked one after another: none may keep the others waiting for long.
 GATHER_MS = 50  # Who waits for a number of records need not look after each of them.
 ROUND_MS = 3_000  # Of asking leaders for the ends of logs; then those of topics that have gone meanwhile are left out.
+PUBLISH_AGAIN_AFTER_MS = 10_000
 PUBLISH_TIMEOUT_MS = (
     2_000  # The group's offsets are for people who watch the lag; the query does not wait for them longer.
 )
@@ -125,6 +126,7 @@ class _Driver:
         self._is_subscribed = False
         self._found: LogEnds | None = None
         self._published: StreamOffset | None = None
+        self._publish_at_ms = 0.0
 
     async def _new_watch(self) -> EndWatch:
         return EndWatch(self._client, is_committed_only=self._options.fetch.is_committed_only)
@@ -212,11 +214,14 @@ class _Driver:
         """Spark asks for what follows `done` when it is through with all before: commit it for those who watch the group."""
         if self._options.group_id is None or done.initial is None or done == self._published:
             return
+        if _now_ms() < self._publish_at_ms:
+            return  # It failed a moment ago: the query itself goes before.
         offsets = {partition: OffsetAndMetadata(offset) for partition, offset in done.offsets.items()}
         try:
             self._call(commit_offsets(self._client, self._options.group_id, offsets, timeout_ms=PUBLISH_TIMEOUT_MS))
         except BarnabasError as error:
             logger.warning("lag not published group=%s reason=%s", self._options.group_id, error.message)
+            self._publish_at_ms = _now_ms() + PUBLISH_AGAIN_AFTER_MS
         else:
             self._published = done
 

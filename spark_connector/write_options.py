@@ -4,8 +4,8 @@
     delivery    at_least_once (default): as Spark's Kafka sink; a task that Spark runs again writes its rows again
                 effectively_once: rows are staged, and published once per micro-batch (see `sink_commit`)
     sinkId      under which name effectively_once remembers what is written; default: the query's id, which stays with the
-                checkpoint, or for a batch a new one. Give one to keep it when the checkpoint is lost, or to write a batch
-                job's rows once however often the job is run
+                checkpoint, or for a batch a new one. Give one to write a batch job's rows once however often the job is run.
+                It remembers numbers of micro-batches: with a new checkpoint they begin anew, so give a new one
     batchId     of a batch job: the number of a micro-batch, for foreachBatch. With the same sinkId, a number that is written
                 already, or a smaller one, writes nothing (Delta Lake's txnAppId and txnVersion); default: 0
 

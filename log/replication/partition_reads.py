@@ -295,10 +295,11 @@ class PartitionReads:
         if offset >= visible_end:
             self._check_end_is_known()
             return ListedOffset(offset=-1)
-        return self._listed(offset, timestamp_ms)
+        # That in which the record was written: clients go by it when they look for truncations (KIP-320).
+        return ListedOffset(offset=offset, timestamp_ms=timestamp_ms, leader_epoch=self.log.epoch_at(offset))
 
-    def _listed(self, offset: int, timestamp_ms: int = -1) -> ListedOffset:
-        return ListedOffset(offset=offset, timestamp_ms=timestamp_ms, leader_epoch=self.leader_epoch)
+    def _listed(self, offset: int) -> ListedOffset:
+        return ListedOffset(offset=offset, timestamp_ms=-1, leader_epoch=self.leader_epoch)
 
     def end_offset_for_epoch(self, leader_epoch: int, *, current_leader_epoch: int = ANY_EPOCH) -> tuple[int, int]:
         """OffsetForLeaderEpoch: (largest epoch <= the one asked for, its end offset), (-1, -1) when not known."""

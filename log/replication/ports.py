@@ -120,6 +120,7 @@ class ReplicatedLog(Protocol):
     def end_offset_for_epoch(self, leader_epoch: int, /) -> tuple[int, int]:
         """(largest epoch <= the one asked for, its end offset); (-1, -1) when the log cannot tell."""
 
+    def epoch_at(self, offset: int, /) -> int: ...
     def assign_epoch_start(self, leader_epoch: int, offset: int, /) -> object: ...
     def truncate_to(self, offset: int, /) -> object:
         """Also with offset == log end: it must drop epochs that start there and hold no record (KIP-101: a leader that

@@ -141,7 +141,7 @@ class RangeReader:
             if len(answer.records):
                 self._fetch_bytes *= 2  # A batch that is larger than what we asked for.
             return b""
-        self._fetch_bytes = min(2 * self._fetch_bytes, max(self._max_bytes, FIRST_FETCH_BYTES))
+        self._fetch_bytes = max(self._fetch_bytes, min(2 * self._fetch_bytes, self._max_bytes))
         self.position = max(self.position, next_offset)
         return bytes(answer.records[:size_bytes])
 

@@ -186,6 +186,9 @@ class MemoryLog:
             known = epoch
         raise AssertionError
 
+    def epoch_at(self, offset: int) -> int:
+        return self.records[offset - self.first][0]
+
     def assign_epoch_start(self, leader_epoch: int, offset: int) -> None:
         if leader_epoch > self.latest_epoch:
             self._cut_epochs(offset)

@@ -183,16 +183,18 @@ def _body(way: _Way, request: DecodedRequest, response: Response | KafkaResponse
         assert translation is not None, "only what was translated is answered by a value of ours"
         return translation.response(response, request.version)
     if translation is None or isinstance(request.payload, BarnabasError | KafkaRequest):
-        return _plain_error(way.served, response.error)
+        return _plain_error(way.served, response)
     failed = translation.failed(request.payload, response.error, response.message)
     return translation.response(failed, request.version)
 
 
-def _plain_error(served: Served, error: int) -> Any:
+def _plain_error(served: Served, response: ErrorResponse) -> Any:
     """Of a message that has a place for it."""
     if served is SERVED[API_VERSIONS_KEY]:
-        return versions_response(error)
+        return versions_response(response.error)
     made = types_of(f"{served.name}Response")[f"{served.name}Response"]()
     if hasattr(made, "error_code"):
-        made.error_code = error
+        made.error_code = response.error
+    if hasattr(made, "error_message"):
+        made.error_message = response.message
     return made

@@ -20,6 +20,7 @@ from .primitives import ONE_BYTE, Decode, read_tags, read_uvarint, tags, uvarint
 from .schema import FIXED_FORMATS, NO_VERSIONS, Field, Struct, messages
 
 Encode = Callable[[Any, list[Any]], None]
+MAX_STRING_BYTES = 32_767  # as Kafka reads; older versions could not even answer with a longer one
 _UUID_FORMAT = "16s"
 JOINED_BELOW_BYTES = 4096  # Shorter bytes of records are copied: a buffer of their own would cost more.
 
@@ -228,7 +229,8 @@ class _Compiler:
         lines = self._read_count(item, size_format)
         read = {"string": "str(b[p:p + n], 'utf-8')", "bytes": "bytes(b[p:p + n])", "records": "b[p:p + n]"}[item.type]
         nothing = {"string": "''", "bytes": "b''", "records": "b[p:p]"}[item.type]  # often enough: racks, instance ids
-        lines += [" if n > 0:", "  if p + n > len(b): size_error(n)", f"  {target} = {read}", "  p += n"]
+        most = f"len(b) - p or n > {MAX_STRING_BYTES}" if item.type == "string" else "len(b) - p"
+        lines += [" if n > 0:", f"  if n > {most}: size_error(n)", f"  {target} = {read}", "  p += n"]
         lines += [" elif n == 0:", f"  {target} = {nothing}", " else:", self._null_or_raise(item, target)]
         return lines
 

@@ -38,14 +38,14 @@ def metadata_request(body: Any, version: int) -> KafkaMetadataRequest:
             by_name.append(topic.name or "")
         else:
             by_id.append(topic.topic_id.hex())
-    topics = None if body.topics is None else tuple(by_name)
+    topics = None if body.topics is None else tuple(dict.fromkeys(by_name))  # however often each is named
     if version < _ALL_IS_EMPTY_BELOW and not topics:
         topics = None
     if by_id and version < _IDS_SINCE:
         raise InvalidRequestError(f"version {version} of Metadata asks for topics by their names only")
     return KafkaMetadataRequest(
         topics=topics,
-        topic_ids=tuple(by_id),
+        topic_ids=tuple(dict.fromkeys(by_id)),
         kafka_version=version,
         tells_topic_operations=body.include_topic_authorized_operations,
         tells_cluster_operations=body.include_cluster_authorized_operations,

@@ -60,6 +60,17 @@ def test_a_decision_survives_its_bytes() -> None:
     assert log.state().pending("other") is None
 
 
+def test_a_sink_that_is_forgotten_holds_nothing_back() -> None:
+    """Stages are trimmed up to the oldest decision that is not published."""
+    log = Log()
+    log.decide(made := decision(0, "job"))
+    log.decide(decision(4, "query", sink="other"))
+    log.write(*log.state().records_of_forgetting(made))
+    for state in log.both():
+        assert [found.sink_id for found in state.all_pending()] == ["other"]
+        assert state.published("s") is None
+
+
 def test_the_first_decision_holds_compacted_or_not() -> None:
     log = Log()
     log.decide(first := decision(0, "first"))

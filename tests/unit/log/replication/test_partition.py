@@ -501,6 +501,16 @@ def test_a_follower_serves_only_whom_it_was_asked_to_serve():
         b.read_for_consumer(1, max_bytes=1, allow_follower=True)
 
 
+def test_an_offset_that_is_found_by_time_has_the_epoch_of_its_record():
+    """Not of who leads now: clients keep it, and would overlook a truncation (KIP-320)."""
+    a = leader(isr=(1,), epoch=5)
+    produce(a, 10, 20)
+    a.make_leader(assignment(1, 6, isr=(1,)), 0)
+    produce(a, 30)
+    assert [a.list_offset(time_ms).leader_epoch for time_ms in (10, 20, 30)] == [5, 5, 6]
+    assert (a.list_offset(-1).leader_epoch, a.list_offset(-3).leader_epoch) == (6, 6)
+
+
 def test_list_offsets_by_time():
     a = leader(isr=(1,))
     produce(a, 10, 20, 30)

@@ -32,6 +32,13 @@ def batch(compression: Compression = Compression.NONE, timestamps_ms: int | list
     return encode_batch(values, timestamps_ms=timestamps_ms, compression=compression, **fields)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("version", [3, 6, 7])
+@pytest.mark.parametrize("size", [17, 20, 22])
+def test_a_batch_that_ends_within_its_header_is_left_to_the_log(version: int, size: int) -> None:
+    """It once failed the whole request, behind partitions that were appended already."""
+    check_produced(batch()[:size], kafka_version=version)
+
+
 def patched(data: bytes, position: int, layout: str, *values: int) -> bytes:
     """With other fields, and a right CRC over them."""
     changed = bytearray(data)

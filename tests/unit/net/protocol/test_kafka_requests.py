@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from barnabas.log.errors import BarnabasError, ErrorCode
+from barnabas.log.errors import BarnabasError, ErrorCode, UnsupportedAssignorError
 from barnabas.net.dispatcher import error_response
 from barnabas.net.protocol.codec import DecodedRequest
 from barnabas.net.protocol.kafka.apis import SERVED, is_flexible
@@ -13,7 +13,7 @@ from barnabas.net.protocol.kafka.codec import KafkaCodec
 from barnabas.net.protocol.kafka.compiler import decoder, encoder, types_of
 from barnabas.net.protocol.responses import BrokerMetadata, MetadataResponse, TopicMetadata
 
-FETCH, METADATA = 1, 3
+FETCH, METADATA, JOIN_GROUP, CONSUMER_GROUP_HEARTBEAT = 1, 3, 11, 68
 TOPIC_ID = bytes(range(16))
 
 
@@ -46,9 +46,9 @@ def asked_topic(name: str | None, topic_id: bytes = bytes(16)) -> Any:
 
 def test_metadata_asks_by_name_and_by_id() -> None:
     payload = request(
-        METADATA, 12, topics=[asked_topic("t"), asked_topic(None, TOPIC_ID), asked_topic("", TOPIC_ID)]
+        METADATA, 12, topics=[*[asked_topic("t")] * 1_000, asked_topic(None, TOPIC_ID), asked_topic("", TOPIC_ID)]
     ).payload
-    assert (payload.topics, payload.topic_ids) == (("t",), (TOPIC_ID.hex(),) * 2)
+    assert (payload.topics, payload.topic_ids) == (("t",), (TOPIC_ID.hex(),)), "however often they are named"
 
 
 @pytest.mark.parametrize("version", [10, 11])
@@ -93,3 +93,18 @@ def test_a_fetch_session_that_was_never_opened_is_told_so(version: int) -> None:
     assert isinstance(decoded.payload, BarnabasError)
     found = answer(decoded, error_response(decoded.payload))
     assert (found.error_code, found.session_id) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0)
+
+
+def test_a_string_that_older_versions_could_not_answer_with_is_refused() -> None:
+    assert request(JOIN_GROUP, 6, group_id="g" * 32_767).payload.body.group_id == "g" * 32_767
+    with pytest.raises(BarnabasError, match="32768"):
+        request(JOIN_GROUP, 6, group_id="g" * 32_768)
+
+
+def test_the_words_of_a_refusal_reach_the_client() -> None:
+    decoded = request(CONSUMER_GROUP_HEARTBEAT, 0, group_id="g", member_id="m")
+    found = answer(decoded, error_response(UnsupportedAssignorError("no assignor 'x' here; there are: range")))
+    assert (found.error_code, found.error_message) == (
+        ErrorCode.UNSUPPORTED_ASSIGNOR,
+        "no assignor 'x' here; there are: range",
+    )

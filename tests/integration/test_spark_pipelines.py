@@ -31,13 +31,13 @@ def lines() -> list[bytes]:
 @pytest.fixture(scope="module")
 def log(spark_cluster: Cluster, lines: list[bytes]) -> str:
     """The log as a topic whose partitions advance together, as those of a busy site do."""
-    create_topic(spark_cluster, "access-log", partitions=2)
+    create_topic(spark_cluster, "web-log", partitions=2)
     for partition in range(2):
-        send(spark_cluster, "access-log", lines[partition::2], partition=partition)
-    return "access-log"
+        send(spark_cluster, "web-log", lines[partition::2], partition=partition)
+    return "web-log"
 
 
-def given(cluster: Cluster, *arguments: str, topic: str = "access-log") -> argparse.Namespace:
+def given(cluster: Cluster, *arguments: str, topic: str = "web-log") -> argparse.Namespace:
     """The command line of a pipeline."""
     parser = facts.pipeline("job").command_line("A test.", topic=topic)
     found: argparse.Namespace = parser.parse_args(["--bootstrap", cluster.bootstrap, *arguments])

@@ -168,7 +168,7 @@ def test_a_job_with_a_sink_id_writes_its_rows_once_however_often_it_runs(
 
 
 def test_what_cannot_be_written_is_refused_with_the_cure(spark: SparkSession, spark_cluster: Cluster) -> None:
-    topic = create_topic(spark_cluster, "refusals")
+    topic = create_topic(spark_cluster, "sink-refusals")
     one = spark.sql("select 'v' as value")
     number = spark.sql("select 1 as value")
     assert "did you mean value?" in refused(lambda: write(one.toDF("val1"), spark_cluster, topic=topic))

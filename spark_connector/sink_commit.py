@@ -25,7 +25,7 @@ from typing import Protocol
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.client.batch_copier import BatchCopier, MissingBatchError
 from barnabas.net.client.client import Client
-from barnabas.net.client.errors import BarnabasError, ErrorCode
+from barnabas.net.client.errors import BarnabasError, ErrorCode, RecordTooLargeError, error_for
 from barnabas.net.client.offset_lookup import EARLIEST, LATEST, list_offsets
 from barnabas.net.client.producer import Producer
 from barnabas.net.client.range_reader import RangeReader, batches_of
@@ -41,6 +41,7 @@ LEDGER = TopicPartition(LEDGER_TOPIC, 0)
 MAX_COPIES = 16  # Partitions that are published at the same time: each has a chunk or two in memory.
 TRIM_EVERY = 100  # Commits of a process, the first among them.
 LEDGER_FETCH_BYTES = 4 << 20
+MAX_DECISION_BYTES = 900 * 1024  # Of a record of 1 MiB: some 50,000 staged batches.
 
 
 class StagedRowsLostError(BarnabasError):
@@ -162,7 +163,14 @@ class SinkCommitter:
         """Write the decision and return the one that holds: the first in the ledger, which may be another driver's. None where
         that one has even published it meanwhile."""
         self._probe("staged")
-        await self._write([(mine.key, mine.to_bytes())])
+        value = mine.to_bytes()
+        if len(value) > MAX_DECISION_BYTES:
+            raise RecordTooLargeError(
+                f"micro-batch {mine.batch_id} of sink {mine.sink_id} has {sum(len(item.batches) for item in mine.partitions)} "
+                "staged batches, too many for one decision; nothing of it was published: lower maxOffsetsPerTrigger, or raise "
+                "batch.size"
+            )
+        await self._write([(mine.key, value)])
         await self._read_ledger()
         self._probe("decided")
         return self._ledger.pending(mine.sink_id)
@@ -224,7 +232,13 @@ class SinkCommitter:
             return StagedRowsLostError(
                 f"{what}, and what was staged is gone (retention.ms of {item.stage.topic}): {error}"
             )
-        return error
+        if error.retriable:
+            return error
+        return error_for(
+            error.code,
+            f"{what}, because the topic refuses it: {error.message}; change the topic so that it takes it, or go on with another "
+            "sinkId, and without the rest of this micro-batch",
+        )
 
     async def _trim(self, topics: Iterable[str]) -> None:
         needed: dict[TopicPartition, int] = {}

@@ -9,10 +9,11 @@ import pytest
 from unit.net.client.fake_cluster import FakeCluster
 from unit.net.client.virtual_time import run
 
+from barnabas.log.errors import InvalidRecordError
 from barnabas.log.record_batch import iter_headers
 from barnabas.log.record_codec import iter_records
 from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.errors import ErrorCode, NotEnoughReplicasError
+from barnabas.net.client.errors import ErrorCode, NotEnoughReplicasError, RecordTooLargeError
 from barnabas.net.client.handles import extents
 from barnabas.net.client.producer import Producer
 from barnabas.net.clock import SystemClock
@@ -232,21 +233,56 @@ def test_every_micro_batch_has_an_epoch_of_its_own_and_sequences_from_zero() -> 
     run(main())
 
 
+def refusing(error: ErrorCode) -> Callable[[int, Any], Any]:
+    """What the sink's topic answers, whatever comes."""
+
+    def answer(node_id: int, request: Any) -> Any:
+        (item,) = request.partitions
+        if item.topic != "t":
+            return None
+        refusal = r.ProducePartitionResponse(topic=item.topic, partition=item.partition, error=int(error), message="no")
+        return r.ProduceResponse(partitions=(refusal,))
+
+    return answer
+
+
+def test_what_the_topic_refuses_for_good_names_the_cures() -> None:
+    async def main() -> None:
+        cluster = FakeCluster(brokers=2, topics=TOPICS)
+        async with Driver(cluster, "first") as driver:
+            cluster.script(ApiKey.PRODUCE, refusing(ErrorCode.INVALID_RECORD), forever=True)
+            with pytest.raises(
+                InvalidRecordError, match=r"is decided, but t-. has not all of it.*refuses it: no.*another sinkId"
+            ):
+                await driver.commit(0)
+            cluster.scripts.clear()
+            assert not await driver.commit(0)
+        check_once(cluster, {0: "first"})
+
+    run(main())
+
+
+def test_a_micro_batch_of_too_many_batches_is_refused_before_it_is_decided() -> None:
+    async def main() -> None:
+        cluster = FakeCluster(brokers=2, topics=TOPICS)
+        async with Driver(cluster, "first") as driver:
+            many = [
+                StagedBatch(topic="t", partition=0, base_offset=offset, record_count=1) for offset in range(100_000)
+            ]
+            with pytest.raises(RecordTooLargeError, match=r"100000 staged batches.*lower maxOffsetsPerTrigger"):
+                await driver.committer.commit(SINK, 0, many)
+            assert await driver.commit(0)
+        check_once(cluster, {0: "first"})
+
+    run(main())
+
+
 def test_trouble_while_publishing_is_tried_again_and_then_told() -> None:
     async def main() -> None:
         cluster = FakeCluster(brokers=2, topics=TOPICS)
         async with Driver(cluster, "first") as driver:
             staged = await driver.stage(0, 40)
-
-            def refusing(node_id: int, request: Any) -> Any:
-                (item,) = request.partitions
-                if item.topic != "t":
-                    return None
-                error = int(ErrorCode.NOT_ENOUGH_REPLICAS)
-                refusal = r.ProducePartitionResponse(topic=item.topic, partition=item.partition, error=error)
-                return r.ProduceResponse(partitions=(refusal,))
-
-            cluster.script(ApiKey.PRODUCE, refusing, forever=True)
+            cluster.script(ApiKey.PRODUCE, refusing(ErrorCode.NOT_ENOUGH_REPLICAS), forever=True)
             with pytest.raises(NotEnoughReplicasError):
                 await driver.committer.commit(SINK, 0, staged)
             cluster.scripts.clear()

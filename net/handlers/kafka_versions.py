@@ -1,6 +1,6 @@
 """ApiVersions (Kafka's key 18): what is served, in which versions.
 
-Versions: 0 to 3. Behaviour: answered before anything else, also to clients that negotiate nothing else.
+Versions: 0 to 4. Behaviour: answered before anything else, also to clients that negotiate nothing else.
 """
 
 from barnabas.net.dispatcher import Reply, RequestContext

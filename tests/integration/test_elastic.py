@@ -109,9 +109,12 @@ async def test_a_decommission_is_refused_or_cancelled_and_outlives_its_controlle
         await admin.decommission_broker(3, throttle_bytes_per_s=100_000_000)
         cluster.start(controller)  # of four brokers three must live, or three replicas have no place without broker 3
         await until(lambda: is_empty(cluster, 3), "another controller has emptied broker 3")
-        places = await partitions_of(admin, "t")
-    assert all(3 not in item.replicas for item in places)
+        await until(lambda: has_nothing_of(admin, "t", 3), "every broker says that it holds nothing any more")
     assert len((await read_all(cluster.bootstrap, "t"))[TopicPartition("t", 0)]) == 100
+
+
+async def has_nothing_of(admin: Admin, topic: str, node_id: int) -> bool:
+    return all(node_id not in item.replicas for item in await partitions_of(admin, topic))
 
 
 async def moves_of(admin: Admin, node_id: int) -> bool:

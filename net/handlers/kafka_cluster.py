@@ -11,7 +11,7 @@ from typing import Any
 from barnabas.log.errors import ErrorCode
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.dispatcher import RequestContext
-from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
+from barnabas.net.protocol.kafka.apis import OPERATIONS_NOT_ASKED, KafkaRequest, KafkaResponse
 from barnabas.net.protocol.kafka.compiler import types_of
 from barnabas.net.protocol.kafka.metadata_api import listed_controller
 from barnabas.net.storage_service import FolderDescription, StorageService
@@ -20,7 +20,6 @@ from .kafka_access import ALL_CLUSTER_OPERATIONS
 from .services import Services
 
 _BROKERS, _CONTROLLERS = 1, 2  # endpoint types
-_NOT_ASKED = -(2**31)  # authorised operations that nobody asked for
 
 
 class KafkaClusterHandlers:
@@ -53,7 +52,7 @@ class KafkaClusterHandlers:
             controller_id=listed_controller(image.controller_id, active),
             brokers=brokers,
             cluster_authorized_operations=(
-                ALL_CLUSTER_OPERATIONS if body.include_cluster_authorized_operations else _NOT_ASKED
+                ALL_CLUSTER_OPERATIONS if body.include_cluster_authorized_operations else OPERATIONS_NOT_ASKED
             ),
         )
         return KafkaResponse(body=answer)

@@ -21,6 +21,7 @@ from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
 from barnabas.net.protocol.kafka.compiler import encoder, types_of
 
 from .configs import change_config, check_is_me, described_broker, topic_overrides
+from .many import check_named_once
 from .services import Services
 
 MAX_RESOURCES = 20_000  # of one description, each of them once: a few bytes of a request are kilobytes of its answer
@@ -92,7 +93,7 @@ class KafkaConfigHandlers:
                 resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None
             )
             try:
-                _check_named_once(named, resource.resource_type, resource.resource_name)
+                check_named_once(repr(resource.resource_name), named[resource.resource_type, resource.resource_name])
                 wanted = _wanted(resource, is_incremental=is_incremental, validate_only=request.body.validate_only)
                 async with room:
                     await change_config(self._services, wanted)
@@ -137,7 +138,7 @@ class _Description:
         return result
 
     def _entries(self, resource_type: int, name: str) -> list[Any]:
-        _check_named_once(self._named, resource_type, name)
+        check_named_once(repr(name), self._named[resource_type, name])
         if resource_type == TOPIC_RESOURCE:
             check_topic_name(name)
             return self._topic_entries(topic_overrides(self._image, name))
@@ -161,12 +162,6 @@ class _Description:
 
 def _times_named(request: KafkaRequest) -> Counter[tuple[int, str]]:
     return Counter((item.resource_type, item.resource_name) for item in request.body.resources)
-
-
-def _check_named_once(named: Counter[tuple[int, str]], resource_type: int, name: str) -> None:
-    """Raises InvalidRequestError."""
-    if named[resource_type, name] > 1:
-        raise InvalidRequestError(f"{name!r} is named {named[resource_type, name]} times in one request; name it once")
 
 
 def _no_configs(resource_type: int) -> str:

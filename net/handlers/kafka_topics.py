@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from barnabas.kraft.requests import AddPartitions, DeleteTopic
-from barnabas.kraft.topic_settings import CLUSTER_DEFAULT
 from barnabas.log.config import DEFINITIONS
 from barnabas.log.errors import (
     InvalidConfigError,
@@ -22,25 +21,19 @@ from barnabas.log.errors import (
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
+from barnabas.net.config_descriptions import describe_topic
 from barnabas.net.dispatcher import RequestContext
-from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
+from barnabas.net.protocol.kafka.apis import NO_TOPIC_ID, KafkaRequest, KafkaResponse
 from barnabas.net.protocol.kafka.compiler import types_of
 from barnabas.net.protocol.requests import CreateTopicRequest
 from barnabas.net.protocol.responses import CreateTopicResponse
 
-from .many import DONE, Outcome, each
+from .many import DONE, Outcome, check_named_once, each
 from .services import Services
 from .topics import TopicHandlers
 
-NO_TOPIC_ID = bytes(16)
 _DELETED_BY_ID_SINCE = 6
 _NEW_TOPIC_SHOWN_SINCE = 5  # KIP-525: the answer to a creation tells what was made
-_FROM_TOPIC, _FROM_CLUSTER, _FROM_FILE, _FROM_DEFAULT = (
-    1,
-    3,
-    4,
-    5,
-)  # where a value comes from, as DescribeConfigs says it
 
 
 class KafkaTopicHandlers:
@@ -76,7 +69,7 @@ class KafkaTopicHandlers:
         return KafkaResponse(body=types["CreateTopicsResponse"](topics=results))
 
     async def _create(self, topic: Any, body: Any, context: RequestContext, *, times: int) -> CreateTopicResponse:
-        _check_once(topic.name, times)
+        check_named_once(f"topic {topic.name!r}", times)
         created = CreateTopicRequest(
             name=topic.name,
             partition_count=topic.num_partitions,
@@ -89,17 +82,10 @@ class KafkaTopicHandlers:
         return await self._topics.create(created, context)
 
     def _configs(self, overrides: Mapping[str, str], types: dict[str, type]) -> list[Any]:
-        cluster = self._services.metadata.image.broker_configs.get(CLUSTER_DEFAULT, {})
-        layers = (
-            (_FROM_TOPIC, overrides),
-            (_FROM_CLUSTER, cluster),
-            (_FROM_FILE, self._services.config.topic_defaults()),
-            (_FROM_DEFAULT, {key: definition.default for key, definition in DEFINITIONS.items()}),
-        )
         return [
-            types["CreatableTopicConfigs"](name=key, value=values[key], config_source=source)
-            for key in DEFINITIONS
-            for source, values in [next(layer for layer in layers if key in layer[1])]
+            types["CreatableTopicConfigs"](name=item.key, value=item.value, config_source=int(item.source))
+            for item in describe_topic(overrides, self._services.config)
+            if item.key in DEFINITIONS
         ]
 
     # --- delete -------------------------------------------------------------------------------------------------------
@@ -137,7 +123,7 @@ class KafkaTopicHandlers:
             raise InvalidRequestError(
                 "name each topic to be deleted by its name or by its id, not by both or by neither"
             )
-        _check_once(str(item.name), times)
+        check_named_once(f"topic {str(item.name)!r}", times)
         self._topics.check_deletable(item.name or item.topic_id.hex())
         wanted = DeleteTopic(name="", topic_id=item.topic_id.hex()) if item.by_id else DeleteTopic(name=str(item.name))
         gone = (UnknownTopicOrPartitionError, UnknownTopicIdError)
@@ -160,7 +146,7 @@ class KafkaTopicHandlers:
         return KafkaResponse(body=types["CreatePartitionsResponse"](results=results))
 
     async def _grow(self, topic: Any, timeout_ms: int, validate_only: bool, *, times: int) -> Outcome:
-        _check_once(topic.name, times)
+        check_named_once(f"topic {topic.name!r}", times)
         await self._topics.change(
             AddPartitions(
                 name=topic.name,
@@ -187,11 +173,6 @@ class _Doomed:
     def key(self) -> object:
         """The same for all ways to name one topic."""
         return self.name if self.name is not None else self.topic_id
-
-
-def _check_once(name: str, times: int) -> None:
-    if times > 1:
-        raise InvalidRequestError(f"topic {name!r} is named {times} times in one request; name it once")
 
 
 def _assignment(topic: Any) -> tuple[tuple[int, ...], ...]:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from barnabas.log.errors import BarnabasError, ErrorCode
+from barnabas.log.errors import BarnabasError, ErrorCode, InvalidRequestError
 
 MAX_CHANGES_AT_A_TIME = (
     32  # of one request, at the controller: it commits those that wait together, others come between
@@ -30,6 +30,12 @@ class Outcome:
 
 
 DONE = Outcome()
+
+
+def check_named_once(what: str, times: int) -> None:
+    """Raises InvalidRequestError."""
+    if times > 1:
+        raise InvalidRequestError(f"{what} is named {times} times in one request; name it once")
 
 
 async def each(work: Iterable[Awaitable[T]]) -> list[T | Outcome]:

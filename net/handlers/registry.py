@@ -50,15 +50,17 @@ def build_handlers(
     classic_groups = ClassicGroupHandlers(services)
     offsets = OffsetHandlers(services)
     moves = MoveHandlers(services, voters)
+    fetch = FetchHandler(services)
+    metadata = MetadataHandler(services)
     return {
         ApiKey.PRODUCE: ProduceHandler(services),
         ApiKey.INIT_PRODUCER_ID: answering(ProducerIdHandler(services.producer_ids).init),
-        ApiKey.FETCH: FetchHandler(services),
+        ApiKey.FETCH: fetch,
         ApiKey.LIST_OFFSETS: offsets.list_offsets,
         ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.end_of_epoch,
         ApiKey.DELETE_RECORDS: offsets.delete_records,
         ApiKey.UNREAD: UnreadHandler(services),
-        ApiKey.METADATA: answering(MetadataHandler(services)),
+        ApiKey.METADATA: answering(metadata),
         ApiKey.CREATE_TOPIC: answering(topics.create, survives_disconnect=True),
         ApiKey.DELETE_TOPIC: answering(topics.delete, survives_disconnect=True),
         ApiKey.ADD_PARTITIONS: answering(topics.add_partitions, survives_disconnect=True),
@@ -93,8 +95,8 @@ def build_handlers(
         ApiKey.RESET_OFFSETS: answering(groups.reset_offsets, survives_disconnect=True),
         ApiKey.UNDO_OFFSET_RESET: answering(groups.undo_reset, survives_disconnect=True),
         **_kafka_handlers(services),
-        **_kafka_admin_handlers(services, storage, voters),
-        **_kafka_topic_handlers(services, topics, offsets),
+        **_kafka_admin_handlers(services, metadata, storage, voters),
+        **_kafka_topic_handlers(services, fetch, topics, offsets),
     }
 
 
@@ -122,14 +124,14 @@ def _kafka_handlers(services: Services) -> dict[ApiKey | KafkaApi, Handler]:
 
 
 def _kafka_admin_handlers(
-    services: Services, storage: StorageService, voters: VoterHandlers
+    services: Services, metadata: MetadataHandler, storage: StorageService, voters: VoterHandlers
 ) -> dict[ApiKey | KafkaApi, Handler]:
     """What Kafka's clients ask of configurations, the cluster, and who may do what."""
     configs = KafkaConfigHandlers(services)
     cluster = KafkaClusterHandlers(services, storage)
     access = KafkaAccessHandlers()
     return {
-        KafkaApi.METADATA: answering(KafkaMetadataHandler(MetadataHandler(services))),
+        KafkaApi.METADATA: answering(KafkaMetadataHandler(metadata)),
         KafkaApi.DESCRIBE_CONFIGS: answering(configs.describe),
         KafkaApi.ALTER_CONFIGS: answering(configs.alter, survives_disconnect=True),
         KafkaApi.INCREMENTAL_ALTER_CONFIGS: answering(configs.alter_incrementally, survives_disconnect=True),
@@ -148,13 +150,13 @@ def _kafka_admin_handlers(
 
 
 def _kafka_topic_handlers(
-    services: Services, topics: TopicHandlers, offsets: OffsetHandlers
+    services: Services, fetch: FetchHandler, topics: TopicHandlers, offsets: OffsetHandlers
 ) -> dict[ApiKey | KafkaApi, Handler]:
     """What Kafka's clients ask of topics and partitions."""
     kafka_topics = KafkaTopicHandlers(services, topics)
     kafka_partitions = KafkaPartitionHandlers(services, topics, offsets)
     return {
-        KafkaApi.FETCH: FetchByTopicId(services, FetchHandler(services)),
+        KafkaApi.FETCH: FetchByTopicId(services, fetch),
         KafkaApi.CREATE_TOPICS: answering(kafka_topics.create, survives_disconnect=True),
         KafkaApi.DELETE_TOPICS: answering(kafka_topics.delete, survives_disconnect=True),
         KafkaApi.CREATE_PARTITIONS: answering(kafka_topics.add_partitions, survives_disconnect=True),

@@ -130,6 +130,8 @@ SERVED: dict[int, Served] = {
     74: Served(name="ListConfigResources", versions=Versions(0, 1)),
 }
 API_VERSIONS_KEY = 18
+NO_TOPIC_ID = bytes(16)
+OPERATIONS_NOT_ASKED = -(2**31)  # the authorised operations of who did not ask for them
 
 
 def is_flexible(name: str, version: int) -> bool:

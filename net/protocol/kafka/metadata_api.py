@@ -8,14 +8,12 @@ from barnabas.log.errors import InvalidRequestError
 
 from ..requests import MetadataRequest
 from ..responses import MetadataResponse, TopicMetadata
-from .apis import KafkaApi
+from .apis import NO_TOPIC_ID, OPERATIONS_NOT_ASKED, KafkaApi
 from .compiler import types_of
 
-NO_TOPIC_ID = bytes(16)
 _ALL_IS_EMPTY_BELOW = 1  # Version 0 has no null: an empty list asks for all topics.
 _CREATES_ALWAYS_BELOW = 4  # Older versions cannot say that they want no topic created.
 _IDS_SINCE = 12  # Versions 10 and 11 have the field and must not use it (KIP-516).
-_NOT_ASKED = -(2**31)  # Authorised operations that nobody asked for.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +59,7 @@ def metadata_response(response: MetadataResponse, version: int) -> Any:
         cluster_id=response.cluster_id,
         controller_id=listed_controller(response.controller_id, [one.node_id for one in response.brokers]),
         topics=[_topic(topic, types, version) for topic in response.topics],
-        cluster_authorized_operations=_NOT_ASKED,
+        cluster_authorized_operations=OPERATIONS_NOT_ASKED,
     )
 
 
@@ -77,9 +75,9 @@ def _topic(topic: TopicMetadata, types: dict[str, type], version: int) -> Any:
         error_code=topic.error,
         # Who asked by an id that is unknown gets no name; only newer clients can ask so.
         name=topic.name if topic.name or version < _IDS_SINCE else None,
-        topic_id=bytes.fromhex(topic.topic_id) if topic.topic_id else bytes(16),
+        topic_id=bytes.fromhex(topic.topic_id) if topic.topic_id else NO_TOPIC_ID,
         is_internal=topic.internal,
-        topic_authorized_operations=_NOT_ASKED,
+        topic_authorized_operations=OPERATIONS_NOT_ASKED,
         partitions=[
             make_partition(
                 error_code=item.error,

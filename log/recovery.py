@@ -64,16 +64,11 @@ def recover_log(
         # What was assigned behind it is in the batches that are scanned now, if it was not truncated away since.
         epochs.truncate_from_end(recovery_point + 1)
     truncated, has_lost_batches = _recover_segments(segments, recovery_point, epochs, is_clean=was_stopped_cleanly)
-    if truncated or has_lost_batches:
-        what = ("lost_batches", logging.ERROR) if has_lost_batches else ("torn_tail", logging.WARNING)
-        _log.log(
-            what[1],
-            "event=%s folder=%s bytes=%d end_offset=%d",
-            what[0],
-            directory,
-            truncated,
-            segments[-1].next_offset,
-        )
+    cut = (directory, truncated, segments[-1].next_offset)
+    if has_lost_batches:
+        _log.error("event=lost_batches folder=%s bytes=%d end_offset=%d", *cut)
+    elif truncated:
+        _log.warning("event=torn_tail folder=%s bytes=%d end_offset=%d", *cut)
     epochs.truncate_from_end(segments[-1].next_offset + 1)
     _learn_earliest_epochs(segments, epochs, log_start_offset)
     return RecoveredLog(segments=segments, has_lost_batches=has_lost_batches)

@@ -10,24 +10,21 @@ scripts/setup.sh || exit 1
 export PATH="$root/.venv/bin:$PATH"
 failed=()
 
-# The tests of process_once start a PostgreSQL server of their own; where it cannot be installed they are skipped, and say so.
-if ! compgen -G "/usr/lib/postgresql/*/bin/initdb" >/dev/null && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    # Without this line Debian starts a server for the whole machine.
-    mkdir -p /etc/postgresql-common && echo "create_main_cluster = false" >/etc/postgresql-common/createcluster.conf
-    { apt-get update -qq && apt-get install -y -qq --no-install-recommends -o Dpkg::Options::=--force-confold postgresql; } >&2 ||
-        echo "PostgreSQL could not be installed; its tests are skipped" >&2
-fi
-
-# kcat is one of the clients that are tried; its tests are skipped in the same way.
-if ! command -v kcat >/dev/null && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    { apt-get update -qq && apt-get install -y -qq --no-install-recommends kcat; } >&2 ||
-        echo "kcat could not be installed; its tests are skipped" >&2
-fi
-
-# So with Java and the tests of the Spark connector.
-if ! command -v java >/dev/null && [ -z "${JAVA_HOME:-}" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    { apt-get update -qq && apt-get install -y -qq --no-install-recommends openjdk-17-jre-headless; } >&2 ||
-        echo "Java could not be installed; the tests of the Spark connector are skipped" >&2
+# Debian's packages that some tests need; where they cannot be installed, those tests are skipped and say so.
+wanted=()
+compgen -G "/usr/lib/postgresql/*/bin/initdb" >/dev/null || wanted+=(postgresql)           # a server of their own for some tests
+command -v kcat >/dev/null || wanted+=(kcat)                                               # one of the clients that are tried
+command -v java >/dev/null || [ -n "${JAVA_HOME:-}" ] || wanted+=(openjdk-17-jre-headless) # for Spark
+if [ ${#wanted[@]} -gt 0 ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    if [[ " ${wanted[*]} " == *" postgresql "* ]]; then
+        # Without this line Debian starts a server for the whole machine.
+        mkdir -p /etc/postgresql-common && echo "create_main_cluster = false" >/etc/postgresql-common/createcluster.conf
+    fi
+    apt-get update -qq >&2
+    for package in "${wanted[@]}"; do
+        apt-get install -y -qq --no-install-recommends -o Dpkg::Options::=--force-confold "$package" >&2 ||
+            echo "$package could not be installed; its tests are skipped" >&2
+    done
 fi
 
 stage() {

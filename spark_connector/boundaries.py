@@ -13,11 +13,11 @@ from barnabas.net.client.offset_lookup import EARLIEST, LATEST, list_offsets
 from .data_loss import DataLossError
 from .offsets import OffsetRange
 from .read_options import Assigned, AtOffsets, AtTime, AtTimes, Boundary, Everywhere, ReadOptions, TopicPattern, Topics
+from .sink_ledger import SINKS_PREFIX
 
 logger = logging.getLogger("barnabas.spark")
 
 TOPIC_WAIT_MS = 5_000  # A topic that was created just now is known to every broker by then.
-SINKS_PREFIX = "__spark_"  # Of the topics in which our sinks keep what they stage and decide.
 _SHOWN_PARTITIONS = 5
 
 

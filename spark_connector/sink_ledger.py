@@ -23,8 +23,9 @@ from typing import Any
 
 from barnabas.log.topic_partition import TopicPartition
 
-LEDGER_TOPIC = "__spark_sinks"
-STAGE_PREFIX = "__spark_stage."  # In front of the topic that the rows are for; partitions correspond.
+SINKS_PREFIX = "__spark_"  # Of the topics in which sinks keep what they stage and decide.
+LEDGER_TOPIC = f"{SINKS_PREFIX}sinks"
+STAGE_PREFIX = f"{SINKS_PREFIX}stage."  # In front of the topic that the rows are for; partitions correspond.
 FORMAT_VERSION = 1
 MAX_EPOCH = 2**15 - 1
 _DECIDED = "decided"

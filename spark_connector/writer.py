@@ -8,7 +8,6 @@ import logging
 import threading
 import uuid
 from collections.abc import Iterator, Sequence
-from weakref import WeakKeyDictionary
 
 import pyarrow
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -25,7 +24,7 @@ from .write_options import WriteOptions
 
 logger = logging.getLogger("barnabas.spark")
 
-_committers: WeakKeyDictionary[Producer, SinkCommitter] = WeakKeyDictionary()
+_committers: dict[Producer, SinkCommitter] = {}  # As long as the process, as its producers are.
 _lock = threading.Lock()
 
 

@@ -12,14 +12,9 @@ from integration.cluster import Cluster
 from integration.load import read_all, send
 
 from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.protocol.kafka.apis import SERVED
 
 TOOL_TIMEOUT_S = 60
-CREATE_TOPICS, DELETE_TOPICS = 19, 20
 needs_kcat = pytest.mark.skipif(shutil.which("kcat") is None, reason="no kcat here: apt-get install kcat")
-needs_topic_apis = pytest.mark.skipif(
-    not SERVED.keys() >= {CREATE_TOPICS, DELETE_TOPICS}, reason="CreateTopics and DeleteTopics are not served yet"
-)
 
 
 def run(*command: str, stdin: str = "") -> str:
@@ -158,7 +153,6 @@ async def test_kafka_admin_looks_at_groups_and_deletes_them(shared_cluster: Clus
     assert "watched" not in {item["group_id"] for item in await kafka_admin(shared_cluster, "groups", "list")}
 
 
-@needs_topic_apis
 async def test_kafka_admin_creates_topics_that_we_see_and_deletes_them(shared_cluster: Cluster) -> None:
     await shared_cluster.ready()
     await kafka_admin(

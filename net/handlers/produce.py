@@ -19,6 +19,7 @@ from barnabas.log.errors import (
     InvalidTopicError,
     StorageError,
 )
+from barnabas.log.record_batch import read_header
 from barnabas.log.topic_partition import INTERNAL_TOPICS, TopicPartition
 from barnabas.net.dispatcher import Reply, RequestContext, error_response
 from barnabas.net.protocol.requests import ProducePartition
@@ -27,6 +28,7 @@ from barnabas.net.purgatory import DelayedProduce, Operation
 
 from .produce_rules import check_produced
 from .recompressing import AnyProduce, Recompressing, Refused
+from .refused_sequences import RefusedSequences
 from .services import Services
 
 logger = logging.getLogger("barnabas.produce")
@@ -46,6 +48,7 @@ class ProduceHandler:
         self._unflushed: dict[TopicPartition, tuple[int, int]] = {}
         self.recompressing = Recompressing(self._compression_of)
         self._logged_at_ms: OrderedDict[tuple[str, TopicPartition], int] = OrderedDict()
+        self._refused_sequences = RefusedSequences()
 
     def __call__(self, request: AnyProduce, context: RequestContext, reply: Reply) -> None:
         """Appends at once, in order of arrival; only the answer may come later, and what is compressed anew."""
@@ -115,7 +118,7 @@ class ProduceHandler:
             partition = self._replication.manager.partition(topic_partition)
             info, required_offset = self._replication.append(partition, item.records, acks=request.acks)
         except BarnabasError as refusal:
-            error = self._replication.as_told(topic_partition, refusal)
+            error = self._as_told(topic_partition, item, refusal)
             self._log_trouble(error, topic_partition, context)
             leader_id, leader_epoch = self._replication.leader_hint(topic_partition)
             return ProducePartitionResponse(
@@ -126,6 +129,8 @@ class ProduceHandler:
                 leader_id=leader_id,
                 leader_epoch=leader_epoch,
             )
+        if self._refused_sequences:
+            self._refused_sequences.appended(topic_partition, read_header(item.records))
         if delayed is not None:
             delayed.wait_for(topic_partition, required_offset=required_offset, leadership=partition.leadership)
         elif request.acks != 0 and partition.flushes_first:
@@ -137,6 +142,18 @@ class ProduceHandler:
             log_append_time_ms=info.log_append_time_ms,
             log_start_offset=partition.log.log_start_offset,
         )
+
+    def _as_told(
+        self, topic_partition: TopicPartition, item: ProducePartition, refusal: BarnabasError
+    ) -> BarnabasError:
+        error = self._replication.as_told(topic_partition, refusal)
+        if isinstance(error, CorruptRecordError):
+            return error
+        try:
+            batch = read_header(item.records)
+        except CorruptRecordError:  # refused before its header was looked at
+            return error
+        return self._refused_sequences.told(topic_partition, batch, error)
 
     def _wait_for_flush(self, request: AnyProduce, context: RequestContext) -> DelayedProduce:
         """acks=1, and at least one of the partitions counts only what is on the leader's disk."""

@@ -13,7 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from . import checkpoint
 from .config import LogConfig
 from .due_files import DueFiles
-from .errors import CorruptRecordError, InconsistentClusterIdError, StorageError, UnknownTopicOrPartitionError
+from .errors import (
+    CorruptRecordError,
+    DiskFailedError,
+    InconsistentClusterIdError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+)
 from .files import DiskUsage, Files
 from .folder_loading import (
     DELETE_SUFFIX,
@@ -340,26 +346,32 @@ class LogManager:
         return sum(found is folder for found in self._folder_of.values())
 
     def delete(self, topic_partition: TopicPartition, *, now_ms: int) -> None:
-        """Take the log out at once; its files go after `file.delete.delay.ms`. Raises UnknownTopicOrPartitionError."""
-        log = self._logs.pop(topic_partition, None)
+        """Take the log out at once; its files go after `file.delete.delay.ms`. Raises UnknownTopicOrPartitionError, and
+        StorageError: then the log is still here unless its folder has got its new name."""
+        log = self._logs.get(topic_partition)
         if log is None:
             if self._offline_in.pop(topic_partition, "") == "":
                 raise UnknownTopicOrPartitionError(f"there is no log of {topic_partition} here")
             del self.offline[topic_partition]  # what lies in its folder is met again when that is back
             return
-        folder = self._folder_of.pop(topic_partition)
         log.release()
-        self._retire(folder, topic_partition, log, now_ms)
+        self._retire(self._folder_of[topic_partition], topic_partition, log, now_ms)
 
     def _retire(self, folder: LogFolder, topic_partition: TopicPartition, log: PartitionLog, now_ms: int) -> None:
         target = f"{folder.path}/{self._name_for_deletion(topic_partition, log.topic_id, now_ms)}"
         self._files.rename(log.directory, target)
-        self._files.sync_dir(folder.path)
         self._due_folders.add(now_ms + log.config.file_delete_delay_ms, target)
+        self._forget(folder, topic_partition, log)
+        _log.info("event=deleted partition=%s folder=%s", topic_partition, target)
+        self._files.sync_dir(folder.path)
+
+    def _forget(self, folder: LogFolder, topic_partition: TopicPartition, log: PartitionLog) -> None:
+        """The folder of the log has another name."""
+        if self._logs.get(topic_partition) is log:
+            del self._logs[topic_partition], self._folder_of[topic_partition]
         for offsets in folder.all_offsets:
             offsets.pop(topic_partition, None)
         self._deleted.add(topic_partition)
-        _log.info("event=deleted partition=%s folder=%s", topic_partition, target)
 
     @staticmethod
     def _name_for_deletion(topic_partition: TopicPartition, topic_id: str, now_ms: int) -> str:
@@ -374,21 +386,25 @@ class LogManager:
         for log in self._logs.values():
             log.producers.expire(now_ms, expiration_ms=expiration_ms)
 
-    def run_retention(self, now_ms: int) -> int:
-        """Let old segments go; return how many. A log whose disk refuses is passed over, its owner sees `failed`."""
-        count = 0
+    def run_retention(self, now_ms: int) -> Refusals:
+        """Let old segments go. What a disk refuses is met again at the next call; return the worst refusal of each folder."""
+        refused: Refusals = {}
         for topic_partition, log in list(self._logs.items()):
+            if log.failed:
+                continue  # what its disk has, only opening it again tells
             try:
                 gone = log.delete_old_segments(now_ms)
                 log.release_if_idle(now_ms, idle_ms=IDLE_MS)
             except (StorageError, CorruptRecordError) as error:
                 _log.error("event=retention_failed partition=%s cause=%s", topic_partition, error)
+                path = self._folder_of[topic_partition].path
+                if isinstance(error, DiskFailedError) or (isinstance(error, StorageError) and path not in refused):
+                    refused[path] = error
                 continue
             if gone:
-                count += len(gone)
                 _log.info("event=segments_deleted partition=%s first=%d count=%d log_start_offset=%d",
                           topic_partition, gone[0], len(gone), log.log_start_offset)  # fmt: skip
-        return count
+        return refused
 
     def remove_due(self, now_ms: int) -> None:
         """Unlink what was deleted long enough ago. May run in another thread. Raises the first refusal, when all others are

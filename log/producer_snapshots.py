@@ -38,12 +38,17 @@ class ProducerSnapshots:
         for old in self.offsets()[:-_KEPT]:
             self._files.remove(self._path(old))
 
-    def newest(self, up_to_offset: int) -> tuple[ProducerState, int] | None:
-        """The newest sound state at or before `up_to_offset`, and its offset."""
+    def forget_behind(self, end_offset: int) -> None:
+        """Durably: the log was cut there and may grow again to where a snapshot was taken of what is not in it any more."""
+        gone = [offset for offset in self.offsets() if offset > end_offset]
+        for offset in gone:
+            self._files.remove(self._path(offset))
+        if gone:
+            self._files.sync_dir(self._directory)
+
+    def newest(self) -> tuple[ProducerState, int] | None:
+        """The newest sound state, and its offset."""
         for offset in reversed(self.offsets()):
-            if offset > up_to_offset:
-                self._files.remove(self._path(offset))
-                continue
             try:
                 return ProducerState.from_snapshot(self._files.read_bytes(self._path(offset))), offset
             except (CorruptRecordError, struct.error):
@@ -52,7 +57,8 @@ class ProducerSnapshots:
 
     def restore(self, segments: Sequence[LogSegment], log_end_offset: int) -> tuple[ProducerState, int]:
         """The newest snapshot, brought up to the log end by the batches behind it; and its offset, 0 where there was none."""
-        found = self.newest(log_end_offset)
+        self.forget_behind(log_end_offset)
+        found = self.newest()
         if found is not None:
             state, offset = found
         else:
@@ -63,8 +69,7 @@ class ProducerSnapshots:
         return state, 0 if found is None else offset
 
     def clear(self) -> None:
-        for offset in self.offsets():
-            self._files.remove(self._path(offset))
+        self.forget_behind(-1)
 
     def _path(self, offset: int) -> str:
         return f"{self._directory}/{offset:0{_OFFSET_DIGITS}d}{_SUFFIX}"

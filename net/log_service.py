@@ -141,7 +141,7 @@ class LogService:
                 # Before the topics' own settings are known, the broker's would delete what a topic wants to keep.
                 if now_ms >= next_retention_ms and self._is_current():
                     next_retention_ms = now_ms + config.log_retention_check_interval_ms
-                    self._logs.run_retention(wall_ms)
+                    self._note_refusals(self._logs.run_retention(wall_ms))
                     self._logs.expire_producers(wall_ms, expiration_ms=config.producer_id_expiration_ms)
                 if now_ms >= next_checkpoint_ms:
                     next_checkpoint_ms = now_ms + checkpoint_ms

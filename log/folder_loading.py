@@ -20,6 +20,7 @@ from .topic_partition import TopicPartition
 
 _log = logging.getLogger("barnabas.log")
 DELETE_SUFFIX = "-delete"
+STRAY_SUFFIX = "-stray"  # of a partition that the cluster assigns to nobody here; kept until its operator removes it
 
 ConfigFor = Callable[[str], LogConfig]
 
@@ -70,7 +71,9 @@ def load_folder(
         topic_partition = partition_of(name)
         if only is not None and topic_partition not in only:
             continue
-        if name.endswith(DELETE_SUFFIX):
+        if name.endswith(STRAY_SUFFIX):
+            _log.warning("event=stray_kept folder=%s/%s; remove it when nobody needs its records", folder.path, name)
+        elif name.endswith(DELETE_SUFFIX):
             loaded.due_folders.append(f"{folder.path}/{name}")
         elif topic_partition is not None:
             found.append(topic_partition)

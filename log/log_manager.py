@@ -23,6 +23,7 @@ from .errors import (
 from .files import DiskUsage, Files
 from .folder_loading import (
     DELETE_SUFFIX,
+    STRAY_SUFFIX,
     ConfigFor,
     LoadedFolder,
     LoadProgress,
@@ -204,7 +205,8 @@ class LogManager:
                 continue
             log.release()
             if log.topic_id != known.topic_id and folder.path not in self.offline_folders:
-                self._retire(folder, topic_partition, log, now_ms)  # its topic was deleted while nobody could reach it
+                # Its topic was deleted while nobody could reach it, or the metadata is older than it.
+                self._set_aside(folder, topic_partition, log, now_ms)
                 continue
             self.offline[topic_partition] = (
                 f"it is in two folders of log.dirs: {log.directory} is left out, remove one of them"
@@ -357,8 +359,32 @@ class LogManager:
         log.release()
         self._retire(self._folder_of[topic_partition], topic_partition, log, now_ms)
 
+    def set_stray_aside(self, topic_partition: TopicPartition, *, now_ms: int) -> str:
+        """Take out a log that the cluster assigns to nobody here, and keep its files; return their folder.
+
+        Raises StorageError, as `delete` does.
+        """
+        log = self._logs[topic_partition]
+        log.release()
+        return self._set_aside(self._folder_of[topic_partition], topic_partition, log, now_ms)
+
+    def _set_aside(self, folder: LogFolder, topic_partition: TopicPartition, log: PartitionLog, now_ms: int) -> str:
+        target = f"{folder.path}/{self._name_aside(topic_partition, log.topic_id, now_ms, STRAY_SUFFIX)}"
+        self._files.rename(log.directory, target)
+        self._forget(folder, topic_partition, log)
+        _log.warning(
+            "event=stray partition=%s folder=%s; remove it when nobody needs its records", topic_partition, target
+        )
+        self._files.sync_dir(folder.path)
+        return target
+
+    def strays(self, path: str) -> tuple[str, ...]:
+        """The folders of logs that were set aside below an entry of `log.dirs`. Raises StorageError. May run in another
+        thread."""
+        return tuple(f"{path}/{name}" for name in self._files.list_dir(path) if name.endswith(STRAY_SUFFIX))
+
     def _retire(self, folder: LogFolder, topic_partition: TopicPartition, log: PartitionLog, now_ms: int) -> None:
-        target = f"{folder.path}/{self._name_for_deletion(topic_partition, log.topic_id, now_ms)}"
+        target = f"{folder.path}/{self._name_aside(topic_partition, log.topic_id, now_ms, DELETE_SUFFIX)}"
         self._files.rename(log.directory, target)
         self._due_folders.add(now_ms + log.config.file_delete_delay_ms, target)
         self._forget(folder, topic_partition, log)
@@ -374,9 +400,9 @@ class LogManager:
         self._deleted.add(topic_partition)
 
     @staticmethod
-    def _name_for_deletion(topic_partition: TopicPartition, topic_id: str, now_ms: int) -> str:
+    def _name_aside(topic_partition: TopicPartition, topic_id: str, now_ms: int, suffix: str) -> str:
         """Unique, since a topic may be made and deleted again; short enough for a file name, as Kafka does it."""
-        tail = f"-{topic_partition.partition}.{topic_id}.{now_ms}{DELETE_SUFFIX}"
+        tail = f"-{topic_partition.partition}.{topic_id}.{now_ms}{suffix}"
         return topic_partition.topic[: min(MAX_TOPIC_NAME_LENGTH, _MAX_FILE_NAME_LENGTH - len(tail))] + tail
 
     # --- what is done from time to time ---

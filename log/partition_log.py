@@ -247,7 +247,7 @@ class PartitionLog:
         """Begin a new segment at the log end; an empty active segment stays."""
         if self._segments.active.size_bytes == 0:
             return
-        self._producers.take_snapshot(self.log_end_offset)
+        self._producers.take_snapshot(self.log_end_offset, self._segments.all)
         self._segments.roll(self.log_end_offset, self._config)
         self._active_since_ms = now_ms
 
@@ -435,7 +435,7 @@ class PartitionLog:
         self._segments.active.save_indexes()
         self._append_times.save()
         if self._producers.is_snapshot_due(self.recovery_point):
-            self._producers.take_snapshot(self.log_end_offset)
+            self._producers.take_snapshot(self.log_end_offset, self._segments.all)
 
     # --- truncating and deleting ---
 
@@ -573,7 +573,7 @@ class PartitionLog:
         """Flush and write all that a clean start needs. Raises StorageError; then the stop was not a clean one."""
         self.folder.make_durable()
         self.flush()  # first: on a full disk the rest may fail
-        self._producers.take_snapshot(self.log_end_offset)
+        self._producers.take_snapshot(self.log_end_offset, self._segments.all)
         self._append_times.save()
         self._segments.active.seal()
         self._segments.active.flush_indexes()

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -273,3 +274,36 @@ def _cut_and_lose_power(rng, cuts_by):
     disk.power_loss(rng)
     again = open_log(disk, recovery_point=log.recovery_point)
     check_producers(again)
+
+
+@pytest.mark.parametrize("how", ["truncation", "lost snapshots"])
+def test_producers_of_old_segments_are_not_forgotten(how):
+    """Only two snapshots were kept, and without one the two newest segments were replayed: a retry was written twice."""
+    disk = SimulatedDisk()
+    log = open_log(disk, config=SMALL)
+    for number in range(60):
+        producer_id, sequence = (7, number) if number < 3 else (9, number - 3)
+        log.append_as_leader(_of_producer(producer_id, sequence), leader_epoch=0, now_ms=NOW_MS)
+    log.flush()
+    assert log.segment_count > 5
+    if how == "truncation":
+        log.truncate_to(log.segments[3].base_offset + 1)
+    else:
+        for name in disk.list_dir(DIRECTORY):
+            if name.endswith(".snapshot"):
+                disk.remove(f"{DIRECTORY}/{name}")
+        disk.kill()
+        log = open_log(disk, config=SMALL)
+    check_producers(log)
+    assert log.append_as_leader(_of_producer(7, 2), leader_epoch=0, now_ms=NOW_MS).duplicate
+
+
+def test_a_snapshot_goes_with_its_segment():
+    disk = SimulatedDisk()
+    log = open_log(disk, config=replace(SMALL, retention_bytes=2_000, file_delete_delay_ms=0))
+    for number in range(60):
+        log.append_as_leader(_of_producer(7, number), leader_epoch=0, now_ms=NOW_MS)
+        log.set_high_watermark(log.log_end_offset)
+        log.delete_old_segments(NOW_MS)
+    names = [name for name in disk.list_dir(DIRECTORY) if name.endswith(".snapshot")]
+    assert len(names) <= log.segment_count + 2

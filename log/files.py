@@ -285,7 +285,13 @@ class RealFiles:
             return sorted(os.listdir(path))
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(path)
+        try:
+            os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:  # a disk that says EIO has not said that there is nothing
+            raise _storage_error("look for", path, error) from error
+        return True
 
     def size_bytes(self, path: str) -> int:
         with _refused("look at", path):

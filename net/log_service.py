@@ -103,19 +103,16 @@ class LogService:
                 if topic_partition.topic in publication.changes.topic_configs:
                     log.update_config(self.config_of(topic_partition.topic))
 
-    def remove_strays(self, image: MetadataImage) -> None:
-        """Delete the logs of topics that were deleted, and of replicas that were moved away, while this broker was not there.
+    def set_strays_aside(self, image: MetadataImage) -> None:
+        """Take out the logs of topics that were deleted, and of replicas that were moved away, while this broker was not there.
 
         `image` shows this broker's own registration, hence all that was committed before: what it does not assign to us
-        is nobody's.
+        is nobody's. Their files stay, as in Kafka: metadata from an old backup knows nothing of newer topics either.
         """
         for topic_partition, log in list(self._logs.logs.items()):
             if log.topic_id and not _is_replica(image, topic_partition, log.topic_id, self._config.node_id):
-                logger.warning(
-                    "partition=%s is a stray: the cluster assigns it to others, or to nobody", topic_partition
-                )
                 try:
-                    self.delete(topic_partition)
+                    self._logs.set_stray_aside(topic_partition, now_ms=self._clock.wall_ms())
                 except StorageError as error:
                     logger.error("partition=%s stays behind: %s", topic_partition, error)
 
@@ -141,7 +138,7 @@ class LogService:
                 # Before the topics' own settings are known, the broker's would delete what a topic wants to keep.
                 if now_ms >= next_retention_ms and self._is_current():
                     next_retention_ms = now_ms + config.log_retention_check_interval_ms
-                    self._logs.run_retention(wall_ms)
+                    self._note_refusals(self._logs.run_retention(wall_ms))
                     self._logs.expire_producers(wall_ms, expiration_ms=config.producer_id_expiration_ms)
                 if now_ms >= next_checkpoint_ms:
                     next_checkpoint_ms = now_ms + checkpoint_ms

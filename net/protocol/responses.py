@@ -250,6 +250,7 @@ class StorageFolder:
     size_bytes: int
     free_bytes: int
     total_bytes: int
+    strays: tuple[str, ...] = ()  # folders of replicas that the cluster assigns to nobody here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -305,6 +305,7 @@ class ReplicationService:
             leader_epoch=answer.leader_epoch,
             partition_epoch=answer.partition_epoch,
             isr=answer.isr,
+            eligible=answer.eligible_leader_replicas,
         )
         self.perform(self.manager.isr_answered(proposal, told, now_ms))
 
@@ -365,4 +366,5 @@ def _assignments(name: str, image: MetadataImage, broker_epochs: dict[int, int])
             replicas=partition.replicas,
             isr=partition.isr,
             broker_epochs=broker_epochs,
+            eligible=partition.eligible_leader_replicas,
         )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import msgpack
 
+from .raft_config import MAX_TERM
 from .raft_storage import DamagedQuorumError, JournalStorage
 
 _HEADER = struct.Struct("<4sII")
@@ -67,6 +68,8 @@ class MetaStore:
         newest = max(valid, key=lambda meta: meta.sequence)
         if len(valid) < min(newest.sequence, _SLOTS):
             raise DamagedQuorumError(self._path, "one slot of term and vote is missing (a vote may be forgotten)")
+        if newest.raft_term >= MAX_TERM:
+            raise DamagedQuorumError(self._path, f"term {newest.raft_term} was forged, no election can have reached it")
         return newest
 
     def _slot_path(self, slot: int) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgpack
 
+from .raft_config import MAX_TERM
 from .raft_formation import VoterState
 from .raft_voters import VoterSet, decode_voters, encode_voters
 
@@ -175,6 +176,8 @@ def check_message(value: Any) -> Message:
     shape = _SHAPES.get(kind) if isinstance(kind, str) else None
     if shape is None:
         raise WireError(f"an unknown message: {kind!r}"[:200])
+    if "term" in shape and isinstance(value.get("term"), int) and value["term"] >= MAX_TERM:
+        raise WireError(f"{kind} of the term {value['term']}, which no election can have reached")
     for name, expected in shape.items():
         if not isinstance(value.get(name), expected) or (expected is int and not _is_int(value[name])):
             raise WireError(f"{kind} with a bad {name}")

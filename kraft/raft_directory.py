@@ -66,10 +66,17 @@ class _Question(asyncio.Protocol, Generic[T]):
 
 
 async def ask_directory(
-    network: RaftNetwork, host: str, port: int, *, tls: ssl.SSLContext | None = None, server_hostname: str | None = None
+    network: RaftNetwork,
+    host: str,
+    port: int,
+    *,
+    cluster_id: str = "",
+    tls: ssl.SSLContext | None = None,
+    server_hostname: str | None = None,
 ) -> Directory:
-    """Ask one voter. Raises DirectoryUnavailableError."""
-    question = Hello(voter_id=None)
+    """Ask one voter; it is told our cluster, so that its log says so where that is another one. Raises
+    DirectoryUnavailableError."""
+    question = Hello(voter_id=None, cluster_id=cluster_id)
     return await _ask(network, host, port, question, decode_directory, tls=tls, server_hostname=server_hostname)
 
 

@@ -215,6 +215,7 @@ class RaftTransport:
         hello = decode_hello(body)
         own = self._handler.hello()
         if hello.voter_id is None:
+            self._note_another_cluster(connection, hello, own)
             connection.put(self._answer(hello))
             connection.close_after_sending()
             return
@@ -231,6 +232,14 @@ class RaftTransport:
             task.add_done_callback(lambda done: self._confirming.pop(done, None))
         else:
             self._welcome(connection, hello)
+
+    def _note_another_cluster(self, connection: PeerConnection, hello: Hello, own: Hello) -> None:
+        if hello.cluster_id and own.cluster_id and hello.cluster_id != own.cluster_id:
+            self.refuse(
+                connection,
+                f"a broker with data of cluster {hello.cluster_id} looks for its quorum at this node, which is in cluster "
+                f"{own.cluster_id}: this node's data folder was emptied or replaced, or that broker's configuration is wrong",
+            )
 
     def _answer(self, hello: Hello) -> bytes:
         if hello.token == NO_TOKEN:

@@ -191,6 +191,6 @@ async def test_a_broker_that_registers_again_names_the_cluster_that_it_has_joine
     world = await World.start(Registered(broker_epoch=5, offset=5), StaleBrokerEpochError("who?"))
     world.shell.source.publish(image_of(cluster_id="joined"))
     await world.after(SESSION_MS)
-    first, *others = world.shell.source.asked(RegisterBroker)
+    others = world.shell.source.asked(RegisterBroker)[1:]
     assert others and {request.cluster_id for request in others} == {"joined"}
     world.running.cancel()

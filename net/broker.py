@@ -29,6 +29,7 @@ from .broker_lifecycle import BrokerLifecycle
 from .broker_to_controller import ControllerChannel
 from .cleaner_service import CleanerService
 from .clock import Clock
+from .cluster_settings import ClusterSettingsReport, file_settings
 from .config import BrokerConfig
 from .core_settings import fetch_settings, group_settings, server_limits
 from .dispatcher import Dispatcher
@@ -179,6 +180,7 @@ class Broker:
             broker_epoch=lambda: self.broker_epoch,
             answered=self.replication.isr_answered,
         )
+        self.settings_report = ClusterSettingsReport(config)
         self.throttle = ReplicationThrottle(node_id=self.node_id, config=config, clock=ports.clock)
         self.fetchers = self._build_fetchers()
         self.groups = GroupService(
@@ -346,6 +348,7 @@ class Broker:
                 rack=config.broker_rack,
                 directories=tuple(folder.directory_id for folder in self.logs.folders),
                 lost_unflushed_data=self.logs.may_have_lost_writes,
+                file_settings=file_settings(config),
             ),
             controller=self.controller,
             metadata=self.metadata,
@@ -389,6 +392,7 @@ class Broker:
     # --- metadata and effects -----------------------------------------------------------------------------------------
 
     def _published(self, publication: MetadataPublication) -> None:
+        self.settings_report.published(publication)
         self.log_service.published(publication)
         self.throttle.published(publication)
         self.replication.published(publication)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from barnabas.consumer_groups.settings import GroupSettings
+from barnabas.kraft.cluster_settings import CLUSTER_SETTINGS
 from barnabas.kraft.configuration_control import ConfigRules
 from barnabas.kraft.controller_settings import ControllerSettings
 from barnabas.kraft.raft_config import RaftTiming
@@ -39,6 +40,8 @@ def controller_settings(config: BrokerConfig) -> ControllerSettings:
         default_replication_factor=config.default_replication_factor,
         min_insync_replicas=config.min_insync_replicas,
         unclean_leader_election=config.unclean_leader_election_enable,
+        flush_messages=config.log_flush_interval_messages,
+        producer_id_expiration_ms=config.producer_id_expiration_ms,
         auto_preferred_leaders=config.auto_leader_rebalance_enable,
         preferred_leader_check_interval_ms=config.leader_imbalance_check_interval_seconds * 1000,
         leader_imbalance_percentage=config.leader_imbalance_per_broker_percentage,
@@ -92,6 +95,7 @@ def config_rules(config: BrokerConfig) -> ConfigRules:
     return ConfigRules(
         check_topic=check_topic_config,
         check_broker=check_broker_config,
+        check_cluster=check_cluster_config,
         check_together=check_together,
         default_list=default_list,
     )
@@ -103,9 +107,22 @@ def check_topic_config(key: str, value: str) -> None:
     check_available(key, value, topic_key=key)
 
 
+def check_cluster_config(key: str, value: str) -> None:
+    """Of all brokers. Raises InvalidConfigError."""
+    if key in CLUSTER_SETTINGS:
+        parse_value(key, value)
+        return
+    check_broker_config(key, value)
+
+
 def check_broker_config(key: str, value: str) -> None:
-    """Raises InvalidConfigError."""
+    """Of one broker. Raises InvalidConfigError."""
     if key in THROTTLE_KEYS:
         parse_value(key, value)
         return
+    if key in CLUSTER_SETTINGS:
+        raise InvalidConfigError(
+            f"{key} has one value for the whole cluster: {CLUSTER_SETTINGS[key]}. Set it for all brokers "
+            f"(`barnabas cluster alter -c {key}={value}`, `kafka-configs --entity-type brokers --entity-default`)"
+        )
     raise InvalidConfigError(f"{key} cannot be changed while a broker runs: set it in server.properties and restart")

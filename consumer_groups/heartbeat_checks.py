@@ -12,13 +12,13 @@ from barnabas.log.errors import (
     UnreleasedInstanceIdError,
     UnsupportedAssignorError,
 )
+from barnabas.log.name_pattern import name_pattern
 
 from .assignors import ASSIGNORS
 from .messages import HeartbeatRequest, MemberEpoch
 from .partitions import to_set
 from .settings import GroupSettings
 from .states import AWAY_EPOCH
-from .subscriptions import compiled
 
 
 def check_request(request: HeartbeatRequest, settings: GroupSettings) -> None:
@@ -60,9 +60,7 @@ def _check_subscription(request: HeartbeatRequest, settings: GroupSettings) -> N
     if request.subscribed_topics is not None and len(request.subscribed_topics) > settings.max_subscribed_topics:
         raise InvalidRequestError(f"more than {settings.max_subscribed_topics} topics; subscribe by a pattern")
     if request.subscribed_pattern:
-        if len(request.subscribed_pattern) > settings.max_pattern_length:
-            raise InvalidRequestError(f"the pattern is longer than {settings.max_pattern_length} characters")
-        compiled(request.subscribed_pattern)
+        name_pattern(request.subscribed_pattern)
     if request.assignor and request.assignor not in ASSIGNORS:
         known = ", ".join(sorted(ASSIGNORS))
         raise UnsupportedAssignorError(f"no assignor {request.assignor!r} here; there are: {known}")

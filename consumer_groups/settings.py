@@ -31,7 +31,6 @@ class GroupSettings:
     )  # offsets.retention.minutes: a week, over which a consumer may be down
     offsets_retention_check_interval_ms: int = 600_000  # offsets.retention.check.interval.ms
     max_subscribed_topics: int = 10_000  # of one member; the same reason
-    max_pattern_length: int = 1_000  # an expression is compiled and run on the coordinator
     max_id_length: int = 1_000  # of group, member and instance ids: they are keys of the quorum's state
     default_assignor: str = RANGE
     # Assign at most so often per group (KIP-1263): in a storm of joins each decision would rewrite all targets.

@@ -15,7 +15,6 @@ from .classic_membership import ClassicMembership
 from .decision import Decision
 from .messages import CommittedOffset, OffsetToCommit, PartitionOutcome
 from .settings import GroupSettings
-from .subscriptions import wanted_among
 from .targets import Targets
 
 
@@ -66,9 +65,10 @@ class Offsets:
     ) -> tuple[PartitionOutcome, ...]:
         """Forget offsets, but of no topic that a member reads: it would only commit them again."""
         group = self.existing(group_id)
-        topics = {topic for topic, _ in partitions}
-        members = () if group is None else group.members.values()
-        subscribed = frozenset[str]().union(*(wanted_among(member, topics) for member in members))
+        topics = {topic for topic, _ in partitions} if group is not None and group.members else frozenset[str]()
+        subscribed = {
+            topic for topic in topics if group is not None and self._targets.subscriptions.may_want(group, topic)
+        }
         outcomes = []
         for topic, partition in partitions:
             if topic in subscribed:

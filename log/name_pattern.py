@@ -31,12 +31,13 @@ _SHOWN_CHARACTERS: Final = 100  # of a pattern, in an error
 class NamePattern:
     """Raises InvalidRegularExpressionError. `matches` is about the whole name, as in Kafka."""
 
-    __slots__ = ("_compiled", "_ns_per_character", "text")
+    __slots__ = ("_compiled", "_ns_per_character", "program_size", "text")
 
     def __init__(self, text: str) -> None:
         self.text = text
         self._compiled = _compiled(text)
-        self._ns_per_character: int = _NS_PER_STEP * self._compiled.programsize
+        self.program_size: int = self._compiled.programsize  # in instructions
+        self._ns_per_character: int = _NS_PER_STEP * self.program_size
 
     def matches(self, name: str) -> bool:
         return self._compiled.fullmatch(name) is not None

@@ -14,6 +14,7 @@ from typing import Any
 
 from barnabas.consumer_groups.classic_messages import Answer, Ticket
 from barnabas.consumer_groups.coordinator import GroupCoordinator
+from barnabas.consumer_groups.match_budget import MatchBudget
 from barnabas.consumer_groups.messages import CoordinatorResult
 from barnabas.consumer_groups.subscriptions import TopicsView, topics_view
 from barnabas.consumer_groups.watch import AlertKind
@@ -78,6 +79,7 @@ class GroupService:
         self._last_ticket = 0
         # Machines get one time for deadlines and for commit timestamps: the wall clock's at start, which then never jumps.
         self._epoch_ms = clock.wall_ms() - clock.now_ms()
+        self.match_budget = MatchBudget(self.now_ms())  # of this event loop: all slots share it
         self._broker_epoch: int | None = None  # of the registration that the metadata must show before we host a slot
         self._hosts = False  # whether it does
         self._seen: dict[int, int] = {}  # slot -> the last broker that coordinated it, as the metadata showed
@@ -339,7 +341,10 @@ class GroupService:
         for slot in list(self._slots.values()):
             if slot.machine is not None:
                 self._decide_alone(
-                    slot, lambda machine: machine.topics_changed(self._topics, self.now_ms(), recreated=recreated)
+                    slot,
+                    lambda machine: machine.topics_changed(
+                        self._topics, self.now_ms(), recreated=recreated, changed=publication.changes.topics
+                    ),
                 )
 
     @property

@@ -2,11 +2,12 @@
 
 import dataclasses
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 
 from barnabas.consumer_groups.coordinator import GroupCoordinator
+from barnabas.consumer_groups.match_budget import MatchBudget
 from barnabas.consumer_groups.messages import CoordinatorResult, HeartbeatRequest, HeartbeatResponse, OffsetToCommit
 from barnabas.consumer_groups.parked_heartbeats import MAX_ANSWERS_PER_WAKE
 from barnabas.consumer_groups.partitions import PartitionSet, from_set, to_set
@@ -42,6 +43,7 @@ class Bench:
         self.slots = GroupSlots()
         self.now_ms = 1_000
         self.epoch = 1
+        self.make_budget: Callable[[int], MatchBudget] = MatchBudget
         self.coordinator = self._new_coordinator()
 
     def fail_over(self) -> None:
@@ -58,6 +60,7 @@ class Bench:
             topics=self.topics,
             now_ms=self.now_ms,
             settings=self.settings,
+            match_budget=self.make_budget(self.now_ms),
         )
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:

@@ -14,7 +14,6 @@ from barnabas.log.errors import (
 )
 from barnabas.log.name_pattern import name_pattern
 
-from .assignors import ASSIGNORS
 from .messages import HeartbeatRequest, MemberEpoch
 from .partitions import to_set
 from .settings import GroupSettings
@@ -61,8 +60,8 @@ def _check_subscription(request: HeartbeatRequest, settings: GroupSettings) -> N
         raise InvalidRequestError(f"more than {settings.max_subscribed_topics} topics; subscribe by a pattern")
     if request.subscribed_pattern:
         name_pattern(request.subscribed_pattern)
-    if request.assignor and request.assignor not in ASSIGNORS:
-        known = ", ".join(sorted(ASSIGNORS))
+    if request.assignor and request.assignor not in settings.assignors:
+        known = ", ".join(settings.assignors)
         raise UnsupportedAssignorError(f"no assignor {request.assignor!r} here; there are: {known}")
 
 

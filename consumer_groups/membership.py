@@ -228,7 +228,10 @@ class Membership:
         return HeartbeatResponse(
             member_id=member_id,
             member_epoch=after.member_epoch,
-            heartbeat_interval_ms=self._interval_ms(group.members[member_id], MemberState(after.state)),
+            heartbeat_interval_ms=self._interval_ms(
+                group.members[member_id],
+                is_waiting=after.state == MemberState.UNRELEASED_PARTITIONS or self._targets.is_put_off(group),
+            ),
             assignment=None if in_step else after.assigned,
         )
 
@@ -270,9 +273,8 @@ class Membership:
         record = self._current_record(before.group_id, before.member_id, after)
         return replace(record, coordinator_epoch=before.coordinator_epoch)
 
-    def _interval_ms(self, member: MemberRecord, state: MemberState = MemberState.STABLE) -> int:
+    def _interval_ms(self, member: MemberRecord, *, is_waiting: bool = False) -> int:
         """A member may ask for a session that is shorter than the usual interval: it must get some tries in it."""
-        is_waiting = state is MemberState.UNRELEASED_PARTITIONS
         settings = self._settings
         interval_ms = settings.waiting_heartbeat_interval_ms if is_waiting else settings.heartbeat_interval_ms
         return max(1, min(interval_ms, member.session_timeout_ms // HEARTBEATS_PER_SESSION))

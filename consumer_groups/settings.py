@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from .assignors import RANGE
+from .assignors import COOPERATIVE_STICKY, RANGE, ROUND_ROBIN, STICKY, UNIFORM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +32,22 @@ class GroupSettings:
     offsets_retention_check_interval_ms: int = 600_000  # offsets.retention.check.interval.ms
     max_subscribed_topics: int = 10_000  # of one member; the same reason
     max_id_length: int = 1_000  # of group, member and instance ids: they are keys of the quorum's state
-    default_assignor: str = RANGE
-    # Assign at most so often per group (KIP-1263): in a storm of joins each decision would rewrite all targets.
-    assignment_interval_ms: int = 0
+    # group.consumer.assignors: what members may ask for; the first is for groups whose members ask for none. Kafka's default list
+    # begins with uniform, too.
+    assignors: tuple[str, ...] = (UNIFORM, RANGE, ROUND_ROBIN, STICKY, COOPERATIVE_STICKY)
+    # group.consumer.assignment.interval.ms (KIP-1263): the longest time between two assignments of a group. In a storm of joins
+    # each assignment rewrites the targets of all members; a group waits `assignment_ms_per_member` for each, so that a group of
+    # any size writes 500 targets a second at most. Small groups are assigned with each change.
+    assignment_interval_ms: int = 1_000
+    assignment_ms_per_member: int = 2
+    members_assigned_at_once: int = 10
+
+    @property
+    def default_assignor(self) -> str:
+        return self.assignors[0]
+
+    def interval_ms(self, member_count: int) -> int:
+        """The time between two assignments of a group of this size."""
+        if member_count <= self.members_assigned_at_once:
+            return 0
+        return min(self.assignment_interval_ms, self.assignment_ms_per_member * member_count)

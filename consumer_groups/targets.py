@@ -59,6 +59,10 @@ class Targets:
         target = group.targets.get(member_id)
         return NO_PARTITIONS if target is None else to_set(target.partitions)
 
+    def is_put_off(self, group: GroupState) -> bool:
+        """Whether the group's next assignment is still to come."""
+        return group.group.assignment_epoch < group.group.group_epoch
+
     def settle(self, decision: Decision, *, at_once: bool = False) -> None:
         """Raise the epoch of every group that has changed, and assign anew: now, or when the interval has passed."""
         self._match(decision)
@@ -72,12 +76,13 @@ class Targets:
                 protocol_name=self._assignor_of(group),
             )
             due_ms = self._assigned_at_ms.get(group_id, -self._settings.assignment_interval_ms)
-            due_ms += self._settings.assignment_interval_ms
+            due_ms += self._settings.interval_ms(len(group.members))
             if at_once or due_ms <= decision.now_ms or not group.members or group.group.assignment_epoch == 0:
                 self._assign(group, bumped, decision)
             else:
                 decision.add(bumped)
-                self.due.set((group_id, ""), due_ms)
+                if (group_id, "") not in self.due:
+                    self.due.set((group_id, ""), due_ms)  # later changes of a growing group do not put it off again
             for change in causes:
                 self.note(group_id, change.cause, change.member, change.detail, decision.now_ms)
 
@@ -91,7 +96,7 @@ class Targets:
             group = self._state.groups.get(group_id)
             if group is None or not group.members or group.is_classic:
                 continue
-            if group.group.assignment_epoch < group.group.group_epoch:
+            if self.is_put_off(group):
                 self._assign(group, replace(group.group, coordinator_epoch=self._state.coordinator_epoch), decision)
             else:
                 self._catch_up(group, decision)
@@ -139,7 +144,7 @@ class Targets:
         """Nothing is to do for a group whose assignment is still to come."""
         group = found.group
         group_id = group.group.group_id
-        is_due = group.group.assignment_epoch < group.group.group_epoch or group_id in decision.changes
+        is_due = self.is_put_off(group) or group_id in decision.changes
         if self._state.groups.get(group_id) is group and group.members and not group.is_classic and not is_due:
             self._catch_up(group, decision)
 
@@ -181,7 +186,9 @@ class Targets:
 
     def _assignor_of(self, group: GroupState) -> str:
         """The one that most members ask for; the default when none asks for any."""
-        votes = Counter(member.assignor for member in group.members.values() if member.assignor in ASSIGNORS)
+        votes = Counter(
+            member.assignor for member in group.members.values() if member.assignor in self._settings.assignors
+        )
         if not votes:
             return self._settings.default_assignor
         return min(votes, key=lambda name: (-votes[name], name))

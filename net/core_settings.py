@@ -21,6 +21,8 @@ def group_settings(config: BrokerConfig) -> GroupSettings:
         session_timeout_ms=config.group_consumer_session_timeout_ms,
         heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
         max_group_size=config.group_consumer_max_size,
+        assignors=tuple(config.group_consumer_assignors.split(",")),
+        assignment_interval_ms=config.group_consumer_assignment_interval_ms,
         max_classic_group_size=config.group_max_size,
         min_session_timeout_ms=config.group_min_session_timeout_ms,
         max_session_timeout_ms=config.group_max_session_timeout_ms,

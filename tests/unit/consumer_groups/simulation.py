@@ -144,7 +144,8 @@ class Simulation:
         if self.random.random() < 0.3:
             self.settings = GroupSettings(
                 session_timeout_ms=10_000, rebalance_timeout_ms=8_000, heartbeat_interval_ms=1_000,
-                assignment_interval_ms=1_500, default_assignor="uniform",
+                assignment_interval_ms=1_500, members_assigned_at_once=0,
+                assignment_ms_per_member=1_500, assignors=("range", "uniform"),
             )  # fmt: skip
         if self.random.random() < 0.4:
             self.settings = replace(

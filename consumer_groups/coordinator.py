@@ -253,11 +253,19 @@ class GroupCoordinator:
         return self._result(decision, outcomes)
 
     def fetch_offsets(
-        self, *, group_id: str, partitions: tuple[PartitionKey, ...] | None = None
+        self,
+        *,
+        group_id: str,
+        partitions: tuple[PartitionKey, ...] | None = None,
+        member_id: str = "",
+        member_epoch: int = -1,
     ) -> CoordinatorResult[tuple[CommittedOffset, ...]]:
-        """None: all that the group has committed. What was never committed has offset -1."""
+        """None: all that the group has committed. What was never committed has offset -1. Member "" with epoch -1: who asks is
+        not said. Raises UnknownMemberIdError, StaleMemberEpochError."""
         self._check_slot(group_id)
-        return CoordinatorResult(records=(), response=self._offsets.fetch(group_id, partitions))
+        return CoordinatorResult(
+            records=(), response=self._offsets.fetch(group_id, partitions, member_id, member_epoch)
+        )
 
     def reset_offsets(
         self, *, group_id: str, offsets: tuple[OffsetToCommit, ...], now_ms: int, by: str = ""

@@ -13,6 +13,7 @@ from barnabas.log.errors import BarnabasError
 from .classic_messages import Answer, Ticket
 from .deadlines import Deadlines, TimerKey
 from .decision import Decision
+from .group_limits import check_new_group
 from .heartbeat_checks import check_epoch, check_join, check_member, check_request, holder_of
 from .messages import HeartbeatRequest, HeartbeatResponse, MemberEpoch
 from .parked_heartbeats import MAX_ANSWERS_PER_WAKE, ParkedHeartbeat, ParkedHeartbeats
@@ -121,6 +122,7 @@ class Membership:
         if group is not None and member_id in group.members and (holder is None or holder.member_id == member_id):
             return member_id, self._rejoin(group, member_id, request, decision)
         check_join(group, request, self._settings)
+        check_new_group(request.group_id, self._state.groups, self._settings)
         if group is not None and holder is not None:
             self._take_over(group, holder, member_id, request, decision)
         else:

@@ -31,7 +31,10 @@ class GroupSettings:
     )  # offsets.retention.minutes: a week, over which a consumer may be down
     offsets_retention_check_interval_ms: int = 600_000  # offsets.retention.check.interval.ms
     max_subscribed_topics: int = 10_000  # of one member; the same reason
-    max_id_length: int = 1_000  # of group, member and instance ids: they are keys of the quorum's state
+    max_id_length: int = 1_000  # of member, instance and client ids: they are kept on every voter
+    max_group_id_length: int = 255  # in every record of a group, each committed offset included
+    # group.max.per.slot: a group takes some 3 kB on every voter, so that 50 full slots take 150 MB.
+    max_groups_per_slot: int = 1_000
     # group.consumer.assignors: what members may ask for; the first is for groups whose members ask for none. Kafka's default list
     # begins with uniform, too.
     assignors: tuple[str, ...] = (UNIFORM, RANGE, ROUND_ROBIN, STICKY, COOPERATIVE_STICKY)

@@ -270,6 +270,10 @@ class InvalidRegularExpressionError(InvalidRequestError):
     code = ErrorCode.INVALID_REGULAR_EXPRESSION
 
 
+class InvalidGroupIdError(InvalidRequestError):
+    code = ErrorCode.INVALID_GROUP_ID
+
+
 class PolicyViolationError(BarnabasError):
     """Well formed, and against a rule that somebody has set."""
 

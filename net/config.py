@@ -318,6 +318,7 @@ class BrokerConfig:
         "Longest time between two assignments of a group of more than 10 members, which waits 2 ms per member.",
     )
     group_max_size: int = setting(10_000, COUNT, "Members of a group of the classic protocol.")
+    group_max_per_slot: int = setting(1_000, COUNT, "Groups of one of the 50 slots of groups; no more are created.")
     group_min_session_timeout_ms: int = setting(1_000, COUNT, "The shortest session that a member may ask for.")
     group_max_session_timeout_ms: int = setting(1_800_000, COUNT, "The longest session that a member may ask for.")
     group_initial_rebalance_delay_ms: int = setting(

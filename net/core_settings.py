@@ -24,6 +24,7 @@ def group_settings(config: BrokerConfig) -> GroupSettings:
         assignors=tuple(config.group_consumer_assignors.split(",")),
         assignment_interval_ms=config.group_consumer_assignment_interval_ms,
         max_classic_group_size=config.group_max_size,
+        max_groups_per_slot=config.group_max_per_slot,
         min_session_timeout_ms=config.group_min_session_timeout_ms,
         max_session_timeout_ms=config.group_max_session_timeout_ms,
         initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,

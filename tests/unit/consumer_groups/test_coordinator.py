@@ -673,6 +673,7 @@ def test_a_static_member_that_leaves_while_it_revokes_releases_the_partitions() 
         ({"subscribed_pattern": r"(a)\1"}, InvalidRegularExpressionError),
         ({"instance_id": ""}, InvalidRequestError),
         ({"member_id": "m" * 1_001}, InvalidRequestError),
+        ({"client_id": "c" * 1_001}, InvalidRequestError),
         ({"session_timeout_ms": 1}, InvalidSessionTimeoutError),
         ({"rebalance_timeout_ms": 0}, InvalidRequestError),
         ({"assignor": "magic"}, UnsupportedAssignorError),

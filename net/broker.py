@@ -425,6 +425,7 @@ class Broker:
             now_ms=self.groups.now_ms(),
             settings=group_settings(self.config),
             moved_from=self.groups.moved_from(slot),
+            match_budget=self.groups.match_budget,
         )
 
     async def _fetch_producer_ids(self) -> ProducerIdBlock:

@@ -23,6 +23,7 @@ from .errors import (
     BarnabasError,
     BrokerNotAvailableError,
     ClientClosedError,
+    ConcurrentUseError,
     NetworkError,
     NoBrokersAvailableError,
     RequestTimedOutError,
@@ -83,6 +84,7 @@ class Client:
         """Learn the cluster. Raises NoBrokersAvailableError, which names each address and its reason."""
         if self._keeper is not None:
             return
+        self._loop = asyncio.get_running_loop()
         self.clock: Clock = self._clock or SystemClock()
         self._stale = asyncio.Event()
         self._control = self._new_pool()
@@ -347,6 +349,21 @@ class Client:
     def _check_open(self) -> None:
         if self._is_closed:
             raise ClientClosedError("the client is closed")
+        check_loop(self._loop, "client")
+
+
+def check_loop(loop: asyncio.AbstractEventLoop, what: str) -> None:
+    """Raises ConcurrentUseError elsewhere than on the loop that the client was started on: what it waits for belongs to that
+    loop, and a call from another one would wait for ever."""
+    try:
+        running = asyncio.get_running_loop()
+    except RuntimeError:
+        running = None
+    if running is not loop:
+        raise ConcurrentUseError(
+            f"this {what} was started on another event loop: call it there (asyncio.run_coroutine_threadsafe), make one for each"
+            " loop, or use barnabas.sync from threads"
+        )
 
 
 def _look_at_error(task: asyncio.Future[Any]) -> None:

@@ -39,6 +39,7 @@ __all__ = [
     "BufferExhaustedError",
     "ClientClosedError",
     "CommitDuringRebalanceError",
+    "ConcurrentUseError",
     "CoordinatorLoadInProgressError",
     "CoordinatorNotAvailableError",
     "CorruptRecordError",
@@ -93,6 +94,10 @@ class DeliveryTimeoutError(RequestTimedOutError):
 
 class ClientClosedError(BarnabasError):
     """The client was closed, before or during this call."""
+
+
+class ConcurrentUseError(InvalidRequestError):
+    """A client was called from another event loop than its own, or a consumer by two tasks at once."""
 
 
 class CommitDuringRebalanceError(RetriableError):

@@ -51,6 +51,7 @@ class PartitionState:
         "in_flight",
         "is_backing_off",
         "is_paused",
+        "lacks_offset",
         "last_fetched_epoch",
         "log_start_offset",
         "make_record",
@@ -74,6 +75,7 @@ class PartitionState:
         self.fetch_offset = UNKNOWN
         self.last_fetched_epoch = -1
         self.reset_timestamp_ms: int | None = None  # The position is to be looked up by this time (or -1, -2).
+        self.lacks_offset = False  # Nothing is committed and no reset allowed: only a jump of the application helps.
         self.is_paused = False
         self.is_backing_off = False
         self.in_flight = False
@@ -101,8 +103,13 @@ class PartitionState:
         self.position_epoch = self.last_fetched_epoch = -1
         self.reset_timestamp_ms = timestamp_ms
 
+    @property
+    def must_be_found(self) -> bool:
+        return self.position < 0 and not self.lacks_offset
+
     def _forget(self) -> None:
         self.version += 1
+        self.lacks_offset = False
         self.in_flight = False
         self._chunks.clear()
         self._chunk_position = 0

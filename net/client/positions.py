@@ -3,7 +3,7 @@ policy."""
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from barnabas.log.topic_partition import TopicPartition
 
@@ -14,6 +14,13 @@ from .offset_lookup import LATEST, list_offsets
 from .partition_state import PartitionState
 
 logger = logging.getLogger("barnabas.consumer")
+
+
+def no_offset(states: Iterable[PartitionState]) -> NoOffsetForPartitionError:
+    names = ", ".join(str(state.partition) for state in states)
+    return NoOffsetForPartitionError(
+        f"nothing is committed for {names}, and auto_offset_reset is 'none': seek to where reading shall begin"
+    )
 
 
 class PositionFinder:
@@ -69,7 +76,7 @@ class PositionFinder:
 
     async def _find_all(self) -> None:
         failures = 0
-        while unknown := [state for state in self._states.values() if state.position < 0]:
+        while unknown := [state for state in self._states.values() if state.must_be_found]:
             try:
                 await self._find_committed([state for state in unknown if state.reset_timestamp_ms is None])
                 await self._find_by_time([state for state in unknown if state.reset_timestamp_ms is not None])
@@ -83,11 +90,13 @@ class PositionFinder:
         self._on_found()
 
     async def _find_committed(self, states: list[PartitionState]) -> None:
-        """Without a group, the policy right away."""
+        """Without a group, the policy right away. Where nothing is committed and no reset is allowed, the partition waits
+        for the application, which is told of it; the others are found all the same."""
         if not states:
             return
         partitions = [state.partition for state in states]
         committed = {} if self._group is None else await fetch_committed(self._client, self._group, partitions)
+        missing: list[PartitionState] = []
         for state in states:
             found = committed.get(state.partition)
             if state.position >= 0 or state.reset_timestamp_ms is not None:
@@ -96,9 +105,16 @@ class PositionFinder:
                 state.seek(found.offset, epoch=found.leader_epoch)
                 state.committed = found.offset
             elif self._reset_time_ms is None:
-                raise NoOffsetForPartitionError(f"nothing is committed for {state.partition}, and no reset is allowed")
+                missing.append(state)
             else:
                 state.seek_to_time(self._reset_time_ms)
+        if missing:
+            self._refuse(missing)
+
+    def _refuse(self, states: list[PartitionState]) -> None:
+        for state in states:
+            state.lacks_offset = True
+        self._on_error(no_offset(states))
 
     async def _find_by_time(self, states: list[PartitionState]) -> None:
         asked = {state.partition: state.reset_timestamp_ms for state in states if state.reset_timestamp_ms is not None}

@@ -15,7 +15,7 @@ from barnabas.log.topic_partition import TopicPartition, check_topic_name
 from ..clock import Clock
 from ..network import Network
 from .bulk import headers_size, max_record_bytes, send_columns
-from .client import DEFAULT_BOOTSTRAP, REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS, Client
+from .client import DEFAULT_BOOTSTRAP, REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS, Client, check_loop
 from .errors import (
     BufferExhaustedError,
     ClientClosedError,
@@ -556,6 +556,7 @@ class Producer:
             raise ClientClosedError("the producer is closed")
         if not self._is_started:
             raise ClientClosedError("the producer is not started: use `async with Producer(...)`, or await start()")
+        check_loop(self._loop, "producer")
 
     def _exhausted(self) -> BufferExhaustedError:
         return BufferExhaustedError(

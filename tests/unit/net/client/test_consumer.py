@@ -2,6 +2,7 @@
 
 import asyncio
 import struct
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +14,14 @@ from barnabas.log.errors import CorruptRecordError, OffsetOutOfRangeError
 from barnabas.log.record_codec import encode_batch
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.client.consumer import Consumer
-from barnabas.net.client.errors import ClientClosedError, NoOffsetForPartitionError, NotAssignedError
+from barnabas.net.client.errors import (
+    ClientClosedError,
+    ConcurrentUseError,
+    InvalidRequestError,
+    NoOffsetForPartitionError,
+    NotAssignedError,
+)
+from barnabas.net.client.producer import Producer
 from barnabas.net.client.records import ConsumerRecord
 from barnabas.net.protocol import group_responses as g
 from barnabas.net.protocol import responses as r
@@ -167,6 +175,78 @@ def test_no_reset_is_an_error() -> None:
             assert (await read(reader, 1))[0].offset == 20
 
     run(main())
+
+
+def test_a_partition_without_a_commit_leaves_the_others_readable() -> None:
+    async def main() -> None:
+        cluster = filled(10, partitions=3)
+        places = [TopicPartition("t", number) for number in range(3)]
+        cluster.committed["g"] = {places[1]: 4, places[2]: 0}
+        reader = consumer(cluster, group="g", auto_offset_reset="none", auto_commit=False)
+        await reader.start()
+        reader.assign(places)
+        with pytest.raises(NoOffsetForPartitionError, match="committed for t-0, and auto_offset_reset is 'none': seek"):
+            await reader.poll()
+        assert {record.partition for record in await read(reader, 16)} == {1, 2}
+        with pytest.raises(NoOffsetForPartitionError):
+            await reader.position(T0)
+        reader.seek(T0, 3)
+        assert [record.offset for record in await read(reader, 7)] == list(range(3, 10))
+        await reader.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_a_poll_without_room_for_a_record_is_refused(count: int) -> None:
+    async def main() -> None:
+        async with consumer(filled(), "t") as reader:
+            await asyncio.sleep(1)  # Records are there.
+            with pytest.raises(InvalidRequestError, match=f"max_records is {count}"):
+                await reader.poll(max_records=count)
+            assert len(await read(reader, 100)) == 100
+
+    run(main())
+
+
+def test_one_task_at_a_time_asks_for_records() -> None:
+    async def main() -> None:
+        async with consumer(filled(0), "t") as reader:
+            first = asyncio.create_task(reader.poll(timeout_ms=1_000))
+            await asyncio.sleep(0.1)
+            for call in (reader.poll, reader.poll_batch, partial(reader.walk_batch, timeout_ms=10)):
+                with pytest.raises(ConcurrentUseError, match="one task at a time"):
+                    await call()
+            assert await first == {}
+            assert await reader.poll(timeout_ms=10) == {}
+
+    run(main())
+
+
+def test_a_call_from_another_loop_is_refused() -> None:
+    cluster = filled()
+    reader, writer = consumer(cluster, "t"), Producer(client=cluster.client())
+
+    async def start() -> None:
+        await reader.start()
+        await writer.start()
+
+    async def elsewhere() -> None:
+        for call in (reader.poll, reader.end_offsets, partial(writer.send, "t", b"v"), partial(writer.prepare, "t")):
+            with pytest.raises(ConcurrentUseError, match="another event loop"):
+                await call()
+        with pytest.raises(ConcurrentUseError, match="consumer was started on another"):
+            reader.seek(T0, 0)
+
+    async def close() -> None:
+        await reader.close()
+        await writer.close()
+
+    with asyncio.Runner() as home:
+        home.run(start())
+        with asyncio.Runner() as other:
+            other.run(elsewhere())
+        home.run(close())
 
 
 def test_the_leader_moves_unnoticed() -> None:

@@ -146,9 +146,8 @@ class Consumer:
         await self.start()
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
-        # After an error in the application, the record in its hands is not done.
-        await self.close(is_clean=kind is None)
+    async def __aexit__(self, kind: object, error: object, traceback: object) -> None:
+        await self.close()
 
     @cached_property
     def _commits(self) -> Commits:
@@ -207,10 +206,11 @@ class Consumer:
         if self._config.auto_commit and self._config.group is not None:
             self._commits.start(self._config.auto_commit_interval_ms)
 
-    async def close(self, *, is_clean: bool = True) -> None:
+    async def close(self) -> None:
         """Commit (with auto_commit), give up the partitions (`on_revoked`), leave the group, disconnect.
 
-        Not `is_clean`: the record in hand is not committed.
+        What is committed is what was handed out before the last poll or the last step of `async for`, as at any other time: the
+        handler of what came last may have failed. An application that is done with that too says so by `commit()` before.
         """
         if self._is_closed or not self._is_started or self._polling.is_closing:
             self._is_closed = True
@@ -219,11 +219,12 @@ class Consumer:
         try:
             await self._commits.stop(timeout_ms=CLOSE_COMMIT_TIMEOUT_MS)
             if self._config.auto_commit and self._config.group is not None:
-                await self._commits.commit_done(is_clean=is_clean, timeout_ms=CLOSE_COMMIT_TIMEOUT_MS)
+                await self._commits.begin_done(timeout_ms=CLOSE_COMMIT_TIMEOUT_MS)
             if self._session is not None:
                 await self._rebalancing.give_up_all()
         finally:
             self._is_closed = True
+            await self._commits.close()
             if self._session is not None:
                 await self._session.leave()
             self._reading.stop_cursor()
@@ -245,7 +246,7 @@ class Consumer:
         if self._session is not None:
             if self._config.auto_commit:
                 self._reading.stop_cursor()
-                await self._commits.commit_done()
+                await self._commits.begin_done()
             await self._rebalancing.give_up_all()
             session, self._session = self._session, None
             await session.leave()
@@ -459,6 +460,9 @@ class Consumer:
         """Commit these offsets (of the next records to read; as numbers, or with a text: `OffsetAndMetadata`), or the positions:
         all that was handed out so far is done.
 
+        Commits of a consumer are made one after the other, in the order of the calls. While one of them must be repeated, a later
+        one of the same partition takes its place, and its outcome is that of both.
+
         Raises FencedMemberEpochError, UnknownMemberIdError or IllegalGenerationError when the group goes on without us, and
         NotAssignedError when a partition of ours goes to another member meanwhile.
         """
@@ -466,8 +470,8 @@ class Consumer:
         self._check_usable()
         await self._commits.commit(self._commits.wanted(offsets))
 
-    def commit_nowait(self, offsets: ToCommit | None = None) -> asyncio.Task[None]:
-        """As `commit`, in the background; await the task, or give it a callback, to learn how it ended. Who does neither finds
+    def commit_nowait(self, offsets: ToCommit | None = None) -> asyncio.Future[None]:
+        """As `commit`, in the background; await the future, or give it a callback, to learn how it ended. Who does neither finds
         a failure in the log. Raises BufferExhaustedError when a thousand are under way."""
         self._group()
         self._check_usable()

@@ -4,13 +4,14 @@
 
 `position` is the next record for the application, `fetch_offset` the next for the network, and `processed` is what
 auto-commit may commit: behind the last record that the application is done with. Every jump starts a new `version`, so
-that an answer to a fetch from before the jump is recognized and thrown away.
+that an answer to a fetch or a commit from before the jump is recognized. No two states share a version.
 """
 
 import gc
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from operator import attrgetter, length_hint
 from typing import Any
 
@@ -24,6 +25,7 @@ from .records import ConsumerRecord, RecordColumns, record_class
 _FIELDS = attrgetter("offset", "timestamp", "key", "value", "headers")
 _COLUMNS = tuple(map(attrgetter, ("offset", "timestamp", "key", "value")))
 UNKNOWN = -1
+_versions = count(1)
 
 
 @contextmanager
@@ -79,7 +81,7 @@ class PartitionState:
         self.is_paused = False
         self.is_backing_off = False
         self.in_flight = False
-        self.version = 0
+        self.version = next(_versions)
         self.high_watermark = UNKNOWN
         self.log_start_offset = UNKNOWN
         self.buffered_bytes = 0
@@ -108,7 +110,8 @@ class PartitionState:
         return self.position < 0 and not self.lacks_offset
 
     def _forget(self) -> None:
-        self.version += 1
+        self.version = next(_versions)
+        self.committed = UNKNOWN
         self.lacks_offset = False
         self.in_flight = False
         self._chunks.clear()

@@ -148,8 +148,13 @@ class Polling:
         while not self._is_closing:
             now_ms = self._last_poll_ms = self._clock.now_ms()
             self.raise_error()
-            if (session := self._session()) is not None:
-                await self._rebalancing.reconcile(session)
+            session = self._session()
+            if session is not None and not await self._rebalancing.reconcile(
+                session, patience_ms=min(deadline_ms - now_ms, self._max_poll_interval_ms // 3)
+            ):
+                if self._clock.now_ms() >= deadline_ms:
+                    return None
+                continue
             state = self._reading.next_ready()
             if state is not None:
                 return state

@@ -170,12 +170,6 @@ class Consumer(_Blocking[_consumer.Consumer]):
                 options[name] = partial(_in_a_thread, options[name])
         super().__init__(_consumer.Consumer(*topics, **options))
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._loop_thread.process_id == os.getpid():
-            self._call(self._client.close(is_clean=kind is None))
-
     def poll(
         self, *, max_records: int = _consumer.MAX_POLL_RECORDS, timeout_ms: float = 1_000
     ) -> dict[TopicPartition, list[ConsumerRecord]]:

@@ -38,7 +38,7 @@ from .polling import Polling
 from .positions import PositionFinder, no_offset
 from .reading import Reading
 from .rebalancing import Rebalancing
-from .records import ConsumerRecord, OffsetAndMetadata, OffsetAndTimestamp, RecordColumns
+from .records import ConsumerRecord, OffsetAndMetadata, OffsetAndTimestamp, ReadingOrigin, RecordColumns
 from .session import Session
 
 RecordsByPartition = dict[TopicPartition, list[ConsumerRecord]]
@@ -172,6 +172,7 @@ class Consumer:
             self._states,
             on_data=self._wake.set,
             on_out_of_range=self._out_of_range,
+            on_made_anew=self._made_anew,
             on_error=lambda error: self._polling.fail(error),
         )
         self._positions = PositionFinder(
@@ -379,6 +380,13 @@ class Consumer:
             state = self._state(partition)  # The group may have taken it away, or somebody closed the consumer.
         return self._reading.position(state)
 
+    def origin(self, partition: PartitionLike) -> ReadingOrigin:
+        """From where this partition is read without a jump. Any thread may ask."""
+        state = self._states.get(TopicPartition(*partition))
+        if state is None:
+            raise NotAssignedError(f"{TopicPartition(*partition)} is not assigned to this consumer")
+        return ReadingOrigin(state.origin_offset, state.topic_id, state.version)
+
     async def committed(self, *partitions: PartitionLike) -> dict[TopicPartition, int]:
         """What the group has committed for these (no partitions: for the assigned ones); those without are left out."""
         return {partition: item.offset for partition, item in (await self.committed_offsets(*partitions)).items()}
@@ -453,6 +461,10 @@ class Consumer:
     def _out_of_range(self, state: PartitionState) -> None:
         self._reading.stop_cursor(state)
         self._positions.out_of_range(state)
+
+    def _made_anew(self, state: PartitionState) -> None:
+        self._reading.stop_cursor(state)
+        self._positions.made_anew(state)
 
     # --- commits -----------------------------------------------------------------------------------------------------
 

@@ -70,6 +70,7 @@ __all__ = [
     "RetriableError",
     "StaleMemberEpochError",
     "TopicAlreadyExistsError",
+    "TopicRecreatedError",
     "UnknownMemberIdError",
     "UnknownTopicOrPartitionError",
     "error_for",
@@ -113,6 +114,12 @@ class PartitionGoneError(BarnabasError):
     everywhere else) would only hold up the others."""
 
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+class TopicRecreatedError(BarnabasError):
+    """The topic was deleted, and there is another one of its name: offsets of the old one mean nothing in it."""
+
+    code = ErrorCode.INCONSISTENT_TOPIC_ID
 
 
 class NoOffsetForPartitionError(BarnabasError):

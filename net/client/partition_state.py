@@ -58,11 +58,13 @@ class PartitionState:
         "log_start_offset",
         "make_record",
         "max_bytes",
+        "origin_offset",
         "partition",
         "position",
         "position_epoch",
         "processed",
         "reset_timestamp_ms",
+        "topic_id",
         "version",
     )
 
@@ -73,6 +75,8 @@ class PartitionState:
         self.position = UNKNOWN
         self.position_epoch = -1  # Leader epoch of the last batch handed out; committed with the position.
         self.processed = UNKNOWN
+        self.origin_offset = UNKNOWN  # Where the last jump went: from there to the position nothing was left out.
+        self.topic_id = ""  # Of the topic that the position is of; "" before the first fetch.
         self.committed = UNKNOWN  # What we committed last; spares commits that say nothing new.
         self.fetch_offset = UNKNOWN
         self.last_fetched_epoch = -1
@@ -94,14 +98,14 @@ class PartitionState:
 
     def seek(self, offset: int, *, epoch: int = -1) -> None:
         self._forget()
-        self.position = self.processed = self.fetch_offset = offset
+        self.position = self.processed = self.fetch_offset = self.origin_offset = offset
         self.position_epoch = self.last_fetched_epoch = epoch
         self.reset_timestamp_ms = None
 
     def seek_to_time(self, timestamp_ms: int) -> None:
         """The position is to be looked up; until then there is none."""
         self._forget()
-        self.position = self.processed = self.fetch_offset = UNKNOWN
+        self.position = self.processed = self.fetch_offset = self.origin_offset = UNKNOWN
         self.position_epoch = self.last_fetched_epoch = -1
         self.reset_timestamp_ms = timestamp_ms
 

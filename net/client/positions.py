@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from barnabas.log.topic_partition import TopicPartition
 
 from .client import Client
-from .errors import BarnabasError, NoOffsetForPartitionError, OffsetOutOfRangeError
+from .errors import BarnabasError, NoOffsetForPartitionError, OffsetOutOfRangeError, TopicRecreatedError
 from .group_offsets import fetch_committed
-from .offset_lookup import LATEST, list_offsets
+from .offset_lookup import EARLIEST, LATEST, list_offsets
 from .partition_state import PartitionState
 
 logger = logging.getLogger("barnabas.consumer")
@@ -67,6 +67,22 @@ class PositionFinder:
             return
         logger.warning("offset out of range, reset partition=%s offset=%d", state.partition, offset)
         state.seek_to_time(self._reset_time_ms)
+        self.find_soon()
+
+    def made_anew(self, state: PartitionState) -> None:
+        """The topic was deleted, and there is another one of its name. All of its records are new, so it is read from its start,
+        whatever the policy; only where no reset is allowed, the application decides."""
+        offset = state.fetch_offset
+        state.seek_to_time(EARLIEST)
+        if self._reset_time_ms is None:
+            state.is_paused = True
+            self._on_error(
+                TopicRecreatedError(
+                    f"topic {state.partition.topic!r} was deleted and made anew, and offset {offset} of {state.partition} was"
+                    " one of the old topic: seek, then resume"
+                )
+            )
+        logger.warning("topic made anew, read from its start partition=%s offset_before=%d", state.partition, offset)
         self.find_soon()
 
     async def close(self) -> None:

@@ -27,7 +27,7 @@ from barnabas.net.client.handles import BatchHandles as _BatchHandles
 from barnabas.net.client.handles import Handle as _Handle
 from barnabas.net.client.loop_thread import loop_thread
 from barnabas.net.client.process_once import MAX_RECORDS, BlockingProcessOnce
-from barnabas.net.client.records import ConsumerRecord, OffsetAndMetadata, RecordColumns, RecordMetadata
+from barnabas.net.client.records import ConsumerRecord, OffsetAndMetadata, ReadingOrigin, RecordColumns, RecordMetadata
 
 __all__ = ["Admin", "BatchHandles", "Consumer", "Handle", "Producer", "process_once"]
 
@@ -214,6 +214,9 @@ class Consumer(_Blocking[_consumer.Consumer]):
 
     def position(self, partition: TopicPartition | tuple[str, int]) -> int:
         return self._call(self._client.position(partition))
+
+    def origin(self, partition: TopicPartition | tuple[str, int]) -> ReadingOrigin:
+        return self._client.origin(partition)
 
     def committed(self, *partitions: TopicPartition | tuple[str, int]) -> dict[TopicPartition, int]:
         return self._call(self._client.committed(*partitions))

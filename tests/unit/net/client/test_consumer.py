@@ -20,6 +20,7 @@ from barnabas.net.client.errors import (
     InvalidRequestError,
     NoOffsetForPartitionError,
     NotAssignedError,
+    TopicRecreatedError,
 )
 from barnabas.net.client.producer import Producer
 from barnabas.net.client.records import ConsumerRecord
@@ -155,6 +156,40 @@ def test_an_offset_that_is_gone_is_reset(policy: str, expected: int) -> None:
             records = await reader.poll(timeout_ms=100)
             first = records[T0][0].offset if records else await reader.position(T0)
             assert first == (expected if policy == "earliest" else 110)
+
+    run(main())
+
+
+def test_a_topic_that_is_made_anew_is_read_from_its_start_and_never_from_the_middle() -> None:
+    """Its leader epochs begin anew too, so that only the topic's id tells the two apart."""
+
+    async def main() -> None:
+        cluster = filled(50)
+        async with consumer(cluster, "t", auto_offset_reset="latest") as reader:
+            reader.seek(T0, 0)
+            await read(reader, 50)
+            cluster.make_anew("t")
+            fill(cluster, T0, 80)
+            assert [record.offset for record in await read(reader, 80)] == list(range(80))
+            assert reader.origin(T0).topic_id == "t'"
+
+    run(main())
+
+
+def test_a_topic_that_is_made_anew_is_an_error_where_no_reset_is_allowed() -> None:
+    async def main() -> None:
+        cluster = filled(50)
+        async with consumer(cluster, auto_offset_reset="none") as reader:
+            reader.assign([T0])
+            reader.seek(T0, 0)
+            await read(reader, 50)
+            cluster.make_anew("t")
+            fill(cluster, T0, 80)
+            with pytest.raises(TopicRecreatedError, match="offset 50 of t-0 was one of the old topic: seek"):
+                await reader.poll(timeout_ms=5_000)
+            reader.seek(T0, 70)
+            reader.resume(T0)
+            assert [record.offset for record in await read(reader, 10)] == list(range(70, 80))
 
     run(main())
 

@@ -158,7 +158,11 @@ class Consumer:
         return self._reading.states
 
     async def start(self) -> None:
-        """Connect, and join the group. Raises NoBrokersAvailableError, which names each address and its reason."""
+        """Connect, and join the group. Raises NoBrokersAvailableError, which names each address and its reason.
+
+        A topic that does not exist is waited for, with a warning in the log after 3 s: without a group up to 60 s, then
+        UnknownTopicOrPartitionError is raised; in a group without end, as a group may subscribe to a topic to come.
+        """
         if self._is_started:
             return
         for topic in self._subscription.topics:
@@ -203,7 +207,11 @@ class Consumer:
         self._client.on_metadata(self._metadata_changed)
         self._is_started = True
         if self._subscription.topics or self._subscription.pattern is not None:
-            await self._begin(self._subscription)
+            try:
+                await self._begin(self._subscription)
+            except BaseException:  # Cancelled, say, while it waits for a topic: nobody else closes what is open.
+                await self.close()
+                raise
         if self._config.auto_commit and self._config.group is not None:
             self._commits.start(self._config.auto_commit_interval_ms)
 

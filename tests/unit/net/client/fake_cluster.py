@@ -24,6 +24,7 @@ from barnabas.net.protocol import responses as r
 from barnabas.net.protocol.api_keys import ApiKey
 
 HANG = object()
+BOOTSTRAP = ("fake", 9000)
 Script = Callable[[int, Any], Any]
 
 
@@ -80,6 +81,7 @@ class FakeCluster:
     def __init__(self, *, brokers: int = 1, topics: dict[str, int] | None = None) -> None:
         self.nodes = {node_id: ("fake", 9000 + node_id) for node_id in range(brokers)}
         self.down: set[int] = set()
+        self.bootstrap_node: int | None = None  # Answers at the clients' bootstrap address, and only there.
         self.logs: dict[TopicPartition, FakeLog] = {}
         self.topic_ids: dict[str, str] = {}
         self.producer_ids = count(1_000)
@@ -390,6 +392,8 @@ class FakePool:
     async def get(self, host: str, port: int) -> FakeConnection:
         await asyncio.sleep(0)
         node_id = next((node for node, address in self.cluster.nodes.items() if address == (host, port)), None)
+        if self.cluster.bootstrap_node is not None:
+            node_id = self.cluster.bootstrap_node if (host, port) == BOOTSTRAP else None
         if node_id is None or node_id in self.cluster.down:
             await asyncio.sleep(0.05)
             raise NetworkError(f"cannot connect to {host}:{port}: Connection refused")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 from unit.net.client.fake_cluster import HANG, FakeCluster
+from unit.net.client.fake_groups import FakeGroups
 from unit.net.client.virtual_time import run
 
 from barnabas.log.errors import CorruptRecordError, OffsetOutOfRangeError
@@ -17,10 +18,12 @@ from barnabas.net.client.consumer import Consumer
 from barnabas.net.client.errors import (
     ClientClosedError,
     ConcurrentUseError,
+    DeliveryTimeoutError,
     InvalidRequestError,
     NoOffsetForPartitionError,
     NotAssignedError,
     TopicRecreatedError,
+    UnknownTopicOrPartitionError,
 )
 from barnabas.net.client.producer import Producer
 from barnabas.net.client.records import ConsumerRecord
@@ -190,6 +193,68 @@ def test_a_topic_that_is_made_anew_is_an_error_where_no_reset_is_allowed() -> No
             reader.seek(T0, 70)
             reader.resume(T0)
             assert [record.offset for record in await read(reader, 10)] == list(range(70, 80))
+
+    run(main())
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+def test_a_topic_that_does_not_exist_is_told_within_seconds(group: str | None, caplog: Any) -> None:
+    async def main() -> None:
+        cluster = filled(10)
+        if group is not None:
+            FakeGroups(cluster)
+        reader = consumer(cluster, "typo", group=group)
+        starting = asyncio.create_task(reader.start())
+        polling = asyncio.create_task(asyncio.sleep(6))
+        await polling
+        assert [text for text in caplog.messages if "topic typo" in text] == [
+            "topic typo: topic 'typo' does not exist (yet): create it, or correct the name; trying again"
+        ]
+        cluster.create("typo", 1)
+        await starting
+        await asyncio.sleep(2)
+        assert not reader._client.troubles
+        await reader.close()
+
+    run(main())
+
+
+def test_a_start_that_is_cancelled_or_fails_leaves_nothing_open() -> None:
+    async def main() -> None:
+        cluster = filled(10)
+        for timeout_s, expected in ((1, TimeoutError), (100, UnknownTopicOrPartitionError)):
+            reader = consumer(cluster, "typo")
+            with pytest.raises(expected):
+                async with asyncio.timeout(timeout_s):
+                    await reader.start()
+            assert not cluster.connections
+            assert len(asyncio.all_tasks()) == 1
+
+    run(main())
+
+
+def test_a_wrong_advertised_address_is_named_with_the_one_that_told_it(caplog: Any) -> None:
+    async def main() -> None:
+        cluster = filled(10)
+        cluster.nodes[0] = ("internal", 9092)
+        cluster.bootstrap_node = 0
+        reader = consumer(cluster, "t", group="g")
+        writer = Producer(client=cluster.client(), delivery_timeout_ms=8_000, request_timeout_ms=5_000)
+        await reader.start()
+        await writer.start()
+        handle = await writer.send("t", b"v")
+        assert await reader.poll(timeout_ms=5_000) == {}
+        told = (
+            "Broker 0 advertises internal:9092, as fake:9000 tells: if the broker is up, set its advertised.listeners"
+        )
+        assert any(
+            text.startswith("broker 0: cannot connect to internal:9092") and told in text for text in caplog.messages
+        )
+        assert any(text.startswith("coordinator of group g:") and told in text for text in caplog.messages)
+        with pytest.raises(DeliveryTimeoutError, match=told):
+            await handle
+        await reader.close()
+        await writer.close()
 
     run(main())
 

@@ -24,6 +24,7 @@ from .admin_backend import BrokerBackend
 from .broker import Broker, Ports
 from .clock import SystemClock
 from .config import BrokerConfig
+from .descriptors import raise_descriptor_limit
 from .endpoints import Endpoints, remove_endpoints, write_endpoints
 from .metadata_sources import build_source
 from .tcp import TcpNetwork
@@ -56,6 +57,12 @@ def run(config: BrokerConfig, decommissioned: Callable[[], None] = lambda: None)
 
 
 async def _serve(config: BrokerConfig, decommissioned: Callable[[], None]) -> int:
+    descriptors = raise_descriptor_limit()
+    if descriptors.for_clients < config.max_connections:
+        logger.warning(
+            "max.connections=%d is more than the limit of open files allows: about %d clients can connect; raise ulimit -n (%d)",
+            config.max_connections, descriptors.for_clients, descriptors.total,
+        )  # fmt: skip
     broker = Broker(
         config,
         Ports(
@@ -66,6 +73,7 @@ async def _serve(config: BrokerConfig, decommissioned: Callable[[], None]) -> in
             make_source=build_source,
             fatal=_halt,
             incarnation=uuid.uuid4().hex,
+            max_client_descriptor=descriptors.for_clients,
         ),
     )
     stop = broker.shutdown_requested

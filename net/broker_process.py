@@ -27,6 +27,7 @@ from .config import BrokerConfig
 from .descriptors import raise_descriptor_limit
 from .endpoints import Endpoints, remove_endpoints, write_endpoints
 from .metadata_sources import build_source
+from .native_memory import return_freed_memory
 from .tcp import TcpNetwork
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def run(config: BrokerConfig, decommissioned: Callable[[], None] = lambda: None)
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
         stream=sys.stderr,
     )
+    return_freed_memory()
     try:
         return asyncio.run(_serve(config, decommissioned))
     except (BarnabasError, OSError) as error:

@@ -73,6 +73,10 @@ class _Call:
     def is_connected(self) -> bool:
         return self._connection.is_connected
 
+    @property
+    def connection(self) -> object:
+        return self._connection
+
     def on_disconnect(self, callback: Callable[[], object]) -> None:
         if not self._connection.is_connected:
             callback()

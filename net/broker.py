@@ -40,6 +40,7 @@ from .handlers.services import Services
 from .isr_proposer import IsrProposer
 from .journal_ballast import BallastedStorage
 from .leader_connection import LeaderConnection
+from .limits import UNLIMITED_DESCRIPTORS
 from .liveness import LivenessWatch, client_id_of
 from .log_loading import close_logs, load_logs
 from .log_service import LogService
@@ -77,6 +78,9 @@ class Ports:
     make_source: "Callable[[Broker], MetadataSource]"
     fatal: Callable[[str], None]
     incarnation: str
+    max_client_descriptor: int = (
+        UNLIMITED_DESCRIPTORS  # The sockets of ordinary clients have lower numbers; of simulated ones, none.
+    )
 
 
 class Broker:
@@ -316,7 +320,7 @@ class Broker:
         return self.lifecycle.broker_epoch
 
     async def _listen(self) -> None:
-        limits = server_limits(self.config)
+        limits = server_limits(self.config, max_descriptor=self.ports.max_client_descriptor)
         for listener in self.config.client_listeners():
             server = Server(
                 self.ports.network,

@@ -24,8 +24,10 @@ from .admin_backend import BrokerBackend
 from .broker import Broker, Ports
 from .clock import SystemClock
 from .config import BrokerConfig
+from .descriptors import raise_descriptor_limit
 from .endpoints import Endpoints, remove_endpoints, write_endpoints
 from .metadata_sources import build_source
+from .native_memory import return_freed_memory
 from .tcp import TcpNetwork
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ def run(config: BrokerConfig, decommissioned: Callable[[], None] = lambda: None)
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
         stream=sys.stderr,
     )
+    return_freed_memory()
     try:
         return asyncio.run(_serve(config, decommissioned))
     except (BarnabasError, OSError) as error:
@@ -56,6 +59,12 @@ def run(config: BrokerConfig, decommissioned: Callable[[], None] = lambda: None)
 
 
 async def _serve(config: BrokerConfig, decommissioned: Callable[[], None]) -> int:
+    descriptors = raise_descriptor_limit()
+    if descriptors.for_clients < config.max_connections:
+        logger.warning(
+            "max.connections=%d is more than the limit of open files allows: about %d clients can connect; raise ulimit -n (%d)",
+            config.max_connections, descriptors.for_clients, descriptors.total,
+        )  # fmt: skip
     broker = Broker(
         config,
         Ports(
@@ -66,6 +75,7 @@ async def _serve(config: BrokerConfig, decommissioned: Callable[[], None]) -> in
             make_source=build_source,
             fatal=_halt,
             incarnation=uuid.uuid4().hex,
+            max_client_descriptor=descriptors.for_clients,
         ),
     )
     stop = broker.shutdown_requested

@@ -12,7 +12,7 @@ from barnabas.log.config import DEFINITIONS, ConfigType, LogConfig
 from barnabas.log.errors import InvalidConfigError
 
 from .config import BrokerConfig, check_available, parse_value
-from .limits import ServerLimits
+from .limits import UNLIMITED_DESCRIPTORS, ServerLimits
 from .replica_fetcher import FetchSettings
 from .replication_throttle import THROTTLE_KEYS
 
@@ -73,9 +73,10 @@ def fetch_settings(config: BrokerConfig) -> FetchSettings:
     )
 
 
-def server_limits(config: BrokerConfig) -> ServerLimits:
+def server_limits(config: BrokerConfig, *, max_descriptor: int = UNLIMITED_DESCRIPTORS) -> ServerLimits:
     return ServerLimits(
         max_connections=config.max_connections,
+        max_descriptor=max_descriptor,
         max_frame_bytes=config.socket_request_max_bytes,
         max_requests_in_flight=config.queued_max_requests,
         max_buffered_bytes=config.queued_max_request_bytes,

@@ -20,14 +20,15 @@ from barnabas.log.errors import (
     StorageError,
 )
 from barnabas.log.record_batch import read_header
+from barnabas.log.replication.ports import ReplicatedLogConfig
 from barnabas.log.topic_partition import INTERNAL_TOPICS, TopicPartition
 from barnabas.net.dispatcher import Reply, RequestContext, error_response
 from barnabas.net.protocol.requests import ProducePartition
 from barnabas.net.protocol.responses import ProducePartitionResponse, ProduceResponse
 from barnabas.net.purgatory import DelayedProduce, Operation
 
+from .preparing import AnyProduce, Preparing, Refused
 from .produce_rules import check_produced
-from .recompressing import AnyProduce, Recompressing, Refused
 from .refused_sequences import RefusedSequences
 from .services import Services
 
@@ -46,26 +47,27 @@ class ProduceHandler:
         self._clock = services.clock
         # Of the request at hand, with acks=1: required offset and leadership. Mostly empty, so it costs such requests nothing.
         self._unflushed: dict[TopicPartition, tuple[int, int]] = {}
-        self.recompressing = Recompressing(self._compression_of)
+        self.preparing = Preparing(self._config_of)
         self._logged_at_ms: OrderedDict[tuple[str, TopicPartition], int] = OrderedDict()
         self._refused_sequences = RefusedSequences()
 
     def __call__(self, request: AnyProduce, context: RequestContext, reply: Reply) -> None:
-        """Appends at once, in order of arrival; only the answer may come later, and what is compressed anew."""
+        """Appends in order of arrival: at once, or after the batches have been prepared. The answer may come later."""
         if request.acks not in VALID_ACKS:
             raise InvalidRequiredAcksError(f"acks={request.acks} is not known; use 0, 1 or -1 (all)")
-        if self.recompressing.must_wait(request):
-            self.recompressing.later(request, lambda found, refused: self._serve_later(found, refused, context, reply))
+        refused = self.preparing.at_once(request)
+        if refused is None:
+            self.preparing.later(request, context, lambda made, bad: self._serve_later(made, bad, context, reply))
         else:
-            self._serve(request, {}, context, reply)
+            self._serve(request, refused, context, reply)
 
     @property
     def tasks(self) -> Iterable[asyncio.Task[None]]:
-        return self.recompressing.tasks
+        return self.preparing.tasks
 
-    def _compression_of(self, topic_partition: TopicPartition) -> str | None:
+    def _config_of(self, topic_partition: TopicPartition) -> ReplicatedLogConfig | None:
         partition = self._replication.manager.find(topic_partition)
-        return None if partition is None else partition.log.config.compression_type
+        return None if partition is None else partition.log.config
 
     def _serve_later(self, request: AnyProduce, refused: Refused, context: RequestContext, reply: Reply) -> None:
         try:

@@ -330,6 +330,10 @@ class Broker:
             self.servers[listener.name] = server
             host, port = self.addresses[listener.name]
             logger.info("listening node=%d listener=%s address=%s:%d", self.node_id, listener.name, host, port)
+        for endpoint in self.advertised():
+            if (endpoint.host, endpoint.port) != self.addresses[endpoint.listener]:
+                told = (self.node_id, endpoint.listener, endpoint.host, endpoint.port)
+                logger.info("advertised node=%d listener=%s address=%s:%d", *told)
 
     def _hello(self) -> ServerHello:
         return ServerHello(cluster_id=self.metadata.image.cluster_id, node_id=self.node_id)

@@ -25,6 +25,7 @@ from .broker import Broker, Ports
 from .clock import SystemClock
 from .config import BrokerConfig
 from .endpoints import Endpoints, remove_endpoints, write_endpoints
+from .listeners import advertise_name, needs_name, reachable_host
 from .metadata_sources import build_source
 from .tcp import TcpNetwork
 
@@ -49,6 +50,8 @@ def run(config: BrokerConfig, decommissioned: Callable[[], None] = lambda: None)
         stream=sys.stderr,
     )
     try:
+        if needs_name(config):  # may ask a name server, so only where somebody needs the answer
+            config = advertise_name(config, socket.getfqdn())
         return asyncio.run(_serve(config, decommissioned))
     except (BarnabasError, OSError) as error:
         sys.stderr.write(f"barnabas: {describe_start_failure(error, config)}\n")
@@ -130,9 +133,10 @@ def _take_admin_port(broker: Broker) -> socket.socket | None:
     address = broker.config.admin_address()
     if address is None:
         return None
-    listening = socket.create_server((address.host, address.port))
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    listening = socket.create_server((address.host, address.port), family=family)
     host, port = listening.getsockname()[:2]
-    broker.admin_endpoint = Endpoint(listener=address.name, host=host, port=port)
+    broker.admin_endpoint = Endpoint(listener=address.name, host=reachable_host(broker.config, host), port=port)
     return listening
 
 

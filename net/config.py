@@ -21,6 +21,7 @@ from .config_values import (
     LISTENERS,
     MAX_DOUBLE,
     MAX_INT64,
+    PROTOCOL_BY_LISTENER,
     TEXT,
     VOTERS,
     Listener,
@@ -35,6 +36,7 @@ from .config_values import (
     unknown_key,
     whole_number,
 )
+from .listeners import check_listeners, check_without_effect
 
 DEFAULT_BASE_PORT: Final = 9092
 PORTS_PER_NODE: Final = 10  # room for more kinds of port than the three of today
@@ -64,6 +66,7 @@ IGNORED_KEYS: Final[dict[str, str]] = {
     "socket.receive.buffer.bytes": "the system sizes socket buffers",
     "log.roll.jitter.ms": "segments roll at their age",
     "log.roll.jitter.hours": "segments roll at their age",
+    "security.inter.broker.protocol": "brokers speak plain text to each other",
     "inter.broker.protocol.version": "brokers agree on a feature level by themselves",
     "log.message.format.version": "records are stored as batches of version 2, as in Kafka since 3.0",
     "log.message.downconversion.enable": "batches are served as they are stored, to every client",
@@ -111,6 +114,11 @@ class BrokerConfig:
     listeners: tuple[Listener, ...] = setting((), LISTENERS, "Where to listen: NAME://host:port, comma list.")
     advertised_listeners: tuple[Listener, ...] = setting((), LISTENERS, "Where clients and brokers reach this one.")
     inter_broker_listener_name: str | None = setting(None, TEXT, "The listener that brokers use among themselves.")
+    listener_security_protocol_map: tuple[tuple[str, str], ...] = setting(
+        (),
+        PROTOCOL_BY_LISTENER,
+        "What listeners speak: NAME:PLAINTEXT, comma list; TLS and SASL are not available yet.",
+    )
     admin_listener: Listener | None = setting(None, LISTENER, "Where the HTTP admin API listens; `none`: nowhere.")
     broker_rack: str | None = setting(None, TEXT, "Rack or zone: replicas are spread over them.")
     controller_quorum_voters: tuple[Voter, ...] = setting(
@@ -439,7 +447,9 @@ def load(path: str | None, overrides: Mapping[str, str], environment: Mapping[st
     effective = {key: pair for key, pair in given.items() if key not in IGNORED_KEYS}
     values_by_field = {_attribute(key): parse_value(key, text) for key, (_, text) in effective.items()}
     sources = {key: source for key, (source, _) in effective.items()}
-    return _checked(BrokerConfig(**values_by_field, sources=sources, ignored=ignored))
+    config = BrokerConfig(**values_by_field, sources=sources, ignored=ignored)
+    check_without_effect({key: given[key][1] for key in ignored}, dict(config.listener_security_protocol_map))
+    return _checked(config)
 
 
 def parse_value(key: str, text: str) -> Any:
@@ -473,19 +483,7 @@ def _reason(error: ValueError) -> str:
 
 def _checked(config: BrokerConfig) -> BrokerConfig:
     """Refuse what is wrong only in combination."""
-    names = [item.name for item in config.client_listeners()]
-    wanted = config.inter_broker_listener_name
-    if wanted is not None and wanted not in names:
-        raise InvalidConfigError(
-            f"inter.broker.listener.name={wanted}: no such listener; listeners has {', '.join(names)}"
-        )
-    for advertised in config.advertised_listeners:
-        if advertised.name not in names:
-            raise InvalidConfigError(
-                f"advertised.listeners: {advertised.name} is not one of listeners ({', '.join(names)})"
-            )
-        if not advertised.host or advertised.host == "0.0.0.0":  # nobody can connect to "every interface"
-            raise InvalidConfigError(f"advertised.listeners={advertised}: name a host that clients can reach")
+    check_listeners(config)
     if config.broker_heartbeat_interval_ms >= config.broker_session_timeout_ms:
         raise InvalidConfigError(
             f"broker.heartbeat.interval.ms={config.broker_heartbeat_interval_ms} must be smaller than "

@@ -14,6 +14,7 @@ from barnabas.log.errors import InvalidConfigError
 V = TypeVar("V")
 
 DEFAULT_LISTENER: Final = "PLAINTEXT"
+SECURITY_PROTOCOLS: Final = (DEFAULT_LISTENER, "SSL", "SASL_PLAINTEXT", "SASL_SSL")  # Kafka's
 MAX_PORT: Final = 65_535
 MAX_INT32: Final = 2**31 - 1
 MAX_INT64: Final = 2**63 - 1
@@ -115,6 +116,17 @@ def _read_listeners(text: str) -> tuple[Listener, ...]:
         raise ValueError("no listener is given")
     _refuse_twice("listener name", (item.name for item in listeners))
     return listeners
+
+
+def _read_protocols(text: str) -> tuple[tuple[str, str], ...]:
+    pairs = []
+    for item in _items(text):
+        name, colon, protocol = (part.strip().upper() for part in item.partition(":"))
+        if not colon or not name or protocol not in SECURITY_PROTOCOLS:
+            raise ValueError(f"{item!r} is not NAME:PROTOCOL")
+        pairs.append((name, protocol))
+    _refuse_twice("listener name", (name for name, _ in pairs))
+    return tuple(pairs)
 
 
 def _read_voter(text: str) -> Voter:
@@ -224,6 +236,12 @@ LISTENERS: Final = Kind(
     read=_read_listeners,
     show=_comma_list,
 )
+PROTOCOL_BY_LISTENER: Final = Kind(
+    name="LIST",
+    allowed=f"NAME:PROTOCOL, several separated by commas, each name once; protocols are {', '.join(SECURITY_PROTOCOLS)}",
+    read=_read_protocols,
+    show=lambda pairs: ",".join(f"{name}:{protocol}" for name, protocol in pairs),
+)
 VOTERS: Final = Kind(
     name="LIST",
     allowed="id@host:port, several separated by commas, each id once",
@@ -232,10 +250,17 @@ VOTERS: Final = Kind(
 )
 
 
+_SECURITY_KEYS: Final = ("ssl.", "sasl.", "listener.name.", "authorizer.", "super.users", "allow.everyone.if.no.acl")
+
+
 def unknown_key(key: str, known: Iterable[str]) -> InvalidConfigError:
     """The error for a key that nobody knows; it names the nearest one that is known."""
     import difflib  # here, because every start of a broker imports this module and few meet an unknown key
 
+    if key.startswith(_SECURITY_KEYS):
+        return InvalidConfigError(
+            f"unknown configuration key {key}: TLS, SASL and access control are not available yet"
+        )
     near = difflib.get_close_matches(key, list(known), n=1, cutoff=0.6)
     cure = f"did you mean {near[0]}?" if near else "see `barnabas broker start --help` for where the keys are listed"
     return InvalidConfigError(f"unknown configuration key {key}: {cure}")

@@ -115,7 +115,7 @@ def test_listeners_have_names_and_advertised_ones_must_be_among_them() -> None:
     assert config.text("listeners") == "PLAINTEXT://0.0.0.0:9092,INTERNAL://[::1]:9192"
     for key, text, words in (
         ("advertised.listeners", "OUTSIDE://h:1", "OUTSIDE is not one of listeners"),
-        ("advertised.listeners", "0.0.0.0:9092", "name a host that clients can reach"),
+        ("advertised.listeners", "0.0.0.0:9092", "nobody can connect to it; name a host that others can reach"),
         ("inter.broker.listener.name", "OUTSIDE", "no such listener"),
         ("broker.heartbeat.interval.ms", "9000", "must be smaller than broker.session.timeout.ms=3000"),
         ("replica.fetch.wait.max.ms", "10000", "must be smaller than replica.socket.timeout.ms=10000"),

@@ -25,7 +25,7 @@ from .broker import Broker, Ports
 from .clock import SystemClock
 from .config import BrokerConfig
 from .endpoints import Endpoints, remove_endpoints, write_endpoints
-from .listeners import advertise_name, needs_name, reachable_host
+from .listeners import advertise_name, needs_name, own_names, reachable_host
 from .metadata_sources import build_source
 from .tcp import TcpNetwork
 
@@ -153,7 +153,8 @@ async def _serve_admin(broker: Broker, listening: socket.socket) -> None:
     finally:
         loop.remove_reader(listening)
     app = await loop.run_in_executor(None, importlib.import_module, "barnabas.net.admin.app")
-    server: AdminServer = await app.start_admin(BrokerBackend(broker), listening)
+    backend = BrokerBackend(broker, own_names(broker.config, socket.gethostname()))
+    server: AdminServer = await app.start_admin(backend, listening)
     try:
         await asyncio.Event().wait()
     finally:

@@ -120,6 +120,9 @@ class BrokerConfig:
         "What listeners speak: NAME:PLAINTEXT, comma list; TLS and SASL are not available yet.",
     )
     admin_listener: Listener | None = setting(None, LISTENER, "Where the HTTP admin API listens; `none`: nowhere.")
+    admin_allowed_hosts: tuple[str, ...] = setting(
+        (), LIST, "More names in the Host header under which the HTTP API may be called, comma list; `*`: any name."
+    )
     broker_rack: str | None = setting(None, TEXT, "Rack or zone: replicas are spread over them.")
     controller_quorum_voters: tuple[Voter, ...] = setting(
         (), VOTERS, "The voters of the quorum: id@host:port, comma list."

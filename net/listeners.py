@@ -129,5 +129,11 @@ def reachable_host(config: "BrokerConfig", host: str) -> str:
     return next((item for item in found if not binds_all_interfaces(item)), host)
 
 
+def own_names(config: "BrokerConfig", machine: str) -> frozenset[str]:
+    """The host names that the HTTP API answers to: where this broker is reached, and what the configuration adds."""
+    known = (*config.advertised_listeners, *config.client_listeners(), *_present(config.admin_address()))
+    return frozenset({machine, *(item.host for item in known if item.host), *config.admin_allowed_hosts})
+
+
 def _present(item: Listener | None) -> Iterable[Listener]:
     return () if item is None else (item,)

@@ -17,6 +17,7 @@ from .backend import AdminBackend
 from .call import Call, Json, Reply, Route, check_body
 from .errors import ApiError, bad_request
 from .lags import LagsOfGroups
+from .origins import SAFE_METHODS, check_host, check_media_type, check_origin
 
 log = logging.getLogger("barnabas.admin")
 
@@ -95,6 +96,10 @@ async def start_admin(backend: AdminBackend, listening: socket.socket) -> AdminS
 
 def _adapter(route: Route) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def answer(request: web.Request) -> web.Response:
+        if request.query and route.method not in SAFE_METHODS:
+            raise bad_request(
+                f"{route.method} takes no parameters after `?`, but there is {next(iter(request.query))!r}"
+            )
         call = Call(
             backend=request.app[_BACKEND],
             base=f"{request.scheme}://{request.host}",
@@ -111,6 +116,7 @@ def _adapter(route: Route) -> Callable[[web.Request], Awaitable[web.Response]]:
 async def _body(request: web.Request, route: Route) -> Json:
     if not route.body:
         return {}
+    check_media_type(request.content_type)
     try:
         text = await request.text()
         if LONE_SURROGATE in text.lower():
@@ -142,6 +148,8 @@ async def _errors_as_json(
 ) -> web.StreamResponse:
     """The boundary: whatever goes wrong becomes one JSON object, and our own bugs one line of the log with the trace."""
     try:
+        check_host(request.path, request.headers.get("Host"), request.app[_BACKEND].host_names())
+        check_origin(request.method, request.headers, request.scheme)
         return await handler(request)
     except ApiError as error:
         return _error(error.status, error.error_code, str(error))

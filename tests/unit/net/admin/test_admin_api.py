@@ -20,6 +20,7 @@ from barnabas.net.protocol import group_responses, requests, responses
 from barnabas.net.protocol.requests import OwnedPartitions
 
 CLUSTER = "/v3/clusters/c1"
+JSON = {"Content-Type": "application/json"}
 Client = TestClient[Any, Any]
 
 
@@ -74,6 +75,9 @@ class FakeBroker:
 
     def image(self) -> MetadataImage:
         return an_image()
+
+    def host_names(self) -> set[str]:
+        return {"broker-0.example"}
 
     def is_ready(self) -> tuple[bool, str]:
         return self.ready
@@ -296,19 +300,19 @@ async def test_create_topic(client: Client, broker: FakeBroker) -> None:
     ],
 )
 async def test_a_malformed_body_is_a_bad_request(client: Client, broker: FakeBroker, body: str) -> None:
-    answer = await client.post(f"{CLUSTER}/topics", data=body)
+    answer = await client.post(f"{CLUSTER}/topics", data=body, headers=JSON)
     assert answer.status == 400
     assert (await answer.json())["error_code"] == 400
     assert broker.asked == []
 
 
 async def test_bytes_that_are_no_text_are_a_bad_request(client: Client) -> None:
-    answer = await client.post(f"{CLUSTER}/topics", data=b"\xff\xfe{")
+    answer = await client.post(f"{CLUSTER}/topics", data=b"\xff\xfe{", headers=JSON)
     assert answer.status == 400
 
 
 async def test_a_body_that_is_too_large_is_refused(client: Client) -> None:
-    answer = await client.post(f"{CLUSTER}/topics", data=io.BytesIO(b" " * (MAX_BODY_BYTES + 1)))
+    answer = await client.post(f"{CLUSTER}/topics", data=io.BytesIO(b" " * (MAX_BODY_BYTES + 1)), headers=JSON)
     assert answer.status == 413
     assert (await answer.json())["error_code"] == 413
 

@@ -27,6 +27,7 @@ from .config import BrokerConfig
 from .endpoints import Endpoints, remove_endpoints, write_endpoints
 from .listeners import advertise_name, needs_name, own_names, reachable_host
 from .metadata_sources import build_source
+from .printable import PrintableFormatter, printable
 from .tcp import TcpNetwork
 
 if TYPE_CHECKING:
@@ -44,17 +45,15 @@ GC_THRESHOLDS = (50_000, 20, 100)
 
 def run(config: BrokerConfig, decommissioned: Callable[[], None] = lambda: None) -> int:
     """Run a broker until SIGTERM or SIGINT; the exit code is the return value. It is told where the broker left for good."""
-    logging.basicConfig(
-        level=os.environ.get("BARNABAS_LOG_LEVEL", "INFO"),
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-        stream=sys.stderr,
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    logging.basicConfig(level=os.environ.get("BARNABAS_LOG_LEVEL", "INFO"), handlers=[handler])
     try:
         if needs_name(config):  # may ask a name server, so only where somebody needs the answer
             config = advertise_name(config, socket.getfqdn())
         return asyncio.run(_serve(config, decommissioned))
     except (BarnabasError, OSError) as error:
-        sys.stderr.write(f"barnabas: {describe_start_failure(error, config)}\n")
+        sys.stderr.write(f"barnabas: {printable(describe_start_failure(error, config))}\n")
         return EXIT_FAILED
 
 

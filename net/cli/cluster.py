@@ -103,7 +103,7 @@ async def _describe(context: Context) -> int:
         context.out.record({**summary, "brokers": brokers})
         return ExitCode.OK
     context.out.record(summary)
-    print(file=context.out.stdout)
+    context.out.text()
     context.out.rows(brokers, ("broker", "address", "admin", "rack", "state", "replicas"))
     return ExitCode.OK
 
@@ -129,7 +129,7 @@ async def _quorum(context: Context) -> int:
     else:
         context.out.record(summary)
         if quorum.peers:
-            print(file=context.out.stdout)
+            context.out.text()
             context.out.rows(_peers(quorum), PEER_COLUMNS)
     return ExitCode.OK if quorum.leader_id >= 0 else ExitCode.UNHEALTHY
 

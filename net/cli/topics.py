@@ -102,7 +102,7 @@ async def _describe(context: Context) -> int:
         context.out.record({**_summary(topic), "configs": configs, "partitions": partitions})
         return ExitCode.OK
     context.out.record({**_summary(topic), "configs": [f"{key}={value}" for key, value in configs.items()]})
-    print(file=context.out.stdout)
+    context.out.text()
     context.out.rows(partitions, _partition_columns(partitions))
     return ExitCode.OK
 

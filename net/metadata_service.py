@@ -67,6 +67,7 @@ class MetadataService:
         self.is_active_controller = False
         self._subscribers: list[Subscriber] = []
         self._waiters: dict[asyncio.Future[None], int] = {}  # the offset that each waits for
+        self._known_at_s = 0.0  # when a leader of the quorum was last known to stand behind the image; time of the loop
 
     @property
     def role(self) -> RoleSource:
@@ -80,7 +81,12 @@ class MetadataService:
         self._subscribers.append(subscriber)
 
     async def start(self) -> None:
+        self._known_at_s = asyncio.get_running_loop().time()
         await self.source.start(self._published)
+
+    def unconfirmed_ms(self) -> int:
+        """How old the image is if no leader of the quorum can be asked whether it is still the newest."""
+        return int((asyncio.get_running_loop().time() - self._known_at_s) * 1000)
 
     async def close(self) -> None:
         for waiter in list(self._waiters):
@@ -88,6 +94,8 @@ class MetadataService:
         await self.source.close()
 
     def _published(self, publication: MetadataPublication) -> None:
+        if publication.leader.leader_id is not None or self.leadership.leader_id is not None:
+            self._known_at_s = asyncio.get_running_loop().time()
         if publication.leader.leader_id != self.leadership.leader_id:
             logger.info("quorum leader=%s term=%d", publication.leader.leader_id, publication.leader.term)
         if publication.is_active_controller:

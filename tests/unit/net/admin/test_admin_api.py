@@ -50,6 +50,7 @@ class FakeBroker:
     def __init__(self) -> None:
         self.node_id = 0
         self.ready = (True, "")
+        self.quorum = responses.DescribeQuorumResponse(leader_id=0, term=1, committed_index=1, voters=(0, 1, 2))
         self.asked: list[requests.Request] = []
         self.answers: dict[type, Callable[[Any], responses.Response]] = {
             requests.ListGroupsRequest: lambda _: group_responses.ListGroupsResponse(
@@ -92,6 +93,8 @@ class FakeBroker:
         return self.answers.get(type(request), lambda _: responses.EmptyResponse())(request)
 
     async def handle_here(self, request: requests.Request) -> responses.Response:
+        if isinstance(request, requests.DescribeQuorumRequest):
+            return self.quorum
         return await self.handle(request)
 
 
@@ -197,7 +200,7 @@ async def get(client: Client, path: str, status: int = 200) -> Any:
 
 async def test_clusters_and_brokers(client: Client) -> None:
     listed = await get(client, "/v3/clusters")
-    assert listed["kind"] == "KafkaClusterList"
+    assert listed["kind"] == "KafkaClusterList" and "unconfirmed" not in listed
     assert listed["data"][0]["controller"]["related"].endswith("/v3/clusters/c1/brokers/0")
     brokers = (await get(client, f"{CLUSTER}/brokers"))["data"]
     assert [(item["broker_id"], item["port"], item["fenced"]) for item in brokers] == [

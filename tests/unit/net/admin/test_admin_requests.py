@@ -1,7 +1,8 @@
-"""What the admin API refuses before a handler sees it: pages of strangers, bodies that are no JSON, fields and numbers."""
+"""What the admin API refuses before a handler sees it (strangers' pages, wrong bodies), and what it adds to an answer."""
 
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -154,6 +155,24 @@ async def test_a_change_takes_no_query(client: Client, broker: FakeBroker) -> No
     assert "validate_only" in await refusal(await client.delete(f"{TOPICS}/t?validate_only=true"), 400)
     assert broker.asked == []
     assert (await client.get(f"{TOPICS}?page_size=5")).status == 200
+
+
+# --- without a quorum -------------------------------------------------------------------------------------------------
+
+
+async def test_what_no_quorum_confirms_is_told_with_its_age_and_who_is_missing(
+    client: Client, broker: FakeBroker
+) -> None:
+    broker.quorum = replace(broker.quorum, leader_id=-1, unconfirmed_ms=12_500, unreachable_voters=(1, 2))
+    answer = await client.get(f"{CLUSTER}/topics/t/partitions")
+    assert answer.status == 200 and answer.headers["Warning"].startswith("110 ")
+    body = await answer.json()
+    assert body["data"] and body["unconfirmed"] == {
+        "message": "no quorum: as of 12 s ago; voters unreachable: 1, 2",
+        "seconds": 12.5,
+        "unreachable_voters": [1, 2],
+    }
+    assert "unconfirmed" not in await (await client.get("/healthz")).json()
 
 
 # --- nothing is an internal error -------------------------------------------------------------------------------------

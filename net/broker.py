@@ -54,6 +54,7 @@ from .replication_throttle import ReplicationThrottle
 from .rpc import RpcPool
 from .scrubber import Scrubber
 from .server import Server
+from .state_log import StateLog
 from .storage_service import StorageService
 from .turn import Turn
 
@@ -146,6 +147,7 @@ class Broker:
     def _build(self) -> None:
         config, ports = self.config, self.ports
         self.metadata = MetadataService(ports.make_source(self))
+        self.state_log = StateLog(self.node_id, ports.clock)
         self.controller = ControllerChannel(
             node_id=self.node_id,
             metadata=self.metadata,
@@ -393,6 +395,7 @@ class Broker:
     # --- metadata and effects -----------------------------------------------------------------------------------------
 
     def _published(self, publication: MetadataPublication) -> None:
+        self.state_log.published(publication)
         self.log_service.published(publication)
         self.throttle.published(publication)
         self.replication.published(publication)

@@ -98,34 +98,12 @@ class MetadataService:
             self._known_at_s = asyncio.get_running_loop().time()
         if publication.leader.leader_id != self.leadership.leader_id:
             logger.info("quorum leader=%s term=%d", publication.leader.leader_id, publication.leader.term)
-        if publication.is_active_controller:
-            self._log_fencing(publication)
-            self._log_unclean_elections(publication)
         self.image = publication.image
         self.leadership = publication.leader
         self.is_active_controller = publication.is_active_controller
         for subscriber in self._subscribers:
             subscriber(publication)
         self._wake()
-
-    def _log_fencing(self, publication: MetadataPublication) -> None:
-        """One line where the decision was made; a broker that is back before it asks would never know of it."""
-        for node_id in publication.changes.brokers:
-            before, now = self.image.brokers.get(node_id), publication.image.brokers.get(node_id)
-            if before is not None and now is not None and before.fenced != now.fenced:
-                logger.info("broker=%d %s", node_id, "fenced" if now.fenced else "unfenced")
-
-    def _log_unclean_elections(self, publication: MetadataPublication) -> None:
-        for name in publication.changes.topics & self.image.topics.keys() & publication.image.topics.keys():
-            before = self.image.topics[name].partitions
-            for number, partition in enumerate(publication.image.topics[name].partitions[: len(before)]):
-                if partition.unclean_elections > before[number].unclean_elections:
-                    logger.warning(
-                        "unclean election partition=%s-%d leader=%d: acknowledged records may be lost",
-                        name,
-                        number,
-                        partition.leader,
-                    )
 
     def _wake(self) -> None:
         for waiter, offset in self._waiters.items():

@@ -48,6 +48,8 @@ async def test_without_a_quorum_state_is_told_with_its_age_and_who_is_missing(
     one = cluster.nodes[0].address
     code, out, err = await barnabas(one, "cluster", "describe", "-f", "json")
     assert code == 0 and json.loads(out)["unconfirmed"] is None, err
+    told = "".join(node.log() for node in cluster.nodes)
+    assert told.count("barnabas.topics event=created topic=t ") == 1 and "barnabas.replication event=leads" in told
     for node in cluster.nodes[1:]:
         node.signal(end)
 
@@ -55,9 +57,9 @@ async def test_without_a_quorum_state_is_told_with_its_age_and_who_is_missing(
         code, out, _ = await barnabas(one, "cluster", "describe", "-f", "json")
         return code == 3 and json.loads(out)
 
-    told = await until(has_noticed, "the loss of the quorum is told")
-    assert told["unconfirmed"]["unreachable_voters"] == [1, 2]
-    assert [broker["state"] for broker in told["brokers"]] == ["active", "unreachable", "unreachable"]
+    found = await until(has_noticed, "the loss of the quorum is told")
+    assert found["unconfirmed"]["unreachable_voters"] == [1, 2]
+    assert [broker["state"] for broker in found["brokers"]] == ["active", "unreachable", "unreachable"]
     words = "s ago; voters unreachable: 1, 2"
     for command in (("cluster", "describe"), ("topic", "describe", "t"), ("cluster", "health")):
         code, out, err = await barnabas(one, *command)

@@ -56,6 +56,7 @@ from .replication_throttle import ReplicationThrottle
 from .rpc import RpcPool
 from .scrubber import Scrubber
 from .server import Server
+from .state_log import StateLog
 from .storage_service import StorageService
 from .turn import Turn
 
@@ -151,6 +152,7 @@ class Broker:
     def _build(self) -> None:
         config, ports = self.config, self.ports
         self.metadata = MetadataService(ports.make_source(self))
+        self.state_log = StateLog(self.node_id, ports.clock)
         self.controller = ControllerChannel(
             node_id=self.node_id,
             metadata=self.metadata,
@@ -336,6 +338,10 @@ class Broker:
             self.servers[listener.name] = server
             host, port = self.addresses[listener.name]
             logger.info("listening node=%d listener=%s address=%s:%d", self.node_id, listener.name, host, port)
+        for endpoint in self.advertised():
+            if (endpoint.host, endpoint.port) != self.addresses[endpoint.listener]:
+                told = (self.node_id, endpoint.listener, endpoint.host, endpoint.port)
+                logger.info("advertised node=%d listener=%s address=%s:%d", *told)
 
     def _hello(self) -> ServerHello:
         return ServerHello(cluster_id=self.metadata.image.cluster_id, node_id=self.node_id)
@@ -397,6 +403,7 @@ class Broker:
 
     def _published(self, publication: MetadataPublication) -> None:
         self.settings_report.published(publication)
+        self.state_log.published(publication)
         self.log_service.published(publication)
         self.throttle.published(publication)
         self.replication.published(publication)

@@ -26,8 +26,10 @@ from .clock import SystemClock
 from .config import BrokerConfig
 from .descriptors import raise_descriptor_limit
 from .endpoints import Endpoints, remove_endpoints, write_endpoints
+from .listeners import advertise_name, needs_name, own_names, reachable_host
 from .metadata_sources import build_source
 from .native_memory import return_freed_memory
+from .printable import PrintableFormatter, printable
 from .tcp import TcpNetwork
 
 if TYPE_CHECKING:
@@ -45,16 +47,16 @@ GC_THRESHOLDS = (50_000, 20, 100)
 
 def run(config: BrokerConfig, decommissioned: Callable[[], None] = lambda: None) -> int:
     """Run a broker until SIGTERM or SIGINT; the exit code is the return value. It is told where the broker left for good."""
-    logging.basicConfig(
-        level=os.environ.get("BARNABAS_LOG_LEVEL", "INFO"),
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-        stream=sys.stderr,
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    logging.basicConfig(level=os.environ.get("BARNABAS_LOG_LEVEL", "INFO"), handlers=[handler])
     return_freed_memory()
     try:
+        if needs_name(config):  # may ask a name server, so only where somebody needs the answer
+            config = advertise_name(config, socket.getfqdn())
         return asyncio.run(_serve(config, decommissioned))
     except (BarnabasError, OSError) as error:
-        sys.stderr.write(f"barnabas: {describe_start_failure(error, config)}\n")
+        sys.stderr.write(f"barnabas: {printable(describe_start_failure(error, config))}\n")
         return EXIT_FAILED
 
 
@@ -140,9 +142,10 @@ def _take_admin_port(broker: Broker) -> socket.socket | None:
     address = broker.config.admin_address()
     if address is None:
         return None
-    listening = socket.create_server((address.host, address.port))
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    listening = socket.create_server((address.host, address.port), family=family)
     host, port = listening.getsockname()[:2]
-    broker.admin_endpoint = Endpoint(listener=address.name, host=host, port=port)
+    broker.admin_endpoint = Endpoint(listener=address.name, host=reachable_host(broker.config, host), port=port)
     return listening
 
 
@@ -159,7 +162,8 @@ async def _serve_admin(broker: Broker, listening: socket.socket) -> None:
     finally:
         loop.remove_reader(listening)
     app = await loop.run_in_executor(None, importlib.import_module, "barnabas.net.admin.app")
-    server: AdminServer = await app.start_admin(BrokerBackend(broker), listening)
+    backend = BrokerBackend(broker, own_names(broker.config, socket.gethostname()))
+    server: AdminServer = await app.start_admin(backend, listening)
     try:
         await asyncio.Event().wait()
     finally:

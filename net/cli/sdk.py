@@ -57,6 +57,14 @@ class ConsumedRecord(Protocol):
     def headers(self) -> Sequence[tuple[str, bytes | None]]: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Greeting:
+    """How a broker introduces itself."""
+
+    cluster_id: str
+    node_id: int
+
+
 class AdminPort(Protocol):
     async def create_topic(
         self, name: str, *, partitions: int, replication_factor: int, configs: Mapping[str, str], validate_only: bool
@@ -119,6 +127,9 @@ class ConsumerPort(Protocol):
 
 class Connector(Protocol):
     """Opens connections; each is closed at the end of its `async with`."""
+
+    async def greet(self, host: str, port: int) -> Greeting:
+        """Who answers at an address. Raises BarnabasError where nobody does in time."""
 
     def admin(self, bootstrap: str) -> AbstractAsyncContextManager[AdminPort]: ...
     def producer(self, bootstrap: str, *, acks: str) -> AbstractAsyncContextManager[ProducerPort]: ...

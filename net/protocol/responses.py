@@ -291,6 +291,8 @@ class DescribeQuorumResponse:
     observers: tuple[int, ...] = ()
     peers: tuple[QuorumPeer, ...] = ()  # empty where the leader could not be asked
     change: str = ""  # of the voters, under way
+    unconfirmed_ms: int = -1  # how old the metadata is that no leader of the quorum vouches for now; -1: one does
+    unreachable_voters: tuple[int, ...] = ()  # where none does: voters that do not answer the broker that was asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

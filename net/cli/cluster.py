@@ -13,11 +13,11 @@ from barnabas.net.protocol.responses import (
 )
 
 from ..doubt import doubt_in_words, doubt_of
-from .command import Context, Verb, no_arguments
+from .command import Context, Verb, key_value, no_arguments
 from .confirmation import exit_code_in, shown_doubt
 from .exit_codes import CommandError, ExitCode
 from .reachability import address_causes
-from .sdk import AdminPort
+from .sdk import ALL_BROKERS, BROKER_RESOURCE, AdminPort
 from .storage import folder_cause
 
 WATCH_INTERVAL_S: Final = 0.5

@@ -205,8 +205,6 @@ class PartitionLog:
         """Append the batches, to one segment if they fit there."""
         if self._flush_failed:
             raise self._takes_no_more()
-        if not self.folder.is_durable:
-            self.folder.make_durable()
         first, last = batches[0], batches[-1]
         self._roll_if_due(first, now_ms)
         limit = self._config.segment_bytes

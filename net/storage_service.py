@@ -373,7 +373,7 @@ class StorageService:
                 self._lost |= self._places_of(back)
             self._work.set()
             await self._until_told(lambda: not self._places_of(back) & self._marked_places(), "that they are back")
-            loaded.folder.loss_was_told()
+            await asyncio.get_running_loop().run_in_executor(None, loaded.folder.loss_was_told)
             self._replication.take_up_again(back)
             logger.info("folder=%s is back partitions=%d lost_writes=%s", path, len(loaded.logs), not is_sound)
             return next(folder for folder in await self.describe() if folder.path == path)

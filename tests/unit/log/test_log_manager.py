@@ -25,6 +25,12 @@ def manager(files, dirs=DIRS, node_id=0, **arguments):
     return made
 
 
+def join(logs, cluster_id):
+    logs.join_cluster(cluster_id)
+    for folder in logs.folders:
+        folder.write_meta()
+
+
 def create(logs, *partitions):
     return [logs.get_or_create(partition, topic_id=f"id-{partition.topic}", now_ms=NOW_MS) for partition in partitions]
 
@@ -33,7 +39,7 @@ def create(logs, *partitions):
 def test_restart(how):
     disk = SimulatedDisk()
     logs = manager(disk)
-    logs.join_cluster("cluster")
+    join(logs, "cluster")
     a, b, _ = create(logs, A, B, C)
     for _ in range(3):
         append(a, b"x", epoch=2)
@@ -91,7 +97,8 @@ def test_a_loss_is_remembered_until_it_was_told():
     again.close()
     again = manager(disk)
     assert again.may_have_lost_writes
-    again.loss_was_told()
+    for folder in again.folders:
+        folder.loss_was_told()
     assert not again.may_have_lost_writes
     disk.kill()
     assert not manager(disk).may_have_lost_writes
@@ -116,7 +123,7 @@ def test_a_folder_in_use_is_refused(tmp_path):
 def test_a_folder_of_another_node_or_cluster_is_refused():
     disk = SimulatedDisk()
     logs = manager(disk)
-    logs.join_cluster("one")
+    join(logs, "one")
     with pytest.raises(InconsistentClusterIdError):
         logs.join_cluster("two")
     logs.close()
@@ -176,7 +183,7 @@ def test_retention_over_all_logs():
         append(a, b"x" * 50, timestamp_ms=NOW_MS + number)
         append(b, b"x" * 50, timestamp_ms=NOW_MS + 5000)
     a.set_high_watermark(10)
-    assert logs.run_retention(NOW_MS + 5000) == a.log_start_offset == 10
+    assert sum(logs.run_retention(NOW_MS + 5000)) == a.log_start_offset == 10
     logs.remove_due(NOW_MS + 5000)
     assert (b.log_start_offset, a.log_end_offset, a.size_bytes) == (0, 10, 0)
     assert append(a, b"y") == 10
@@ -215,7 +222,7 @@ def test_idle_partitions_hold_no_file():
     (a,) = create(logs, A)
     append(a, b"x")
     a.flush()
-    logs.run_retention(NOW_MS + 600_000)
+    assert list(logs.run_retention(NOW_MS + 600_000))
     assert not a._active.is_open
     assert append(a, b"y") == 1
     assert base_offsets(read_all(a)) == [0, 1]
@@ -244,7 +251,8 @@ def test_a_power_loss_is_not_forgotten_before_it_was_reported():
         logs.close()
     logs = manager(disk)
     assert logs.may_have_lost_writes and not logs.was_stopped_cleanly
-    logs.loss_was_told()
+    for folder in logs.folders:
+        folder.loss_was_told()
     assert not logs.may_have_lost_writes
     disk.kill()
     assert not manager(disk).may_have_lost_writes

@@ -1,7 +1,8 @@
 """Whether the broker's loop still answers, as its quorum sees it from another thread. Pure.
 
 A voter whose loop stands still (a disk that hangs in a write, a computation without an end) is a voter that serves nobody:
-as leader of the quorum it would keep a controller that takes no heartbeat and fences nobody. So it does not lead.
+as leader of the quorum it would keep a controller that takes no heartbeat and fences nobody. So it does not lead. And while
+it is deaf, no session of a broker ends: the heartbeats wait in front of its port.
 """
 
 from typing import Final
@@ -19,6 +20,7 @@ class LoopWatch:
         self._limit_ms = limit_ms
         self._is_open = False
         self._ticked_ms = 0
+        self._deaf_ms = 0  # in all silences that are over
         self.silent_ms = 0
 
     @property
@@ -35,4 +37,9 @@ class LoopWatch:
 
     def answered(self) -> None:
         self._is_open = False
+        self._deaf_ms += self.silent_ms
         self.silent_ms = 0
+
+    def heard_ms(self, now_ms: int) -> int:
+        """A clock that stands still while the loop is silent. It never goes back."""
+        return now_ms - self._deaf_ms - self.silent_ms

@@ -153,7 +153,7 @@ class VoterMetadata:
         assert self._node is not None and self._quorum_loop is not None
         if self._is_closed:
             return
-        now_ms = _now_ms(self._quorum_loop)
+        now_ms = self._controller_ms()
         try:
             self._node.tick(now_ms)
             if self._node.is_active_controller:
@@ -185,6 +185,11 @@ class VoterMetadata:
         if not self._quorum.may_lead:
             logger.warning("the broker's event loop answers again node=%d: this voter may lead again", self._node_id)
             self._quorum.set_may_lead(True)
+
+    def _controller_ms(self) -> int:
+        """The controller's time. It passes only while brokers can be heard."""
+        assert self._quorum_loop is not None
+        return self._watch.heard_ms(_now_ms(self._quorum_loop))
 
     def _tell_voters(self, node: MetadataNode) -> None:
         assert self._quorum is not None
@@ -285,9 +290,9 @@ class VoterMetadata:
             self._host.post_back(lambda: settle(told))
 
         def run() -> None:
-            assert self._node is not None and self._quorum_loop is not None
+            assert self._node is not None
             try:
-                work(self._node, _now_ms(self._quorum_loop), answered)
+                work(self._node, self._controller_ms(), answered)
             except Exception as error:  # noqa: BLE001 - it belongs to the caller, who would wait for ever
                 answered(error)
 

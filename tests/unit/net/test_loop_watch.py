@@ -36,3 +36,16 @@ def test_a_clock_that_goes_back_counts_for_nothing() -> None:
     watch.tick(1_000)
     watch.tick(0)
     assert watch.silent_ms == 0
+
+
+def test_the_clock_of_what_is_heard_stands_still_in_a_silence_and_never_goes_back() -> None:
+    watch = LoopWatch(LIMIT_MS)
+    told: list[int] = []
+    for now_ms in range(0, 5_000, ASK_INTERVAL_MS):
+        watch.tick(now_ms)
+        told.append(watch.heard_ms(now_ms))
+        if not 1_000 <= now_ms < 3_000:
+            watch.answered()
+            told.append(watch.heard_ms(now_ms))
+    assert told == sorted(told)
+    assert told[-1] == 4_900 - 2_000

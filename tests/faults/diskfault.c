@@ -9,6 +9,7 @@
  *   torn_kill=0.01  with this chance a write stores only its beginning, and the process dies on the spot
  *   short=0.2       with this chance a write stores only its beginning, and says so
  *   delay_us=20000  every write and sync takes this much longer
+ *   sync_us=20000   every sync alone takes this much longer
  *   logs_only=1     of the files, only those of the campaign's partitions: the journal of the quorum is spared
  *   clock_ms=-9000  the wall clock is off by this much; the monotonic one is not
  */
@@ -28,8 +29,9 @@
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
-enum { WRITE_ERRNO, SYNC_ERRNO, TORN_KILL, SHORT, DELAY_US, CLOCK_MS, LOGS_ONLY, ORDERS };
-static const char *names[ORDERS] = {"write_errno", "sync_errno", "torn_kill", "short", "delay_us", "clock_ms", "logs_only"};
+enum { WRITE_ERRNO, SYNC_ERRNO, TORN_KILL, SHORT, DELAY_US, SYNC_US, CLOCK_MS, LOGS_ONLY, ORDERS };
+static const char *names[ORDERS] = {"write_errno", "sync_errno", "torn_kill", "short", "delay_us", "sync_us", "clock_ms",
+                                     "logs_only"};
 static volatile double orders[ORDERS];
 static const char *orders_path, *data_path;
 static long long looked_ns, changed_ns = -1;
@@ -158,8 +160,9 @@ ssize_t pwritev(int handle, const struct iovec *parts, int count, off_t offset) 
 
 static int sync_fails(int handle) {
     read_orders();
-    if (!(orders[SYNC_ERRNO] || orders[DELAY_US]) || !is_ours(handle)) return 0;
-    if (orders[DELAY_US]) usleep((useconds_t)orders[DELAY_US]);
+    double delay_us = orders[DELAY_US] + orders[SYNC_US];
+    if (!(orders[SYNC_ERRNO] || delay_us) || !is_ours(handle)) return 0;
+    if (delay_us) usleep((useconds_t)delay_us);
     return orders[SYNC_ERRNO] ? (errno = (int)orders[SYNC_ERRNO], 1) : 0;
 }
 

@@ -246,6 +246,7 @@ class Broker:
         )
         self.log_service.log_failed = storage.log_failed
         self.log_service.folder_refused = storage.folder_refused
+        storage.hanging = lambda: [*self.log_service.writers.hanging(), *self.flusher.hanging()]
         return storage
 
     def _build_cleaner(self) -> CleanerService:

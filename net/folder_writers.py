@@ -16,6 +16,7 @@ from barnabas.log.errors import StorageError
 logger = logging.getLogger("barnabas.log")
 
 MAX_THREADS: Final = 16  # more folders than that are served in turns
+HANGS_AFTER_MS: Final = 30_000  # twice what a checkpoint takes on a disk of 2 s a flush, which is slow but works
 ALL_FOLDERS: Final = ""  # a place of its own, for work that walks them all
 
 Work = Callable[[], None]
@@ -64,11 +65,10 @@ class FolderWriters:
         """Was it asked, and has it not begun yet?"""
         return kind in self._waiting.get(path, ())
 
-    def under_way_ms(self) -> Iterator[tuple[str, int]]:
-        """What each folder's thread is doing takes so long by now."""
-        now_s = asyncio.get_running_loop().time()
-        for path, since_s in self._since_s.items():
-            yield path, int((now_s - since_s) * 1000)
+    def hanging(self) -> Iterator[str]:
+        """The folders whose thread does not come back."""
+        oldest_s = asyncio.get_running_loop().time() - HANGS_AFTER_MS / 1000
+        return (path for path, since_s in self._since_s.items() if since_s <= oldest_s and path != ALL_FOLDERS)
 
     async def _work(self, path: str) -> None:
         loop = asyncio.get_running_loop()

@@ -4,8 +4,10 @@ import asyncio
 import threading
 from collections.abc import Callable
 
+from unit.net.shell_world import simulated
+
 from barnabas.log.errors import StorageError
-from barnabas.net.folder_writers import FolderWriters
+from barnabas.net.folder_writers import HANGS_AFTER_MS, FolderWriters
 
 ONE, TWO = "/one", "/two"
 WAIT_S = 10
@@ -46,12 +48,11 @@ async def test_a_folder_that_hangs_keeps_one_thread_and_one_of_each_kind_while_a
         waiting = [world.writers.ask(ONE, "checkpoint", world.work(f"checkpoint {number}")) for number in range(100)]
         await world.writers.ask(TWO, "checkpoint", world.work("two"))
         assert world.done == ["two"] and not hanging.done()
-        assert [path for path, _ in world.writers.under_way_ms()] == [ONE]
+        assert list(world.writers.hanging()) == []
         assert world.writers.is_waiting(ONE, "checkpoint")
         hangs.set()
         await asyncio.gather(*waiting)
     assert world.done == ["two", "hung", "checkpoint 99"]  # the newest stands for all that were asked before
-    assert not list(world.writers.under_way_ms())
     await world.writers.close()
 
 
@@ -106,3 +107,19 @@ async def test_a_close_waits_for_the_thread_and_nothing_is_taken_later() -> None
         assert dropped.cancelled()
         await world.writers.ask(ONE, "c", world.work("too late"))
     assert world.done == ["under way"] and world.fatal == []
+
+
+@simulated
+async def test_a_thread_that_does_not_come_back_is_told_after_the_limit() -> None:
+    world = World()
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[None] = loop.create_future()
+    loop.run_in_executor = lambda *_: answer  # type: ignore[method-assign]  # a disk that hangs
+    asked = world.writers.ask(ONE, "a", world.work("a"))
+    await asyncio.sleep(HANGS_AFTER_MS / 1000 - 1)
+    assert list(world.writers.hanging()) == []
+    await asyncio.sleep(2)
+    assert list(world.writers.hanging()) == [ONE]
+    answer.set_result(None)
+    await asked
+    assert list(world.writers.hanging()) == []

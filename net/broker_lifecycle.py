@@ -130,7 +130,7 @@ class BrokerLifecycle:
         return BrokerHeartbeat(
             node_id=self._registration.node_id,
             broker_epoch=self.broker_epoch,
-            metadata_offset=self._metadata.image.offset,
+            metadata_offset=self._metadata.applied_offset,
             want_fence=self._holds_back(),
             want_shut_down=self._want_shut_down,
         )

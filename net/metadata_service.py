@@ -68,6 +68,9 @@ class MetadataService:
         self._subscribers: list[Subscriber] = []
         self._waiters: dict[asyncio.Future[None], int] = {}  # the offset that each waits for
         self._known_at_s = 0.0  # when a leader of the quorum was last known to stand behind the image; time of the loop
+        self.taken_up: Callable[[], int] = lambda: (
+            self.image.offset
+        )  # how far the replicas of this broker have followed
 
     @property
     def role(self) -> RoleSource:
@@ -103,16 +106,24 @@ class MetadataService:
         self.is_active_controller = publication.is_active_controller
         for subscriber in self._subscribers:
             subscriber(publication)
-        self._wake()
+        self.progressed()
 
-    def _wake(self) -> None:
+    @property
+    def applied_offset(self) -> int:
+        """Up to here the image and the replicas of this broker are as the metadata says."""
+        return min(self.image.offset, self.taken_up())
+
+    def progressed(self) -> None:
+        """The applied offset may have risen."""
+        applied_offset = self.applied_offset
         for waiter, offset in self._waiters.items():
-            if self.image.offset >= offset and not waiter.done():
+            if applied_offset >= offset and not waiter.done():
                 waiter.set_result(None)
 
     async def wait_for_offset(self, offset: int, *, timeout_ms: int) -> None:
-        """Return once the image has reached `offset`, so that a caller sees what it was told. Raises RequestTimedOutError."""
-        if self.image.offset >= offset:
+        """Return once this broker has applied the metadata up to `offset`, so that a caller sees what it was told. Raises
+        RequestTimedOutError."""
+        if self.applied_offset >= offset:
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters[waiter] = offset
@@ -120,7 +131,7 @@ class MetadataService:
             await asyncio.wait_for(waiter, timeout_ms / 1000)
         except TimeoutError:
             raise RequestTimedOutError(
-                f"the change is committed at metadata offset {offset}, but this broker is still at {self.image.offset}"
+                f"the change is committed at metadata offset {offset}, but this broker is still at {self.applied_offset}"
             ) from None
         finally:
             del self._waiters[waiter]

@@ -30,6 +30,7 @@ class Controller:
 
 class Metadata:
     image = MetadataImage(offset=9)
+    applied_offset = 9
 
 
 async def live(controller: Controller) -> tuple[BrokerLifecycle, list[int], list[str]]:

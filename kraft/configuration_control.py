@@ -1,11 +1,12 @@
 """Configurations of topics and brokers, as far as the cluster agrees on them. What a key means is not known here."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 
 from barnabas.log.errors import InvalidConfigError, InvalidRequestError, UnknownTopicOrPartitionError
 
+from .cluster_settings import CLUSTER_SETTINGS
 from .controller_result import ControllerResult
 from .controller_settings import MAX_CONFIG_CHANGES_PER_REQUEST, MAX_CONFIG_VALUE_LENGTH
 from .delta import MetadataDelta
@@ -30,7 +31,8 @@ class ConfigRules:
     """
 
     check_topic: CheckConfig = _accept_any
-    check_broker: CheckConfig = _accept_any
+    check_broker: CheckConfig = _accept_any  # of one broker
+    check_cluster: CheckConfig = _accept_any  # of all brokers
     check_together: Callable[[Mapping[str, str]], object] = lambda values: None
     default_list: Callable[[str], str | None] = lambda key: None
 
@@ -50,9 +52,11 @@ class ConfigurationControl:
         now = view.topic_config(request.resource) if is_topic else view.broker_config(request.resource)
         _check_sizes(request.changes)
         wanted = {change.key: self._value(change, now, is_topic=is_topic) for change in request.changes}
-        _check_values(wanted, self._rules.check_topic if is_topic else self._rules.check_broker)
+        _check_values(wanted, self._check_of(request))
+        kept = CLUSTER_SETTINGS if request.resource == CLUSTER_DEFAULT and not is_topic else {}
+        _check_removals(wanted, kept)
         if request.replaces_all:
-            wanted |= {key: None for key in now if key not in wanted}
+            wanted |= {key: None for key in now if key not in wanted and key not in kept}
         if is_topic:
             self._check_together({**now, **wanted})
         if request.validate_only:
@@ -64,6 +68,11 @@ class ConfigurationControl:
                 if now.get(key) != value
             )
         )
+
+    def _check_of(self, request: AlterConfig) -> CheckConfig:
+        if request.resource_type == TOPIC_RESOURCE:
+            return self._rules.check_topic
+        return self._rules.check_cluster if request.resource == CLUSTER_DEFAULT else self._rules.check_broker
 
     def check_new_topic(self, configs: Mapping[str, str]) -> None:
         """Raises InvalidConfigError, InvalidRequestError."""
@@ -108,6 +117,14 @@ def _check_values(values: Mapping[str, str | None] | Mapping[str, str], check: C
     for key, value in values.items():
         if value is not None:
             check(key, value)
+
+
+def _check_removals(values: Mapping[str, str | None], kept: Container[str]) -> None:
+    for key, value in values.items():
+        if value is None and key in kept:
+            raise InvalidConfigError(
+                f"{key} of the cluster cannot be removed, because every broker needs the same; set it"
+            )
 
 
 def _check_resource(view: MetadataDelta, request: AlterConfig) -> None:

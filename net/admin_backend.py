@@ -64,6 +64,10 @@ class _LocalContext:
     def __init__(self, listener_name: str) -> None:
         self.listener_name = listener_name
 
+    @property
+    def connection(self) -> object:
+        return self
+
     def on_disconnect(self, callback: Callable[[], object]) -> None:
         """Never."""
 

@@ -24,9 +24,11 @@ from .admin_backend import BrokerBackend
 from .broker import Broker, Ports
 from .clock import SystemClock
 from .config import BrokerConfig
+from .descriptors import raise_descriptor_limit
 from .endpoints import Endpoints, remove_endpoints, write_endpoints
 from .listeners import advertise_name, needs_name, own_names, reachable_host
 from .metadata_sources import build_source
+from .native_memory import return_freed_memory
 from .printable import PrintableFormatter, printable
 from .tcp import TcpNetwork
 
@@ -48,6 +50,7 @@ def run(config: BrokerConfig, decommissioned: Callable[[], None] = lambda: None)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     logging.basicConfig(level=os.environ.get("BARNABAS_LOG_LEVEL", "INFO"), handlers=[handler])
+    return_freed_memory()
     try:
         if needs_name(config):  # may ask a name server, so only where somebody needs the answer
             config = advertise_name(config, socket.getfqdn())
@@ -58,6 +61,12 @@ def run(config: BrokerConfig, decommissioned: Callable[[], None] = lambda: None)
 
 
 async def _serve(config: BrokerConfig, decommissioned: Callable[[], None]) -> int:
+    descriptors = raise_descriptor_limit()
+    if descriptors.for_clients < config.max_connections:
+        logger.warning(
+            "max.connections=%d is more than the limit of open files allows: about %d clients can connect; raise ulimit -n (%d)",
+            config.max_connections, descriptors.for_clients, descriptors.total,
+        )  # fmt: skip
     broker = Broker(
         config,
         Ports(
@@ -68,6 +77,7 @@ async def _serve(config: BrokerConfig, decommissioned: Callable[[], None]) -> in
             make_source=build_source,
             fatal=_halt,
             incarnation=uuid.uuid4().hex,
+            max_client_descriptor=descriptors.for_clients,
         ),
     )
     stop = broker.shutdown_requested

@@ -31,6 +31,7 @@ from .config_values import (
     of_topics,
     parse_properties,
     setting,
+    some_of,
     topic_default,
     unknown_key,
     whole_number,
@@ -278,7 +279,18 @@ class BrokerConfig:
     group_consumer_session_timeout_ms: int = setting(45_000, COUNT, "Silence after which a member is out.")
     group_consumer_heartbeat_interval_ms: int = setting(5_000, COUNT, "How often members report.")
     group_consumer_max_size: int = setting(10_000, COUNT, "Members of a group of the new protocol.")
+    group_consumer_assignors: str = setting(
+        "uniform,range,roundrobin,sticky,cooperative-sticky",
+        some_of("uniform", "range", "roundrobin", "sticky", "cooperative-sticky"),
+        "Assignors of the coordinator that members may ask for; the first is for groups whose members ask for none.",
+    )
+    group_consumer_assignment_interval_ms: int = setting(
+        1_000,
+        whole_number(0),
+        "Longest time between two assignments of a group of more than 10 members, which waits 2 ms per member.",
+    )
     group_max_size: int = setting(10_000, COUNT, "Members of a group of the classic protocol.")
+    group_max_per_slot: int = setting(1_000, COUNT, "Groups of one of the 50 slots of groups; no more are created.")
     group_min_session_timeout_ms: int = setting(1_000, COUNT, "The shortest session that a member may ask for.")
     group_max_session_timeout_ms: int = setting(1_800_000, COUNT, "The longest session that a member may ask for.")
     group_initial_rebalance_delay_ms: int = setting(

@@ -1,16 +1,18 @@
 """Configurations as tools show them: every key with its value, where that came from, and what else would have given one. Pure.
 
-A topic's value stands before that of the broker's file, which stands before the default (KIP-226: synonyms, in the order in
-which they count). Nothing here is secret: there are no passwords among the keys yet.
+A topic's value stands before the cluster's, that before the broker's file, and that before the default (KIP-226: synonyms,
+in the order in which they count). Nothing here is secret: there are no passwords among the keys yet.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
+from barnabas.kraft.cluster_settings import CLUSTER_SETTINGS
 from barnabas.log.accepted_config import WITHOUT_EFFECT
 from barnabas.log.config import DEFINITIONS, ConfigDefinition, broker_name
 
+from .cluster_settings import topic_defaults
 from .config import BrokerConfig, Definition, definitions
 from .replication_throttle import THROTTLE_KEYS
 
@@ -55,9 +57,11 @@ class DescribedConfig:
         return self.synonyms[0].source
 
 
-def describe_topic(overrides: Mapping[str, str], config: BrokerConfig) -> tuple[DescribedConfig, ...]:
-    """Every configuration of a topic that sets `overrides`, as the broker with `config` sees it."""
-    of_broker = config.topic_defaults()
+def describe_topic(
+    overrides: Mapping[str, str], config: BrokerConfig, cluster: Mapping[str, str]
+) -> tuple[DescribedConfig, ...]:
+    """Every configuration of a topic that sets `overrides`, as the broker with `config` sees it; `cluster` holds for all."""
+    of_broker = topic_defaults(config, cluster)
     return tuple(
         DescribedConfig(
             key=key,
@@ -66,14 +70,14 @@ def describe_topic(overrides: Mapping[str, str], config: BrokerConfig) -> tuple[
             default=definition.default,
             documentation=definition.documentation,
             read_only=False,
-            synonyms=tuple(_of_topic(definition, overrides, config)),
+            synonyms=tuple(_of_topic(definition, overrides, config, cluster)),
         )
         for key, definition in sorted((DEFINITIONS | WITHOUT_EFFECT).items())
     )
 
 
 def _of_topic(
-    definition: ConfigDefinition, overrides: Mapping[str, str], config: BrokerConfig
+    definition: ConfigDefinition, overrides: Mapping[str, str], config: BrokerConfig, cluster: Mapping[str, str]
 ) -> Iterator[ConfigSynonym]:
     key = definition.name
     if key in overrides:
@@ -82,6 +86,8 @@ def _of_topic(
         yield ConfigSynonym(key=key, value=definition.default, source=ConfigSource.DEFAULT)
         return
     name = broker_name(definition)
+    if name in cluster:
+        yield ConfigSynonym(key=name, value=cluster[name], source=ConfigSource.CLUSTER)
     for broker_key in _IN_OTHER_UNITS.get(key, (name,)):
         if broker_key in config.sources:
             yield ConfigSynonym(key=broker_key, value=config.text(broker_key), source=ConfigSource.FILE)
@@ -93,27 +99,30 @@ def describe_broker(
 ) -> tuple[DescribedConfig, ...]:
     """Every configuration of the broker with `config`; `own` and `cluster` were set while the cluster runs."""
     return tuple(
-        _described(definition, tuple(_of_broker(definition, config, own, cluster))) for definition in definitions()
+        _described(definition, tuple(_of_broker(definition, config, own, cluster)), THROTTLE_KEYS)
+        for definition in definitions()
     )
 
 
 def describe_all_brokers(cluster: Mapping[str, str]) -> tuple[DescribedConfig, ...]:
     """What was set for all brokers while the cluster runs: nothing else is known of all of them."""
     return tuple(
-        _described(definition, (_set_for_all(definition, cluster),))
+        _described(definition, (_set_for_all(definition, cluster),), THROTTLE_KEYS | CLUSTER_SETTINGS.keys())
         for definition in definitions()
         if definition.key in cluster
     )
 
 
-def _described(definition: Definition, synonyms: tuple[ConfigSynonym, ...]) -> DescribedConfig:
+def _described(
+    definition: Definition, synonyms: tuple[ConfigSynonym, ...], alterable: Container[str]
+) -> DescribedConfig:
     return DescribedConfig(
         key=definition.key,
         value=synonyms[0].value,
         type=definition.type,
         default=definition.default,
         documentation=definition.documentation,
-        read_only=definition.key not in THROTTLE_KEYS,
+        read_only=definition.key not in alterable,
         synonyms=synonyms,
     )
 

@@ -209,6 +209,18 @@ def decimal(low: float, high: float = MAX_DOUBLE) -> Kind[float]:
     return Kind(name="DOUBLE", allowed=f"a number, {low:g}{upper}", read=read)
 
 
+def some_of(*choices: str) -> Kind[str]:
+    """Some of the words, as a comma list."""
+
+    def read(text: str) -> str:
+        items = _read_list(text)
+        if not set(items) <= set(choices):
+            raise ValueError(f"{text!r} has an item that is not a choice")
+        return ",".join(items)
+
+    return Kind(name="LIST", allowed="a comma list of " + ", ".join(choices), read=read)
+
+
 BOOLEAN: Final = Kind(
     name="BOOLEAN", allowed="true or false", read=parse_boolean, show=lambda value: str(value).lower()
 )

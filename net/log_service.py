@@ -8,8 +8,10 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar
 
+from barnabas.kraft.cluster_settings import PRODUCER_ID_EXPIRATION
 from barnabas.kraft.image import MetadataImage
 from barnabas.kraft.metadata_node import MetadataPublication
+from barnabas.kraft.topic_settings import CLUSTER_DEFAULT
 from barnabas.log.accepted_config import with_effect
 from barnabas.log.config import LogConfig
 from barnabas.log.errors import BarnabasError, InconsistentClusterIdError, StorageError
@@ -18,6 +20,7 @@ from barnabas.log.partition_log import PartitionLog
 from barnabas.log.topic_partition import TopicPartition
 
 from .clock import Clock
+from .cluster_settings import cluster_values, topic_defaults
 from .config import BrokerConfig
 from .metadata_service import MetadataService
 
@@ -48,7 +51,7 @@ class LogService:
         self._fatal = fatal
         self._is_current = is_current  # does the metadata show this broker's own registration?
         self._flush = flush
-        self._defaults = LogConfig.from_map(config.topic_defaults())
+        self._defaults = LogConfig.from_map(config.topic_defaults())  # until the metadata names the cluster's values
         self.log_failed: Callable[[TopicPartition, StorageError], None] = lambda topic_partition, error: None
         self.folder_refused: Callable[[str, StorageError], None] = lambda path, error: None
         self.made_anew: set[TopicPartition] = set()  # empty, where the cluster may believe that there was something
@@ -98,24 +101,35 @@ class LogService:
             except (InconsistentClusterIdError, StorageError) as error:
                 self._fatal(error.message)
                 return
-        if publication.changes.topic_configs:
+        is_for_all = CLUSTER_DEFAULT in publication.changes.broker_configs and self._read_defaults(publication.image)
+        if is_for_all or publication.changes.topic_configs:
             for topic_partition, log in self._logs.logs.items():
-                if topic_partition.topic in publication.changes.topic_configs:
+                if is_for_all or topic_partition.topic in publication.changes.topic_configs:
                     log.update_config(self.config_of(topic_partition.topic))
 
-    def remove_strays(self, image: MetadataImage) -> None:
-        """Delete the logs of topics that were deleted, and of replicas that were moved away, while this broker was not there.
+    def _read_defaults(self, image: MetadataImage) -> bool:
+        """Has what holds for a topic that sets nothing changed?"""
+        before = self._defaults
+        try:
+            self._defaults = LogConfig.from_map(topic_defaults(self._config, cluster_values(image)))
+        except BarnabasError as error:  # as in config_of
+            logger.error("the cluster's settings for topics cannot be read, the former ones hold: %s", error)
+        return self._defaults != before
+
+    def _producer_expiration_ms(self) -> int:
+        text = cluster_values(self._metadata.image).get(PRODUCER_ID_EXPIRATION, "")
+        return int(text) if text.isdecimal() else self._config.producer_id_expiration_ms
+
+    def set_strays_aside(self, image: MetadataImage) -> None:
+        """Take out the logs of topics that were deleted, and of replicas that were moved away, while this broker was not there.
 
         `image` shows this broker's own registration, hence all that was committed before: what it does not assign to us
-        is nobody's.
+        is nobody's. Their files stay, as in Kafka: metadata from an old backup knows nothing of newer topics either.
         """
         for topic_partition, log in list(self._logs.logs.items()):
             if log.topic_id and not _is_replica(image, topic_partition, log.topic_id, self._config.node_id):
-                logger.warning(
-                    "partition=%s is a stray: the cluster assigns it to others, or to nobody", topic_partition
-                )
                 try:
-                    self.delete(topic_partition)
+                    self._logs.set_stray_aside(topic_partition, now_ms=self._clock.wall_ms())
                 except StorageError as error:
                     logger.error("partition=%s stays behind: %s", topic_partition, error)
 
@@ -141,8 +155,8 @@ class LogService:
                 # Before the topics' own settings are known, the broker's would delete what a topic wants to keep.
                 if now_ms >= next_retention_ms and self._is_current():
                     next_retention_ms = now_ms + config.log_retention_check_interval_ms
-                    self._logs.run_retention(wall_ms)
-                    self._logs.expire_producers(wall_ms, expiration_ms=config.producer_id_expiration_ms)
+                    self._note_refusals(self._logs.run_retention(wall_ms))
+                    self._logs.expire_producers(wall_ms, expiration_ms=self._producer_expiration_ms())
                 if now_ms >= next_checkpoint_ms:
                     next_checkpoint_ms = now_ms + checkpoint_ms
                     self._note_refusals(self._logs.checkpoint())

@@ -13,11 +13,11 @@ from barnabas.net.protocol.responses import (
 )
 
 from ..doubt import doubt_in_words, doubt_of
-from .command import Context, Verb, no_arguments
+from .command import Context, Verb, key_value, no_arguments
 from .confirmation import exit_code_in, shown_doubt
 from .exit_codes import CommandError, ExitCode
 from .reachability import address_causes
-from .sdk import AdminPort
+from .sdk import ALL_BROKERS, BROKER_RESOURCE, AdminPort
 from .storage import folder_cause
 
 WATCH_INTERVAL_S: Final = 0.5
@@ -36,8 +36,10 @@ async def _health(context: Context) -> int:
             await asyncio.sleep(WATCH_INTERVAL_S)
             causes = await _causes(context, admin)
         unclean = _unclean(await admin.list_topics())
+        ignored = _ignored_settings(await admin.describe_cluster())
     # What was lost stays lost, so it is told for good; but nothing is wrong now, which is what the exit code says.
     told = {"unclean_elections": unclean} if unclean else {}
+    told |= {"ignored_settings": ignored} if ignored else {}
     context.out.record({"healthy": not causes, "causes": causes, **told})
     return ExitCode.UNHEALTHY if causes else ExitCode.OK
 
@@ -93,6 +95,15 @@ def _unclean(topics: Sequence[TopicMetadata]) -> list[str]:
     return [f"{name} ({item.unclean_elections})" for name, item in named if item.unclean_elections]
 
 
+def _ignored_settings(cluster: DescribeClusterResponse) -> list[str]:
+    """What brokers have in their files and the cluster has another value for, which is the one that counts."""
+    return [
+        f"broker {broker.node_id}: {item.key}={item.of_file} in its configuration, {item.of_cluster} in the cluster"
+        for broker in cluster.brokers
+        for item in broker.ignored_settings
+    ]
+
+
 def _some(names: list[str]) -> str:
     return ", ".join(names[:NAMES_SHOWN]) + (" ..." if len(names) > NAMES_SHOWN else "")
 
@@ -110,17 +121,34 @@ async def _describe(context: Context) -> int:
             "state": _state(broker, quorum),
             "replicas": broker.replica_count,
             "controller": broker.node_id == cluster.controller_id,
+            "ignored_settings": {item.key: item.of_file for item in broker.ignored_settings},
         }
         for broker in sorted(cluster.brokers, key=lambda broker: broker.node_id)
     ]
     summary = {"cluster": cluster.cluster_id, "controller": cluster.controller_id, "metadata_offset": cluster.offset}
     if context.out.is_json:
-        context.out.record({**summary, "unconfirmed": doubt, "brokers": brokers})
+        context.out.record({**summary, "unconfirmed": doubt, "settings": cluster.settings, "brokers": brokers})
         return exit_code_in(doubt)
-    context.out.record({**summary, **shown_doubt(doubt)})
+    settings = [f"{key}={value}" for key, value in cluster.settings.items()]
+    context.out.record({**summary, **shown_doubt(doubt), "settings": settings})
     context.out.text()
     context.out.rows(brokers, ("broker", "address", "admin", "rack", "state", "replicas"))
     return exit_code_in(doubt)
+
+
+def _alter_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("-c", "--config", type=key_value, action="append", default=[], metavar="KEY=VALUE")
+
+
+async def _alter(context: Context) -> int:
+    """Configurations of all brokers: the settings that have one value for the cluster, and throttles."""
+    changes: dict[str, str | None] = dict(context.arguments.config)
+    if not changes:
+        raise CommandError("nothing to alter; give -c KEY=VALUE", ExitCode.USAGE)
+    async with context.connector.admin(context.bootstrap) as admin:
+        await admin.alter_config(BROKER_RESOURCE, ALL_BROKERS, changes)
+    context.out.line("altered the cluster", {"changes": changes})
+    return ExitCode.OK
 
 
 def _state(broker: ClusterBroker, quorum: DescribeQuorumResponse) -> str:
@@ -204,6 +232,7 @@ async def _voters(context: Context) -> int:
 VERBS = (
     Verb(name="health", summary="is all well? exit code 3 if not", arguments=_health_arguments, run=_health),
     Verb(name="describe", summary="the brokers", arguments=no_arguments, run=_describe),
+    Verb(name="alter", summary="change settings of the cluster", arguments=_alter_arguments, run=_alter),
     Verb(name="quorum", summary="leader and voters of the quorum", arguments=no_arguments, run=_quorum),
     Verb(name="voters", summary="list, add or remove voters", arguments=_voters_arguments, run=_voters),
 )

@@ -19,6 +19,7 @@ from barnabas.net.protocol.responses import (
 
 TOPIC_RESOURCE = 2  # Kafka's numbers of the kinds of resource that have a configuration
 BROKER_RESOURCE = 4
+ALL_BROKERS = ""  # the resource of what holds for all of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

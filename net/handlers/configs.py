@@ -12,6 +12,7 @@ from barnabas.kraft.requests import AlterConfig, ConfigChange, Done
 from barnabas.kraft.topic_settings import CLUSTER_DEFAULT
 from barnabas.log.errors import InvalidRequestError, UnknownTopicOrPartitionError
 from barnabas.log.topic_partition import CONSUMER_OFFSETS_TOPIC
+from barnabas.net.cluster_settings import cluster_values
 from barnabas.net.config_descriptions import ConfigSource, DescribedConfig, describe_broker, describe_topic
 from barnabas.net.dispatcher import RequestContext
 from barnabas.net.protocol.requests import AlterConfigRequest, DescribeConfigsRequest
@@ -36,7 +37,7 @@ class ConfigHandlers:
     async def describe(self, request: DescribeConfigsRequest, context: RequestContext) -> DescribeConfigsResponse:
         if request.resource_type == TOPIC_RESOURCE:
             overrides = topic_overrides(self._services.metadata.image, request.resource)
-            return _response(describe_topic(overrides, self._services.config))
+            return _response(described_topic(self._services, overrides))
         if request.resource_type == BROKER_RESOURCE:
             check_is_me(self._services.node_id, request.resource)
             return _response(described_broker(self._services))
@@ -72,6 +73,10 @@ def check_is_me(node_id: int, resource: str) -> None:
     """What a broker's own file says, only that broker knows; "" means whichever is asked. Raises InvalidRequestError."""
     if resource not in ("", str(node_id)):
         raise InvalidRequestError(f"this is broker {node_id}; ask broker {resource!r} for its own configuration")
+
+
+def described_topic(services: Services, overrides: Mapping[str, str]) -> tuple[DescribedConfig, ...]:
+    return describe_topic(overrides, services.config, cluster_values(services.metadata.image))
 
 
 def described_broker(services: Services) -> tuple[DescribedConfig, ...]:

@@ -15,6 +15,7 @@ from barnabas.kraft.requests import AlterConfig, ConfigChange, ConfigOperation
 from barnabas.kraft.topic_settings import CLUSTER_DEFAULT
 from barnabas.log.errors import BarnabasError, InvalidRequestError, UnsupportedVersionError
 from barnabas.log.topic_partition import check_topic_name
+from barnabas.net.cluster_settings import cluster_values
 from barnabas.net.config_descriptions import ConfigSource, DescribedConfig, describe_all_brokers, describe_topic
 from barnabas.net.dispatcher import RequestContext, error_response
 from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
@@ -153,7 +154,9 @@ class _Description:
         key = tuple(overrides.items())
         found = self._of_topics.get(key)
         if found is None:
-            found = self._of_topics[key] = self._written(describe_topic(overrides, self._services.config))
+            found = self._of_topics[key] = self._written(
+                describe_topic(overrides, self._services.config, cluster_values(self._image))
+            )
         return found
 
     def _written(self, found: tuple[DescribedConfig, ...]) -> list[Any]:

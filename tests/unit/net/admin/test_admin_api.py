@@ -261,12 +261,13 @@ async def test_data_folders_of_a_broker(client: Client, broker: FakeBroker) -> N
         size_bytes=-1,
         free_bytes=-1,
         total_bytes=-1,
+        strays=("/d/t-7.id.1-stray",),
     )
     found = responses.DescribeStorageResponse(node_id=1, folders=(folder,))
     broker.answers[requests.DescribeStorageRequest] = broker.answers[requests.BringBackFolderRequest] = lambda _: found
     (shown,) = (await get(client, f"{CLUSTER}/brokers/1/barnabas/folders"))["data"]
     assert (shown["state"], shown["cause"], shown["free_bytes"]) == ("offline", "EIO", None)
-    assert shown["offline_partitions"] == ["t-0"]
+    assert (shown["offline_partitions"], shown["strays"]) == (["t-0"], ["/d/t-7.id.1-stray"])
     answer = await client.post(f"{CLUSTER}/brokers/1/barnabas/folders:bring-back", json={"path": "/d"})
     assert answer.status == 200 and (await answer.json())["path"] == "/d"
     assert broker.asked[-1] == requests.BringBackFolderRequest(node_id=1, path="/d")

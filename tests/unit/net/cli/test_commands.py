@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -440,6 +441,9 @@ def test_data_folders_are_shown_and_brought_back(run: Any, cluster: FakeCluster)
     cluster.folders = (a_folder(offline=("t-1",)),)
     code, _, err = run("broker", "storage", "2")
     assert code == 3 and "t-1" in err and "bring-back" in err
+    cluster.folders = (replace(a_folder(), strays=("/online/t-7.id.1-stray",)),)
+    code, _, err = run("broker", "storage", "2")
+    assert code == 0 and "/online/t-7.id.1-stray" in err and "rm -r" in err
 
 
 def test_a_cluster_without_a_quorum_is_not_healthy_whatever_its_metadata_says(run: Any, cluster: FakeCluster) -> None:

@@ -94,4 +94,6 @@ async def test_a_broker_that_advertises_the_address_of_another_is_named(new_clus
         return code == 3 and [item for item in json.loads(out)["causes"] if item.startswith("broker 5 advertises")]
 
     (cause,) = await until(named, "the mismatch is named")
-    assert f"broker 5 advertises {first.address}, where broker 0 answers" in cause
+    words = f"broker 5 advertises {first.address}, where broker 0 answers"
+    assert words in cause
+    await until(lambda: words in node.log(), "the broker itself warns of it")

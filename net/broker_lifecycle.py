@@ -112,6 +112,7 @@ class BrokerLifecycle:
                 await self._pause(self._heartbeat_interval_ms)
                 continue
             assert isinstance(answer, HeartbeatAnswer)
+            self._metadata.confirmed()
             self._trouble = ""
             self._set_fenced(answer.fenced)
             if answer.may_shut_down and self._want_shut_down:

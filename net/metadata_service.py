@@ -87,6 +87,10 @@ class MetadataService:
         self._known_at_s = asyncio.get_running_loop().time()
         await self.source.start(self._published)
 
+    def confirmed(self) -> None:
+        """An active controller has answered: it would have told of anything newer by now."""
+        self._known_at_s = asyncio.get_running_loop().time()
+
     def unconfirmed_ms(self) -> int:
         """How old the image is if no leader of the quorum can be asked whether it is still the newest."""
         return int((asyncio.get_running_loop().time() - self._known_at_s) * 1000)
@@ -98,7 +102,7 @@ class MetadataService:
 
     def _published(self, publication: MetadataPublication) -> None:
         if publication.leader.leader_id is not None or self.leadership.leader_id is not None:
-            self._known_at_s = asyncio.get_running_loop().time()
+            self.confirmed()
         if publication.leader.leader_id != self.leadership.leader_id:
             logger.info("quorum leader=%s term=%d", publication.leader.leader_id, publication.leader.term)
         self.image = publication.image

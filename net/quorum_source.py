@@ -269,7 +269,8 @@ class VoterMetadata:
         return await self._ask(lambda node: node.slot_log(slot, log_offset, limit))
 
     async def feed(self, after_offset: int, max_bytes: int) -> MetadataFeed:
-        return await self._ask(lambda node: node.feed(after_offset, max_bytes))
+        feed = await self._ask(lambda node: node.feed(after_offset, max_bytes))
+        return feed if isinstance(feed, MetadataFeed) else await self._loop.run_in_executor(None, feed)
 
     async def _ask(self, question: Callable[[MetadataNode], Result]) -> Result:
         return cast(Result, await self._cross(lambda node, _, answer: answer(question(node))))

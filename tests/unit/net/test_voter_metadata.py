@@ -247,6 +247,23 @@ async def test_slots_and_the_feed_are_asked_in_order_with_what_was_submitted() -
 
 
 @simulated
+async def test_a_snapshot_for_an_observer_is_packed_in_another_thread_than_the_quorums() -> None:
+    world = await World.led()
+    node = world.nodes[0]
+    node._feed.restart(node.image.offset)
+    loop = asyncio.get_running_loop()
+    genuine, packed = loop.run_in_executor, []
+
+    def run(executor: Any, work: Any, *args: Any) -> Any:
+        packed.append(work)
+        return genuine(executor, work, *args)
+
+    loop.run_in_executor = run  # type: ignore[method-assign]
+    feed = await world.sources[0].feed(0, 1 << 20)
+    assert feed.snapshot_index == node.image.offset and len(packed) == 1
+
+
+@simulated
 async def test_voters_tell_where_their_brokers_are_and_the_quorum_hears_its_name() -> None:
     world = await World.led()
     world.standing[0].endpoints = {1: encode_address("host-1", 9092), 2: b"nonsense"}

@@ -49,7 +49,10 @@ def _quorum_causes(quorum: DescribeQuorumResponse) -> list[str]:
 
 
 def _broker_causes(cluster: DescribeClusterResponse) -> list[str]:
-    causes = []
+    causes = [
+        f"a committed metadata record is quarantined, change or delete what it is about: {item}"
+        for item in cluster.quarantined
+    ]
     for broker in cluster.brokers:
         if broker.fenced:
             causes.append(f"broker {broker.node_id} is fenced: it is down, cut off, or not yet caught up")

@@ -9,6 +9,7 @@ from barnabas.net.protocol.responses import DescribeClusterResponse, DescribeQuo
 
 from .command import Context, Verb, key_value, no_arguments
 from .exit_codes import CommandError, ExitCode
+from .recover import recover, recover_arguments
 from .sdk import ALL_BROKERS, BROKER_RESOURCE, AdminPort
 from .storage import folder_cause
 
@@ -213,5 +214,11 @@ VERBS = (
     Verb(name="describe", summary="the brokers", arguments=no_arguments, run=_describe),
     Verb(name="alter", summary="change settings of the cluster", arguments=_alter_arguments, run=_alter),
     Verb(name="quorum", summary="leader and voters of the quorum", arguments=no_arguments, run=_quorum),
+    Verb(
+        name="recover",
+        summary="one folder becomes the quorum, with a loss",
+        arguments=recover_arguments,
+        serve=recover,
+    ),
     Verb(name="voters", summary="list, add or remove voters", arguments=_voters_arguments, run=_voters),
 )

@@ -49,9 +49,11 @@ def recover(arguments: Namespace) -> int:
             f"{folder} holds the metadata up to entry {found.last_index} of term {found.last_term}. Node {config.node_id} "
             f"becomes the only voter, in the same cluster.\n"
             f"Lost for good: every change of metadata that was committed after entry {found.last_index}: topics, ISRs, "
-            f"configurations, groups and their offsets. Partitions may then be led by replicas that lack acknowledged records.\n"
+            f"configurations, groups and their offsets. A partition whose in-sync and "
+            f"eligible replicas are all lost has no leader until unclean.leader.election.enable=true lets another one lead.\n"
             f"Before you start it: no other former voter ({_named(lost)}) may start with its old quorum folder again. Empty "
-            f"__cluster_metadata there (keep the data folders), start them as brokers, then `barnabas cluster voters add NODE`.",
+            f"__cluster_metadata there (keep the data folders). Start this broker first, and the others once it leads its "
+            f"partitions, or a replica that was emptied may be elected; then `barnabas cluster voters add NODE` for each.",
             file=sys.stderr,
         )
         if not arguments.accept_loss:

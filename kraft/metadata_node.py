@@ -15,6 +15,7 @@ import base64
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from barnabas.log.errors import BarnabasError, BrokerNotAvailableError, NotControllerError
 
@@ -27,6 +28,7 @@ from .image import MetadataChanges, MetadataImage, QuorumVoter
 from .metadata_feed import FeedRing, MetadataFeed
 from .offsets_log import SlotLog
 from .pending_appends import Answer, PendingAppend, PendingAppends, Waiter
+from .quarantine import Quarantine
 from .quorum import AppendOutcome, CommittedCommand, Leadership, Quorum
 from .records import (
     ClusterRecord,
@@ -58,6 +60,7 @@ class MetadataPublication:
     leader: Leadership
     is_active_controller: bool
     restored: bool = False  # from a snapshot: group state is read anew with `slot_snapshot`
+    quarantined: tuple[str, ...] = ()  # committed records that could not be applied, since the start of this process
 
 
 class MetadataNode:
@@ -87,6 +90,7 @@ class MetadataNode:
         self._must_claim = False
         self._claims = 0
         self._pending = PendingAppends()
+        self._quarantine = Quarantine(node_id)
         self._feed = FeedRing()
 
     def attach(self, quorum: Quorum) -> None:
@@ -249,7 +253,11 @@ class MetadataNode:
                 batch = decode_batch(command.command)
                 if batch.controller_epoch == command.term:  # else a deposed controller's: void on every broker alike
                     for record in batch.records:
-                        self._replay(delta, record, command.index, replayed, group_records)
+                        self._quarantine.guard(
+                            partial(self._replay, delta, record, command.index, replayed, group_records),
+                            record,
+                            command.index,
+                        )
             except UnknownRecordError as error:
                 self._fatal(f"the command at index {command.index} cannot be applied: {error}")
                 return
@@ -369,6 +377,7 @@ class MetadataNode:
                 leader=leader,
                 is_active_controller=self._controller.is_active,
                 restored=restored,
+                quarantined=self._quarantine.listed,
             )
         )
 

@@ -50,12 +50,16 @@ class MetaStore:
             commit_index=commit_index,
             blank=blank,
         )
-        self._storage.write_atomically(self._slot_path(meta.sequence % _SLOTS), _encode(meta))
+        self.write_slot(self._storage, self._path, meta)
         self.current = meta
         self.found = True
 
+    @staticmethod
+    def write_slot(storage: JournalStorage, path: str, meta: RaftMeta) -> None:
+        storage.write_atomically(_slot_path(path, meta.sequence % _SLOTS), _encode(meta))
+
     def _load(self) -> RaftMeta:
-        present = [path for path in map(self._slot_path, range(_SLOTS)) if self._storage.exists(path)]
+        present = _present(self._storage, self._path)
         if not present:
             return RaftMeta()
         self.found = True
@@ -72,8 +76,19 @@ class MetaStore:
             raise DamagedQuorumError(self._path, f"term {newest.raft_term} was forged, no election can have reached it")
         return newest
 
-    def _slot_path(self, slot: int) -> str:
-        return f"{self._path}.{slot}"
+
+def valid_slots(storage: JournalStorage, path: str) -> list[RaftMeta]:
+    """What can be read, for a recovery; a voter that takes part must not be content with one of two."""
+    decoded = (_decode(storage.read_bytes(slot)) for slot in _present(storage, path))
+    return [meta for meta in decoded if meta is not None]
+
+
+def _present(storage: JournalStorage, path: str) -> list[str]:
+    return [slot for slot in (_slot_path(path, number) for number in range(_SLOTS)) if storage.exists(slot)]
+
+
+def _slot_path(path: str, slot: int) -> str:
+    return f"{path}.{slot}"
 
 
 def _encode(meta: RaftMeta) -> bytes:

@@ -18,7 +18,8 @@ class DamagedQuorumError(StorageError):
     def __init__(self, path: str, fault: str) -> None:
         super().__init__(
             f"{path}: {fault}. This voter may not take part with it: restore the disk, or move the whole folder away"
-            " and start again, then it learns everything from the others (they need a majority without it)"
+            " and start again, then it learns everything from the others (they need a majority without it). If most voters"
+            " are lost, or all of them refuse to start: `barnabas cluster recover` on the newest folder that is left"
         )
 
 

@@ -65,6 +65,7 @@ class MetadataService:
         self.image = MetadataImage()
         self.leadership = NO_LEADERSHIP
         self.is_active_controller = False
+        self.quarantined: tuple[str, ...] = ()  # committed records that this broker could not apply
         self._subscribers: list[Subscriber] = []
         self._waiters: dict[asyncio.Future[None], int] = {}  # the offset that each waits for
         self._known_at_s = 0.0  # when a leader of the quorum was last known to stand behind the image; time of the loop
@@ -108,6 +109,7 @@ class MetadataService:
         self.image = publication.image
         self.leadership = publication.leader
         self.is_active_controller = publication.is_active_controller
+        self.quarantined = publication.quarantined
         for subscriber in self._subscribers:
             subscriber(publication)
         self.progressed()

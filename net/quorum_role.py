@@ -225,6 +225,7 @@ class QuorumRole:
                 leader=side.latest.leader,
                 is_active_controller=side.latest.is_active_controller,
                 restored=True,
+                quarantined=side.latest.quarantined,
             )
         )
         self._run(former.source.close())

@@ -17,6 +17,7 @@ from .command import Context, Verb, key_value, no_arguments
 from .confirmation import exit_code_in, shown_doubt
 from .exit_codes import CommandError, ExitCode
 from .reachability import address_causes
+from .recover import recover, recover_arguments
 from .sdk import ALL_BROKERS, BROKER_RESOURCE, AdminPort
 from .storage import folder_cause
 
@@ -63,7 +64,10 @@ def _quorum_causes(quorum: DescribeQuorumResponse) -> list[str]:
 
 
 def _broker_causes(cluster: DescribeClusterResponse) -> list[str]:
-    causes = []
+    causes = [
+        f"a committed metadata record is quarantined, change or delete what it is about: {item}"
+        for item in cluster.quarantined
+    ]
     for broker in cluster.brokers:
         if broker.fenced:
             causes.append(f"broker {broker.node_id} is fenced: it is down, cut off, or not yet caught up")
@@ -234,5 +238,11 @@ VERBS = (
     Verb(name="describe", summary="the brokers", arguments=no_arguments, run=_describe),
     Verb(name="alter", summary="change settings of the cluster", arguments=_alter_arguments, run=_alter),
     Verb(name="quorum", summary="leader and voters of the quorum", arguments=no_arguments, run=_quorum),
+    Verb(
+        name="recover",
+        summary="one folder becomes the quorum, with a loss",
+        arguments=recover_arguments,
+        serve=recover,
+    ),
     Verb(name="voters", summary="list, add or remove voters", arguments=_voters_arguments, run=_voters),
 )

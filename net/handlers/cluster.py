@@ -77,6 +77,7 @@ class ClusterHandlers:
             offset=image.offset,
             brokers=tuple(brokers),
             settings=cluster_values(image),
+            quarantined=self._services.metadata.quarantined,
         )
 
     async def unregister(self, request: UnregisterBrokerRequest, context: RequestContext) -> EmptyResponse:

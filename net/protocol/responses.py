@@ -245,6 +245,7 @@ class DescribeClusterResponse:
     offset: int
     brokers: tuple[ClusterBroker, ...]
     settings: dict[str, str] = field(default_factory=dict)  # those with one value for the cluster
+    quarantined: tuple[str, ...] = ()  # committed metadata records that the asked broker could not apply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,7 +106,7 @@ def look_at_brokers(cluster: Cluster) -> None:
             )
             assert changed == {"broker": {str(node.node_id): "OK"}}
             assert configs_of(admin, BROKER, str(node.node_id))[rate]["value"] == str(10**9 + node.node_id)
-        refused = admin.alter_configs([ConfigResource(BROKER, "0", {"num.partitions": "5"})], raise_on_unknown=False)
+        refused = admin.alter_configs([ConfigResource(BROKER, "0", {"max.connections": "5"})], raise_on_unknown=False)
         assert "restart" in refused["broker"]["0"]
 
 

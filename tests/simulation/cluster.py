@@ -190,6 +190,7 @@ class SimulatedCluster:
         self._make_broker = make_broker
         self._has_quorum_threads = has_quorum_threads
         self._settings = SETTINGS | (settings or {})
+        self.changed_files: dict[int, dict[str, str]] = {}  # of nodes, from their next start on
         self._snapshot_policy = snapshot_policy
         self._voters = ",".join(f"{n}@node-{n}:{QUORUM_PORT}" for n in range(min(brokers, MOST_VOTERS)))
 
@@ -243,6 +244,7 @@ class SimulatedCluster:
                 "listeners": f"PLAINTEXT://{node.name}:{CLIENT_PORT}",
                 "controller.quorum.voters": self._voters,
             }
+            | self.changed_files.get(node.node_id, {})
         )
 
     def _fatal(self, node: SimulatedNode, process: SimulatedProcess, reason: str) -> None:

@@ -176,6 +176,7 @@ class History:
         await self.workload.create_topics(
             {"events": (2, 3, {"min.insync.replicas": "2"}), "clicks": (1, min(3, len(self.cluster.nodes)), {})}
         )
+        self._change_files()
         await self._create_extras()
         self.workload.start(
             producers=rng.randint(1, 3),
@@ -187,6 +188,23 @@ class History:
         await self.faults.run(self.scenario.faults_s or rng.choice((4.0, 8.0, 12.0)))
         self.faults.heal()
         await self._settle()
+
+    def _change_files(self) -> None:
+        """A rolling change of server.properties that is never finished: every node has another one from its next start on.
+
+        What it says of settings of the cluster must have no effect, and segments may end anywhere on any replica.
+        """
+        if self.scenario.is_first_era:
+            return
+        dice = Random(self.rng.getrandbits(64))
+        for node in self.cluster.nodes:
+            self.cluster.changed_files[node.node_id] = {
+                "min.insync.replicas": dice.choice(("1", "2", "3")),
+                "unclean.leader.election.enable": dice.choice(("false", "true")),
+                "default.replication.factor": dice.choice(("1", "3")),
+                "log.flush.interval.messages": dice.choice(("1", "100")),
+                "log.segment.bytes": dice.choice(("4096", "16384", "1048576")),
+            }
 
     async def _create_extras(self) -> None:
         """Topics that only some faults need, and settings that are not the usual ones."""

@@ -9,10 +9,19 @@ import pytest
 from unit.kraft.metadata_cluster import FakeQuorum, MetadataCluster
 from unit.kraft.single_controller import SingleController
 
+from barnabas.kraft.group_slots import GroupSlots
+from barnabas.kraft.image import SLOT_COUNT
 from barnabas.kraft.metadata_feed import FeedRing, MetadataFeed
 from barnabas.kraft.metadata_node import MetadataNode
 from barnabas.kraft.quorum import AppendOutcome, CommittedCommand, Leadership
-from barnabas.kraft.records import ClusterRecord, FeatureLevelRecord, RecordBatch, encode_batch
+from barnabas.kraft.records import (
+    ClusterRecord,
+    FeatureLevelRecord,
+    RecordBatch,
+    RemoveGroupRecord,
+    TopicRecord,
+    encode_batch,
+)
 from barnabas.kraft.requests import CreateTopic, DeleteTopic, Done, TopicCreated
 from barnabas.log.errors import InvalidRequestError, NotControllerError, RequestTimedOutError, TopicAlreadyExistsError
 
@@ -262,3 +271,30 @@ def test_deleting_is_answered_with_the_offset_that_shows_it() -> None:
     answer = cluster.ask(DeleteTopic(name="t"))
     assert isinstance(answer, Done)
     assert answer.offset == cluster.image.offset
+
+
+def test_a_committed_record_that_cannot_be_applied_is_set_aside_alike_by_all_and_the_rest_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = MetadataCluster(2, new_groups=GroupSlots)
+    cluster.elect(0)
+    cluster.run()
+    impossible = RemoveGroupRecord(slot=SLOT_COUNT, coordinator_epoch=1, group_id="g")
+    records = (impossible, TopicRecord(name="behind", topic_id="0" * 32))
+    index = cluster.log[-1][0].index + 1
+    poison = CommittedCommand(
+        index=index, term=1, command=encode_batch(RecordBatch(controller_epoch=1, records=records))
+    )
+    with caplog.at_level("CRITICAL", logger="barnabas.quorum"):
+        for node in cluster.nodes:
+            node.committed([poison])
+    assert [record.levelname for record in caplog.records] == ["CRITICAL"] * 2
+    assert not cluster.fatal
+    first, second = (published[-1] for published in cluster.publications)
+    assert first.image.topics.keys() == second.image.topics.keys() == {"behind"}
+    (told,) = first.quarantined
+    assert first.quarantined == second.quarantined and f"index {index}" in told and "RemoveGroupRecord" in told
+    # A restart meets it again, and starts.
+    restarted = cluster.new_node(1)
+    restarted.committed([poison])
+    assert restarted.image.topics.keys() == {"behind"}

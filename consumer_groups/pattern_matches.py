@@ -40,8 +40,8 @@ class Outcome:
 class PatternMatches:
     """`incomplete` has exactly the patterns with untried names."""
 
-    def __init__(self, topics: Iterable[str], budget: MatchBudget) -> None:
-        self._names = [name for name in topics if name not in INTERNAL_TOPICS]
+    def __init__(self, topics: Collection[str], budget: MatchBudget) -> None:
+        self._topics = topics  # never walked over where no group has a pattern
         self._budget = budget
         self._patterns: dict[str, Pattern] = {}
         self._incomplete: dict[str, Pattern] = {}
@@ -54,7 +54,8 @@ class PatternMatches:
         """Know this pattern from now on. `presumed`: it matches these, unless it turns out that it does not."""
         known = self._patterns.get(text)
         if known is None:
-            known = self._patterns[text] = Pattern(untried=self._names.copy(), matched=set())
+            names = [name for name in self._topics if name not in INTERNAL_TOPICS]
+            known = self._patterns[text] = Pattern(untried=names, matched=set())
             if known.untried:
                 self._incomplete[text] = known
         if text in self._incomplete:
@@ -81,10 +82,10 @@ class PatternMatches:
         self, topics: Collection[str], gone: AbstractSet[str], new: AbstractSet[str]
     ) -> Mapping[str, AbstractSet[str]]:
         """Return what each pattern does not match any more, where there is some."""
+        self._topics = topics
         if not gone and not new:
             return {}
         lost: dict[str, AbstractSet[str]] = {}
-        self._names = [name for name in topics if name not in INTERNAL_TOPICS]
         fresh = sorted(new - INTERNAL_TOPICS)
         for text, known in self._patterns.items():
             if here := known.matched & gone:
@@ -104,6 +105,8 @@ class PatternMatches:
         if not self._incomplete:
             return outcome
         self._budget.refill(now_ms)
+        if not self._budget.is_left:
+            return outcome  # before the patterns are sorted: each heartbeat comes by here
         for text, known in sorted(self._incomplete.items(), key=lambda item: item[1].program_size):
             if not self._budget.is_left:
                 break

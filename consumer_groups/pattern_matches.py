@@ -22,7 +22,7 @@ NO_TOPICS: Final = frozenset[str]()
 
 
 @dataclass(slots=True)
-class _Pattern:
+class Pattern:
     untried: list[str]
     matched: set[str]
     program_size: int = 0  # not known before it was compiled
@@ -30,7 +30,7 @@ class _Pattern:
 
 
 @dataclass(slots=True)
-class _Outcome:
+class Outcome:
     """Of one portion: patterns that match other topics than before, and those that RE2 refuses. All of them are complete."""
 
     changed: set[str] = field(default_factory=set)
@@ -40,11 +40,11 @@ class _Outcome:
 class PatternMatches:
     """`incomplete` has exactly the patterns with untried names."""
 
-    def __init__(self, topics: Iterable[str], budget: MatchBudget) -> None:
-        self._names = [name for name in topics if name not in INTERNAL_TOPICS]
+    def __init__(self, topics: Collection[str], budget: MatchBudget) -> None:
+        self._topics = topics  # never walked over where no group has a pattern
         self._budget = budget
-        self._patterns: dict[str, _Pattern] = {}
-        self._incomplete: dict[str, _Pattern] = {}
+        self._patterns: dict[str, Pattern] = {}
+        self._incomplete: dict[str, Pattern] = {}
         self._refusals: dict[str, str] = {}
 
     def __len__(self) -> int:
@@ -54,7 +54,8 @@ class PatternMatches:
         """Know this pattern from now on. `presumed`: it matches these, unless it turns out that it does not."""
         known = self._patterns.get(text)
         if known is None:
-            known = self._patterns[text] = _Pattern(untried=self._names.copy(), matched=set())
+            names = [name for name in self._topics if name not in INTERNAL_TOPICS]
+            known = self._patterns[text] = Pattern(untried=names, matched=set())
             if known.untried:
                 self._incomplete[text] = known
         if text in self._incomplete:
@@ -81,10 +82,10 @@ class PatternMatches:
         self, topics: Collection[str], gone: AbstractSet[str], new: AbstractSet[str]
     ) -> Mapping[str, AbstractSet[str]]:
         """Return what each pattern does not match any more, where there is some."""
+        self._topics = topics
         if not gone and not new:
             return {}
         lost: dict[str, AbstractSet[str]] = {}
-        self._names = [name for name in topics if name not in INTERNAL_TOPICS]
         fresh = sorted(new - INTERNAL_TOPICS)
         for text, known in self._patterns.items():
             if here := known.matched & gone:
@@ -98,12 +99,14 @@ class PatternMatches:
                 self._incomplete[text] = known
         return lost
 
-    def match(self, now_ms: int) -> _Outcome:
+    def match(self, now_ms: int) -> Outcome:
         """Try patterns on names for as long as the budget lasts, those with the smallest programs first."""
-        outcome = _Outcome()
+        outcome = Outcome()
         if not self._incomplete:
             return outcome
         self._budget.refill(now_ms)
+        if not self._budget.is_left:
+            return outcome  # before the patterns are sorted: each heartbeat comes by here
         for text, known in sorted(self._incomplete.items(), key=lambda item: item[1].program_size):
             if not self._budget.is_left:
                 break
@@ -121,7 +124,7 @@ class PatternMatches:
     def next_deadline_ms(self) -> int | None:
         return self._budget.next_ms() if self._incomplete else None
 
-    def _try(self, text: str, known: _Pattern) -> None:
+    def _try(self, text: str, known: Pattern) -> None:
         try:
             pattern = name_pattern(text)
         except InvalidRegularExpressionError as error:

@@ -55,7 +55,12 @@ _STRIPPED = 0  # the coordinator epoch of a record that is kept as state
 
 
 def slot_of(group_id: str) -> int:
-    """The slot of a group: fixed for ever, and the same that Kafka computes from murmur2."""
+    """The slot of a group: murmur2 of its id, fixed for ever.
+
+    Kafka takes Java's `String.hashCode` (`Utils.abs(groupId.hashCode()) % partitions`), so a tool that computes the partition of
+    `__consumer_offsets` by itself looks at another one. Clients and tools ask FindCoordinator, and read a group's offsets by
+    OffsetFetch; both are answered right. Another hash would move the groups of every folder that exists.
+    """
     return murmur2_positive(group_id.encode()) % SLOT_COUNT
 
 

@@ -2,9 +2,9 @@
 
 from http import HTTPStatus
 
+from barnabas.kraft.group_slots import slot_of
 from barnabas.kraft.image import MetadataImage
 from barnabas.log.errors import ErrorCode
-from barnabas.log.murmur2 import murmur2_positive
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.protocol.group_responses import DescribeGroupResponse, GroupMember, ListedGroup, ListGroupsResponse
 from barnabas.net.protocol.requests import (
@@ -45,7 +45,7 @@ def _group(call: Call, name: str, state: str, assignor: str, coordinator: int) -
 
 
 def _coordinator(image: MetadataImage, group: ListedGroup) -> int:
-    return image.slots[murmur2_positive(group.group_id.encode()) % len(image.slots)].coordinator
+    return image.slots[slot_of(group.group_id)].coordinator
 
 
 async def _list(call: Call) -> Reply:

@@ -116,12 +116,16 @@ class ClassicMembership(Ownership):
         )
 
     def _protocol(self, assignor: Assignor, claimed: Partitions) -> GroupProtocol:
+        try:
+            told = user_data(assignor, self.topics)
+        except Exception as error:
+            raise InvalidAssignmentError(f"user_data of assignor {assignor.name!r} failed: {error!r}") from error
         subscription = ClientSubscription(
             topics=self.topics,
             owned=frozenset(claimed),
             generation=self.epoch,
             rack=self._rack,
-            user_data=user_data(assignor, self.topics),
+            user_data=told,
         )
         return GroupProtocol(name=assignor.name, metadata=encode_subscription(subscription))
 
@@ -211,10 +215,11 @@ class ClassicMembership(Ownership):
         existing = {topic: partitions[topic] for topic in self.topics_of_group if partitions.get(topic)}
         self._counts_used = existing
         try:
-            given = assignor.assign(members, existing)
-        except Exception as error:
+            assigned = checked(assignor.name, assignor.assign(members, existing), members, existing)
+        except InvalidAssignmentError:
+            raise
+        except Exception as error:  # the application's: whatever it raises or returns, the application hears of it
             raise InvalidAssignmentError(f"assignor {assignor.name!r} failed: {error!r}") from error
-        assigned = checked(assignor.name, given, members, existing)
         if is_cooperative(assignor):
             claims = {name: (member.owned, member.generation) for name, member in self._members.items()}
             assigned = withhold_moving(assigned, claims)

@@ -48,6 +48,15 @@ class Session(ABC):
     def start(self) -> None:
         assert self._task is None
         self._task = asyncio.create_task(self._run(), name="barnabas-heartbeat")
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        """A fault in here must reach the application: without heartbeats, poll would return nothing for ever."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            group_id = self.ownership.group_id
+            logger.error("the session failed group=%s", group_id, exc_info=error)
+            self._on_error(BarnabasError(f"the session of group {group_id} failed: {error!r}; start a new consumer"))
 
     @abstractmethod
     async def _step(self) -> float:

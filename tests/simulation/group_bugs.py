@@ -10,6 +10,8 @@ from unittest.mock import patch
 from barnabas.consumer_groups import reconciliation
 from barnabas.consumer_groups.membership import Membership
 from barnabas.consumer_groups.offsets import Offsets
+from barnabas.consumer_groups.pattern_matches import PatternMatches
+from barnabas.consumer_groups.settings import GroupSettings
 from barnabas.consumer_groups.targets import Targets
 from barnabas.kraft.metadata_node import MetadataNode
 from barnabas.log.topic_partition import TopicPartition
@@ -138,6 +140,29 @@ def _growth_is_not_noticed() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def _patterns_know_old_topics_only() -> Iterator[None]:
+    """A pattern is tried on the topics that exist when a member says it, and on no later one."""
+    with patch.object(PatternMatches, "topics_changed", lambda *_: {}):
+        yield
+
+
+@contextlib.contextmanager
+def _put_off_for_ever() -> Iterator[None]:
+    """An assignment that is put off is never made."""
+    genuine = Targets.assign_due
+
+    def assign_due(self: Any, decision: Any) -> None:
+        self.due.take_expired(decision.now_ms)
+        genuine(self, decision)
+
+    with (
+        patch.object(GroupSettings, "interval_ms", lambda *_: 20),
+        patch.object(Targets, "assign_due", assign_due),
+    ):
+        yield
+
+
 BUGS: dict[str, tuple[Plant, tuple[str, ...]]] = {
     "commits of stale members are taken": (_commits_of_stale_members, ("member_stall", "reset_offsets", "join_storm")),
     "adopted before it was revoked": (_adopted_before_it_was_revoked, ("join_storm", "member_close", "member_kill")),
@@ -149,6 +174,8 @@ BUGS: dict[str, tuple[Plant, tuple[str, ...]]] = {
     "auto-commit of what is in hand": (_auto_commit_of_what_is_in_hand, ("member_hang", "member_kill")),
     "every commit for itself": (_every_commit_for_itself, ("stall", "reset", "slow", "coordinator_kill")),
     "sessions are not handed over": (_sessions_are_not_handed_over, ("coordinator_kill", "member_kill", "kill")),
+    "patterns know old topics only": (_patterns_know_old_topics_only, ("new_topic",)),
+    "an assignment is put off for ever": (_put_off_for_ever, ("join_storm", "member_close")),
     "growth is not noticed": (_growth_is_not_noticed, ("grow_topic", "new_topic")),
 }
 

@@ -23,6 +23,8 @@ from .process import SimulatedProcess
 
 BY_NAME, BY_PATTERN = "readers", "watchers"
 PATTERN = "events|fresh-.*"
+# What the members of the second group say: all mean the same topics, and some stop an engine that backtracks.
+PATTERNS = (PATTERN, r"(([d-v]+)+|(fresh-?)+\d*)\z", r"\Qevents\E|(\pL+-?)+\d+")
 TOPICS = ("clicks", "events")
 MOST_MEMBERS = {BY_NAME: 8, BY_PATTERN: 4}
 WATCH_S = 0.1
@@ -113,7 +115,7 @@ class GroupHistory(History):
                     name=f"{group}-{number}",
                     group=group,
                     topics=TOPICS if group == BY_NAME else (),
-                    pattern=PATTERN if group == BY_PATTERN else None,
+                    pattern=PATTERNS[number % len(PATTERNS)] if group == BY_PATTERN else None,
                     instance_id=f"static-{number}" if rng.random() < 0.25 else None,
                 )
                 self.members.append(member)

@@ -1,15 +1,23 @@
 """Thousands of seeds of `simulation.Simulation` and of `classic_simulation`. A failure names its seed; `Simulation(seed).run()`
 repeats it."""
 
+from collections.abc import Iterable
+
 import pytest
 
-from barnabas.consumer_groups import classic_membership, coordinator, membership
+from barnabas.consumer_groups import classic_membership, coordinator, heartbeat_checks, membership, subscriptions
 from barnabas.consumer_groups.classic_group import ClassicGroup
 from barnabas.consumer_groups.classic_membership import ClassicMembership
 from barnabas.consumer_groups.decision import Decision
+from barnabas.consumer_groups.match_budget import MatchBudget
+from barnabas.consumer_groups.messages import HeartbeatRequest
 from barnabas.consumer_groups.parked_heartbeats import ParkedHeartbeats
+from barnabas.consumer_groups.pattern_matches import Pattern, PatternMatches
+from barnabas.consumer_groups.settings import GroupSettings
 from barnabas.consumer_groups.states import GroupPhase
+from barnabas.log.errors import InvalidRequestError
 
+from . import simulation
 from .classic_simulation import ClassicSimulation
 from .simulation import Simulation
 
@@ -55,15 +63,66 @@ class _ForgetsWhoWaits(ParkedHeartbeats):
         self._parked.get(group_id, {}).pop(member_id, None)
 
 
-@pytest.mark.parametrize("planted", [_TellsNobody, _ForgetsWhoWaits])
-def test_planted_bugs_of_parked_heartbeats_are_found(planted: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(membership, "ParkedHeartbeats", planted)
+class _NeverEmpty(MatchBudget):
+    """A decision matches until all is done, however long that takes."""
+
+    is_left = True
+
+
+class _DropsTheRest(PatternMatches):
+    """What the budget was too small for is never matched."""
+
+    def _try(self, text: str, known: Pattern) -> None:
+        super()._try(text, known)
+        known.untried.clear()
+
+
+class _LooksAtNewTopicsOnly(PatternMatches):
+    """A pattern that is new is not tried on the topics that exist already."""
+
+    def add(self, text: str, presumed: Iterable[str] = ()) -> None:
+        super().add(text, presumed)
+        self._patterns[text].untried.clear()
+        self._incomplete.pop(text, None)
+
+
+@pytest.mark.parametrize("planted", [_DropsTheRest, _LooksAtNewTopicsOnly])
+def test_planted_bugs_of_patterns_are_found(planted: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscriptions, "PatternMatches", planted)
+    _find(planted)
+
+
+def test_a_decision_that_matches_for_too_long_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulation, "MatchBudget", _NeverEmpty)
+    _find(_NeverEmpty)
+
+
+def _looks_at_every_field(request: HeartbeatRequest, settings: GroupSettings) -> None:
+    """A leave is refused for what does not matter to it."""
+    heartbeat_checks.check_request(request, settings)
+    heartbeat_checks._check_subscription(request, settings)
+    if request.rebalance_timeout_ms == 0:
+        raise InvalidRequestError("rebalance timeout 0 ms; it must be positive")
+
+
+def test_a_leave_that_is_refused_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership, "check_request", _looks_at_every_field)
+    _find(_looks_at_every_field)
+
+
+def _find(planted: object) -> None:
     for seed in range(SEEDS_PER_BLOCK):
         try:
             Simulation(seed).run()
         except Exception:
             return
     pytest.fail(f"{planted} was not found in {SEEDS_PER_BLOCK} seeds")
+
+
+@pytest.mark.parametrize("planted", [_TellsNobody, _ForgetsWhoWaits])
+def test_planted_bugs_of_parked_heartbeats_are_found(planted: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership, "ParkedHeartbeats", planted)
+    _find(planted)
 
 
 @pytest.mark.parametrize(

@@ -219,7 +219,20 @@ class ByLetter:
             found = {member_id: [TopicPartition("t", 0)] for member_id in members}
         if self.mistake == "unknown":
             found = {next(iter(members)): [TopicPartition("t", 99)]}
+        if self.mistake == "forgets to return":
+            return None  # type: ignore[return-value]
         return found
+
+
+class WithoutUserData(ByLetter):
+    """Its user data is a function, which fails."""
+
+    def __init__(self) -> None:
+        super().__init__(b"")
+        self.user_data = self.tell  # type: ignore[assignment]
+
+    def tell(self, topics: tuple[str, ...]) -> bytes:
+        raise ZeroDivisionError("of the application")
 
 
 def test_an_assignor_of_one_s_own() -> None:
@@ -239,7 +252,7 @@ def test_an_assignor_of_one_s_own() -> None:
     run(main())
 
 
-@pytest.mark.parametrize("mistake", ["raises", "twice", "unknown"])
+@pytest.mark.parametrize("mistake", ["raises", "twice", "unknown", "forgets to return"])
 def test_an_assignor_that_is_wrong_is_told_of_it_and_stops_nobody_else(mistake: str) -> None:
     async def main() -> None:
         topics = {"t": 4}
@@ -257,6 +270,20 @@ def test_an_assignor_that_is_wrong_is_told_of_it_and_stops_nobody_else(mistake: 
                 await wrong.stop_polling()
                 await shared([other], topics, within_s=30)
         assert isinstance(wrong.errors[0], InvalidAssignmentError) and "by-letter" in wrong.errors[0].message
+
+    run(main())
+
+
+def test_user_data_that_fails_is_told_to_the_application() -> None:
+    """The task that talks to the coordinator ended without a word, and poll returned nothing for ever."""
+
+    async def main() -> None:
+        cluster = cluster_of({"t": 4})
+        FakeGroups(cluster)
+        async with Member(cluster, "t", group_protocol="classic", assignor=[WithoutUserData()]) as wrong:
+            await until(lambda: wrong.errors)
+            await wrong.stop_polling()
+        assert isinstance(wrong.errors[0], InvalidAssignmentError) and "user_data" in wrong.errors[0].message
 
     run(main())
 

@@ -1,0 +1,114 @@
+"""Patterns that stop an engine which backtracks, beside an honest group, on real brokers: nothing stops, restarts included."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+import pytest
+from integration.cluster import Cluster, until
+from integration.group_reader import Reader, places, shared_out
+from integration.load import send
+
+from barnabas.log.errors import ErrorCode, InvalidRegularExpressionError
+from barnabas.net.protocol.group_responses import FindCoordinatorResponse
+from barnabas.net.protocol.requests import ConsumerGroupHeartbeatRequest, FindCoordinatorRequest, MetadataRequest
+from barnabas.net.rpc import RpcConnection
+from barnabas.net.tcp import TcpNetwork
+
+# Patterns, and names of topics on which `re` does not come to an end with them.
+ATTACKS = {
+    "(a+)+b": "a" * 60,
+    r"([a-z]+-?)+\.v1": "customer-orders-enriched-with-addresses-and-loyalty-points",
+    r"(\w+-?)+\.orders": "payments-transaction-completed-events",
+}
+REFUSED = (r"(a)\1", "(?=a)b", r"\PL" * 300, "(((a{100}){100}){100})")
+LONGEST_ANSWER_S = 2.0  # of a busy test machine; it was for ever
+
+
+async def connect(cluster: Cluster, group_id: str) -> RpcConnection:
+    """To the group's coordinator."""
+    first = cluster.nodes[0]
+    connection = await RpcConnection.open(TcpNetwork(), first.host, first.port, client_id="attacker")
+    try:
+        found = await connection.call(FindCoordinatorRequest(group_id=group_id), timeout_ms=10_000)
+    finally:
+        connection.abort()
+    assert isinstance(found, FindCoordinatorResponse)
+    return await RpcConnection.open(TcpNetwork(), found.host, found.port, client_id="attacker")
+
+
+async def join(cluster: Cluster, group_id: str, pattern: str) -> None:
+    connection = await connect(cluster, group_id)
+    try:
+        await connection.call(
+            ConsumerGroupHeartbeatRequest(
+                group_id=group_id,
+                member_id="attacker",
+                member_epoch=0,
+                subscribed_pattern=pattern,
+                rebalance_timeout_ms=600_000,
+                session_timeout_ms=600_000,
+            ),
+            timeout_ms=10_000,
+        )
+    finally:
+        connection.abort()
+
+
+async def longest_answer_s(cluster: Cluster, duration_s: float) -> float:
+    """Ask every broker again and again; return the longest time that one took."""
+    longest_s = 0.0
+    until_s = time.monotonic() + duration_s
+    for node in cluster.nodes:
+        connection = await RpcConnection.open(TcpNetwork(), node.host, node.port, client_id="probe")
+        try:
+            while True:
+                began_s = time.monotonic()
+                await connection.call(MetadataRequest(topics=()), timeout_ms=10_000)
+                longest_s = max(longest_s, time.monotonic() - began_s)
+                if time.monotonic() > until_s - duration_s * (len(cluster.nodes) - 1 - node.node_id) / 3:
+                    break
+                await asyncio.sleep(0)
+        finally:
+            connection.abort()
+    return longest_s
+
+
+async def test_hostile_patterns_stop_neither_the_cluster_nor_an_honest_group(
+    new_cluster: Callable[..., Cluster], report_line: Callable[[str], None]
+) -> None:
+    cluster = await new_cluster().ready()
+    async with AsyncExitStack() as stack:
+        admin = await stack.enter_async_context(cluster.admin())
+        await admin.create_topic("orders", partitions=3, replication_factor=3)
+        reader = await stack.enter_async_context(Reader(cluster.bootstrap, "honest", pattern=r"\Qorders\E|late-\pL+"))
+        wanted = places(orders=3)
+        await until(lambda: shared_out([reader], wanted), "the honest group reads")
+
+        for number, pattern in enumerate(ATTACKS):
+            for copy in range(5):  # on the coordinators of several slots
+                await join(cluster, f"evil-{number}-{copy}", pattern)
+        for pattern in REFUSED:
+            with pytest.raises(InvalidRegularExpressionError) as caught:
+                await join(cluster, "refused", pattern)
+            assert caught.value.code is ErrorCode.INVALID_REGULAR_EXPRESSION
+        for name in ATTACKS.values():
+            await admin.create_topic(name, partitions=1, replication_factor=3)
+        alive_s = await longest_answer_s(cluster, 3.0)
+
+        await admin.create_topic("late-orders", partitions=1, replication_factor=3)
+        wanted |= places(**{"late-orders": 1})
+        await until(lambda: shared_out([reader], wanted), "the honest group gets the new topic")
+        await send(cluster.bootstrap, "orders", [b"one"], partition=0)
+        await until(lambda: sum(reader.read.values()) == 1, "records are acknowledged and read")
+
+        cluster.kill(0, 1, 2)
+        cluster.start(0, 1, 2)
+        await cluster.ready()
+        again_s = await longest_answer_s(cluster, 3.0)
+        await send(cluster.bootstrap, "orders", [b"two"], partition=1)
+        await until(lambda: sum(reader.read.values()) == 2, "records are acknowledged and read after the restart")
+        await until(lambda: shared_out([reader], wanted), "the honest group reads after the restart")
+        report_line(f"hostile patterns: longest answer of a broker {alive_s:.2f} s, after a restart {again_s:.2f} s")
+        assert max(alive_s, again_s) < LONGEST_ANSWER_S

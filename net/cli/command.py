@@ -24,7 +24,7 @@ class Context:
 class Verb:
     """`run` speaks to a cluster; `serve` is a process of its own with a loop of its own. A verb has one of them.
 
-    `timed`: the whole command is bounded by --timeout. Streams are not.
+    `timed`: the whole command is bounded by --timeout. Of streams, --timeout bounds the time in which nothing moves (`patience`).
     """
 
     name: str

@@ -6,6 +6,7 @@ import sys
 import time
 from argparse import ArgumentParser
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import Final
 
 from barnabas.consumer_groups.offsets_topic import decoded
@@ -16,6 +17,7 @@ from barnabas.net.protocol.responses import TopicMetadata
 
 from .command import Context, number_from
 from .exit_codes import CommandError, ExitCode, message_of
+from .patience import Patience
 from .sdk import AdminPort, ConsumedRecord, ConsumerPort
 
 POLL_MS: Final = 500
@@ -41,18 +43,30 @@ async def run(context: Context) -> int:
     if wanted.formatter == "offsets" and wanted.name != CONSUMER_OFFSETS_TOPIC:
         raise CommandError(f"--formatter offsets is for {CONSUMER_OFFSETS_TOPIC} only", ExitCode.USAGE)
     check_position(wanted.offset)
+    patience = Patience(wanted.timeout, note=context.out.note, trouble=lambda: "")
+    starts, ends = await patience.wait(
+        _bounds(context), f"the brokers that lead {wanted.name} (asked at {context.bootstrap})"
+    )
+    async with AsyncExitStack() as stack:
+        opening = stack.enter_async_context(
+            context.connector.consumer(context.bootstrap, topics=[wanted.name], group=wanted.group, start=wanted.offset)
+        )
+        consumer = await patience.wait(opening, f"a broker at {context.bootstrap}")
+        if not wanted.group:
+            consumer.assign(starts)
+        await _Reader(context, consumer, ends).read()
+    return ExitCode.OK
+
+
+async def _bounds(context: Context) -> tuple[Mapping[TopicPartition, int], Mapping[TopicPartition, int]]:
+    """Where to begin and where to end."""
+    wanted = context.arguments
     async with context.connector.admin(context.bootstrap) as admin:
         topic = await admin.describe_topic(wanted.name)
         partitions = chosen_partitions(topic, wanted.partition)
         starts = {} if wanted.group else await positions(admin, partitions, wanted.offset)
         ends = {} if wanted.follow else await positions(admin, partitions, "end")
-    async with context.connector.consumer(
-        context.bootstrap, topics=[wanted.name], group=wanted.group, start=wanted.offset
-    ) as consumer:
-        if not wanted.group:
-            consumer.assign(starts)
-        await _Reader(context, consumer, ends).read()
-    return ExitCode.OK
+    return starts, ends
 
 
 def check_position(text: str) -> None:
@@ -97,14 +111,19 @@ class _Reader:
         if context.arguments.formatter == "offsets":
             self._show = _as_offsets
         self._ends = ends
+        self._has_owned = False
         self._stdout = sys.stdout.buffer
         self._printed: dict[TopicPartition, int] = {}  # next offset behind what was printed and not yet committed
         self._committed_s = time.monotonic()
+        self._patience = Patience(context.arguments.timeout, note=context.out.note, trouble=consumer.trouble)
+        # Of single steps: that they end is no progress of the stream.
+        self._step = Patience(context.arguments.timeout, note=context.out.note, trouble=consumer.trouble)
 
     async def read(self) -> None:
         try:
             while not await self._is_done():
-                records = await self._consumer.poll(POLL_MS)
+                records = list(await self._consumer.poll(POLL_MS))
+                self._look(has_moved=bool(records))
                 for place in self._consumer.take_assigned():
                     self._printed.pop(place, None)  # Others may have committed more of it since.
                 for record in records:
@@ -115,6 +134,15 @@ class _Reader:
                     await self._commit_or_later()
         finally:
             await self._commit()
+
+    def _look(self, *, has_moved: bool) -> None:
+        """Who follows waits for records without end, as long as nothing is wrong."""
+        if has_moved or (self._follow and not self._consumer.trouble()):
+            self._patience.moved()
+        else:
+            self._patience.look(
+                "partitions of the group" if self._group and not self._has_owned else "records before the end"
+            )
 
     def _print(self, record: ConsumedRecord) -> bool:
         """False: enough was printed."""
@@ -134,7 +162,8 @@ class _Reader:
             return True
         if self._follow:
             return False
-        owned = await self._consumer.positions()
+        owned = await self._step.wait(self._consumer.positions(), "the positions to read from")
+        self._has_owned = bool(owned)
         return bool(owned) and all(position >= self._ends.get(place, 0) for place, position in owned.items())
 
     async def _commit_or_later(self) -> None:

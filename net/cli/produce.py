@@ -2,15 +2,17 @@
 
 import os
 import sys
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from collections import deque
 from collections.abc import Awaitable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
 
 from .command import Context
 from .exit_codes import CommandError, ExitCode
 from .lines import chunks_of_lines
+from .patience import Patience
 from .progress import Progress
 from .sdk import ProducerPort
 
@@ -32,26 +34,59 @@ async def run(context: Context) -> int:
     descriptor, total = _open(wanted.file)
     separator = wanted.key_separator.encode() if wanted.key_separator else None
     progress = Progress(context.out.stderr, "records", total)
-    sent = 0
-    waiting: deque[Awaitable[object]] = deque()
+    stream = _Stream(context, wanted, progress)
     try:
-        async with context.connector.producer(context.bootstrap, acks=wanted.acks) as producer:
-            async for lines in chunks_of_lines(descriptor):
-                waiting.append(await _send(producer, wanted.name, lines, separator))
-                sent += len(lines)
-                progress.advance(sum(map(len, lines)) + len(lines), len(lines))
-                if len(waiting) > MAX_CHUNKS_IN_FLIGHT:
-                    await waiting.popleft()
-            await producer.flush()
-            while waiting:
-                await waiting.popleft()
+        await stream.run(descriptor, separator)
     finally:
         progress.finish()
         if wanted.file:
             os.close(descriptor)
+    sent = stream.sent
     said = "sent" if wanted.acks == "0" else "acknowledged"
     context.out.note(f"{said} {sent} records")
     return ExitCode.OK
+
+
+class _Stream:
+    """Some chunks are in flight, never many."""
+
+    def __init__(self, context: Context, wanted: Namespace, progress: Progress) -> None:
+        self._context = context
+        self._wanted = wanted
+        self._progress = progress
+        self._producer: ProducerPort | None = None
+        self._waiting: deque[tuple[Awaitable[object], int]] = deque()
+        self._patience = Patience(wanted.timeout, note=context.out.note, trouble=self._trouble)
+        self.sent = 0
+        self._acknowledged = 0
+
+    async def run(self, descriptor: int, separator: bytes | None) -> None:
+        context, wait = self._context, self._patience.wait
+        async with AsyncExitStack() as stack:
+            opening = stack.enter_async_context(context.connector.producer(context.bootstrap, acks=self._wanted.acks))
+            producer = self._producer = await wait(opening, f"a broker at {context.bootstrap}")
+            async for lines in chunks_of_lines(descriptor):
+                sending = _send(producer, self._wanted.name, lines, separator)
+                done = await wait(sending, f"room to send to {self._wanted.name}")
+                self._waiting.append((done, len(lines)))
+                self.sent += len(lines)
+                self._progress.advance(sum(map(len, lines)) + len(lines), len(lines))
+                if len(self._waiting) > MAX_CHUNKS_IN_FLIGHT:
+                    await self._acknowledge()
+            await wait(producer.flush(), self._what())
+            while self._waiting:
+                await self._acknowledge()
+
+    async def _acknowledge(self) -> None:
+        done, count = self._waiting.popleft()
+        await self._patience.wait(done, self._what())
+        self._acknowledged += count
+
+    def _what(self) -> str:
+        return f"acknowledgements ({self._acknowledged} of {self.sent} records have theirs)"
+
+    def _trouble(self) -> str:
+        return "" if self._producer is None else self._producer.trouble()
 
 
 def _open(path: str | None) -> tuple[int, int | None]:

@@ -102,6 +102,8 @@ class ProducerPort(Protocol):
         """Hand records over (waits while the buffer is full); the result completes when all are acknowledged."""
 
     async def flush(self) -> None: ...
+    def trouble(self) -> str:
+        """What keeps it from getting on, in the client's words; "" if it knows of nothing."""
 
 
 class ConsumerPort(Protocol):
@@ -116,6 +118,8 @@ class ConsumerPort(Protocol):
         """What the group gave us since the last call: what was printed of it before is not ours to commit any more."""
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None: ...
+    def trouble(self) -> str:
+        """As a producer's."""
 
 
 class Connector(Protocol):

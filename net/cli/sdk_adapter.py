@@ -6,7 +6,7 @@ The client is imported when the first connection is opened, never before.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -18,7 +18,9 @@ from .sdk import AdminPort, ConsumedRecord, ConsumerPort, PartitionLag, Producer
 
 if TYPE_CHECKING:
     from barnabas.net.client.admin import Admin
+    from barnabas.net.client.client import Client
     from barnabas.net.client.consumer import Consumer
+    from barnabas.net.client.producer import Producer
     from barnabas.net.greeting import Greeting
     from barnabas.net.protocol.group_responses import DescribeGroupResponse, ListedGroup, UndoOffsetResetResponse
 from barnabas.net.protocol.responses import (
@@ -55,8 +57,14 @@ class SdkConnector:
         from barnabas.net.client.producer import Producer
 
         # Lines of a file come faster than any network: waiting for room is the normal case, not an error.
-        async with Producer(bootstrap, acks=acks, client_id="barnabas-cli") as producer:
-            yield producer
+        producer = Producer(bootstrap, acks=acks, client_id="barnabas-cli")
+        await producer.start()
+        try:
+            yield _Producer(producer)
+        except BaseException:
+            await producer.close(timeout_ms=0)  # Who gives up does not wait for what is left.
+            raise
+        await producer.close()
 
     @asynccontextmanager
     async def consumer(
@@ -114,6 +122,27 @@ async def _seek_where_nothing_is_committed(consumer: Consumer, partitions: list[
             consumer.seek(place, int(start))
 
 
+def _told(client: Client) -> str:
+    trouble = client.troubles.oldest
+    return "" if trouble is None else trouble.message
+
+
+class _Producer:
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+
+    async def send_many(
+        self, topic: str, values: Sequence[bytes], keys: Sequence[bytes | None] | None
+    ) -> Awaitable[object]:
+        return await self._producer.send_many(topic, values, keys)
+
+    async def flush(self) -> None:
+        await self._producer.flush()
+
+    def trouble(self) -> str:
+        return _told(self._producer.client) or self._producer.client.unanswered()
+
+
 class _Consumer:
     def __init__(self, consumer: Consumer, assigned: list[TopicPartition]) -> None:
         self._consumer = consumer
@@ -140,6 +169,9 @@ class _Consumer:
         """Of partitions that went to another member everything printed is committed: it must not be committed again."""
         owned = set(self._consumer.assignment)
         await self._consumer.commit({place: offset for place, offset in offsets.items() if place in owned})
+
+    def trouble(self) -> str:
+        return _told(self._consumer.client)
 
 
 class _Admin:

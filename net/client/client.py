@@ -68,6 +68,7 @@ class Client:
         self.rng = rng or Random()
         self.backoff = Backoff(first_ms=retry_backoff_ms, max_ms=max(retry_backoff_ms, RETRY_BACKOFF_MAX_MS))
         self.troubles = Troubles()
+        self._connecting: set[int] = set()  # Brokers.
         self._told_by = ""  # The address that the newest metadata came from.
         self._clock = clock
         self._network = network
@@ -141,12 +142,15 @@ class Client:
         found = pool.peek(broker.host, broker.port)
         if found is not None:
             return found
+        self._connecting.add(node_id)
         try:
             found = await self._open(pool, broker)
         except NetworkError as error:
             told = self._unreachable(error, broker)
             self.note_trouble(f"broker {node_id}", told)
             raise told from error
+        finally:
+            self._connecting.discard(node_id)
         self.troubles.works(f"broker {node_id}")
         return found
 
@@ -154,6 +158,16 @@ class Client:
         """Something does not work now and is tried again; the log tells of it when it lasts."""
         if self.troubles.failed(what, error, self.clock.now_ms()):
             logger.warning("%s: %s; trying again", what, error.message)
+
+    def unanswered(self) -> str:
+        """Which brokers have requests and have not answered yet; "" if none."""
+        silent = [
+            f"broker {broker.node_id} at {broker.host}:{broker.port}"
+            for broker in self.metadata.brokers.values()
+            if broker.node_id in self._connecting
+            or ((connection := self._control.peek(broker.host, broker.port)) is not None and connection.in_flight)
+        ]
+        return f"no answer yet from {', '.join(silent)}" if silent else ""
 
     def _unreachable(self, error: NetworkError, broker: Broker) -> NetworkError:
         """An address that nobody here has configured: say where it comes from, and who can mend it."""

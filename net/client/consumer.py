@@ -140,6 +140,11 @@ class Consumer:
     def group(self) -> str | None:
         return self._config.group
 
+    @property
+    def client(self) -> Client:
+        """The connections and the metadata, which producers, consumers and admins share."""
+        return self._client
+
     # --- life --------------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:

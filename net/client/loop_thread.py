@@ -5,16 +5,23 @@ thread, so it makes its own; what the parent opened belongs to the parent.
 """
 
 import asyncio
+import atexit
+import logging
 import os
 import threading
-from collections.abc import Coroutine
-from concurrent.futures import Future
+import weakref
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, TypeVar
 
 from .errors import RequestTimedOutError
 
+logger = logging.getLogger("barnabas.client")
 T = TypeVar("T")
+Close = Callable[[], Coroutine[Any, Any, None]]
+
+MAX_EXIT_WAIT_S = 5.0  # A process that ends says good-bye, but does not hang on a cluster that is gone.
 
 
 class LoopThread:
@@ -23,6 +30,8 @@ class LoopThread:
     def __init__(self) -> None:
         self.process_id = os.getpid()
         self.loop = asyncio.new_event_loop()
+        self._open: dict[int, Close] = {}
+        self._closing: set[asyncio.Task[None]] = set()  # The loop holds tasks by weak references only.
         self._thread = threading.Thread(target=self._run, name="barnabas", daemon=True)
         self._thread.start()
 
@@ -38,6 +47,45 @@ class LoopThread:
                 "barnabas.sync was called on its own loop's thread; use the asyncio classes in callbacks"
             )
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+
+    def look_after(self, owner: object, close: Close) -> Callable[[], None]:
+        """Run `close` when the owner is dropped, or the process ends. Returns a function that calls this off."""
+        key = id(close)
+        self._open[key] = close
+        finalizer = weakref.finalize(owner, self._begin_close, key)
+        finalizer.atexit = False  # `close_all` does that: nobody knows which of the two comes first.
+
+        def call_off() -> None:
+            finalizer.detach()
+            self._open.pop(key, None)
+
+        return call_off
+
+    def _begin_close(self, key: int) -> Future[None] | None:
+        """A finalizer comes in any thread, this one's included, so it must not wait."""
+        close = self._open.pop(key, None)
+        if close is None or self.process_id != os.getpid() or not self._thread.is_alive():
+            return None
+        ended: Future[None] = Future()
+
+        def finish(task: asyncio.Task[None]) -> None:
+            self._closing.discard(task)
+            if not task.cancelled() and (error := task.exception()) is not None:
+                logger.info("a client that was left open did not close cleanly: %s", error)
+            ended.set_result(None)
+
+        def begin() -> None:
+            task = self.loop.create_task(close(), name="barnabas-left-open")
+            self._closing.add(task)
+            task.add_done_callback(finish)
+
+        self.loop.call_soon_threadsafe(begin)
+        return ended
+
+    def close_all(self) -> None:
+        """At the end of the process, while the daemon thread still runs."""
+        closing = [self._begin_close(key) for key in list(self._open)]
+        wait([ended for ended in closing if ended is not None], timeout=MAX_EXIT_WAIT_S)
 
     def call(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """Run it on the loop and wait. On Ctrl-C or a timeout it is cancelled."""
@@ -64,6 +112,7 @@ def loop_thread() -> LoopThread:
     with _lock:
         if _shared is None or _shared.process_id != os.getpid():
             _shared = LoopThread()
+            atexit.register(_shared.close_all)
         return _shared
 
 

@@ -10,6 +10,10 @@ from ..protocol.responses import Response
 class Connection(Protocol):
     """One connection to one broker, as `net.rpc.RpcConnection`."""
 
+    @property
+    def in_flight(self) -> int:
+        """Requests without an answer."""
+
     def send(self, request: Request, *, timeout_ms: int) -> asyncio.Future[Response]:
         """Send in the order of the calls, without a task. An ErrorResponse is a result, a lost or late answer an
         exception.

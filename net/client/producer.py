@@ -194,6 +194,11 @@ class Producer:
             await self._sender.close()
             await self._client.close()
 
+    @property
+    def client(self) -> Client:
+        """The connections and the metadata, which producers, consumers and admins share."""
+        return self._client
+
     # --- sending -----------------------------------------------------------------------------------------------------
 
     async def send(

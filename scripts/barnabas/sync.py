@@ -44,6 +44,8 @@ class _Blocking(Generic[C]):
         self._client = client
         self._loop_thread = loop_thread()
         self._call(client.start())
+        # Dropped without a close, or left open at the end of the process, it would stay a member of its group for minutes.
+        self._closed = self._loop_thread.look_after(self, client.close)
 
     def __enter__(self) -> Self:
         return self
@@ -57,6 +59,7 @@ class _Blocking(Generic[C]):
         """As the asyncio client's. In a forked child there is nothing of the parent's client to close."""
         if self._loop_thread.process_id == os.getpid():
             self._call(self._client.close())
+            self._closed()
 
     def _call(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         if self._loop_thread.process_id != os.getpid():

@@ -6,7 +6,7 @@ and the effects are counted by partition and offset:
 
     at-most-once      no record has two effects; at most one poll's records a kill have none
     at-least-once     no record has none; at most one poll's records a kill have two
-    effectively-once  every record has one
+    effectively-once  every record has one; the group is set to random offsets meanwhile, which must change nothing
 """
 
 import asyncio
@@ -24,6 +24,7 @@ from pathlib import Path
 from integration import postgres
 from integration.cluster import SESSION, Cluster, active_brokers, clean_environment, full_isr, until
 
+from barnabas.log.errors import BarnabasError
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.client.admin import Admin
 from barnabas.net.client.producer import Producer
@@ -36,6 +37,8 @@ OVERRIDES = {**SESSION, "group.consumer.heartbeat.interval.ms": "500"}  # some h
 WORKERS = 2
 BROKERS = 3
 BROKER_KILL_SHARE = 0.1
+SEEK_SHARE = 0.3  # of the rounds, with effectively-once
+ROUNDS_WITHOUT_SEEK = 3  # at the end: what the group has committed then tells how far the workers are
 MIN_PAUSE_S, MAX_PAUSE_S = 0.2, 2.5
 PRODUCE_PAUSE_S = 0.01
 DRAIN_TIMEOUT_S = 180.0
@@ -190,6 +193,8 @@ class _Campaign:
                 await until(self._sink.effects, "the workers work")
                 for number in range(kills):
                     await asyncio.sleep(self._rng.uniform(MIN_PAUSE_S, MAX_PAUSE_S))
+                    if number < kills - ROUNDS_WITHOUT_SEEK:
+                        await self._seek(admin)
                     await self._kill_somebody(admin)
                     if (number + 1) % 10 == 0:
                         self._say(f"{self._semantics}: {number + 1} of {kills} kills")
@@ -211,6 +216,17 @@ class _Campaign:
                     number += 1
                 await asyncio.sleep(PRODUCE_PAUSE_S)
             await producer.flush()
+
+    async def _seek(self, admin: Admin) -> None:
+        """As `group seek` does, forward too."""
+        if self._semantics != "effectively-once" or self._rng.random() >= SEEK_SHARE:
+            return
+        ends = await admin.list_offsets(TOPIC)
+        place = self._rng.choice(sorted(ends))
+        try:
+            await admin.reset_offsets(GROUP, {place: self._rng.randint(0, ends[place].offset)})
+        except BarnabasError as error:
+            self._say(f"seek refused: {error.message}")
 
     async def _kill_somebody(self, admin: Admin) -> None:
         for worker in self._workers:

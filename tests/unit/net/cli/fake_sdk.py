@@ -1,5 +1,6 @@
 """A cluster in memory behind the ports of the command line: one topic's records, groups, and a log of calls."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -46,6 +47,7 @@ class FakeCluster:
     at_port: dict[int, Greeting | BarnabasError] = field(default_factory=dict)
     failure: BaseException | None = None
     poll_failure: BaseException | None = None
+    trouble: str = ""  # what clients tell of; with it, nothing gets on
     commit_failures: list[BaseException] = field(default_factory=list)
     assigned: list[TopicPartition] = field(default_factory=list)  # by the group, at the next poll
     polls_left: int = -1  # then Ctrl-C; -1: no end
@@ -98,9 +100,16 @@ class FakeProducer:
         self, topic: str, values: Sequence[bytes], keys: Sequence[bytes | None] | None
     ) -> Awaitable[object]:
         self._cluster.calls.append(("send", topic, list(values), keys))
+        if self._cluster.trouble == "no topic":
+            await asyncio.get_running_loop().create_future()
         return self._done()
 
+    def trouble(self) -> str:
+        return self._cluster.trouble
+
     async def _done(self) -> None:
+        if self._cluster.trouble:
+            await asyncio.get_running_loop().create_future()
         self._cluster.calls.append(("acknowledged",))
 
     async def flush(self) -> None:
@@ -116,10 +125,16 @@ class FakeConsumer:
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
         self._next = dict(offsets)
 
+    def trouble(self) -> str:
+        return self._cluster.trouble
+
     async def positions(self) -> Mapping[TopicPartition, int]:
         return self._next
 
     async def poll(self, max_wait_ms: int) -> Iterable[FakeRecord]:
+        if self._cluster.trouble:
+            await asyncio.sleep(0.01)
+            return ()
         if self._cluster.poll_failure is not None:
             raise self._cluster.poll_failure
         if self._cluster.polls_left == 0:

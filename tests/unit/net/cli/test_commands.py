@@ -23,8 +23,10 @@ from barnabas.log.errors import (
 )
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.cli import consume
+from barnabas.net.cli.exit_codes import CommandError
 from barnabas.net.cli.main import main
 from barnabas.net.greeting import Greeting
+from barnabas.net.cli.patience import Patience
 from barnabas.net.protocol.responses import StorageFolder, TroubledFolder
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -218,6 +220,51 @@ def test_produce_holds_few_chunks_in_flight(run: Any, cluster: FakeCluster, tmp_
         records += len(call[2]) if call[0] == "send" else 0
     assert records == 100_000
     assert most <= 10
+
+
+@pytest.mark.parametrize(
+    ("trouble", "what"),
+    [
+        ("no topic", "room to send to t: no topic"),
+        ("broker 1 is frozen", "acknowledgements (0 of 2 records have theirs): broker 1 is frozen"),
+    ],
+)
+def test_producing_gives_up_in_time_and_says_what_it_waits_for(
+    run: Any, cluster: FakeCluster, tmp_path: Path, trouble: str, what: str
+) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(b"a\nb\n")
+    cluster.trouble = trouble
+    code, out, err = run("topic", "produce", "t", str(path), "--timeout", "1")
+    assert (code, out) == (4, "")
+    assert err == f"barnabas: waited 1 s for {what}; give it longer with --timeout SECONDS\n"
+
+
+@pytest.mark.parametrize("more", [(), ("--follow",), ("-g", "g"), ("-g", "g", "--follow")])
+def test_consuming_gives_up_in_time_where_something_is_wrong(
+    run: Any, cluster: FakeCluster, more: tuple[str, ...]
+) -> None:
+    cluster.trouble = "the coordinator is away"
+    code, out, err = run("topic", "consume", "t", "--timeout", "1", *more)
+    assert (code, out) == (4, "")
+    assert err.startswith("barnabas: waited 1 s for ")
+    assert err.endswith(": the coordinator is away; give it longer with --timeout SECONDS\n")
+
+
+def test_patience_speaks_before_it_ends_and_begins_again_with_each_step() -> None:
+    now_s, said = [0.0], []
+    patience = Patience(30, note=said.append, trouble=lambda: "why", now_s=lambda: now_s[0])
+    for second in range(30):
+        now_s[0] = float(second)
+        patience.look("an answer")
+    assert said == ["waiting for an answer: why"] * 3  # after 3, 13, 23 s
+    patience.moved()
+    now_s[0] = 58.9
+    patience.look("an answer")
+    now_s[0] = 59.1
+    with pytest.raises(CommandError, match="waited 30 s for an answer: why") as caught:
+        patience.look("an answer")
+    assert caught.value.exit_code == 4
 
 
 def test_produce_a_file_that_does_not_exist(run: Any) -> None:

@@ -328,6 +328,10 @@ class FakeConnection:
         self.pending: set[asyncio.Future[Any]] = set()
         cluster.connections.append(self)
 
+    @property
+    def in_flight(self) -> int:
+        return len(self.pending)
+
     def send(self, request: Any, *, timeout_ms: int) -> asyncio.Future[Any]:
         self._check()
         loop = asyncio.get_running_loop()

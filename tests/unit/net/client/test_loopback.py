@@ -1,10 +1,12 @@
 """The SDK over real sockets, with the real codec, and without asyncio; Admin against the scripted cluster."""
 
 import asyncio
+import gc
 import multiprocessing
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -105,6 +107,37 @@ def _in_child(producer: Any, bootstrap: str, results: Any) -> None:
         results.put("fork" in error.message)
     with barnabas.sync.Producer(bootstrap) as own:
         results.put(own.send("t", b"y").result(timeout=10).topic)
+
+
+def test_a_client_that_is_dropped_closes_by_itself(port: int) -> None:
+    consumer = barnabas.sync.Consumer("t", bootstrap=f"127.0.0.1:{port}")
+    inner = consumer._client
+    assert not inner._is_closed
+    del consumer
+    gc.collect()
+    deadline_s = time.monotonic() + 10
+    while not inner._is_closed:
+        assert time.monotonic() < deadline_s
+
+
+def test_the_end_of_the_process_closes_what_was_left_open(port: int) -> None:
+    program = f"""
+import logging
+from barnabas import sync
+from barnabas.net.client.consumer import Consumer
+
+class Told(Consumer):
+    async def close(self):
+        await super().close()
+        print("closed", flush=True)
+
+sync._consumer.Consumer = Told
+consumer = sync.Consumer("t", bootstrap="127.0.0.1:{port}")
+"""
+    ended = subprocess.run(
+        [sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert (ended.stdout, ended.stderr) == ("closed\n", "")
 
 
 def test_after_a_fork(port: int) -> None:

@@ -303,6 +303,22 @@ def test_a_send_has_one_deadline_however_often_others_take_the_room() -> None:
     run(main())
 
 
+def test_a_producer_knows_which_broker_it_waits_for() -> None:
+    async def main() -> None:
+        cluster = FakeCluster(topics={"t": 1})
+        async with Producer(client=cluster.client()) as client:
+            await client.prepare("t")
+            assert not client.client.unanswered()
+            cluster.script(ApiKey.PRODUCE, lambda *_: HANG)
+            handle = await client.send("t", b"v")
+            await asyncio.sleep(1)
+            assert client.client.unanswered() == "no answer yet from broker 0 at fake:9000"
+            await handle
+            assert not client.client.unanswered() and not client.client.troubles
+
+    run(main())
+
+
 def test_all_buffer_memory_comes_back() -> None:
     async def main() -> None:
         cluster = FakeCluster(topics={"t": 3})

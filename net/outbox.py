@@ -58,6 +58,12 @@ class Outbox:
     def queued_chunks(self) -> int:
         return len(self._queue)
 
+    @property
+    def memory_bytes(self) -> int:
+        """What waits and holds memory, here and in the transport."""
+        waiting = sum(len(chunk) for chunk in self._queue if isinstance(chunk, bytes | bytearray | memoryview))
+        return waiting + self._transport.get_write_buffer_size()
+
     def put(self, chunks: Iterable[Chunk]) -> None:
         """Queue chunks without sending: call `flush` at the end of the wake-up."""
         for chunk in chunks:
@@ -92,6 +98,7 @@ class Outbox:
     def close(self) -> None:
         """Forget everything: the connection is gone."""
         self._closed = True
+        self._on_drained = _nothing  # The way back to the connection would keep both until the next full collection.
         self._queue.clear()
         self.queued_bytes = 0
         if self._duplicate is not None:
@@ -192,6 +199,10 @@ class Outbox:
             self._transport.abort()
             return
         self._on_drained()
+
+
+def _nothing() -> None:
+    pass
 
 
 def _shortened(region: FileRegion) -> OSError:

@@ -44,6 +44,7 @@ from .limits import UNLIMITED_DESCRIPTORS
 from .liveness import LivenessWatch, client_id_of
 from .log_loading import close_logs, load_logs
 from .log_service import LogService
+from .memory_budget import MemoryBudget
 from .metadata_service import MetadataService, MetadataSource
 from .network import Network
 from .producer_ids import ProducerIds
@@ -98,6 +99,7 @@ class Broker:
         self._tasks: list[asyncio.Task[None]] = []
         self.servers: dict[str, Server] = {}
         self.turn = Turn()
+        self.memory = MemoryBudget(config.network_memory_max_bytes)
         self.logs = LogManager(
             ports.files,
             config.data_folders(),
@@ -210,6 +212,7 @@ class Broker:
             rng=ports.rng,
             throttle=self.throttle,
             producer_ids=self.producer_ids,
+            memory=self.memory,
         )
         self.dispatcher = Dispatcher(
             build_handlers(self.services, shut_down=self.shutdown_requested.set, storage=self.storage)
@@ -336,6 +339,7 @@ class Broker:
                 limits=limits,
                 client_gone=self.liveness.connection_lost,
                 turn=self.turn,
+                memory=self.memory,
                 kafka_codec=KafkaCodec(),
             )
             self.addresses[listener.name] = await server.start(listener.host, listener.port)

@@ -268,6 +268,12 @@ class BrokerConfig:
     queued_max_request_bytes: int = setting(
         8 * 1024 * 1024, large_number(1), "Bytes of answers that wait for one connection; beyond it, it is not read."
     )
+    network_memory_max_bytes: int = setting(
+        128 * 1024 * 1024,
+        large_number(1024 * 1024),
+        "Memory for unfinished requests, batches that wait to be checked and unread answers, of all clients together, in bytes"
+        " (not Kafka's). Clients beyond it are not read until there is room. At least socket.request.max.bytes.",
+    )
     fetch_max_bytes: int = setting(55 * 1024 * 1024, whole_number(1024), "Largest answer to a consumer's fetch.")
 
     # --- idempotent producers
@@ -468,6 +474,11 @@ def _checked(config: BrokerConfig) -> BrokerConfig:
         raise InvalidConfigError(
             f"replica.fetch.wait.max.ms={config.replica_fetch_wait_max_ms} must be smaller than "
             f"replica.socket.timeout.ms={config.replica_socket_timeout_ms}"
+        )
+    if config.network_memory_max_bytes < config.socket_request_max_bytes:
+        raise InvalidConfigError(
+            f"network.memory.max.bytes={config.network_memory_max_bytes} must not be smaller than "
+            f"socket.request.max.bytes={config.socket_request_max_bytes}, or the largest request could never be read"
         )
     return config
 

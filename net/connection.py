@@ -16,13 +16,13 @@ from barnabas.log.errors import BarnabasError, ErrorCode, InvalidRequestError
 
 from .admission import PROBATION_MS, Place
 from .dispatcher import error_response
-from .limits import MAX_FRAMES_PER_TURN, MAX_HELLO_BYTES
+from .limits import MAX_FRAMES_PER_TURN, MAX_HELLO_BYTES, MIN_PROGRESS_BYTES, SHORT_FRAME_MS, TIGHT_BUFFERED_BYTES
 from .outbox import Outbox
 from .protocol.codec import Chunk, Codec, DecodedRequest, size_of
-from .protocol.framing import FrameReader
 from .protocol.kafka.apis import KafkaResponse
 from .protocol.msgpack import PREAMBLE, VERSION, ClientHello, read_hello, write_hello
 from .protocol.responses import ErrorResponse, Response
+from .receive_buffer import ReceiveBuffer
 
 if TYPE_CHECKING:
     from .server import Server
@@ -119,7 +119,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._server = server
         self._limits = server.limits
         self._codec: Codec = server.codec
-        self._reader = FrameReader(min(MAX_HELLO_BYTES, server.limits.max_frame_bytes))
+        self._memory = server.memory
+        self._reader = ReceiveBuffer(min(MAX_HELLO_BYTES, server.limits.max_frame_bytes), server.shared)
         self._phase = _Phase.SNIFFING
         self._in_flight = 0
         self._ordered: deque[_Call] | None = None  # With ordered replies: all calls in flight, oldest first.
@@ -129,6 +130,11 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._flush_is_due = False
         self._read_is_due = False
         self._is_paused = False
+        self.waits_for_memory = False
+        self._answer_bytes = 0  # Of the budget: answers that the client has not read.
+        self._progress_bytes = 0  # Received or sent since the last sweep.
+        self.stalled_ms = 0  # For so long it holds memory, and is the reason why.
+        self._frame_age_ms = 0  # Of the request that has not come whole.
         self._was_active = True
         self._is_on_probation = False  # Has a reserved place, and has not said its name yet.
         self.quiet_ms = 0  # Without a request in flight, or without reading its answers.
@@ -159,6 +165,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._was_active = True
+        self._progress_bytes += nbytes
         self._server.metrics.bytes_in += nbytes
         self._reader.received(nbytes)
         self._read()
@@ -177,6 +184,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._server.metrics.bytes_out += self._outbox.sent_bytes
         self._outbox.sent_bytes = 0
         self._outbox.close()
+        self._memory.forget(self)
+        self._reader.release()
+        self._account_answers()
         self._server.forget(self)
         watching, self._watching = self._watching, {}
         for call in watching:
@@ -200,6 +210,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Called at each sweep. A request in flight is no idleness, unless the client does not read its answers."""
         self._age_ms += elapsed_ms
         sent_bytes, self._outbox.sent_bytes = self._outbox.sent_bytes, 0
+        self._look_for_stall(elapsed_ms, sent_bytes)
         self._server.metrics.bytes_out += sent_bytes
         if self._was_active or sent_bytes:
             self._was_active = False
@@ -210,6 +221,29 @@ class ServerConnection(asyncio.BufferedProtocol):
             return False
         self.quiet_ms += elapsed_ms
         return self.quiet_ms >= self._limits.idle_timeout_ms or self._is_late()
+
+    def _look_for_stall(self, elapsed_ms: int, sent_bytes: int) -> None:
+        progress_bytes, self._progress_bytes = self._progress_bytes + sent_bytes, 0
+        if not self.held_bytes or self.waits_for_memory or progress_bytes >= MIN_PROGRESS_BYTES:
+            self.stalled_ms = 0
+        else:
+            self.stalled_ms += elapsed_ms
+        self._frame_age_ms = self._frame_age_ms + elapsed_ms if self._reader.own_bytes else 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Of the budget, because of this client: what of its requests has not come whole, and what it does not read."""
+        unfinished = self._reader.own_bytes if self._reader.pending_bytes and not self._is_over_limit() else 0
+        return unfinished + self._answer_bytes
+
+    @property
+    def has_unfinished_request(self) -> bool:
+        return bool(self._reader.own_bytes and self._reader.pending_bytes)
+
+    @property
+    def is_slow(self) -> bool:
+        """Its request has been on its way for longer than others should wait for the memory."""
+        return self._frame_age_ms >= SHORT_FRAME_MS
 
     def _is_late(self) -> bool:
         """A handshake must end in time even if a byte of it arrives now and then."""
@@ -281,8 +315,22 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.abort()
         finally:
             self._is_corked = False
-        self._set_reading(may_read_on)
+        if self._phase is not _Phase.CLOSED:
+            self._set_reading(self._has_room_to_receive() and may_read_on)
         self._flush()
+
+    def _has_room_to_receive(self) -> bool:
+        self.waits_for_memory = not self._reader.settle()
+        if self.waits_for_memory:
+            self._memory.wait(self, self._reader.wanted_bytes, self._memory_granted)
+        return not self.waits_for_memory
+
+    def _memory_granted(self) -> None:
+        self._reader.granted(self._reader.wanted_bytes)
+        self.waits_for_memory = False
+        if not self._read_is_due:
+            self._read_is_due = True
+            self._loop.call_soon(self._read_later)
 
     def _take_frames(self) -> bool:
         """Return whether to read on: not while frames may wait in the buffer, because their client is over its limits."""
@@ -325,6 +373,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         return (
             self._in_flight + self._outbox.queued_chunks >= self._limits.max_requests_in_flight
             or self._outbox.queued_bytes + self._held_bytes >= self._limits.max_buffered_bytes
+            or (self._answer_bytes >= TIGHT_BUFFERED_BYTES and self._memory.is_tight)
         )
 
     def _set_reading(self, on: bool) -> None:
@@ -338,7 +387,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _read_later(self) -> None:
         self._read_is_due = False
-        if self._phase is _Phase.SERVING:
+        if self._phase in (_Phase.SNIFFING, _Phase.HELLO, _Phase.SERVING) and not self.waits_for_memory:
             self._read()
 
     # --- sending -----------------------------------------------------------------------------------------------------
@@ -350,6 +399,8 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _flush(self) -> None:
         if self._phase is not _Phase.CLOSED:
             self._send()
+            if self._answer_bytes or not self._outbox.is_empty:
+                self._account_answers()
             self._drained()
 
     def _send(self) -> None:
@@ -359,9 +410,22 @@ class ServerConnection(asyncio.BufferedProtocol):
             logger.warning("sending failed peer=%s error=%s", self.client_host, error)
             self.abort()
 
+    def _account_answers(self) -> None:
+        """What the client has not read yet counts, once it does not read as fast as it asks."""
+        is_gone = self._phase is _Phase.CLOSED
+        grown_bytes = (0 if is_gone else self._outbox.memory_bytes + self._held_bytes) - self._answer_bytes
+        self._answer_bytes += grown_bytes
+        if grown_bytes > 0:
+            self._memory.hold(grown_bytes)
+        elif grown_bytes < 0:
+            self._memory.give_back(-grown_bytes)
+
     def _drained(self) -> None:
         """Something has left: there may be room for requests again, or it was the last."""
-        if self._is_paused and self._phase is _Phase.SERVING and not (self._read_is_due or self._is_over_limit()):
+        if self._answer_bytes:
+            self._account_answers()
+        may_read = self._phase is _Phase.SERVING and not (self.waits_for_memory or self._read_is_due)
+        if self._is_paused and may_read and not self._is_over_limit():
             # First the frames that wait in the buffer; in a turn of its own, or many of them would nest too deep.
             self._read_is_due = True
             self._loop.call_soon(self._read_later)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 MAX_FRAME_BYTES = 100 * 1024 * 1024  # Kafka's socket.request.max.bytes: no honest client needs more.
 MAX_HELLO_BYTES = 16 * 1024  # A hello is three short fields; whoever has not said hello may not make us buffer more.
-IDLE_BUFFER_BYTES = 32 * 1024  # Receive memory of an idle connection: 10,000 of them hold 320 MB at most.
+IDLE_BUFFER_BYTES = 32 * 1024  # Receive memory of a client's idle connection; a server's has none.
 STREAM_BUFFER_BYTES = 1024 * 1024  # A connection that keeps its buffer full gets this much: more frames per wake-up.
 RETAINED_BUFFER_BYTES = (
     8 * 1024 * 1024
@@ -23,6 +23,11 @@ SENDMSG_MIN_BYTES = 64 * 1024  # From here on, joining buffers for one write cos
 WRITE_RUN_BYTES = 512 * 1024  # Handed to the socket at once: bounds what a blocked transport holds in its own buffer.
 UNLIMITED_DESCRIPTORS = 2**31  # No descriptor has such a number: for networks without descriptors, and for tests.
 SWEEP_INTERVAL_MS = 1_000  # How often a server looks for idle, stalled and silent connections.
+TIGHT_BUFFERED_BYTES = 64 * 1024  # In place of max_buffered_bytes while the memory of all connections is short.
+MIN_PROGRESS_BYTES = 4 * 1024  # Between two sweeps. Who sends or reads less, though memory is held for it, is stalled.
+SHORT_STALL_MS = 2_000  # A stalled connection is closed after this where others wait for the memory that it holds ...
+SHORT_FRAME_MS = 30_000  # ... and one whose request takes longer than this, whatever its progress.
+LONG_STALL_MS = 30_000  # A stalled connection with an unfinished request is closed after this in any case.
 MAX_LOGGED_PEERS = 256  # Peers remembered for "log once": a scan from many addresses must not grow this map.
 LOG_AGAIN_AFTER_MS = 60_000  # The same peer's garbage is logged once a minute, not once a connection.
 

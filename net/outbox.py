@@ -59,6 +59,12 @@ class Outbox:
     def queued_chunks(self) -> int:
         return len(self._queue)
 
+    @property
+    def memory_bytes(self) -> int:
+        """What waits and holds memory, here and in the transport."""
+        waiting = sum(len(chunk) for chunk in self._queue if isinstance(chunk, bytes | bytearray | memoryview))
+        return waiting + self._transport.get_write_buffer_size()
+
     def put(self, chunks: Iterable[Chunk]) -> None:
         """Queue chunks without sending: call `flush` at the end of the wake-up."""
         for chunk in chunks:
@@ -101,6 +107,7 @@ class Outbox:
     def close(self) -> None:
         """Forget everything: the connection is gone."""
         self._closed = True
+        self._on_drained = _nothing  # The way back to the connection would keep both until the next full collection.
         self._queue.clear()
         self.queued_bytes = 0
         if self._duplicate is not None:
@@ -207,6 +214,10 @@ def _read(region: FileRegion) -> Buffer:
         return region.read()
     except StorageError as error:
         raise OSError(f"a part of an answer cannot be read: {error}") from error
+
+
+def _nothing() -> None:
+    pass
 
 
 def _shortened(region: FileRegion) -> OSError:

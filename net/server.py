@@ -11,10 +11,19 @@ from dataclasses import dataclass, field
 from .admission import IDLE_TO_CLOSE_MS, Admission, Place, is_reserved_for
 from .connection import ServerConnection
 from .dispatcher import Dispatcher
-from .limits import LOG_AGAIN_AFTER_MS, MAX_LOGGED_PEERS, SWEEP_INTERVAL_MS, ServerLimits
+from .limits import (
+    LOG_AGAIN_AFTER_MS,
+    LONG_STALL_MS,
+    MAX_LOGGED_PEERS,
+    SHORT_STALL_MS,
+    SWEEP_INTERVAL_MS,
+    ServerLimits,
+)
+from .memory_budget import MemoryBudget
 from .network import Listener, Network
 from .protocol.codec import Codec
 from .protocol.msgpack import MsgpackCodec, ServerHello
+from .receive_buffer import SharedMemory
 from .turn import Turn
 
 logger = logging.getLogger("barnabas.network")
@@ -47,6 +56,7 @@ class Server:
         limits: ServerLimits | None = None,
         kafka_codec: Codec | None = None,
         turn: Turn | None = None,
+        memory: MemoryBudget | None = None,
         client_gone: Callable[[str], None] | None = None,
     ) -> None:
         self.dispatcher = dispatcher
@@ -56,6 +66,8 @@ class Server:
         self.codec: Codec = MsgpackCodec()
         self.kafka_codec = kafka_codec
         self.turn = turn or Turn()
+        self.memory = memory or MemoryBudget()
+        self.shared = SharedMemory(self.memory)
         self._client_gone = client_gone
         self.metrics = ServerMetrics()
         self.is_draining = False
@@ -170,7 +182,33 @@ class Server:
     def _sweep(self) -> None:
         """One timer for all connections: one per connection, set at each wake-up, would cost more than the wake-up."""
         for connection in list(self._connections):
-            if connection.has_expired(SWEEP_INTERVAL_MS):
-                self.metrics.connections_expired += 1
-                connection.abort()
+            is_stuck = connection.stalled_ms >= LONG_STALL_MS and connection.has_unfinished_request
+            if connection.has_expired(SWEEP_INTERVAL_MS) or is_stuck:
+                self._expire(connection)
+        if self.memory.is_short:
+            self._make_room()
         self._schedule_sweep()
+
+    def _make_room(self) -> None:
+        """Others wait for memory: close those who hold much of it and do not go on, the largest first."""
+        wanted_bytes = self.memory.least_wanted_bytes
+        holders = sorted(self._connections, key=lambda connection: connection.held_bytes, reverse=True)
+        stalled = [one for one in holders if one.held_bytes and (one.stalled_ms >= SHORT_STALL_MS or one.is_slow)]
+        for connection in stalled:
+            if wanted_bytes <= 0:
+                return
+            wanted_bytes -= connection.held_bytes
+            self._expire(connection)
+        if not stalled:
+            self._end_standstill()
+
+    def _end_standstill(self) -> None:
+        """All who hold memory may wait for more. Then the last who came gives way, so that the first can go on."""
+        newest = self.memory.newest_waiting
+        is_moving = any(one.held_bytes and not one.waits_for_memory for one in self._connections)
+        if isinstance(newest, ServerConnection) and newest in self._connections and not is_moving:
+            self._expire(newest)
+
+    def _expire(self, connection: ServerConnection) -> None:
+        self.metrics.connections_expired += 1
+        connection.abort()

@@ -32,6 +32,7 @@ from barnabas.log.errors import (
     UnknownTopicOrPartitionError,
     error_for,
 )
+from barnabas.log.topic_partition import TopicPartition
 
 __all__ = [
     "BarnabasError",
@@ -73,6 +74,7 @@ __all__ = [
     "TopicRecreatedError",
     "UnknownMemberIdError",
     "UnknownTopicOrPartitionError",
+    "UnreadableBatchError",
     "error_for",
 ]
 
@@ -124,6 +126,22 @@ class TopicRecreatedError(BarnabasError):
 
 class NoOffsetForPartitionError(BarnabasError):
     """Nothing is committed, or the offset is out of range, and `auto_offset_reset` is "none"."""
+
+
+class UnreadableBatchError(CorruptRecordError):
+    """The next batch of a partition cannot be read. Every further read raises this again, until the application goes behind
+    the batch: `consumer.seek(error.partition, error.next_offset)`. Its records are then lost to this consumer."""
+
+    retriable = False
+
+    def __init__(self, partition: TopicPartition, offset: int, next_offset: int, reason: str) -> None:
+        self.partition = partition
+        self.offset = offset  # the first that cannot be read
+        self.next_offset = next_offset  # the first behind the batch
+        super().__init__(
+            f"the batch of {partition} with the offsets {offset} to {next_offset - 1} cannot be read: {reason}; to go on"
+            f" without these records, seek to offset {next_offset}"
+        )
 
 
 class NotAssignedError(BarnabasError):

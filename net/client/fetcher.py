@@ -208,7 +208,8 @@ class Fetcher:
         try:
             state.fetched(bytes(answer.records))
         except CorruptRecordError as error:
-            self._failed([state], error)
+            where = f"the answer to a fetch of {state.partition} at offset {state.fetch_offset}"
+            self._failed([state], CorruptRecordError(f"{where} is damaged: {error.message}"))
         return state.has_records
 
     def _refused(self, state: PartitionState, answer: FetchPartitionResponse) -> None:

@@ -20,6 +20,7 @@ from barnabas.log.record_batch import LENGTH, LENGTH_POSITION, LOG_OVERHEAD, Bat
 from barnabas.log.record_codec import Record, decode_batch
 from barnabas.log.topic_partition import TopicPartition
 
+from .errors import UnreadableBatchError
 from .records import ConsumerRecord, RecordColumns, record_class
 
 _FIELDS = attrgetter("offset", "timestamp", "key", "value", "headers")
@@ -162,7 +163,7 @@ class PartitionState:
     def take(self, max_records: int) -> list[ConsumerRecord]:
         """Return up to so many records, of several batches, and move the position behind them. May be empty.
 
-        Raises CorruptRecordError when the next batch is damaged; what comes before it is handed out first.
+        Raises UnreadableBatchError when the next batch is damaged; what comes before it is handed out first.
         """
         records, self._records = self._records, []
         # One pause for all batches: each return to the collector costs a walk over everything new.
@@ -217,7 +218,7 @@ class PartitionState:
     def _next_raw(self) -> list[Record]:
         """The records of the next batch from the position on. Moves the position behind the batch.
 
-        Raises CorruptRecordError; the position then stays before the damaged batch.
+        Raises UnreadableBatchError; the position then stays before the damaged batch.
         """
         if not self._chunks:
             return []
@@ -225,13 +226,11 @@ class PartitionState:
         header = read_header(chunk, self._chunk_position)
         start = header.position
         end = start + header.size_bytes
-        if header.is_control or header.next_offset <= self.position:
-            check_crc(chunk, header)
-            records: list[Record] = []
-        else:
-            records = decode_batch(chunk if end - start == len(chunk) else chunk[start:end])
-            if header.base_offset < self.position:
-                records = [record for record in records if record.offset >= self.position]
+        try:
+            records = self._decoded(chunk if end - start == len(chunk) else chunk[start:end], header)
+        except CorruptRecordError as error:
+            first = max(header.base_offset, self.position)
+            raise UnreadableBatchError(self.partition, first, header.next_offset, error.message) from error
         self.position = self._records_end = max(self.position, header.next_offset)
         self.position_epoch = header.leader_epoch
         self.buffered_bytes -= header.size_bytes
@@ -239,6 +238,15 @@ class PartitionState:
         if end == len(chunk):
             self._chunks.popleft()
             self._chunk_position = 0
+        return records
+
+    def _decoded(self, batch: bytes, header: BatchHeader) -> list[Record]:
+        if header.is_control or header.next_offset <= self.position:
+            check_crc(batch, read_header(batch))
+            return []
+        records = decode_batch(batch)
+        if header.base_offset < self.position:
+            return [record for record in records if record.offset >= self.position]
         return records
 
 

@@ -24,12 +24,12 @@ from barnabas.log.record_check import RecordRules, check_batches
 from barnabas.log.replication.ports import ReplicatedLogConfig
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.dispatcher import RequestContext
+from barnabas.net.memory_budget import MemoryBudget
 from barnabas.net.protocol.requests import KafkaProduceRequest, ProducePartition, ProduceRequest
 
 from .produce_rules import check_produced
 
-MAX_PENDING_BYTES: Final = 64 * 1024 * 1024  # of batches that wait; more are refused, and come again
-MAX_PENDING_BYTES_OF_ONE: Final = 16 * 1024 * 1024  # of one connection: the others need room too
+MAX_PENDING_BYTES_OF_ONE: Final = 16 * 1024 * 1024  # of one connection; more are refused, and come again
 MAX_THREADS: Final = 2  # the loop needs a processor, too
 MAX_CHECKED_AT_ONCE: Final = 4  # partitions of one request; each takes up to half a millisecond of the loop
 MAX_BYTES_AT_ONCE: Final = 16 * 1024  # of a batch that is checked at once, packed
@@ -71,10 +71,10 @@ class _Job:
 class Preparing:
     """`config_of(partition)` is the topic's configuration, or None for a partition that is not here."""
 
-    def __init__(self, config_of: Callable[[TopicPartition], ReplicatedLogConfig | None]) -> None:
+    def __init__(self, config_of: Callable[[TopicPartition], ReplicatedLogConfig | None], memory: MemoryBudget) -> None:
         self._config_of = config_of
+        self._memory = memory
         self._last: dict[TopicPartition, asyncio.Task[None]] = {}  # of each partition, who waits longest from now on
-        self._pending_bytes = 0
         self._pending_bytes_of: dict[object, int] = {}  # by connection; what is not there is 0
         self._queues: OrderedDict[object, deque[_Job]] = OrderedDict()  # by connection, in the order of their turns
         self._working = 0
@@ -102,13 +102,11 @@ class Preparing:
         connection = context.connection
         size_bytes = sum(len(item.records) for item in request.partitions)
         own_bytes = self._pending_bytes_of.get(connection, 0)
-        if (own_bytes and own_bytes + size_bytes > MAX_PENDING_BYTES_OF_ONE) or (
-            self._pending_bytes + size_bytes > MAX_PENDING_BYTES
-        ):
+        is_greedy = own_bytes > 0 and own_bytes + size_bytes > MAX_PENDING_BYTES_OF_ONE
+        if is_greedy or not self._memory.take(size_bytes):
             error = RequestTimedOutError("too many batches wait to be checked or compressed; send again")
             serve(request, dict.fromkeys(range(len(request.partitions)), error))
             return
-        self._pending_bytes += size_bytes
         self._pending_bytes_of[connection] = own_bytes + size_bytes
         partitions = [TopicPartition(item.topic, item.partition) for item in request.partitions]
         before = [self._last[partition] for partition in partitions if partition in self._last]
@@ -124,7 +122,7 @@ class Preparing:
     def _ended(
         self, task: asyncio.Task[None], partitions: Iterable[TopicPartition], connection: object, size_bytes: int
     ) -> None:
-        self._pending_bytes -= size_bytes
+        self._memory.give_back(size_bytes)
         left = self._pending_bytes_of.pop(connection) - size_bytes
         if left:
             self._pending_bytes_of[connection] = left

@@ -1,12 +1,13 @@
 """What handlers may use: the parts of a broker, put together by `net.broker` and handed to every handler."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from barnabas.net.broker_to_controller import ControllerChannel
 from barnabas.net.clock import Clock
 from barnabas.net.config import BrokerConfig
 from barnabas.net.group_service import GroupService
+from barnabas.net.memory_budget import MemoryBudget
 from barnabas.net.metadata_service import MetadataService
 from barnabas.net.producer_ids import ProducerIds
 from barnabas.net.replication_service import ReplicationService
@@ -25,3 +26,4 @@ class Services:
     rng: random.Random
     throttle: ReplicationThrottle
     producer_ids: ProducerIds
+    memory: MemoryBudget = field(default_factory=MemoryBudget)

@@ -1,10 +1,12 @@
 """Frames from a stream of bytes: a u32 size (big endian), then that many bytes. Pure; both protocols are framed so.
 
-`FrameReader` owns the one receive buffer of a connection. A frame that it returns is a writable view INTO that buffer:
-it is valid only until the next `get_buffer`, so whoever gets it handles it before returning to the loop, or copies it.
+`FrameReader` owns the one receive buffer of a client's connection (of a server's: `net.receive_buffer`). A frame that it returns
+is a writable view INTO that buffer: it is valid only until the next `get_buffer`, so whoever gets it handles it before returning
+to the loop, or copies it.
 That makes produce free of copies: the batch that the leader patches and appends is the memory the kernel wrote to.
 """
 
+import mmap
 import struct
 
 from barnabas.log.errors import InvalidRequestError
@@ -35,7 +37,7 @@ class FrameReader:
         self._filled = False  # The last read filled the buffer: there is probably more to have at once.
         self._start = 0  # 0 <= _start <= _end <= _capacity; the bytes between start and end have not been taken.
         self._end = 0
-        self._buffer = bytearray(IDLE_BUFFER_BYTES)
+        self._buffer: bytearray | mmap.mmap = bytearray(IDLE_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._capacity = IDLE_BUFFER_BYTES
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from barnabas.net.client.errors import NoBrokersAvailableError as NoBrokersAvailableError
     from barnabas.net.client.errors import RecordTooLargeError as RecordTooLargeError
     from barnabas.net.client.errors import RetriableError as RetriableError
+    from barnabas.net.client.errors import UnreadableBatchError as UnreadableBatchError
     from barnabas.net.client.handles import BatchHandles as BatchHandles
     from barnabas.net.client.handles import Handle as Handle
     from barnabas.net.client.process_once import process_once as process_once
@@ -49,6 +50,7 @@ _MODULES = {
         "NoBrokersAvailableError",
         "RecordTooLargeError",
         "RetriableError",
+        "UnreadableBatchError",
     ),
     "net.client.handles": ("BatchHandles", "Handle"),
     "net.client.process_once": ("process_once",),

@@ -10,6 +10,7 @@ from barnabas.log.errors import BarnabasError, NotLeaderOrFollowerError
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.handlers.produce import ProduceHandler
 from barnabas.net.handlers.services import Services
+from barnabas.net.memory_budget import MemoryBudget
 from barnabas.net.protocol.requests import ProducePartition, ProduceRequest
 
 
@@ -57,7 +58,10 @@ def test_a_producer_that_wants_no_answer_hears_of_an_error_by_its_connection(
 ) -> None:
     replication, context = Replication(), Context()
     handler = ProduceHandler(
-        cast(Services, SimpleNamespace(replication=replication, clock=SimpleNamespace(now_ms=lambda: 0)))
+        cast(
+            Services,
+            SimpleNamespace(replication=replication, clock=SimpleNamespace(now_ms=lambda: 0), memory=MemoryBudget()),
+        )
     )
     items = tuple(ProducePartition(topic="t", partition=number, records=b"x") for number in partitions)
     answers: list[object] = []

@@ -36,7 +36,7 @@ from barnabas.log.errors import (
 )
 from barnabas.net.dispatcher import RequestContext, answering
 from barnabas.net.handlers.kafka_versions import api_versions
-from barnabas.net.limits import IDLE_BUFFER_BYTES, MAX_FRAMES_PER_TURN, ServerLimits
+from barnabas.net.limits import MAX_FRAMES_PER_TURN, ServerLimits
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.codec import Chunk, DecodedRequest
 from barnabas.net.protocol.group_responses import ListGroupsResponse
@@ -580,7 +580,7 @@ def test_silent_and_idle_connections_are_closed_in_simulated_time() -> None:
         await asyncio.sleep(300)
         assert not polling.closed.done() and server.connection_count == 1
         [connection] = server._connections
-        assert connection._reader.capacity == IDLE_BUFFER_BYTES
+        assert connection._reader.own_bytes == server.memory.used_bytes == 0
         polling.transport.close()
         await server.close()
 

@@ -3,6 +3,7 @@
 import asyncio
 import struct
 from functools import partial
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from barnabas.net.client.errors import (
     NotAssignedError,
     TopicRecreatedError,
     UnknownTopicOrPartitionError,
+    UnreadableBatchError,
 )
 from barnabas.net.client.producer import Producer
 from barnabas.net.client.records import ConsumerRecord
@@ -624,6 +626,49 @@ def test_polling_without_a_timeout_lets_the_answers_in() -> None:
                 if await reader.poll(timeout_ms=0):
                     return
         pytest.fail("the loop was starved")
+
+    run(main())
+
+
+async def by_poll(reader: Consumer) -> list[int]:
+    return [record.offset for records in (await reader.poll(timeout_ms=100)).values() for record in records]
+
+
+async def by_batch(reader: Consumer) -> list[int]:
+    columns = await reader.poll_batch(timeout_ms=100)
+    return [] if columns is None else list(columns.offsets)
+
+
+async def by_step(reader: Consumer) -> list[int]:
+    return [record.offset for record in await reader.walk_batch(timeout_ms=100)]
+
+
+@pytest.mark.parametrize("step", [by_poll, by_batch, by_step])
+def test_a_batch_that_cannot_be_read_is_named_and_can_be_left_out(
+    step: Callable[[Consumer], Awaitable[list[int]]],
+) -> None:
+    async def main() -> None:
+        cluster = filled(30)
+        log = cluster.logs[T0]
+        base, end, data = log.batches[1]
+        nonsense = bytearray(data[:61] + b"\xa5" * (len(data) - 61))
+        struct.pack_into(">I", nonsense, 17, crc32c(bytes(nonsense[21:])))
+        log.batches[1] = (base, end, bytes(nonsense))
+        async with consumer(cluster, "t") as reader:
+            seen: list[int] = []
+            while len(seen) < 10:
+                seen += await step(reader)
+            for _ in range(2):  # It stays so until the application decides.
+                with pytest.raises(
+                    UnreadableBatchError, match="t-0 with the offsets 10 to 19.*seek to offset 20"
+                ) as caught:
+                    await step(reader)
+            error = caught.value
+            assert (error.partition, error.offset, error.next_offset, error.retriable) == (T0, 10, 20, False)
+            reader.seek(error.partition, error.next_offset)
+            while len(seen) < 20:
+                seen += await step(reader)
+        assert seen == [*range(10), *range(20, 30)]
 
     run(main())
 

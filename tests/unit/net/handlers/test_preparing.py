@@ -130,11 +130,15 @@ async def test_what_cannot_be_converted_is_refused_and_the_rest_is_appended() ->
 async def test_what_waits_is_bounded() -> None:
     world = await World.start(ALONE, compression_type="gzip")
     large = batch(b"x" * 500_000)
-    clients = [world.send((0, large)) for _ in range(preparing.MAX_PENDING_BYTES // len(large) + 1)]
+    memory = world.services.memory
+    clients = [world.send((0, large)) for _ in range(memory.limit_bytes // len(large) + 1)]
     assert partitions_of(clients[-1])[0].error == ErrorCode.REQUEST_TIMED_OUT
     assert all(client.replies == [] for client in clients[:-1])
-    for task in world.handler().tasks:
+    tasks = list(world.handler().tasks)
+    for task in tasks:
         task.cancel()
+    await asyncio.wait(tasks)
+    assert memory.used_bytes == 0
 
 
 @simulated

@@ -36,6 +36,7 @@ CLIENT_PORT, QUORUM_PORT = 9092, 9093
 MOST_VOTERS = 3
 PLENTY_BYTES = 1 << 30
 FIRST_FOLDER, SECOND_FOLDER = "/data", "/more"  # the second one where the scenario wants it
+UNEVEN_SEGMENT_BYTES = (4096, 2500, 3300, 5000, 1900)  # by node: no two replicas end their segments at the same offsets
 QUORUM_FOLDER = "/__cluster_metadata/"
 TIMING = RaftTiming(election_min_s=0.3, election_max_s=0.6, heartbeat_s=0.06, leader_fallback_s=0.27)
 # Everything that waits is shortened, so that a seed sees in ten virtual seconds what production sees in minutes.
@@ -135,6 +136,7 @@ class SimulatedCluster:
         settings: dict[str, str] | None = None,
         snapshot_policy: SnapshotPolicy | None = None,
         fsync_s: float = 0.003,
+        has_uneven_segments: bool = False,
         make_broker: Callable[[Any, Ports], Broker] = Broker,
         violate: Callable[[str], None],
     ) -> None:
@@ -155,6 +157,7 @@ class SimulatedCluster:
         self.client_names: list[str] = []
         self._make_broker = make_broker
         self._settings = SETTINGS | (settings or {})
+        self._has_uneven_segments = has_uneven_segments
         self._snapshot_policy = snapshot_policy
         self._voters = ",".join(f"{n}@node-{n}:{QUORUM_PORT}" for n in range(min(brokers, MOST_VOTERS)))
 
@@ -200,9 +203,11 @@ class SimulatedCluster:
             self._fatal(node, process, f"cannot start: {error}")
 
     def _properties(self, node: SimulatedNode) -> dict[str, str]:
+        segment_bytes = UNEVEN_SEGMENT_BYTES[node.node_id % len(UNEVEN_SEGMENT_BYTES)]
         return (
             {"log.dirs": FIRST_FOLDER}
             | self._settings
+            | ({"log.segment.bytes": str(segment_bytes)} if self._has_uneven_segments else {})
             | {
                 "node.id": str(node.node_id),
                 "listeners": f"PLAINTEXT://{node.name}:{CLIENT_PORT}",

@@ -39,6 +39,7 @@ CLIENT_PORT, QUORUM_PORT = 9092, 9093
 MOST_VOTERS = 3
 PLENTY_BYTES = 1 << 30
 FIRST_FOLDER, SECOND_FOLDER = "/data", "/more"  # the second one where the scenario wants it
+UNEVEN_SEGMENT_BYTES = (4096, 2500, 3300, 5000, 1900)  # by node: no two replicas end their segments at the same offsets
 QUORUM_FOLDER = "/__cluster_metadata/"
 # What each action costs, in flushes: a file that is replaced is flushed, and so is the folder that names it.
 _FLUSHES_OF = {"append": 0.05, "flush": 1.0, "write": 2.0, "sync_dir": 1.0}
@@ -168,6 +169,7 @@ class SimulatedCluster:
         settings: dict[str, str] | None = None,
         snapshot_policy: SnapshotPolicy | None = None,
         fsync_s: float = 0.003,
+        has_uneven_segments: bool = False,
         make_broker: Callable[[Any, Ports], Broker] = Broker,
         has_quorum_threads: bool = False,
         violate: Callable[[str], None],
@@ -191,6 +193,7 @@ class SimulatedCluster:
         self._has_quorum_threads = has_quorum_threads
         self._settings = SETTINGS | (settings or {})
         self.changed_files: dict[int, dict[str, str]] = {}  # of nodes, from their next start on
+        self._has_uneven_segments = has_uneven_segments
         self._snapshot_policy = snapshot_policy
         self._voters = ",".join(f"{n}@node-{n}:{QUORUM_PORT}" for n in range(min(brokers, MOST_VOTERS)))
 
@@ -236,9 +239,11 @@ class SimulatedCluster:
             self._fatal(node, process, f"cannot start: {error}")
 
     def _properties(self, node: SimulatedNode) -> dict[str, str]:
+        segment_bytes = UNEVEN_SEGMENT_BYTES[node.node_id % len(UNEVEN_SEGMENT_BYTES)]
         return (
             {"log.dirs": FIRST_FOLDER}
             | self._settings
+            | ({"log.segment.bytes": str(segment_bytes)} if self._has_uneven_segments else {})
             | {
                 "node.id": str(node.node_id),
                 "listeners": f"PLAINTEXT://{node.name}:{CLIENT_PORT}",

@@ -60,6 +60,7 @@ class _Fault:
     action: str
     pattern: str
     message: str
+    error: type[StorageError]
 
 
 @dataclass(slots=True, eq=False)
@@ -106,8 +107,8 @@ class SimulatedFile:
         self._disk.check_space(len(data), self.path)  # A full disk refuses cleanly, as the real one does.
         try:
             self._disk.check_fault("append", self.path, lambda share: self._put(data[: int(len(data) * share)]))
-        except StorageError:
-            self._write_failed = True
+        except StorageError as error:
+            self._write_failed = not isinstance(error, DiskFullError)
             raise
         self._put(data)
 
@@ -223,10 +224,24 @@ class SimulatedDisk:
         for inode in inodes:
             inode.lose_unflushed(rng)
 
-    def fail_next(self, action: str, pattern: str = "*", *, message: str = "Input/output error") -> None:
-        """Let the next `append`, `flush`, `read`, `truncate`, `write`, `rename` or `remove` of a matching path fail
-        once."""
-        self._faults.append(_Fault(action=action, pattern=pattern, message=message))
+    def fail_next(
+        self,
+        action: str,
+        pattern: str = "*",
+        *,
+        message: str = "Input/output error",
+        error: type[StorageError] = DiskFailedError,
+    ) -> None:
+        """Let the next `append`, `flush`, `read`, `truncate`, `write`, `open`, `list`, `sync_dir`, `rename` or `remove` of a
+        matching path fail once."""
+        self._faults.append(_Fault(action=action, pattern=pattern, message=message, error=error))
+
+    def write_back(self) -> None:
+        """The kernel writes everything to the disk, as it does within half a minute."""
+        for folder in self._folders.values():
+            folder.sync()
+            for inode in folder.live.values():
+                inode.flush()
 
     def fail_folder(self, path: str, message: str = "Input/output error") -> None:
         """From now on whatever touches the folder fails, until `mend_folder`."""
@@ -254,12 +269,13 @@ class SimulatedDisk:
     @contextlib.contextmanager
     def undisturbed(self) -> Iterator[None]:
         """For a checker that reads: it meets no fault, and none comes sooner because of it."""
-        former = self.before_operation, self.took_time, self.failed, self._faults
+        former = self.before_operation, self.took_time, self.failed, self._faults, self.capacity_bytes
         self.before_operation, self.took_time, self.failed, self._faults = None, None, {}, []
+        self.capacity_bytes = DEFAULT_CAPACITY_BYTES
         try:
             yield
         finally:
-            self.before_operation, self.took_time, self.failed, self._faults = former
+            self.before_operation, self.took_time, self.failed, self._faults, self.capacity_bytes = former
 
     def check_fault(self, action: str, path: str, write: Write | None = None) -> None:
         if action != "read":  # the checkers read, too
@@ -270,7 +286,7 @@ class SimulatedDisk:
         for fault in self._faults:
             if fault.action == action and fnmatch(path, fault.pattern):
                 self._faults.remove(fault)
-                raise DiskFailedError(f"cannot {action} {path}: {fault.message}")
+                raise fault.error(f"cannot {action} {path}: {fault.message}")
         for prefix, message in self.failed.items():
             if path == prefix or path.startswith(f"{prefix}/"):
                 raise DiskFailedError(f"cannot {action} {path}: {message}")
@@ -291,6 +307,7 @@ class SimulatedDisk:
         if name not in folder.live:
             if not create:
                 raise StorageError(f"cannot open {path}: No such file or directory")
+            self.check_space(1, path)
             self._create(folder, name, _Inode(modified_ms=self.now_ms))
         return SimulatedFile(self, path, folder.live[name])
 

@@ -9,8 +9,12 @@ from barnabas.kraft.raft_journal import DurableJournal
 from barnabas.kraft.raft_meta import MetaStore
 from barnabas.kraft.raft_snapshot import SnapshotStore
 from barnabas.log import recovery
+from barnabas.log.errors import StorageError
+from barnabas.log.log_segments import LogSegments
 from barnabas.log.partition_log import PartitionLog
 from barnabas.log.pending_flush import PendingFlush
+from barnabas.log.producer_snapshots import ProducerSnapshots
+from barnabas.log.producer_state import ProducerState
 from barnabas.log.segment import LogSegment
 
 from . import journal_machine, log_machine
@@ -74,6 +78,63 @@ def _retention_above_the_start() -> AbstractContextManager[Any]:
         genuine(self, min(offset + 1, self.high_watermark))
 
     return patch.object(PartitionLog, "delete_records_before", delete)
+
+
+def _snapshot_within_an_append() -> AbstractContextManager[Any]:
+    """Producers are noted when a whole answer is in the log, and so behind the snapshot of a roll within it."""
+    genuine = PartitionLog._write
+
+    def write(self: Any, data: Any, batches: Any, now_ms: int) -> None:
+        appended: list[Any] = []
+        with patch.object(self._producers, "note", lambda *batch: appended.append(batch)):
+            try:
+                genuine(self, data, batches, now_ms)
+            finally:
+                noted = list(appended)
+        for batch in noted:
+            self._producers.note(*batch)
+
+    return patch.object(PartitionLog, "_write", write)
+
+
+def _refusal_forgets_producers() -> AbstractContextManager[Any]:
+    """Batches before the one that the disk refused are in the log, and their producers are not noted."""
+    genuine = PartitionLog._write
+
+    def write(self: Any, data: Any, batches: Any, now_ms: int) -> None:
+        before = self._producers.state.to_snapshot()
+        try:
+            genuine(self, data, batches, now_ms)
+        except StorageError:
+            self._producers.state = ProducerState.from_snapshot(before)
+            raise
+
+    return patch.object(PartitionLog, "_write", write)
+
+
+def _removed_snapshot_comes_back() -> AbstractContextManager[Any]:
+    """Snapshots of what was cut off are removed, and nothing makes that durable."""
+    genuine = ProducerSnapshots.forget_behind
+
+    def forget(self: Any, end_offset: int) -> None:
+        files, self._files = self._files, _WithoutSyncDir(self._files)
+        try:
+            genuine(self, end_offset)
+        finally:
+            self._files = files
+
+    return patch.object(ProducerSnapshots, "forget_behind", forget)
+
+
+def _segments_go_before_their_files() -> AbstractContextManager[Any]:
+    """Retention takes a segment out of the list, then renames its files: a refused rename leaves a log without it."""
+
+    def retire_first(self: Any, due_ms: int) -> None:
+        segment = self.all.pop(0)
+        self._changed()
+        self._retire(segment, due_ms)
+
+    return patch.object(LogSegments, "retire_first", retire_first)
 
 
 def _vote_without_flush() -> AbstractContextManager[Any]:
@@ -169,6 +230,13 @@ LOG_BUGS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "a truncation keeps a batch too many": _truncation_keeps_a_record,
     "recovery overlooks a gap between segments": _gap_between_segments,
     "DeleteRecords deletes a record too many": _retention_above_the_start,
+    "a snapshot of producers is taken within an append": _snapshot_within_an_append,
+    "a refusal forgets producers of what is in the log": _refusal_forgets_producers,
+    "retention forgets segments that the disk has": _segments_go_before_their_files,
+}
+# Found by a schedule.
+SCHEDULED_LOG_BUGS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], type[log_machine.LogMachine]]] = {
+    "a removed snapshot of producers comes back": (_removed_snapshot_comes_back, log_machine.CutAndGrown),
 }
 JOURNAL_BUGS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "a vote without fsync": _vote_without_flush,
@@ -189,5 +257,16 @@ def bugs() -> list[Planted]:
         journal_machine.run_seed(seed)
         return False
 
+    def scheduled(machine: type[log_machine.LogMachine]) -> Callable[[int], bool]:
+        def run(seed: int) -> bool:
+            log_machine.run_seed(seed, machine)
+            return False
+
+        return run
+
     logs = [Planted(level="log", name=name, plant=plant, run=log) for name, plant in LOG_BUGS.items()]
+    logs += [
+        Planted(level="log", name=name, plant=plant, run=scheduled(machine))
+        for name, (plant, machine) in SCHEDULED_LOG_BUGS.items()
+    ]
     return logs + [Planted(level="journal", name=n, plant=plant, run=journal) for n, plant in JOURNAL_BUGS.items()]

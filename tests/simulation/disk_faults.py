@@ -5,18 +5,25 @@ What a power loss leaves of unflushed writes (nothing, a part, a torn end) is th
 
 from typing import ClassVar
 
-from .cluster import PLENTY_BYTES
+from barnabas.log.errors import DiskFullError, StorageError
+
+from .cluster import PLENTY_BYTES, is_serving
 from .disk import Write
 from .fault_room import FaultRoom
 from .process import ProcessDied
 
 FAILING = ("append", "flush", "write", "rename")
 FAILING_FILES = ("*.log", "*.index", "*.timeindex", "*checkpoint", "*quorum.journal", "*")
+# Of a partition's own folder, and survived by the process: only what says that the disk has failed ends a broker of one folder.
+REFUSED = ("rename", "rename", "remove", "open", "append", "sync_dir", "list")
+REFUSALS = (StorageError, DiskFullError)  # EPERM, EMFILE; ENOSPC
+PARTITION_FILES = "*-[0-9]/*"
+MOST_REFUSALS = 4  # that wait for their operation
 MOST_OPERATIONS = 60  # until a process dies in one of them
 
 
 class DiskFaults(FaultRoom):
-    WEIGHTS: ClassVar = {"disk_full": 1, "slow_disk": 1, "io_error": 1, "die_in_write": 1}
+    WEIGHTS: ClassVar = {"disk_full": 1, "slow_disk": 1, "io_error": 1, "die_in_write": 1, "refusal": 2}
 
     def heal(self) -> None:
         super().heal()
@@ -50,6 +57,29 @@ class DiskFaults(FaultRoom):
         node.disk.fail_next(action, pattern)
         self.cluster.loop.note(f"IO ERROR {node.name} {action} {pattern}")
         self._later(self._duration(), self._mend, node_id)
+
+    def _refusal(self, node_id: int) -> None:
+        """Some operations are refused, each once, and the process goes on. It may end itself: what was in the midst of a change
+        that cannot be taken back is offline until its broker starts again."""
+        node = self.cluster.nodes[node_id]
+        if any(it.disk_may_refuse for it in self.cluster.nodes if it is not node):
+            return
+        node.disk_may_refuse = True
+        for _ in range(self.rng.randint(1, MOST_REFUSALS)):
+            action, error = self.rng.choice(REFUSED), self.rng.choice(REFUSALS)
+            node.disk.fail_next(action, PARTITION_FILES, message="refused", error=error)
+            self.cluster.loop.note(f"REFUSAL {node.name} {action} {error.__name__}")
+        self._later(self._duration(), self._end_refusals, node_id)
+
+    def _end_refusals(self, node_id: int) -> None:
+        node = self.cluster.nodes[node_id]
+        node.disk.mend()
+        if is_serving(node) and node.broker is not None:
+            logs = node.broker.logs
+            if logs.offline or any(log.failed for log in logs.logs.values()):
+                self.cluster.kill(node_id)
+        node.disk_may_refuse = False
+        self.cluster.start(node_id)
 
     def _mend(self, node_id: int) -> None:
         node = self.cluster.nodes[node_id]

@@ -28,7 +28,7 @@ from .fault_room import FaultPlan
 from .faults import FIRST_ERA, WEIGHTS, Faults
 from .node_faults import NodeFaults
 from .observed_loop import ObservedLoop
-from .process import ProcessDied, SimulatedProcess
+from .process import OWNER, ProcessDied, SimulatedProcess
 from .workload import LATEST_VALUES, PHOENIX, SHORT, Workload
 
 START_LIMIT_S = 20.0
@@ -90,6 +90,7 @@ class History:
             snapshot_policy=self.rng.choice((None, SnapshotPolicy(entries=50), SnapshotPolicy(entries=300))),
             fsync_s=self.rng.choice((0.001, 0.004, 0.02)),
             settings=self._settings(),
+            has_uneven_segments=not scenario.is_first_era,
             make_broker=scenario.make_broker,
             has_quorum_threads=scenario.has_quorum_threads,
             violate=self.violations.append,
@@ -161,7 +162,7 @@ class History:
     def _last_look(self, node: SimulatedNode) -> None:
         """What a process did in the very event in which it dies counts as well: its last answers may be on the wire."""
         try:
-            self.partitions.check(node)
+            self.partitions.check(node, is_between_operations=False)
             self.metadata.check(node)
         except Violation as violation:  # inside of code of the broker, which must not take it for an error of its own
             self.violations.append(str(violation))
@@ -410,6 +411,9 @@ class _LogLines(logging.Handler):
         line = self._history.loop.trace_line
         if line is not None:
             line(f"{self._history.loop.time():.6f} LOG {record.levelname} {record.name}: {record.getMessage()}")
+        owner = OWNER.get()
+        if owner is not None and owner.is_dead:
+            return  # cleaning up behind its death, which no process does
         if record.exc_info is not None and record.exc_info[1] is not None:
             error = record.exc_info[1]
             if not isinstance(
@@ -460,7 +464,7 @@ def run_history(
         wall_s=time.perf_counter() - began,
         faults=history.faults.count,
         plan=history.plan,
-        counts=history.workload.counts,
+        counts=history.workload.counts | {"rolls_within_an_answer": history.partitions.rolls_within_an_answer},
         failure=failure,
     )
 

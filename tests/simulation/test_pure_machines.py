@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
+from . import journal_machine, log_machine
 from .pure_machines import run
 
 SEEDS = int(os.environ.get("BARNABAS_PURE_SEEDS", "1000"))
@@ -34,9 +35,17 @@ def test_every_seed_keeps_the_invariants(machine: str, report_line: Callable[[st
     assert events > SEEDS
 
 
-def test_the_same_seed_takes_the_same_course() -> None:
-    from . import journal_machine, log_machine
+def test_a_log_that_is_cut_and_grows_again_outlives_losses_of_power() -> None:
+    for seed in range(SEEDS // 10):
+        assert log_machine.run_seed(seed, log_machine.CutAndGrown).crashes == log_machine.CutAndGrown.ROUNDS
 
+
+def test_answers_of_a_leader_reach_over_the_ends_of_a_followers_segments() -> None:
+    """Without that no seed could find what a roll within an append does."""
+    assert sum(log_machine.run_seed(seed).rolls_within_an_answer for seed in range(10)) > 0
+
+
+def test_the_same_seed_takes_the_same_course() -> None:
     for seed in (3, 17):
         assert log_machine.run_seed(seed) == log_machine.run_seed(seed)
         assert journal_machine.run_seed(seed) == journal_machine.run_seed(seed)

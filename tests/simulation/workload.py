@@ -353,6 +353,8 @@ class Workload:
             answer.records if isinstance(answer.records, (bytes, bytearray, memoryview)) else answer.records.read()
         )
         for header in iter_headers(records, verify_crc=True):
+            if header.base_offset > positions[partition]:
+                self.checker.passed_over(*partition, positions[partition], header.base_offset)
             self.checker.read(*partition, header.base_offset, header.crc)
             positions[partition] = max(positions[partition], header.next_offset)
             self.counts["read"] += 1

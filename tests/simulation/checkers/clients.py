@@ -72,6 +72,18 @@ class ClientChecker:
         if crc not in committed:
             raise Violation(f"{topic}-{partition}: a consumer was shown offset {base_offset}, committed is {committed}")
 
+    def passed_over(self, topic: str, partition: int, offset: int, next_offset: int) -> None:
+        """A consumer asked for `offset` and was given `next_offset`: what is committed in between must have been deleted."""
+        limit = self._partitions.start_limits.get((topic, partition), 0)
+        if topic in self.recreated or next_offset <= limit:
+            return
+        for history in self._partitions.named.get((topic, partition), []):
+            skipped = [base for base in history.committed if max(offset, limit) <= base < next_offset]
+            if skipped:
+                raise Violation(
+                    f"{topic}-{partition}: a consumer at {offset} was given {next_offset}, and not {skipped}"
+                )
+
     def told_end(self, client: str, topic: str, partition: int, end_offset: int) -> None:
         before = self.ends.get((client, topic, partition), 0)
         if end_offset < before and topic not in self.recreated:

@@ -62,7 +62,7 @@ def check_producers(log: PartitionLog, *, replayed_from: int = 0, is_compacted: 
     in_log = dict(replay.entries())
     for producer_id, entry in in_log.items():
         # Compaction takes batches that are remembered, but for the last one.
-        _check_producer(
+        check_producer(
             log, producer_id, known.get(producer_id), entry, replayed_from, 1 if is_compacted else REMEMBERED_BATCHES
         )
     for producer_id, entry in known.items():
@@ -73,14 +73,15 @@ def check_producers(log: PartitionLog, *, replayed_from: int = 0, is_compacted: 
             )
 
 
-def _check_producer(
+def check_producer(
     log: PartitionLog,
     producer_id: int,
     known: ProducerEntry | None,
     entry: ProducerEntry,
-    replayed_from: int,
-    most: int,
+    replayed_from: int = 0,
+    most: int = REMEMBERED_BATCHES,
 ) -> None:
+    """`known` is what the log remembers, `entry` what its batches say."""
     has = [(batch.first_sequence, batch.last_offset) for batch in entry.batches if batch.last_offset >= replayed_from]
     if not has:
         return

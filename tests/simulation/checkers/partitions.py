@@ -12,13 +12,16 @@ from typing import Any, NamedTuple
 from simulation.cluster import SimulatedCluster, SimulatedNode, is_serving
 from simulation.process import SimulatedProcess
 
-from barnabas.log.record_batch import iter_headers
+from barnabas.log.producer_state import ProducerState
+from barnabas.log.record_batch import BatchHeader, iter_headers
 from barnabas.log.replication.partition import Partition
 
+from .logs import check_producer, check_segments
 from .violation import Violation
 
 READ_BYTES = 1 << 20
 Key = tuple[str, int]  # topic id, partition
+Shape = tuple[int, int, int]  # number of segments, where the first one begins, log start
 
 
 class Batch(NamedTuple):
@@ -61,6 +64,8 @@ class View:
     led_epoch: int = -1
     isr: Any = None
     partition: Partition | None = None
+    replay: ProducerState = field(default_factory=ProducerState)  # of what was read
+    shape: Shape | None = None
 
 
 class PartitionChecker:
@@ -71,12 +76,14 @@ class PartitionChecker:
         self.compacted: set[str] = set()  # topics whose batches each replica rewrites in its own time
         self.start_limits: dict[tuple[str, int], float] = {}  # the highest log start that anybody asked for; else 0
         self.views: dict[SimulatedProcess, dict[Key, View]] = {}
+        self.rolls_within_an_answer = 0  # of followers: some of its batches lie before the new segment, some behind
         cluster.ended.append(self._ended)
 
     def _ended(self, node: SimulatedNode, process: SimulatedProcess, power: bool) -> None:
         self.views.pop(process, None)
 
-    def check(self, node: SimulatedNode) -> None:
+    def check(self, node: SimulatedNode, *, is_between_operations: bool = True) -> None:
+        """A process may die in the middle of an operation: then its memory is not expected to agree with its disk."""
         broker, process = node.broker, node.process
         if process is None or broker is None or not is_serving(node):
             return
@@ -93,10 +100,13 @@ class PartitionChecker:
                 and view.leader_epoch == partition.leader_epoch
                 and view.truncations == log._truncations
                 and view.log is log
+                and view.shape == _shape_of(log)
             ):
                 continue
             with node.disk.undisturbed():
                 self._changed(node, process, partition, views)
+                if is_between_operations:
+                    self._check_memory(node, views.get((partition.topic_id, partition.topic_partition.partition)))
         if len(views) > len(broker.replication.manager._partitions):
             self._gone(node, process, broker.replication.manager._partitions.values(), views)
 
@@ -137,6 +147,18 @@ class PartitionChecker:
         view.leader_epoch = partition.leader_epoch
         view.partition = partition
 
+    def _check_memory(self, node: SimulatedNode, view: View | None) -> None:
+        """What the log says of its segments and producers is what its files say."""
+        if view is None or view.log.failed:
+            return
+        shape = _shape_of(view.log)
+        if view.shape != shape:
+            check_segments(view.log, node.disk)
+            view.shape = shape
+        known = dict(view.log.producers.entries())
+        for producer_id, entry in view.replay.entries():
+            check_producer(view.log, producer_id, known.get(producer_id), entry)
+
     def permit_start(self, topic: str, partition: int, highest_offset: float) -> None:
         key = (topic, partition)
         self.start_limits[key] = max(self.start_limits.get(key, 0), highest_offset)
@@ -158,6 +180,7 @@ class PartitionChecker:
                     f"{view.high_watermark}"
                 )
             view.batches = {}
+            view.replay = ProducerState()
             view.log_end = log.segments[0].base_offset
         elif log.log_end_offset < view.log_end:
             raise Violation(f"{history.name}: the log of {process} shrank to {log.log_end_offset} without a truncation")
@@ -167,14 +190,22 @@ class PartitionChecker:
         if is_compacted:  # see checkers.compacted
             view.log_end = log.log_end_offset
             return
-        for batch in read_batches(log, view.log_end):
+        former_end = view.log_end if view.batches else -1
+        for header in read_headers(log, view.log_end):
+            batch = _batch_of(header)
+            if view.batches and batch.base_offset != view.log_end:
+                raise Violation(f"{history.name}: {process} has nothing from {view.log_end} to {batch}")
+            view.log_end = batch.next_offset
             view.batches[batch.base_offset] = batch
+            view.replay.update(header, first_offset=header.base_offset)
             known = history.written.setdefault((batch.leader_epoch, batch.base_offset), batch)
             if known != batch:
                 raise Violation(
                     f"{history.name}: {process} holds {batch} where another replica holds {known}: one epoch, two logs"
                 )
         view.log_end = log.log_end_offset
+        if view.partition is not None and view.partition.is_follower:
+            self.rolls_within_an_answer += 0 <= former_end < log.segments[-1].base_offset < log.log_end_offset
 
     # --- the high watermark -------------------------------------------------------------------------------------------
 
@@ -277,9 +308,9 @@ class PartitionChecker:
             )
 
 
-def read_batches(log: Any, offset: int) -> list[Batch]:
-    """Everything from the batch that holds `offset` to the log end."""
-    found: list[Batch] = []
+def read_headers(log: Any, offset: int) -> list[BatchHeader]:
+    """Of everything from the batch that holds `offset` to the log end."""
+    found: list[BatchHeader] = []
     while offset < log.log_end_offset:
         found_slice = log.read(offset, max_bytes=READ_BYTES, up_to_offset=log.log_end_offset).slice
         data = found_slice if isinstance(found_slice, bytes) else found_slice.read()
@@ -287,16 +318,20 @@ def read_batches(log: Any, offset: int) -> list[Batch]:
             raise Violation(
                 f"{log.topic_partition}: nothing at offset {offset}, but the log ends at {log.log_end_offset}"
             )
-        found += [
-            Batch(
-                header.base_offset,
-                header.next_offset,
-                header.leader_epoch,
-                header.crc,
-                header.size_bytes,
-                (header.producer_id, header.producer_epoch, header.base_sequence) if header.producer_id >= 0 else None,
-            )
-            for header in iter_headers(data)
-        ]
+        found += iter_headers(data)
         offset = found[-1].next_offset
     return found
+
+
+def read_batches(log: Any, offset: int) -> list[Batch]:
+    return [_batch_of(header) for header in read_headers(log, offset)]
+
+
+def _batch_of(header: BatchHeader) -> Batch:
+    producer = (header.producer_id, header.producer_epoch, header.base_sequence) if header.producer_id >= 0 else None
+    return Batch(header.base_offset, header.next_offset, header.leader_epoch, header.crc, header.size_bytes, producer)
+
+
+def _shape_of(log: Any) -> Shape:
+    segments = log._segments.all
+    return len(segments), segments[0].base_offset, log.log_start_offset

@@ -25,8 +25,8 @@ from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.cli import consume
 from barnabas.net.cli.exit_codes import CommandError
 from barnabas.net.cli.main import main
-from barnabas.net.greeting import Greeting
 from barnabas.net.cli.patience import Patience
+from barnabas.net.greeting import Greeting
 from barnabas.net.protocol.responses import StorageFolder, TroubledFolder
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -252,7 +252,7 @@ def test_consuming_gives_up_in_time_where_something_is_wrong(
 
 
 def test_patience_speaks_before_it_ends_and_begins_again_with_each_step() -> None:
-    now_s, said = [0.0], []
+    now_s, said = [0.0], list[str]()
     patience = Patience(30, note=said.append, trouble=lambda: "why", now_s=lambda: now_s[0])
     for second in range(30):
         now_s[0] = float(second)

@@ -2,8 +2,8 @@
 
 import asyncio
 import struct
-from functools import partial
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest

@@ -595,3 +595,43 @@ def test_a_folder_with_a_forged_term_is_refused_with_the_cure() -> None:
     with pytest.raises(DamagedQuorumError, match="was forged"):
         cluster.start(0)
     cluster.close()
+
+
+def test_rule_4_an_acknowledgement_of_another_term_counts_for_no_entry_that_the_peer_may_lack() -> None:
+    cluster = running()
+    core = core_of(cluster, cluster.wait_for_leader())
+    peer = core.other_ids[0]
+    core.set_match(peer, 1)
+    stale = {"type": "next_node_idx", "term": core.term - 1, "reset": False, "success": True}
+    core.receive(peer, stale | {"next_node_idx": core.journal.last_index + 1})
+    assert core.match_of(peer) == 1
+    finish(cluster)
+
+
+def test_an_entry_of_an_earlier_term_is_not_committed_by_counting() -> None:
+    """The paper, 5.4.2 and figure 8: a majority that has it may still be overruled."""
+    cluster = running()
+    core = core_of(cluster, cluster.wait_for_leader())
+    last_index = core.journal.last_index
+    core.set_term(core.term + 1, core.node_id)
+    core.commit_index = last_index - 1
+    for peer in core.other_ids:
+        core.set_match(peer, last_index)
+    core.commit_what_a_majority_has()
+    assert core.is_leader and core.commit_index == last_index - 1
+    cluster.close()
+
+
+def test_a_blank_voter_does_not_vote() -> None:
+    """It may have voted in that term, or acknowledged what the candidate lacks, and forgotten it."""
+    cluster = running()
+    cluster.kill(2)
+    cluster.disks[2].wipe()
+    isolate(cluster, 2)
+    cluster.start(2)
+    core = core_of(cluster, 2)
+    assert core.formation.blank
+    ask = {"type": "request_vote", "term": 9, "last_log_index": 99, "last_log_term": 9, "transfer": True}
+    core.receive(0, ask)
+    assert (core.term, core.voted_for) == (0, None)
+    cluster.close()

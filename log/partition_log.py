@@ -197,8 +197,6 @@ class PartitionLog:
     def _write(self, data: Buffer, batches: list[PlacedBatch], now_ms: int) -> None:
         """Append the batches, to one segment if they fit there; else one by one."""
         self._check_takes_writes()
-        if not self.folder.is_durable:
-            self.folder.make_durable()
         first, last = batches[0], batches[-1]
         self._roll_if_due(first, now_ms)
         limit = self._config.segment_bytes

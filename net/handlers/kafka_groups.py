@@ -10,14 +10,20 @@ from typing import Any
 from barnabas.consumer_groups.classic_messages import JoinAnswer, JoinRequest, LeavingMember, SyncAnswer, SyncRequest
 from barnabas.consumer_groups.messages import HeartbeatRequest, HeartbeatResponse
 from barnabas.kraft.records import TopicPartitions
-from barnabas.log.errors import BarnabasError, CoordinatorNotAvailableError, ErrorCode, UnsupportedVersionError
+from barnabas.log.errors import (
+    BarnabasError,
+    CoordinatorNotAvailableError,
+    ErrorCode,
+    InvalidRequestError,
+    NoTransactionsError,
+)
 from barnabas.net.dispatcher import RequestContext
 from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
 from barnabas.net.protocol.kafka.compiler import types_of
 
 from .services import Services
 
-_KEY_IS_GROUP = 0
+_KEY_IS_GROUP, _KEY_IS_TRANSACTION = 0, 1
 _MANY_KEYS_SINCE = 4  # of FindCoordinator
 _KNOWN_ID_SINCE = 4  # of JoinGroup (KIP-394)
 _SKIP_ASSIGNMENT_SINCE = 9  # of JoinGroup (KIP-814)
@@ -44,10 +50,10 @@ class KafkaGroupHandlers:
 
     def _coordinator(self, key: str, key_type: int, context: RequestContext) -> dict[str, Any]:
         try:
+            if key_type == _KEY_IS_TRANSACTION:
+                raise NoTransactionsError
             if key_type != _KEY_IS_GROUP:
-                raise UnsupportedVersionError(
-                    "there are no coordinators of transactions here yet; produce without them"
-                )
+                raise InvalidRequestError(f"coordinators of type {key_type} are not known; groups (0) have one")
             node_id = self._groups.coordinator_of(key)
             broker = self._services.metadata.image.brokers.get(node_id)
             if broker is None:

@@ -1,7 +1,7 @@
 """What a produce request may not bring beyond what a log checks: rules of Kafka's versions, and transactions. Pure."""
 
 from barnabas.log.compression import Compression
-from barnabas.log.errors import InvalidRecordError, InvalidTxnStateError, UnsupportedCompressionError
+from barnabas.log.errors import InvalidRecordError, NoTransactionsError, UnsupportedCompressionError
 from barnabas.log.record_batch import (
     COMPRESSION_MASK,
     HEADER_SIZE,
@@ -19,7 +19,7 @@ _ZSTD_SINCE = 7  # Produce v7 (KIP-110)
 
 
 def check_produced(records: Buffer, *, kafka_version: int) -> None:
-    """Raises InvalidRecordError, InvalidTxnStateError, UnsupportedCompressionError.
+    """Raises InvalidRecordError, NoTransactionsError, UnsupportedCompressionError.
 
     What is cut, too long or damaged is left to the log. `kafka_version` is -1 for our protocol, where a request may have
     several batches of a partition.
@@ -27,7 +27,7 @@ def check_produced(records: Buffer, *, kafka_version: int) -> None:
     if kafka_version >= 0:
         _check_kafka(records, kafka_version)
     if len(records) >= HEADER_SIZE and records[_ATTRIBUTES_POSITION] & TRANSACTIONAL_MASK:
-        raise InvalidTxnStateError("there are no transactions here yet; produce without a transactional id")
+        raise NoTransactionsError
 
 
 def _check_kafka(records: Buffer, version: int) -> None:

@@ -14,8 +14,12 @@ from .record_batch import Buffer
 # A batch is at most a few MiB (max.message.bytes); text shrinks tenfold, rarely a hundredfold.
 MAX_DECOMPRESSED_BYTES = 128 * 1024 * 1024
 _GZIP_WINDOW = 31  # zlib's word for "with a gzip header"
-_GZIP_LEVEL = 6
-_ZSTD_LEVEL = 3
+# Kafka's levels where none is set (KIP-390).
+GZIP_DEFAULT_LEVEL = -1  # zlib's own choice, 6
+LZ4_DEFAULT_LEVEL = 9  # stands for the fast compressor; all others are levels of the slow one, as in Kafka's Java
+ZSTD_DEFAULT_LEVEL = 3
+_LZ4_FAST = 0  # what the library calls it
+_LZ4_SLOW_FROM = 3  # its lowest level of the slow compressor
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES = 32 * 1024  # What snappy-java writes; its readers take any.
@@ -40,23 +44,28 @@ def compression_of(number: int) -> Compression:
         raise UnsupportedCompressionError(f"no codec has the number {number}; use gzip, snappy, lz4 or zstd") from error
 
 
-def compress(data: bytes, codec: Compression) -> bytes:
+def compress(data: bytes, codec: Compression, level: int | None = None) -> bytes:
+    """`level` None is the codec's default; snappy and none have no levels."""
     match codec:
         case Compression.NONE:
             return data
         case Compression.GZIP:
-            packer = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_WINDOW)
+            packer = zlib.compressobj(GZIP_DEFAULT_LEVEL if level is None else level, zlib.DEFLATED, _GZIP_WINDOW)
             return packer.compress(data) + packer.flush()
         case Compression.SNAPPY:
             return _compress_snappy(data)
         case Compression.LZ4:
             import lz4.frame
 
-            return bytes(lz4.frame.compress(data))
+            return bytes(lz4.frame.compress(data, compression_level=_lz4_level(level)))
         case Compression.ZSTD:
             import zstandard
 
-            return zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compress(data)
+            return zstandard.ZstdCompressor(level=ZSTD_DEFAULT_LEVEL if level is None else level).compress(data)
+
+
+def _lz4_level(level: int | None) -> int:
+    return _LZ4_FAST if level in (None, LZ4_DEFAULT_LEVEL) else max(level, _LZ4_SLOW_FROM)
 
 
 def decompress(data: Buffer, codec: Compression, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> bytes:

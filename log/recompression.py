@@ -41,8 +41,10 @@ def is_stored_otherwise(batches: Buffer, compression_type: str) -> bool:
     return batches[CRC_COVERS_FROM + 1] & COMPRESSION_MASK != codec_named(compression_type)
 
 
-def recompressed(batches: Buffer, codec: Compression, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> bytearray:
-    """The same whole batches, all under `codec`.
+def recompressed(
+    batches: Buffer, codec: Compression, level: int | None = None, *, max_bytes: int = MAX_DECOMPRESSED_BYTES
+) -> bytearray:
+    """The same whole batches, all under `codec`; those that are already are left alone, whatever their level.
 
     Raises CorruptRecordError for what is damaged, or unpacks to more than `max_bytes`; UnsupportedCompressionError.
     """
@@ -52,17 +54,17 @@ def recompressed(batches: Buffer, codec: Compression, *, max_bytes: int = MAX_DE
         header = read_header(batches, position)
         check_crc(batches, header)
         whole = memoryview(batches)[position : position + header.size_bytes]
-        made += whole if header.compression == codec else _under(codec, whole, header, max_bytes)
+        made += whole if header.compression == codec else _under(codec, level, whole, header, max_bytes)
         position += header.size_bytes
     return made
 
 
-def _under(codec: Compression, whole: memoryview, header: BatchHeader, max_bytes: int) -> bytearray:
+def _under(codec: Compression, level: int | None, whole: memoryview, header: BatchHeader, max_bytes: int) -> bytearray:
     records = decompress(whole[HEADER_SIZE:], compression_of(header.compression), max_bytes=max_bytes)
     if header.record_count and not records:
         raise CorruptRecordError(f"a record batch of {header.record_count} records unpacks to nothing")
     made = bytearray(whole[:HEADER_SIZE])
-    made += compress(records, codec)
+    made += compress(records, codec, level)
     LENGTH.pack_into(made, LENGTH_POSITION, len(made) - LOG_OVERHEAD)
     _ATTRIBUTES.pack_into(made, CRC_COVERS_FROM, header.attributes & ~COMPRESSION_MASK | codec)
     _CRC.pack_into(made, CRC_POSITION, crc32c(memoryview(made)[CRC_COVERS_FROM:]))

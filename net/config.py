@@ -286,6 +286,15 @@ class BrokerConfig:
         "The codec of stored batches; producer: as each producer chose.",
         topic_key="compression.type",
     )
+    compression_gzip_level: int = setting(
+        -1, whole_number(-1, 9), "Level of gzip: 1 to 9; -1: gzip's own.", topic_key="compression.gzip.level"
+    )
+    compression_lz4_level: int = setting(
+        9, whole_number(1, 17), "Level of lz4; 9: the fast one.", topic_key="compression.lz4.level"
+    )
+    compression_zstd_level: int = setting(
+        3, whole_number(-131_072, 22), "Level of zstd.", topic_key="compression.zstd.level"
+    )
     message_max_bytes: int = setting(1_048_588, whole_number(0), "Largest record batch.", topic_key="max.message.bytes")
 
     # --- the network

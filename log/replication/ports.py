@@ -58,6 +58,10 @@ class ReplicatedLogConfig(Protocol):
     @property
     def compression_type(self) -> str: ...
     @property
+    def compression_level(self) -> int:
+        """Of the codec that `compression_type` names."""
+
+    @property
     def is_deleted_by_retention(self) -> bool:
         """cleanup.policy has "delete": the log may lose its beginning."""
 

@@ -19,6 +19,7 @@ from barnabas.log.errors import (
     InvalidTopicError,
     StorageError,
 )
+from barnabas.log.replication.ports import ReplicatedLogConfig
 from barnabas.log.topic_partition import INTERNAL_TOPICS, TopicPartition
 from barnabas.net.dispatcher import Reply, RequestContext, error_response
 from barnabas.net.protocol.requests import ProducePartition
@@ -44,7 +45,7 @@ class ProduceHandler:
         self._clock = services.clock
         # Of the request at hand, with acks=1: required offset and leadership. Mostly empty, so it costs such requests nothing.
         self._unflushed: dict[TopicPartition, tuple[int, int]] = {}
-        self.recompressing = Recompressing(self._compression_of)
+        self.recompressing = Recompressing(self._config_of)
         self._logged_at_ms: OrderedDict[tuple[str, TopicPartition], int] = OrderedDict()
 
     def __call__(self, request: AnyProduce, context: RequestContext, reply: Reply) -> None:
@@ -60,9 +61,9 @@ class ProduceHandler:
     def tasks(self) -> Iterable[asyncio.Task[None]]:
         return self.recompressing.tasks
 
-    def _compression_of(self, topic_partition: TopicPartition) -> str | None:
+    def _config_of(self, topic_partition: TopicPartition) -> ReplicatedLogConfig | None:
         partition = self._replication.manager.find(topic_partition)
-        return None if partition is None else partition.log.config.compression_type
+        return None if partition is None else partition.log.config
 
     def _serve_later(self, request: AnyProduce, refused: Refused, context: RequestContext, reply: Reply) -> None:
         try:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from barnabas.log.errors import BarnabasError, RequestTimedOutError
 from barnabas.log.recompression import codec_named, is_stored_otherwise, recompressed
 from barnabas.log.record_batch import Buffer
+from barnabas.log.replication.ports import ReplicatedLogConfig
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.protocol.requests import KafkaProduceRequest, ProducePartition, ProduceRequest
 
@@ -24,10 +25,10 @@ Serve = Callable[[AnyProduce, Refused], None]
 
 
 class Recompressing:
-    """`compression_of(partition)` is the topic's compression.type, or None for a partition that is not here."""
+    """`config_of(partition)` is the configuration of its log, or None for a partition that is not here."""
 
-    def __init__(self, compression_of: Callable[[TopicPartition], str | None]) -> None:
-        self._compression_of = compression_of
+    def __init__(self, config_of: Callable[[TopicPartition], ReplicatedLogConfig | None]) -> None:
+        self._config_of = config_of
         self._last: dict[TopicPartition, asyncio.Task[None]] = {}  # of each partition, who waits longest from now on
         self._pending_bytes = 0
         self._converting = asyncio.Semaphore(MAX_CONVERSIONS)
@@ -38,8 +39,8 @@ class Recompressing:
             topic_partition = TopicPartition(item.topic, item.partition)
             if topic_partition in self._last:
                 return True
-            compression_type = self._compression_of(topic_partition)
-            if compression_type is not None and is_stored_otherwise(item.records, compression_type):
+            config = self._config_of(topic_partition)
+            if config is not None and is_stored_otherwise(item.records, config.compression_type):
                 return True
         return False
 
@@ -82,13 +83,14 @@ class Recompressing:
         serve(replace(request, partitions=partitions), refused)
 
     async def _converted(self, item: ProducePartition, kafka_version: int) -> Buffer | BarnabasError:
-        compression_type = self._compression_of(TopicPartition(item.topic, item.partition))
-        if compression_type is None or not is_stored_otherwise(item.records, compression_type):
+        config = self._config_of(TopicPartition(item.topic, item.partition))
+        if config is None or not is_stored_otherwise(item.records, config.compression_type):
             return item.records
+        codec = codec_named(config.compression_type)
         loop = asyncio.get_running_loop()
         try:
             check_produced(item.records, kafka_version=kafka_version)
             async with self._converting:
-                return await loop.run_in_executor(None, recompressed, item.records, codec_named(compression_type))
+                return await loop.run_in_executor(None, recompressed, item.records, codec, config.compression_level)
         except BarnabasError as error:
             return error

@@ -74,6 +74,12 @@ def check_is_me(node_id: int, resource: str) -> None:
         raise InvalidRequestError(f"this is broker {node_id}; ask broker {resource!r} for its own configuration")
 
 
+def check_is_this_broker(node_id: int, resource: str) -> None:
+    """The same of what has no meaning without a broker. Raises InvalidRequestError."""
+    if resource != str(node_id):
+        raise InvalidRequestError(f"this is broker {node_id}; ask broker {resource!r} for its own loggers")
+
+
 def described_broker(services: Services) -> tuple[DescribedConfig, ...]:
     configs = services.metadata.image.broker_configs
     own, cluster = configs.get(str(services.node_id), {}), configs.get(CLUSTER_DEFAULT, {})

@@ -392,17 +392,6 @@ class BrokerConfig:
         """The value of a key as it would be written in a file; None: not set."""
         return _shown(_setting_of(key), getattr(self, _attribute(key)))
 
-    def altered(self, changes: Mapping[str, str]) -> "BrokerConfig":
-        """This configuration with the changes that were made while the cluster runs (dynamic keys only)."""
-        for key in changes:
-            if not _setting_of(key).dynamic:
-                raise InvalidConfigError(
-                    f"{key} cannot be changed while the broker runs: set it in its file and restart it"
-                )
-        values = {_attribute(key): parse_value(key, text) for key, text in changes.items()}
-        sources = {**self.sources, **dict.fromkeys(changes, "dynamic")}
-        return dataclasses.replace(self, **values, sources=sources)
-
 
 def client_port(node_id: int, base_port: int = DEFAULT_BASE_PORT) -> int:
     """The port for clients of a node, by the rule for several nodes on one machine. A base port of 0 stays 0."""

@@ -1,7 +1,8 @@
 """Configurations as tools show them: every key with its value, where that came from, and what else would have given one. Pure.
 
-A topic's value stands before that of the broker's file, which stands before the default (KIP-226: synonyms, in the order in
-which they count). Nothing here is secret: there are no passwords among the keys yet.
+A topic's value stands before what was set for the broker and for all brokers while they run, that before the broker's file,
+and that before the default (KIP-226: synonyms, in the order in which they count). Nothing here is secret: there are no
+passwords among the keys yet.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,7 +13,10 @@ from barnabas.log.accepted_config import WITHOUT_EFFECT
 from barnabas.log.config import DEFINITIONS, ConfigDefinition, broker_name
 
 from .config import BrokerConfig, Definition, definitions
+from .dynamic_config import dynamic_keys, in_force
 from .replication_throttle import THROTTLE_KEYS
+
+NOTHING_SET: Mapping[str, str] = {}
 
 # Keys of a broker that say the same of topics in other units, the one that counts first.
 _IN_OTHER_UNITS = {
@@ -55,9 +59,15 @@ class DescribedConfig:
         return self.synonyms[0].source
 
 
-def describe_topic(overrides: Mapping[str, str], config: BrokerConfig) -> tuple[DescribedConfig, ...]:
-    """Every configuration of a topic that sets `overrides`, as the broker with `config` sees it."""
-    of_broker = config.topic_defaults()
+def describe_topic(
+    overrides: Mapping[str, str],
+    config: BrokerConfig,
+    cluster: Mapping[str, str] = NOTHING_SET,
+    own: Mapping[str, str] = NOTHING_SET,
+) -> tuple[DescribedConfig, ...]:
+    """Every configuration of a topic that sets `overrides`, as the broker with `config` sees it; `own` and `cluster` were set
+    for it and for all brokers while the cluster runs."""
+    of_broker = in_force(config, own=own, cluster=cluster).topic_defaults()
     return tuple(
         DescribedConfig(
             key=key,
@@ -66,14 +76,18 @@ def describe_topic(overrides: Mapping[str, str], config: BrokerConfig) -> tuple[
             default=definition.default,
             documentation=definition.documentation,
             read_only=False,
-            synonyms=tuple(_of_topic(definition, overrides, config)),
+            synonyms=tuple(_of_topic(definition, overrides, config, cluster, own)),
         )
         for key, definition in sorted((DEFINITIONS | WITHOUT_EFFECT).items())
     )
 
 
 def _of_topic(
-    definition: ConfigDefinition, overrides: Mapping[str, str], config: BrokerConfig
+    definition: ConfigDefinition,
+    overrides: Mapping[str, str],
+    config: BrokerConfig,
+    cluster: Mapping[str, str],
+    own: Mapping[str, str],
 ) -> Iterator[ConfigSynonym]:
     key = definition.name
     if key in overrides:
@@ -82,6 +96,9 @@ def _of_topic(
         yield ConfigSynonym(key=key, value=definition.default, source=ConfigSource.DEFAULT)
         return
     name = broker_name(definition)
+    for values, source in ((own, ConfigSource.BROKER), (cluster, ConfigSource.CLUSTER)):
+        if name in values:
+            yield ConfigSynonym(key=name, value=values[name], source=source)
     for broker_key in _IN_OTHER_UNITS.get(key, (name,)):
         if broker_key in config.sources:
             yield ConfigSynonym(key=broker_key, value=config.text(broker_key), source=ConfigSource.FILE)
@@ -113,7 +130,7 @@ def _described(definition: Definition, synonyms: tuple[ConfigSynonym, ...]) -> D
         type=definition.type,
         default=definition.default,
         documentation=definition.documentation,
-        read_only=definition.key not in THROTTLE_KEYS,
+        read_only=definition.key not in THROTTLE_KEYS and definition.key not in dynamic_keys(),
         synonyms=synonyms,
     )
 

@@ -10,7 +10,8 @@ from barnabas.log.accepted_config import WITHOUT_EFFECT, check_topic_value
 from barnabas.log.config import DEFINITIONS, ConfigType, LogConfig
 from barnabas.log.errors import InvalidConfigError
 
-from .config import BrokerConfig, check_available, parse_value
+from .config import IGNORED_KEYS, BrokerConfig, check_available, parse_value
+from .dynamic_config import check_dynamic_value, dynamic_keys
 from .limits import ServerLimits
 from .replica_fetcher import FetchSettings
 from .replication_throttle import THROTTLE_KEYS
@@ -108,4 +109,10 @@ def check_broker_config(key: str, value: str) -> None:
     if key in THROTTLE_KEYS:
         parse_value(key, value)
         return
+    if key in dynamic_keys():
+        check_dynamic_value(key, value)
+        return
+    if key in IGNORED_KEYS:
+        raise InvalidConfigError(f"{key} has no effect here: {IGNORED_KEYS[key]}")
+    parse_value(key, value)  # so that an unknown key is called so
     raise InvalidConfigError(f"{key} cannot be changed while a broker runs: set it in server.properties and restart")

@@ -19,6 +19,7 @@ from barnabas.log.topic_partition import TopicPartition
 
 from .clock import Clock
 from .config import BrokerConfig
+from .dynamic_config import of_image
 from .metadata_service import MetadataService
 
 logger = logging.getLogger("barnabas.log")
@@ -48,7 +49,7 @@ class LogService:
         self._fatal = fatal
         self._is_current = is_current  # does the metadata show this broker's own registration?
         self._flush = flush
-        self._defaults = LogConfig.from_map(config.topic_defaults())
+        self._defaults = LogConfig.from_map(config.topic_defaults())  # until the metadata says otherwise
         self.log_failed: Callable[[TopicPartition, StorageError], None] = lambda topic_partition, error: None
         self.folder_refused: Callable[[str, StorageError], None] = lambda path, error: None
         self.made_anew: set[TopicPartition] = set()  # empty, where the cluster may believe that there was something
@@ -98,10 +99,20 @@ class LogService:
             except (InconsistentClusterIdError, StorageError) as error:
                 self._fatal(error.message)
                 return
-        if publication.changes.topic_configs:
+        is_for_all = bool(publication.changes.broker_configs) and self._read_defaults(publication.image)
+        if is_for_all or publication.changes.topic_configs:
             for topic_partition, log in self._logs.logs.items():
-                if topic_partition.topic in publication.changes.topic_configs:
+                if is_for_all or topic_partition.topic in publication.changes.topic_configs:
                     log.update_config(self.config_of(topic_partition.topic))
+
+    def _read_defaults(self, image: MetadataImage) -> bool:
+        """Has what holds for a topic that sets nothing changed?"""
+        before = self._defaults
+        try:
+            self._defaults = LogConfig.from_map(of_image(self._config, image).topic_defaults())
+        except BarnabasError as error:  # wrong only together: each was checked by itself
+            logger.error("the defaults of topics cannot be used together, the former ones hold: %s", error)
+        return self._defaults != before
 
     def remove_strays(self, image: MetadataImage) -> None:
         """Delete the logs of topics that were deleted, and of replicas that were moved away, while this broker was not there.

@@ -36,7 +36,7 @@ class ConfigHandlers:
     async def describe(self, request: DescribeConfigsRequest, context: RequestContext) -> DescribeConfigsResponse:
         if request.resource_type == TOPIC_RESOURCE:
             overrides = topic_overrides(self._services.metadata.image, request.resource)
-            return _response(describe_topic(overrides, self._services.config))
+            return _response(described_topic(self._services, overrides))
         if request.resource_type == BROKER_RESOURCE:
             check_is_me(self._services.node_id, request.resource)
             return _response(described_broker(self._services))
@@ -78,6 +78,12 @@ def check_is_this_broker(node_id: int, resource: str) -> None:
     """The same of what has no meaning without a broker. Raises InvalidRequestError."""
     if resource != str(node_id):
         raise InvalidRequestError(f"this is broker {node_id}; ask broker {resource!r} for its own loggers")
+
+
+def described_topic(services: Services, overrides: Mapping[str, str]) -> tuple[DescribedConfig, ...]:
+    configs = services.metadata.image.broker_configs
+    own, cluster = configs.get(str(services.node_id), {}), configs.get(CLUSTER_DEFAULT, {})
+    return describe_topic(overrides, services.config, cluster, own)
 
 
 def described_broker(services: Services) -> tuple[DescribedConfig, ...]:

@@ -17,12 +17,19 @@ from barnabas.kraft.topic_settings import CLUSTER_DEFAULT
 from barnabas.log.errors import BarnabasError, InvalidRequestError, UnsupportedVersionError
 from barnabas.log.topic_partition import check_topic_name
 from barnabas.net.broker_loggers import change_levels, levels
-from barnabas.net.config_descriptions import ConfigSource, DescribedConfig, describe_all_brokers, describe_topic
+from barnabas.net.config_descriptions import ConfigSource, DescribedConfig, describe_all_brokers
 from barnabas.net.dispatcher import RequestContext, error_response
 from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
 from barnabas.net.protocol.kafka.compiler import encoder, types_of
 
-from .configs import change_config, check_is_me, check_is_this_broker, described_broker, topic_overrides
+from .configs import (
+    change_config,
+    check_is_me,
+    check_is_this_broker,
+    described_broker,
+    described_topic,
+    topic_overrides,
+)
 from .many import check_named_once
 from .services import Services
 
@@ -179,7 +186,7 @@ class _Description:
         key = tuple(overrides.items())
         found = self._of_topics.get(key)
         if found is None:
-            found = self._of_topics[key] = self._written(describe_topic(overrides, self._services.config))
+            found = self._of_topics[key] = self._written(described_topic(self._services, overrides))
         return found
 
     def _written(self, found: tuple[DescribedConfig, ...]) -> list[Any]:

@@ -21,13 +21,13 @@ from barnabas.log.errors import (
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
-from barnabas.net.config_descriptions import describe_topic
 from barnabas.net.dispatcher import RequestContext
 from barnabas.net.protocol.kafka.apis import NO_TOPIC_ID, KafkaRequest, KafkaResponse
 from barnabas.net.protocol.kafka.compiler import types_of
 from barnabas.net.protocol.requests import CreateTopicRequest
 from barnabas.net.protocol.responses import CreateTopicResponse
 
+from .configs import described_topic
 from .many import DONE, Outcome, check_named_once, each
 from .services import Services
 from .topics import TopicHandlers
@@ -84,7 +84,7 @@ class KafkaTopicHandlers:
     def _configs(self, overrides: Mapping[str, str], types: dict[str, type]) -> list[Any]:
         return [
             types["CreatableTopicConfigs"](name=item.key, value=item.value, config_source=int(item.source))
-            for item in describe_topic(overrides, self._services.config)
+            for item in described_topic(self._services, overrides)
             if item.key in DEFINITIONS
         ]
 

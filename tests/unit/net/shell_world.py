@@ -96,6 +96,7 @@ def image_of(
     offset: int = 10,
     cluster_id: str = "cluster",
     topic_configs: dict[str, dict[str, str]] | None = None,
+    broker_configs: dict[str, dict[str, str]] | None = None,
 ) -> MetadataImage:
     empty = MetadataImage().slots
     return MetadataImage(
@@ -107,6 +108,7 @@ def image_of(
         topics={item.name: item for item in topics},
         topic_names={item.topic_id: item.name for item in topics},
         topic_configs=topic_configs or {},
+        broker_configs=broker_configs or {},
         slots=tuple((slots or {}).get(number, slot) for number, slot in enumerate(empty)),
     )
 
@@ -119,6 +121,7 @@ def changes_between(old: MetadataImage, new: MetadataImage) -> MetadataChanges:
         brokers=changed(old.brokers, new.brokers),
         topics=changed(old.topics, new.topics),
         topic_configs=changed(old.topic_configs, new.topic_configs),
+        broker_configs=changed(old.broker_configs, new.broker_configs),
         slots=frozenset(number for number, slot in enumerate(new.slots) if slot != old.slots[number]),
     )
 

@@ -4,12 +4,22 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from barnabas.log.errors import InvalidConfigError, InvalidRequestError, UnknownTopicOrPartitionError
+from barnabas.log.errors import (
+    InvalidConfigError,
+    InvalidRequestError,
+    PolicyViolationError,
+    UnknownTopicOrPartitionError,
+)
 
 from .controller_result import ControllerResult
-from .controller_settings import MAX_CONFIG_CHANGES_PER_REQUEST, MAX_CONFIG_VALUE_LENGTH
+from .controller_settings import (
+    MAX_CONFIG_CHANGES_PER_REQUEST,
+    MAX_CONFIG_VALUE_LENGTH,
+    MAX_CONFIGURED_GROUP_ID_LENGTH,
+    MAX_GROUPS_WITH_CONFIGS,
+)
 from .delta import MetadataDelta
-from .records import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigRecord
+from .records import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE, ConfigRecord
 from .requests import AlterConfig, ConfigChange, ConfigOperation
 from .topic_settings import CLUSTER_DEFAULT
 
@@ -31,6 +41,7 @@ class ConfigRules:
 
     check_topic: CheckConfig = _accept_any
     check_broker: CheckConfig = _accept_any
+    check_group: CheckConfig = _accept_any
     check_together: Callable[[Mapping[str, str]], object] = lambda values: None
     default_list: Callable[[str], str | None] = lambda key: None
 
@@ -47,10 +58,10 @@ class ConfigurationControl:
     def alter(self, view: MetadataDelta, request: AlterConfig) -> ControllerResult:
         _check_resource(view, request)
         is_topic = request.resource_type == TOPIC_RESOURCE
-        now = view.topic_config(request.resource) if is_topic else view.broker_config(request.resource)
+        now, check = self._known(view, request)
         _check_sizes(request.changes)
         wanted = {change.key: self._value(change, now, is_topic=is_topic) for change in request.changes}
-        _check_values(wanted, self._rules.check_topic if is_topic else self._rules.check_broker)
+        _check_values(wanted, check)
         if request.replaces_all:
             wanted |= {key: None for key in now if key not in wanted}
         if is_topic:
@@ -64,6 +75,14 @@ class ConfigurationControl:
                 if now.get(key) != value
             )
         )
+
+    def _known(self, view: MetadataDelta, request: AlterConfig) -> tuple[dict[str, str], CheckConfig]:
+        """What the resource sets at this moment, and how its values are checked."""
+        if request.resource_type == TOPIC_RESOURCE:
+            return view.topic_config(request.resource), self._rules.check_topic
+        if request.resource_type == GROUP_RESOURCE:
+            return view.group_config(request.resource), self._rules.check_group
+        return view.broker_config(request.resource), self._rules.check_broker
 
     def check_new_topic(self, configs: Mapping[str, str]) -> None:
         """Raises InvalidConfigError, InvalidRequestError."""
@@ -115,8 +134,21 @@ def _check_resource(view: MetadataDelta, request: AlterConfig) -> None:
         if view.topic(request.resource) is None:
             raise UnknownTopicOrPartitionError(f"there is no topic {request.resource!r}")
         return
+    if request.resource_type == GROUP_RESOURCE:
+        _check_group(view, request.resource)
+        return
     if request.resource_type != BROKER_RESOURCE:
         raise InvalidRequestError(f"resources of type {request.resource_type} have no configuration here")
     is_id = request.resource.isascii() and request.resource.isdecimal()
     if request.resource != CLUSTER_DEFAULT and not (is_id and view.broker(int(request.resource)) is not None):
         raise InvalidRequestError(f"broker {request.resource!r} is not registered")
+
+
+def _check_group(view: MetadataDelta, group_id: str) -> None:
+    """A group may be configured before its first member joins, so any name is taken, within limits."""
+    if not 0 < len(group_id) <= MAX_CONFIGURED_GROUP_ID_LENGTH:
+        raise InvalidRequestError(f"a group id has 1 to {MAX_CONFIGURED_GROUP_ID_LENGTH} characters")
+    if not view.group_config(group_id) and view.count_group_configs() >= MAX_GROUPS_WITH_CONFIGS:
+        raise PolicyViolationError(
+            f"{MAX_GROUPS_WITH_CONFIGS} groups have a configuration of their own; remove some, or set the brokers' group.* keys"
+        )

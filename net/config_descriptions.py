@@ -14,6 +14,7 @@ from barnabas.log.config import DEFINITIONS, ConfigDefinition, broker_name
 
 from .config import BrokerConfig, Definition, definitions
 from .dynamic_config import dynamic_keys, in_force
+from .group_config import definitions as group_definitions
 from .replication_throttle import THROTTLE_KEYS
 
 NOTHING_SET: Mapping[str, str] = {}
@@ -31,6 +32,7 @@ class ConfigSource(IntEnum):
     TOPIC = 1
     BROKER = 2  # changed while the cluster runs, for one broker
     CLUSTER = 3  # the same for all brokers
+    GROUP = 8
     FILE = 4  # what a broker was started with: file, environment, flags
     DEFAULT = 5
 
@@ -103,6 +105,32 @@ def _of_topic(
         if broker_key in config.sources:
             yield ConfigSynonym(key=broker_key, value=config.text(broker_key), source=ConfigSource.FILE)
     yield ConfigSynonym(key=name, value=definition.default, source=ConfigSource.DEFAULT)
+
+
+def describe_group(overrides: Mapping[str, str], config: BrokerConfig) -> tuple[DescribedConfig, ...]:
+    """Every configuration of a group that sets `overrides`, as the broker with `config` sees it."""
+    return tuple(
+        DescribedConfig(
+            key=key,
+            value=overrides.get(key, definition.default),
+            type=definition.type.name,
+            default=definition.default,
+            documentation=definition.documentation,
+            read_only=False,
+            synonyms=tuple(_of_group(definition, overrides, config)),
+        )
+        for key, definition in group_definitions(config).items()
+    )
+
+
+def _of_group(
+    definition: ConfigDefinition, overrides: Mapping[str, str], config: BrokerConfig
+) -> Iterator[ConfigSynonym]:
+    name = broker_name(definition)
+    if definition.name in overrides:
+        yield ConfigSynonym(key=definition.name, value=overrides[definition.name], source=ConfigSource.GROUP)
+    source = ConfigSource.FILE if name in config.sources else ConfigSource.DEFAULT
+    yield ConfigSynonym(key=name, value=definition.default, source=source)
 
 
 def describe_broker(

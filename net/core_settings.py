@@ -12,6 +12,7 @@ from barnabas.log.errors import InvalidConfigError
 
 from .config import IGNORED_KEYS, BrokerConfig, check_available, parse_value
 from .dynamic_config import check_dynamic_value, dynamic_keys
+from .group_config import check_group_value
 from .limits import ServerLimits
 from .replica_fetcher import FetchSettings
 from .replication_throttle import THROTTLE_KEYS
@@ -93,6 +94,7 @@ def config_rules(config: BrokerConfig) -> ConfigRules:
     return ConfigRules(
         check_topic=check_topic_config,
         check_broker=check_broker_config,
+        check_group=lambda key, value: check_group_value(config, key, value),
         check_together=check_together,
         default_list=default_list,
     )

@@ -3,7 +3,7 @@
 Versions: 0-4, 0-2, 0-1, 0-1. Behaviour: many resources in one request, each with its own error; every key is listed with its
 source, synonyms, type and documentation. AlterConfigs resets what it does not name; lists are added to and taken from by the
 controller. The levels of loggers are the business of the broker that is named, and last until it stops. Differs from Kafka: a
-broker takes changes of configurations for another one too; groups and client metrics have none.
+broker takes changes of configurations for another one too; client metrics have none, nor have share and streams groups.
 """
 
 import asyncio
@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from barnabas.kraft.records import BROKER_RESOURCE, TOPIC_RESOURCE
+from barnabas.kraft.records import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
 from barnabas.kraft.requests import AlterConfig, ConfigChange, ConfigOperation
 from barnabas.kraft.topic_settings import CLUSTER_DEFAULT
 from barnabas.log.errors import BarnabasError, InvalidRequestError, UnsupportedVersionError
 from barnabas.log.topic_partition import check_topic_name
 from barnabas.net.broker_loggers import change_levels, levels
-from barnabas.net.config_descriptions import ConfigSource, DescribedConfig, describe_all_brokers
+from barnabas.net.config_descriptions import ConfigSource, DescribedConfig, describe_all_brokers, describe_group
 from barnabas.net.dispatcher import RequestContext, error_response
 from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
 from barnabas.net.protocol.kafka.compiler import encoder, types_of
@@ -39,13 +39,12 @@ CHANGES_AT_ONCE = 64  # of one request: they share commits, and leave the contro
 _TYPES = {"BOOLEAN": 1, "STRING": 2, "INT": 3, "SHORT": 4, "LONG": 5, "DOUBLE": 6, "LIST": 7}
 _DELETE = 1  # IncrementalAlterConfigs; for us it is to set None
 _OPERATIONS = {0: ConfigOperation.SET, 2: ConfigOperation.APPEND, 3: ConfigOperation.SUBTRACT}
-_IN_THE_QUORUM = (TOPIC_RESOURCE, BROKER_RESOURCE)  # what the controller changes
+_IN_THE_QUORUM = (TOPIC_RESOURCE, BROKER_RESOURCE, GROUP_RESOURCE)  # what the controller changes
 _CLIENT_METRICS = 16
 _BROKER_LOGGER = 8
 _SOURCE_OF_LEVELS = 6  # DYNAMIC_BROKER_LOGGER_CONFIG
 _WITHOUT_CONFIGS = {
     _CLIENT_METRICS: "client metrics are not collected here",
-    32: "groups have no configuration of their own; the group.* keys of the brokers hold for all of them",
 }
 
 
@@ -74,6 +73,7 @@ class KafkaConfigHandlers:
         image = self._services.metadata.image
         brokers = [str(node) for node in image.brokers]
         names = {TOPIC_RESOURCE: list(image.topics), BROKER_RESOURCE: brokers, _BROKER_LOGGER: brokers}
+        names[GROUP_RESOURCE] = list(image.group_configs)
         wanted = set(request.body.resource_types or names) if request.version > 0 else set()
         unknown = wanted - {*names, *_WITHOUT_CONFIGS}
         if unknown:
@@ -175,6 +175,11 @@ class _Description:
                 )
                 for item in levels()
             ]
+        if resource_type == GROUP_RESOURCE:
+            if not name:
+                raise InvalidRequestError("the group id is empty; name a group")
+            overrides = self._image.group_configs.get(name, {})
+            return self._written(describe_group(overrides, self._services.config))
         if resource_type != BROKER_RESOURCE:
             raise InvalidRequestError(_no_configs(resource_type))
         if name == CLUSTER_DEFAULT:
@@ -200,8 +205,8 @@ def _times_named(request: KafkaRequest) -> Counter[tuple[int, str]]:
 def _no_configs(resource_type: int) -> str:
     reason = _WITHOUT_CONFIGS.get(resource_type, f"resources of type {resource_type} are not known")
     return (
-        f"{reason}; topics ({TOPIC_RESOURCE}), brokers ({BROKER_RESOURCE}) and their loggers ({_BROKER_LOGGER}) have "
-        "configurations"
+        f"{reason}; topics ({TOPIC_RESOURCE}), brokers ({BROKER_RESOURCE}), their loggers ({_BROKER_LOGGER}) and groups "
+        f"({GROUP_RESOURCE}) have configurations"
     )
 
 

@@ -18,6 +18,7 @@ from barnabas.log.errors import (
     NoTransactionsError,
 )
 from barnabas.net.dispatcher import RequestContext
+from barnabas.net.group_config import default_session_ms
 from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
 from barnabas.net.protocol.kafka.compiler import types_of
 
@@ -34,6 +35,7 @@ class KafkaGroupHandlers:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._groups = services.groups
+        self._default_session_ms = default_session_ms(services.config)
 
     # --- where a group is ---------------------------------------------------------------------------------------------
 
@@ -150,6 +152,7 @@ class KafkaGroupHandlers:
     async def consumer_heartbeat(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
         body = request.body
         names = body.subscribed_topic_names
+        times = self._services.group_times(body.group_id)
         asked = HeartbeatRequest(
             group_id=body.group_id,
             member_id=body.member_id,
@@ -161,6 +164,8 @@ class KafkaGroupHandlers:
             subscribed_topics=None if names is None else tuple(sorted(names)),
             subscribed_pattern=body.subscribed_topic_regex,
             rebalance_timeout_ms=body.rebalance_timeout_ms,
+            session_timeout_ms=self._default_session_ms if times.session_timeout_ms < 0 else times.session_timeout_ms,
+            heartbeat_interval_ms=times.heartbeat_interval_ms,
             assignor=body.server_assignor,
             owned=None if body.topic_partitions is None else self._by_name(body.topic_partitions),
         )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from barnabas.net.broker_to_controller import ControllerChannel
 from barnabas.net.clock import Clock
 from barnabas.net.config import BrokerConfig
+from barnabas.net.group_config import GroupTimes, times_of
 from barnabas.net.group_service import GroupService
 from barnabas.net.metadata_service import MetadataService
 from barnabas.net.producer_ids import ProducerIds
@@ -25,3 +26,7 @@ class Services:
     rng: random.Random
     throttle: ReplicationThrottle
     producer_ids: ProducerIds
+
+    def group_times(self, group_id: str) -> GroupTimes:
+        """What the configuration of a group says of its members."""
+        return times_of(self.metadata.image.group_configs.get(group_id, {}))

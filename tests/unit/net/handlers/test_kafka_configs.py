@@ -121,7 +121,7 @@ async def test_each_resource_has_its_own_error() -> None:
         (BROKER, "1"),
         (8, "1"),
         (16, "m"),
-        (32, "g"),
+        (32, ""),
         (99, "x"),
         (TOPIC, "t"),
     ]
@@ -292,3 +292,38 @@ async def test_levels_that_cannot_be_set_change_nothing(logger: logging.Logger) 
     answer = await ask(world, altered(ALTER, (LOGGER, "0", [good[:2]])))
     assert answer.responses[0].error_code == ErrorCode.INVALID_REQUEST, "it would reset all others"
     assert logger.level == logging.WARNING
+
+
+# --- groups -----------------------------------------------------------------------------------------------------------
+
+GROUP = 32
+SESSION, INTERVAL = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+
+
+@simulated
+async def test_a_groups_configuration_is_described_altered_and_listed() -> None:
+    world = await HandlerWorld.start(T, group_consumer_session_timeout_ms="30000")
+    world.show(T, offset=11, group_configs={"g": {INTERVAL: "700"}})
+    answer = await ask(world, described((GROUP, "g", None), (GROUP, "new", None), include_synonyms=True))
+    ours, new = ({item.name: item for item in result.configs} for result in answer.results)
+    assert {name: (item.value, item.config_source) for name, item in ours.items()} == {
+        INTERVAL: ("700", 8),
+        SESSION: ("30000", 4),
+    }
+    assert [(item.name, item.value, item.source) for item in ours[INTERVAL].synonyms] == [
+        (INTERVAL, "700", 8),
+        ("group.consumer.heartbeat.interval.ms", "5000", 5),
+    ]
+    assert (new[INTERVAL].value, new[INTERVAL].config_source) == ("5000", 5), "a group may be configured beforehand"
+    answer = await ask(world, request(LIST, 1, resource_types=[GROUP]))
+    assert [(item.resource_type, item.resource_name) for item in answer.config_resources] == [(GROUP, "g")]
+    world.source.script(Done(offset=11))
+    answer = await ask(world, altered(INCREMENTAL, (GROUP, "g", [(SESSION, "9000", SET), (INTERVAL, None, REMOVE)])))
+    assert answer.responses[0].error_code == 0
+    assert world.source.asked(AlterConfig) == [
+        AlterConfig(
+            resource_type=GROUP,
+            resource="g",
+            changes=(ConfigChange(key=SESSION, value="9000"), ConfigChange(key=INTERVAL, value=None)),
+        )
+    ]

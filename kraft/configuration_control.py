@@ -36,7 +36,8 @@ class ConfigRules:
     """What is known about keys, injected.
 
     `check_together` looks at all that a topic sets, and raises InvalidConfigError for what is wrong only in combination.
-    `default_list` is the value of a topic's key that sets nothing, None where the key is no list.
+    `default_list` is the value of a topic's key that sets nothing, None where the key is no list; `broker_key` is the key of
+    brokers that gives a key of topics its default.
     """
 
     check_topic: CheckConfig = _accept_any
@@ -44,6 +45,7 @@ class ConfigRules:
     check_group: CheckConfig = _accept_any
     check_together: Callable[[Mapping[str, str]], object] = lambda values: None
     default_list: Callable[[str], str | None] = lambda key: None
+    broker_key: Callable[[str], str] = lambda key: key
 
 
 ANY_CONFIG = ConfigRules()  # for tests, and for whoever has validated already
@@ -60,7 +62,7 @@ class ConfigurationControl:
         is_topic = request.resource_type == TOPIC_RESOURCE
         now, check = self._known(view, request)
         _check_sizes(request.changes)
-        wanted = {change.key: self._value(change, now, is_topic=is_topic) for change in request.changes}
+        wanted = {change.key: self._value(change, now, view, is_topic=is_topic) for change in request.changes}
         _check_values(wanted, check)
         if request.replaces_all:
             wanted |= {key: None for key in now if key not in wanted}
@@ -90,13 +92,16 @@ class ConfigurationControl:
         _check_values(configs, self._rules.check_topic)
         self._check_together(configs)
 
-    def _value(self, change: ConfigChange, now: Mapping[str, str], *, is_topic: bool) -> str | None:
+    def _value(
+        self, change: ConfigChange, now: Mapping[str, str], view: MetadataDelta, *, is_topic: bool
+    ) -> str | None:
         """The value behind a change: lists change by what they are at this moment, so that no change overwrites another."""
         if change.operation is ConfigOperation.SET:
             return change.value
         default = self._rules.default_list(change.key) if is_topic else None
         if default is None:
             raise InvalidConfigError(f"{change.key} is no list that could be added to or taken from; set it instead")
+        default = view.broker_config(CLUSTER_DEFAULT).get(self._rules.broker_key(change.key), default)
         items, named = _items(now.get(change.key, default)), _items(change.value or "")
         if change.operation is ConfigOperation.APPEND:
             return ",".join([*items, *(item for item in dict.fromkeys(named) if item not in items)])

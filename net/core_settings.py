@@ -7,7 +7,7 @@ from barnabas.kraft.configuration_control import ConfigRules
 from barnabas.kraft.controller_settings import ControllerSettings
 from barnabas.kraft.raft_config import RaftTiming
 from barnabas.log.accepted_config import WITHOUT_EFFECT, check_topic_value
-from barnabas.log.config import DEFINITIONS, ConfigType, LogConfig
+from barnabas.log.config import DEFINITIONS, ConfigType, LogConfig, broker_name
 from barnabas.log.errors import InvalidConfigError
 
 from .config import IGNORED_KEYS, BrokerConfig, check_available, parse_value
@@ -97,6 +97,7 @@ def config_rules(config: BrokerConfig) -> ConfigRules:
         check_group=lambda key, value: check_group_value(config, key, value),
         check_together=check_together,
         default_list=default_list,
+        broker_key=lambda key: broker_name(DEFINITIONS[key]) if key in DEFINITIONS else key,
     )
 
 

@@ -18,12 +18,16 @@ from .config import BrokerConfig, parse_value
 
 logger = logging.getLogger("barnabas.config")
 
-# A guarantee rests on these, so brokers must not differ in them; and one has a single value only.
 _NOT_DYNAMIC = {
+    # A guarantee rests on these, so brokers must not differ in them.
     "flush.messages",
     "min.insync.replicas",
-    "preallocate",
     "unclean.leader.election.enable",
+    # These two can be wrong together with what topics set, which would have to be looked through.
+    "max.compaction.lag.ms",
+    "min.compaction.lag.ms",
+    # There is one value only.
+    "preallocate",
 }
 
 

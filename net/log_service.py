@@ -110,8 +110,8 @@ class LogService:
         before = self._defaults
         try:
             self._defaults = LogConfig.from_map(of_image(self._config, image).topic_defaults())
-        except BarnabasError as error:  # wrong only together: each was checked by itself
-            logger.error("the defaults of topics cannot be used together, the former ones hold: %s", error)
+        except BarnabasError as error:  # as in config_of
+            logger.error("the defaults of topics cannot be used, the former ones hold: %s", error)
         return self._defaults != before
 
     def remove_strays(self, image: MetadataImage) -> None:

@@ -10,6 +10,7 @@ from barnabas.kraft.configuration_control import ConfigRules, ConfigurationContr
 from barnabas.kraft.controller_result import ControllerResult
 from barnabas.kraft.controller_settings import MAX_GROUPS_WITH_CONFIGS
 from barnabas.kraft.delta import MetadataDelta
+from barnabas.kraft.image import TopicImage
 from barnabas.kraft.records import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE, ConfigRecord
 from barnabas.kraft.requests import AlterConfig, ConfigChange, ConfigOperation, decode_request, encode_request
 from barnabas.log.errors import InvalidConfigError, InvalidRequestError, PolicyViolationError
@@ -55,6 +56,21 @@ def test_a_list_is_added_to_and_taken_from_as_it_is_now() -> None:
     assert changed(change("list", "a, b,a", APPEND), now={"list": "b"}) == {"list": "b,a"}
     assert changed(change("list", "b", SUBTRACT), now={"list": "a,b,c"}) == {"list": "a,c"}
     assert changed(change("list", "x", SUBTRACT), now={"list": "a"}) == {}, "nothing changed, nothing is written"
+
+
+def test_a_list_that_a_topic_leaves_alone_is_that_of_all_brokers() -> None:
+    view = MetadataDelta(SingleController(1).image)
+    view = MetadataDelta(replace(view.base, broker_configs={"": {"of.brokers": "compact"}}, topics=with_topic()))
+    rules = ConfigRules(default_list=LISTS.get, broker_key=lambda key: "of.brokers")
+    request = AlterConfig(resource_type=TOPIC_RESOURCE, resource="t", changes=(change("list", "delete", APPEND),))
+    (record,) = ConfigurationControl(rules).alter(view, request).records
+    assert isinstance(record, ConfigRecord) and record.value == "compact,delete"
+
+
+def with_topic() -> dict[str, TopicImage]:
+    cluster = SingleController(1)
+    cluster.topic(0)
+    return cluster.image.topics
 
 
 @pytest.mark.parametrize("operation", [APPEND, SUBTRACT])

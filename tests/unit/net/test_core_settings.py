@@ -81,6 +81,7 @@ def test_defaults_of_topics_can_be_set_while_brokers_run(key: str, value: str) -
         ("compression.gzip.level", "0", "must be 1 to 9"),
         ("min.insync.replicas", "2", "min.insync.replicas"),
         ("log.flush.interval.messages", "1", "log.flush.interval.messages"),
+        ("log.cleaner.min.compaction.lag.ms", "3", "restart"),
         ("num.partitions", "3", "restart"),
         ("max.connections", "5", "restart"),
         ("log.cleaner.threads", "2", "no effect here: one log"),

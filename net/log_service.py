@@ -82,6 +82,8 @@ class LogService:
 
     def config_of(self, topic: str) -> LogConfig:
         overrides = with_effect(self._metadata.image.topic_configs.get(topic, {}))
+        if not overrides:  # most topics, and all of them are asked for where a default changes
+            return self._defaults
         try:
             return LogConfig.from_map(overrides, self._defaults)
         except BarnabasError as error:

@@ -11,17 +11,15 @@ from barnabas.log.errors import (
 
 from .classic_group import ClassicGroup
 from .classic_messages import JoinRequest, SyncRequest
+from .group_limits import check_group_id, check_ids
 from .settings import GroupSettings
 from .states import GroupPhase
 
 
 def check_join(request: JoinRequest, settings: GroupSettings) -> None:
     """The request by itself."""
-    if not request.group_id:
-        raise InvalidRequestError("the group id is empty")
-    for name in (request.group_id, request.member_id, request.instance_id or "", request.client_id):
-        if len(name) > settings.max_id_length:
-            raise InvalidRequestError(f"an id of {len(name)} characters; at most {settings.max_id_length} are allowed")
+    check_group_id(request.group_id, settings)
+    check_ids((request.member_id, request.instance_id or "", request.client_id), settings)
     low, high = settings.min_session_timeout_ms, settings.max_session_timeout_ms
     if not low <= request.session_timeout_ms <= high:
         raise InvalidSessionTimeoutError(

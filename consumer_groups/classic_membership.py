@@ -36,6 +36,7 @@ from .classic_messages import (
 from .classic_records import current_record, group_record, member_record
 from .deadlines import Deadlines
 from .decision import Decision
+from .group_limits import check_new_group
 from .partitions import PartitionSet
 from .rebalance_causes import RebalanceCause, cause_of_leaving
 from .rebalance_log import RebalanceLog
@@ -81,6 +82,8 @@ class ClassicMembership:
             member = group.holder_of(request.instance_id)
             check_room(group, request, self._settings, is_new=member is None)
             self._check_protocols(group, request, but="" if member is None else member.member_id)
+        if group.group_id not in self.groups:
+            check_new_group(group.group_id, self._state.groups.keys() | self.groups.keys(), self._settings)
         self.groups[group.group_id] = group
         if member is None:
             self._enter(group, request, ticket, decision)

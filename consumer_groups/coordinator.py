@@ -33,6 +33,7 @@ from .decision import Decision
 from .describe import described, listed
 from .explain import GroupExplanation, explained
 from .group_view import GroupView
+from .match_budget import MatchBudget
 from .membership import Membership
 from .messages import (
     CommittedOffset,
@@ -75,8 +76,10 @@ class GroupCoordinator:
         now_ms: int,
         settings: GroupSettings | None = None,
         moved_from: str = "",
+        match_budget: MatchBudget | None = None,
     ) -> None:
-        """`moved_from`: who coordinated before, in words, where it is known."""
+        """`moved_from`: who coordinated before, in words, where it is known. `match_budget` is the event loop's, which other
+        coordinators share."""
         settings = self._settings = settings or GroupSettings()
         if isinstance(records, SlotState):
             self._state = records.copy()  # the same, in a hundredth of the time
@@ -87,7 +90,14 @@ class GroupCoordinator:
         if not self._state.moved(coordinator_epoch):
             raise NotCoordinatorError(f"slot {slot} has moved on to coordinator epoch {self._state.coordinator_epoch}")
         self._log = RebalanceLog()
-        self._targets = Targets(state=self._state, settings=settings, topics=topics, log=self._log, now_ms=now_ms)
+        self._targets = Targets(
+            state=self._state,
+            settings=settings,
+            topics=topics,
+            log=self._log,
+            budget=match_budget or MatchBudget(now_ms),
+            now_ms=now_ms,
+        )
         self._membership = Membership(
             state=self._state, settings=settings, targets=self._targets, rng=rng, now_ms=now_ms
         )
@@ -181,11 +191,17 @@ class GroupCoordinator:
         return self._result(decision, outcomes)
 
     def topics_changed(
-        self, topics: TopicsView, now_ms: int, *, recreated: AbstractSet[str] = frozenset()
+        self,
+        topics: TopicsView,
+        now_ms: int,
+        *,
+        recreated: AbstractSet[str] = frozenset(),
+        changed: AbstractSet[str] | None = None,
     ) -> CoordinatorResult[None]:
-        """Take a new view of the topics. `recreated`: deleted and created again since the last one (other topic id)."""
+        """Take a new view of the topics. `recreated`: deleted and created again since the last one (other topic id). `changed`:
+        all others are as they were; None: find out."""
         decision = self._decision(now_ms)
-        self._targets.topics_changed(topics, recreated, decision)
+        self._targets.topics_changed(topics, recreated, changed, decision)
         return self._result(decision, None)
 
     def tick(self, now_ms: int) -> CoordinatorResult[tuple[GroupAlert, ...]]:
@@ -209,6 +225,7 @@ class GroupCoordinator:
             self._membership.parked.ends,
             self._membership.parked.wakes,
             self._targets.due,
+            self._targets.subscriptions,
             self._classic.sessions,
             self._classic.steps,
             self._watch.due,
@@ -236,11 +253,19 @@ class GroupCoordinator:
         return self._result(decision, outcomes)
 
     def fetch_offsets(
-        self, *, group_id: str, partitions: tuple[PartitionKey, ...] | None = None
+        self,
+        *,
+        group_id: str,
+        partitions: tuple[PartitionKey, ...] | None = None,
+        member_id: str = "",
+        member_epoch: int = -1,
     ) -> CoordinatorResult[tuple[CommittedOffset, ...]]:
-        """None: all that the group has committed. What was never committed has offset -1."""
+        """None: all that the group has committed. What was never committed has offset -1. Member "" with epoch -1: who asks is
+        not said. Raises UnknownMemberIdError, StaleMemberEpochError."""
         self._check_slot(group_id)
-        return CoordinatorResult(records=(), response=self._offsets.fetch(group_id, partitions))
+        return CoordinatorResult(
+            records=(), response=self._offsets.fetch(group_id, partitions, member_id, member_epoch)
+        )
 
     def reset_offsets(
         self, *, group_id: str, offsets: tuple[OffsetToCommit, ...], now_ms: int, by: str = ""
@@ -301,7 +326,7 @@ class GroupCoordinator:
 
     def _result(self, decision: Decision, response: R) -> CoordinatorResult[R]:
         records = decision.finish()
-        for group_id in decision.touched:
+        for group_id in {**dict.fromkeys(decision.touched), **dict.fromkeys(sorted(decision.noted))}:
             self._membership.parked.changed(group_id, decision.now_ms)
             self._settle(group_id, decision.now_ms)
         return CoordinatorResult(records=records, response=response, answers=tuple(decision.answers))

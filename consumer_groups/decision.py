@@ -44,6 +44,9 @@ class Decision:
     records: list[SlotStateRecord] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)  # to parked requests
     changes: dict[str, list[Change]] = field(default_factory=dict)  # by group, until they are settled
+    noted: set[str] = field(
+        default_factory=set
+    )  # groups of which the log was told something, though nothing has changed
     _phase_before: dict[str, GroupPhase] = field(default_factory=dict)
     _empty_since_before: dict[str, int] = field(default_factory=dict)
 

@@ -13,7 +13,6 @@ from .partitions import NO_PARTITIONS, PartitionSet
 from .rebalance_log import RebalanceLog
 from .settings import GroupSettings
 from .states import AWAY_EPOCH, GroupPhase, phase_of
-from .subscriptions import wanted_among
 from .targets import Targets
 
 SILENT_MS: Final = 10_000  # sooner nobody is told of it: a pause of the garbage collector, a full network
@@ -85,12 +84,12 @@ class GroupView:
         topics = self.targets.topics
         live = self.classic.groups.get(group_id)
         group = self.state.groups.get(group_id)
+        names = frozenset[str]()
         if live is not None:
-            members = [member.record for member in live.members.values()]
-        else:
-            members = [] if group is None else list(group.members.values())
-        names = frozenset[str]().union(*(wanted_among(member, topics) for member in members))
-        return frozenset((name, number) for name in names for number in range(topics[name]))
+            names = names.union(*(member.record.subscribed_topics for member in live.members.values()))
+        elif group is not None:
+            names = self.targets.subscriptions.wanted(group)
+        return frozenset((name, number) for name in names.intersection(topics) for number in range(topics[name]))
 
     def presence(self, group_id: str) -> dict[str, Presence]:
         live = self.classic.groups.get(group_id)

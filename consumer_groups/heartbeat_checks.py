@@ -12,28 +12,30 @@ from barnabas.log.errors import (
     UnreleasedInstanceIdError,
     UnsupportedAssignorError,
 )
+from barnabas.log.name_pattern import name_pattern
 
-from .assignors import ASSIGNORS
+from .group_limits import check_group_id, check_ids
 from .messages import HeartbeatRequest, MemberEpoch
 from .partitions import to_set
 from .settings import GroupSettings
 from .states import AWAY_EPOCH
-from .subscriptions import compiled
 
 
 def check_request(request: HeartbeatRequest, settings: GroupSettings) -> None:
-    """The request by itself."""
+    """The request by itself. Of one that leaves, only what says who leaves and how is looked at, as in Kafka."""
     _check_ids(request, settings)
     if request.member_epoch < MemberEpoch.LEAVE_STATIC:
         raise InvalidRequestError(f"member epoch {request.member_epoch} has no meaning")
+    if request.member_epoch == MemberEpoch.LEAVE_STATIC and request.instance_id is None:
+        raise InvalidRequestError("only a member with an instance id can leave for a while")
+    if request.member_epoch < MemberEpoch.JOIN:
+        return
     if (
         request.member_epoch == MemberEpoch.JOIN
         and request.subscribed_topics is None
-        and not request.subscribed_pattern
+        and request.subscribed_pattern is None
     ):
         raise InvalidRequestError("a member that joins must subscribe to topics or to a pattern")
-    if request.member_epoch == MemberEpoch.LEAVE_STATIC and request.instance_id is None:
-        raise InvalidRequestError("only a member with an instance id can leave for a while")
     _check_subscription(request, settings)
     low, high = settings.min_session_timeout_ms, settings.max_session_timeout_ms
     if request.session_timeout_ms != -1 and not low <= request.session_timeout_ms <= high:
@@ -45,26 +47,21 @@ def check_request(request: HeartbeatRequest, settings: GroupSettings) -> None:
 
 
 def _check_ids(request: HeartbeatRequest, settings: GroupSettings) -> None:
-    if not request.group_id:
-        raise InvalidRequestError("the group id is empty")
+    check_group_id(request.group_id, settings)
     if not request.member_id and request.member_epoch != MemberEpoch.JOIN:
         raise InvalidRequestError("the member id is empty; only a member that joins may leave it so")
     if request.instance_id == "":
         raise InvalidRequestError("the instance id is empty; leave it out for a dynamic member")
-    for name in (request.group_id, request.member_id, request.instance_id or ""):
-        if len(name) > settings.max_id_length:
-            raise InvalidRequestError(f"an id of {len(name)} characters; at most {settings.max_id_length} are allowed")
+    check_ids((request.member_id, request.instance_id or "", request.client_id), settings)
 
 
 def _check_subscription(request: HeartbeatRequest, settings: GroupSettings) -> None:
     if request.subscribed_topics is not None and len(request.subscribed_topics) > settings.max_subscribed_topics:
         raise InvalidRequestError(f"more than {settings.max_subscribed_topics} topics; subscribe by a pattern")
     if request.subscribed_pattern:
-        if len(request.subscribed_pattern) > settings.max_pattern_length:
-            raise InvalidRequestError(f"the pattern is longer than {settings.max_pattern_length} characters")
-        compiled(request.subscribed_pattern)
-    if request.assignor and request.assignor not in ASSIGNORS:
-        known = ", ".join(sorted(ASSIGNORS))
+        name_pattern(request.subscribed_pattern)
+    if request.assignor and request.assignor not in settings.assignors:
+        known = ", ".join(settings.assignors)
         raise UnsupportedAssignorError(f"no assignor {request.assignor!r} here; there are: {known}")
 
 
@@ -98,14 +95,17 @@ def check_member(group: GroupState | None, request: HeartbeatRequest) -> MemberR
 def check_epoch(current: CurrentAssignmentRecord, request: HeartbeatRequest) -> None:
     """The current epoch; or the one before it, when the answer that raised it was lost.
 
-    A member of the previous epoch that owns what it was never given has been away for longer than one answer.
+    A member of the previous epoch that owns what it was never given has been away for longer than one answer; one that does not
+    say what it owns might. After a lost answer a member says everything, so it is fenced like the other, as in Kafka.
     """
     if request.member_epoch == current.member_epoch:
         return
-    tolerated = request.member_epoch == current.previous_member_epoch
-    if tolerated and request.owned is not None:
-        tolerated = to_set(request.owned) <= to_set(current.assigned) | to_set(current.pending_revocation)
-    if not tolerated:
+    is_tolerated = (
+        request.member_epoch == current.previous_member_epoch
+        and request.owned is not None
+        and to_set(request.owned) <= to_set(current.assigned) | to_set(current.pending_revocation)
+    )
+    if not is_tolerated:
         raise FencedMemberEpochError(
             f"member epoch {request.member_epoch}, but {request.member_id} is at {current.member_epoch}: "
             "let go of all partitions and join again"

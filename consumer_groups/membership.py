@@ -13,6 +13,7 @@ from barnabas.log.errors import BarnabasError
 from .classic_messages import Answer, Ticket
 from .deadlines import Deadlines, TimerKey
 from .decision import Decision
+from .group_limits import check_new_group
 from .heartbeat_checks import check_epoch, check_join, check_member, check_request, holder_of
 from .messages import HeartbeatRequest, HeartbeatResponse, MemberEpoch
 from .parked_heartbeats import MAX_ANSWERS_PER_WAKE, ParkedHeartbeat, ParkedHeartbeats
@@ -121,6 +122,7 @@ class Membership:
         if group is not None and member_id in group.members and (holder is None or holder.member_id == member_id):
             return member_id, self._rejoin(group, member_id, request, decision)
         check_join(group, request, self._settings)
+        check_new_group(request.group_id, self._state.groups, self._settings)
         if group is not None and holder is not None:
             self._take_over(group, holder, member_id, request, decision)
         else:
@@ -228,7 +230,11 @@ class Membership:
         return HeartbeatResponse(
             member_id=member_id,
             member_epoch=after.member_epoch,
-            heartbeat_interval_ms=self._interval_ms(group.members[member_id], request, MemberState(after.state)),
+            heartbeat_interval_ms=self._interval_ms(
+                group.members[member_id],
+                request,
+                is_waiting=after.state == MemberState.UNRELEASED_PARTITIONS or self._targets.is_put_off(group),
+            ),
             assignment=None if in_step else after.assigned,
         )
 
@@ -270,11 +276,8 @@ class Membership:
         record = self._current_record(before.group_id, before.member_id, after)
         return replace(record, coordinator_epoch=before.coordinator_epoch)
 
-    def _interval_ms(
-        self, member: MemberRecord, request: HeartbeatRequest, state: MemberState = MemberState.STABLE
-    ) -> int:
+    def _interval_ms(self, member: MemberRecord, request: HeartbeatRequest, *, is_waiting: bool = False) -> int:
         """A member may ask for a session that is shorter than the usual interval: it must get some tries in it."""
-        is_waiting = state is MemberState.UNRELEASED_PARTITIONS
         settings = self._settings
         interval_ms = _given(request.heartbeat_interval_ms, settings.heartbeat_interval_ms)
         if is_waiting:

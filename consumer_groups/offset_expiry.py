@@ -14,7 +14,6 @@ from .classic_membership import ClassicMembership
 from .decision import Decision
 from .offsets import Offsets
 from .settings import GroupSettings
-from .subscriptions import wanted_among
 from .targets import Targets
 
 MAX_SCANNED_PER_TICK = 5_000  # offsets looked at: some milliseconds
@@ -95,7 +94,7 @@ class OffsetExpiry:
         """A classic member of another protocol type than "consumer" subscribes to nothing that we know: it may want all."""
         if group.is_classic and not any(member.subscribed_topics for member in group.members.values()):
             return True
-        return any(wanted_among(member, (topic,)) for member in group.members.values())
+        return self._targets.subscriptions.may_want(group, topic)
 
     def _expire_group(self, group_id: str, decision: Decision) -> None:
         group = self._state.groups.get(group_id)

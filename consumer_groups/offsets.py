@@ -5,7 +5,6 @@ from barnabas.kraft.records import GroupRecord, OffsetCommitRecord, RemoveGroupR
 from barnabas.log.errors import (
     ErrorCode,
     GroupIdNotFoundError,
-    InvalidRequestError,
     NonEmptyGroupError,
     StaleMemberEpochError,
     UnknownMemberIdError,
@@ -13,9 +12,9 @@ from barnabas.log.errors import (
 
 from .classic_membership import ClassicMembership
 from .decision import Decision
+from .group_limits import check_group_id, check_new_group
 from .messages import CommittedOffset, OffsetToCommit, PartitionOutcome
 from .settings import GroupSettings
-from .subscriptions import wanted_among
 from .targets import Targets
 
 
@@ -42,13 +41,13 @@ class Offsets:
         decision: Decision,
         instance_id: str | None = None,
     ) -> tuple[PartitionOutcome, ...]:
-        if not 0 < len(group_id) <= self._settings.max_id_length:
-            raise InvalidRequestError(f"a group id has 1 to {self._settings.max_id_length} characters")
+        check_group_id(group_id, self._settings)
         group = self._state.groups.get(group_id)
         if self._classic.has_members(group_id):
             self._classic.check_committer(group_id, member_id, instance_id, member_epoch, decision.now_ms)
         else:
             self._check_committer(group, group_id, member_id, member_epoch)
+        check_new_group(group_id, self._state.groups, self._settings)
         outcomes = tuple(self.judged(offset) for offset in offsets)
         accepted = [offset for offset, outcome in zip(offsets, outcomes, strict=True) if not outcome.error]
         if accepted and group is None:
@@ -57,7 +56,14 @@ class Offsets:
             decision.add(self.commit_record(group_id, offset, decision.now_ms))
         return outcomes
 
-    def fetch(self, group_id: str, partitions: tuple[PartitionKey, ...] | None) -> tuple[CommittedOffset, ...]:
+    def fetch(
+        self, group_id: str, partitions: tuple[PartitionKey, ...] | None, member_id: str, member_epoch: int
+    ) -> tuple[CommittedOffset, ...]:
+        """A request that names a member (KIP-848) must name its epoch; those of tools and of classic members name none."""
+        group = self._state.groups.get(group_id)
+        is_checked = group is not None and not group.is_classic and not self._classic.has_members(group_id)
+        if is_checked and (member_id or member_epoch >= 0):
+            self._check_committer(group, group_id, member_id, member_epoch)
         keys = sorted(self._state.offsets.get(group_id, {})) if partitions is None else partitions
         return tuple(self.committed(group_id, key) for key in keys)
 
@@ -66,9 +72,10 @@ class Offsets:
     ) -> tuple[PartitionOutcome, ...]:
         """Forget offsets, but of no topic that a member reads: it would only commit them again."""
         group = self.existing(group_id)
-        topics = {topic for topic, _ in partitions}
-        members = () if group is None else group.members.values()
-        subscribed = frozenset[str]().union(*(wanted_among(member, topics) for member in members))
+        topics = {topic for topic, _ in partitions} if group is not None and group.members else frozenset[str]()
+        subscribed = {
+            topic for topic in topics if group is not None and self._targets.subscriptions.may_want(group, topic)
+        }
         outcomes = []
         for topic, partition in partitions:
             if topic in subscribed:

@@ -20,6 +20,7 @@ class RebalanceCause(StrEnum):
     PARTITIONS_ADDED = "partitions_added"
     TOPIC_CREATED = "topic_created"
     PATTERN_MATCHED = "pattern_matched"
+    PATTERN_REFUSED = "pattern_refused"
     TOPIC_DELETED = "topic_deleted"
     LEADER_REJOINED = "leader_rejoined"
     PARTITIONS_RELEASED = "partitions_released"
@@ -85,6 +86,10 @@ CAUSES: dict[RebalanceCause, CauseText] = {
     RebalanceCause.PATTERN_MATCHED: CauseText(
         meaning="A new topic matches a subscribed pattern.",
         advice="Nothing, when it was meant; otherwise narrow the pattern.",
+    ),
+    RebalanceCause.PATTERN_REFUSED: CauseText(
+        meaning="A member's stored pattern is not valid in RE2, which older versions did not ask for: it matches nothing.",
+        advice="Change the pattern; RE2 has no back-references and no look-around.",
     ),
     RebalanceCause.TOPIC_DELETED: CauseText(
         meaning="A subscribed topic was deleted, or deleted and created again.",

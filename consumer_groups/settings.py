@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from .assignors import RANGE
+from .assignors import COOPERATIVE_STICKY, RANGE, ROUND_ROBIN, STICKY, UNIFORM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +31,26 @@ class GroupSettings:
     )  # offsets.retention.minutes: a week, over which a consumer may be down
     offsets_retention_check_interval_ms: int = 600_000  # offsets.retention.check.interval.ms
     max_subscribed_topics: int = 10_000  # of one member; the same reason
-    max_pattern_length: int = 1_000  # an expression is compiled and run on the coordinator
-    max_id_length: int = 1_000  # of group, member and instance ids: they are keys of the quorum's state
-    default_assignor: str = RANGE
-    # Assign at most so often per group (KIP-1263): in a storm of joins each decision would rewrite all targets.
-    assignment_interval_ms: int = 0
+    max_id_length: int = 1_000  # of member, instance and client ids: they are kept on every voter
+    max_group_id_length: int = 255  # in every record of a group, each committed offset included
+    # group.max.per.slot: a group takes some 3 kB on every voter, so that 50 full slots take 150 MB.
+    max_groups_per_slot: int = 1_000
+    # group.consumer.assignors: what members may ask for; the first is for groups whose members ask for none. Kafka's default list
+    # begins with uniform, too.
+    assignors: tuple[str, ...] = (UNIFORM, RANGE, ROUND_ROBIN, STICKY, COOPERATIVE_STICKY)
+    # group.consumer.assignment.interval.ms (KIP-1263): the longest time between two assignments of a group. In a storm of joins
+    # each assignment rewrites the targets of all members; a group waits `assignment_ms_per_member` for each, so that a group of
+    # any size writes 500 targets a second at most. Small groups are assigned with each change.
+    assignment_interval_ms: int = 1_000
+    assignment_ms_per_member: int = 2
+    members_assigned_at_once: int = 10
+
+    @property
+    def default_assignor(self) -> str:
+        return self.assignors[0]
+
+    def interval_ms(self, member_count: int) -> int:
+        """The time between two assignments of a group of this size."""
+        if member_count <= self.members_assigned_at_once:
+            return 0
+        return min(self.assignment_interval_ms, self.assignment_ms_per_member * member_count)

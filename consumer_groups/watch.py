@@ -24,6 +24,7 @@ class AlertKind(StrEnum):
     UNOWNED = "unowned"
     OWNED_AGAIN = "owned_again"
     REBALANCES_TOO_OFTEN = "rebalances_too_often"
+    PATTERN_REFUSED = "pattern_refused"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,7 @@ class _Watched:
     told: frozenset[tuple[UnownedReason, str]] = field(default_factory=frozenset)
     unowned_at_ms: int = -REPEAT_ALERT_MS
     often_at_ms: int = -REBALANCES_ALERT_WITHIN_MS
+    refused: frozenset[str] = field(default_factory=frozenset)  # members
 
 
 class Watch:
@@ -87,7 +89,23 @@ class Watch:
                 GroupAlert(group_id=group_id, kind=AlertKind.OWNED_AGAIN, text="every partition is read again")
             )
         alerts += self._tell_often(group_id, watched, now_ms)
+        alerts += self._tell_refused(group_id, watched)
         return alerts
+
+    def _tell_refused(self, group_id: str, watched: _Watched) -> list[GroupAlert]:
+        """Once for each member: it goes on until somebody changes the member's pattern."""
+        group = self._view.group_of(group_id)
+        refused = [] if group is None else self._view.targets.subscriptions.refusals(group)
+        before, watched.refused = watched.refused, frozenset(member.member_id for member, _ in refused)
+        return [
+            GroupAlert(
+                group_id=group_id,
+                kind=AlertKind.PATTERN_REFUSED,
+                text=f"member {member.member_id} reads nothing by its pattern: {reason}",
+            )
+            for member, reason in refused
+            if member.member_id not in before
+        ]
 
     def _long_unowned(self, group_id: str, now_ms: int) -> list[UnownedPartition]:
         """Nearly always a look at the members' heartbeats is all that it takes."""

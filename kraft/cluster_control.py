@@ -23,6 +23,7 @@ from barnabas.log.errors import (
 
 from .broker_epochs import check_broker_epoch
 from .broker_heartbeats import BrokerHeartbeats
+from .cluster_settings import file_settings_of
 from .controller_errors import BrokerIdNotRegisteredError
 from .controller_result import ControllerResult, Respond, answer
 from .controller_settings import MAX_BROKERS, ControllerSettings
@@ -84,6 +85,7 @@ class ClusterControl:
             directories=request.directories,
             min_feature_level=request.min_feature_level,
             max_feature_level=request.max_feature_level,
+            file_settings=file_settings_of(request.file_settings),
         )
         return ControllerResult(
             records=(*self._moved_away(view, frozenset({request.node_id}), lost), registration),

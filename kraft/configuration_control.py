@@ -1,7 +1,7 @@
 """Configurations of topics and brokers, as far as the cluster agrees on them. What a key means is not known here."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 
 from barnabas.log.errors import (
@@ -11,6 +11,7 @@ from barnabas.log.errors import (
     UnknownTopicOrPartitionError,
 )
 
+from .cluster_settings import CLUSTER_SETTINGS
 from .controller_result import ControllerResult
 from .controller_settings import (
     MAX_CONFIG_CHANGES_PER_REQUEST,
@@ -41,7 +42,8 @@ class ConfigRules:
     """
 
     check_topic: CheckConfig = _accept_any
-    check_broker: CheckConfig = _accept_any
+    check_broker: CheckConfig = _accept_any  # of one broker
+    check_cluster: CheckConfig = _accept_any  # of all brokers
     check_group: CheckConfig = _accept_any
     check_together: Callable[[Mapping[str, str]], object] = lambda values: None
     default_list: Callable[[str], str | None] = lambda key: None
@@ -64,8 +66,11 @@ class ConfigurationControl:
         _check_sizes(request.changes)
         wanted = {change.key: self._value(change, now, view, is_topic=is_topic) for change in request.changes}
         _check_values(wanted, check)
+        is_for_all = request.resource_type == BROKER_RESOURCE and request.resource == CLUSTER_DEFAULT
+        kept = CLUSTER_SETTINGS if is_for_all else {}
+        _check_removals(wanted, kept)
         if request.replaces_all:
-            wanted |= {key: None for key in now if key not in wanted}
+            wanted |= {key: None for key in now if key not in wanted and key not in kept}
         if is_topic:
             self._check_together({**now, **wanted})
         if request.validate_only:
@@ -84,7 +89,10 @@ class ConfigurationControl:
             return view.topic_config(request.resource), self._rules.check_topic
         if request.resource_type == GROUP_RESOURCE:
             return view.group_config(request.resource), self._rules.check_group
-        return view.broker_config(request.resource), self._rules.check_broker
+        is_for_all = request.resource == CLUSTER_DEFAULT
+        return view.broker_config(request.resource), (
+            self._rules.check_cluster if is_for_all else self._rules.check_broker
+        )
 
     def check_new_topic(self, configs: Mapping[str, str]) -> None:
         """Raises InvalidConfigError, InvalidRequestError."""
@@ -132,6 +140,14 @@ def _check_values(values: Mapping[str, str | None] | Mapping[str, str], check: C
     for key, value in values.items():
         if value is not None:
             check(key, value)
+
+
+def _check_removals(values: Mapping[str, str | None], kept: Container[str]) -> None:
+    for key, value in values.items():
+        if value is None and key in kept:
+            raise InvalidConfigError(
+                f"{key} of the cluster cannot be removed, because every broker needs the same; set it"
+            )
 
 
 def _check_resource(view: MetadataDelta, request: AlterConfig) -> None:

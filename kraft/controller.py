@@ -15,6 +15,7 @@ from barnabas.log.errors import InvalidRequestError
 
 from .broker_heartbeats import BrokerHeartbeats
 from .cluster_control import ClusterControl, unfenced_brokers
+from .cluster_settings import unset_values
 from .configuration_control import ANY_CONFIG, ConfigRules, ConfigurationControl
 from .controller_result import ControllerResult
 from .controller_settings import ControllerSettings
@@ -130,6 +131,17 @@ class Controller:
         for batch in pending:
             self.appended(batch)
 
+    def unset_cluster_settings(self) -> tuple[Record, ...]:
+        """The records that must be appended before anything is decided; () once the cluster has all its settings."""
+        view = self.overlay
+        unset = unset_values(view, self._settings)
+        relieved: list[Record] = []
+        for record in unset:
+            if record.key == MIN_INSYNC_REPLICAS:  # an earlier controller may have used another value
+                topics = [topic for topic in view.topics() if MIN_INSYNC_REPLICAS not in view.topic_config(topic.name)]
+                relieved = self._relieved(view, topics, min_insync(record.value, self._settings))
+        return (*unset, *relieved)
+
     # --- decisions ---------------------------------------------------------------------------------------------------
 
     def decide(self, request: ControllerRequest, now_ms: int) -> ControllerResult:
@@ -173,14 +185,18 @@ class Controller:
             self._last_check_ms.pop("leaderless", None)  # whoever waits for this wants a leader at the next tick
         if MIN_INSYNC_REPLICAS not in changed or not result.records:
             return result
-        relieved: list[Record] = []
-        for topic in _topics_of(view, request):
-            value = changed[MIN_INSYNC_REPLICAS]
-            if value is None and request.resource_type == TOPIC_RESOURCE:
-                value = view.broker_config(CLUSTER_DEFAULT).get(MIN_INSYNC_REPLICAS)
-            needed = min_insync(value, self._settings)
-            relieved.extend(self._replication.relieve_eligible(view, topic, min_insync_replicas=needed))
+        value = changed[MIN_INSYNC_REPLICAS]
+        if value is None:
+            value = view.broker_config(CLUSTER_DEFAULT).get(MIN_INSYNC_REPLICAS)
+        relieved = self._relieved(view, _topics_of(view, request), min_insync(value, self._settings))
         return ControllerResult(records=(*result.records, *relieved), respond=result.respond)
+
+    def _relieved(self, view: MetadataDelta, topics: Iterable[TopicImage], min_insync_replicas: int) -> list[Record]:
+        return [
+            record
+            for topic in topics
+            for record in self._replication.relieve_eligible(view, topic, min_insync_replicas=min_insync_replicas)
+        ]
 
     # --- maintenance -------------------------------------------------------------------------------------------------
 

@@ -22,10 +22,13 @@ class ControllerSettings:
 
     session_timeout_ms: int = 3_000  # broker.session.timeout.ms
     heartbeat_interval_ms: int = 500  # broker.heartbeat.interval.ms
+    # The next six are only what a cluster begins with: see cluster_settings.
     default_partitions: int = 1  # num.partitions
     default_replication_factor: int = -1  # default.replication.factor; -1: three, or all active brokers if fewer
-    min_insync_replicas: int = 1  # min.insync.replicas, where neither the topic nor the cluster has one
-    unclean_leader_election: bool = False  # unclean.leader.election.enable, likewise
+    min_insync_replicas: int = 1  # min.insync.replicas
+    unclean_leader_election: bool = False  # unclean.leader.election.enable
+    flush_messages: int = 2**63 - 1  # log.flush.interval.messages
+    producer_id_expiration_ms: int = 86_400_000  # producer.id.expiration.ms
     auto_preferred_leaders: bool = True  # auto.leader.rebalance.enable
     preferred_leader_check_interval_ms: int = 30_000  # leader.imbalance.check.interval.seconds
     leader_imbalance_percentage: int = 10  # leader.imbalance.per.broker.percentage

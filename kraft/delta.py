@@ -182,6 +182,7 @@ class MetadataDelta:
             min_feature_level=record.min_feature_level,
             max_feature_level=record.max_feature_level,
             decommissioning=before is not None and before.decommissioning,
+            file_settings=record.file_settings,
         )
         return True
 

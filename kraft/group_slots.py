@@ -79,6 +79,7 @@ class GroupState:
     # coordinator asserts it before it decides); a dict cannot even say otherwise.
     owners: dict[PartitionKey, str] = field(default_factory=dict, compare=False)
     log_offset: int = field(default=NO_LOG_OFFSET, compare=False)  # of the newest group record
+    members_version: int = field(default=0, compare=False)  # grows whenever a member comes, goes or changes
 
     @property
     def is_classic(self) -> bool:
@@ -93,6 +94,7 @@ class GroupState:
             currents=self.currents.copy(),
             owners=self.owners.copy(),
             log_offset=self.log_offset,
+            members_version=self.members_version,
         )
 
     def replace_current(self, record: CurrentAssignmentRecord) -> None:
@@ -103,6 +105,7 @@ class GroupState:
 
     def remove_member(self, member_id: str) -> None:
         self._release(member_id)
+        self.members_version += 1
         self.members.pop(member_id, None)
         self.targets.pop(member_id, None)
         self.currents.pop(member_id, None)
@@ -325,6 +328,7 @@ class SlotState:
             return
         if isinstance(record, MemberRecord):
             state.members[record.member_id] = replace(record, coordinator_epoch=_STRIPPED)
+            state.members_version += 1
         elif record.member_id not in state.members:
             return
         elif isinstance(record, RemoveMemberRecord):

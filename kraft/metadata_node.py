@@ -116,6 +116,7 @@ class MetadataNode:
         if self._pending.record_count >= MAX_PENDING_RECORDS:
             answer(BrokerNotAvailableError("the controller has too many changes waiting for the quorum; try again"))
             return
+        self._write_cluster_settings()
         try:
             result = self._controller.decide(request, now_ms)
         except BarnabasError as error:
@@ -126,6 +127,8 @@ class MetadataNode:
         """Maintenance: claim the term where that is due, and let the controller do what nobody asks for."""
         if self._must_claim:
             self._claim()
+        if self._controller.is_active:
+            self._write_cluster_settings()
         for _ in range(_MAX_WORK_PER_TICK):
             if not self._controller.is_active or self._pending.record_count >= MAX_PENDING_RECORDS:
                 return
@@ -133,6 +136,12 @@ class MetadataNode:
             if not records:
                 return
             self._perform(ControllerResult(records=records, atomic=False), _nobody_waits)
+
+    def _write_cluster_settings(self) -> None:
+        """Before anything is decided, so that every decision stands on the cluster's values and not on this node's file."""
+        records = self._controller.unset_cluster_settings()
+        if records:
+            self._perform(ControllerResult(records=records), _nobody_waits)
 
     def note_voters(self, voters: tuple[QuorumVoter, ...], index: int) -> None:
         """The quorum has committed another configuration: let everybody know, unless that is under way."""

@@ -8,6 +8,13 @@ MAX_PENDING_COMMANDS = 20_000  # queued or waiting for their commit; a controlle
 MAX_PENDING_BYTES = 64 * 1024 * 1024  # of queued commands, before any of them is in the log
 MAX_APPENDS_PER_STEP = 2_000  # so that a burst does not delay heartbeats and votes
 MAX_APPLIED_PER_STEP = 10_000  # the same for a follower that catches up
+MAX_TERM = (
+    1 << 62
+)  # no election counts so far: a term from here on was forged or damaged, and the journal's field ends at 2^63
+# A term that is further ahead raises ours by this much and no more, once per heartbeat: what a peer says cannot use terms up,
+# and a voter that was away for a hundred thousand elections has caught up within half a minute.
+MAX_TERM_STEP = 1_000
+REFUSAL_LOG_INTERVAL_S = 10.0  # between two lines on messages that are not believed; they are counted meanwhile
 LINK_LOSS_DELAY_S = (
     0.005,
     0.025,

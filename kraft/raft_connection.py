@@ -6,7 +6,16 @@ What a connection means (whom it belongs to, whether it may stay) is the transpo
 import asyncio
 from typing import Any, Protocol
 
-from .raft_wire import MAX_FRAME_BYTES, MAX_HELLO_BYTES, Message, WireError, check_message, split_frames, unpack
+from .raft_wire import (
+    MAX_FRAME_BYTES,
+    MAX_HELLO_BYTES,
+    NO_TOKEN,
+    Message,
+    WireError,
+    check_message,
+    split_frames,
+    unpack,
+)
 
 
 class ConnectionOwner(Protocol):
@@ -32,6 +41,7 @@ class PeerConnection(asyncio.Protocol):
         self._loop = loop
         self.dialed_id = dialed_id
         self.peer_id: int | None = None
+        self.token = NO_TOKEN  # of a connection that we dialed
         self.opened_at = self.last_heard = loop.time()
         self._greeted = False
         self._received = bytearray()

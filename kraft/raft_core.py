@@ -139,8 +139,12 @@ class RaftCore(RaftMembership):
     def receive(self, peer_id: int, message: Message) -> None:
         handler = self._handlers.get(message["type"])
         if handler is not None:
-            self._guarded(lambda: handler(peer_id, message))
+            self._guarded(lambda: self._take(handler, peer_id, message))
             self._wake()
+
+    def _take(self, handler: Callable[[int, Message], None], peer_id: int, message: Message) -> None:
+        if self.believes(peer_id, message):
+            handler(peer_id, message)
 
     def load(self, snapshot: Snapshot | None) -> None:
         """Restore what was found on disk, before the first step. Raises what the listener raises."""

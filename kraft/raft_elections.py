@@ -8,7 +8,7 @@ import logging
 import random
 from collections.abc import Callable
 
-from .raft_config import LINK_LOSS_DELAY_S, LINK_LOSS_STEP_S, RaftTiming
+from .raft_config import LINK_LOSS_DELAY_S, LINK_LOSS_STEP_S, MAX_TERM_STEP, REFUSAL_LOG_INTERVAL_S, RaftTiming
 from .raft_formation import Formation, VoterState
 from .raft_internals import MessageTransport, RaftInternals
 from .raft_journal import DurableJournal
@@ -51,6 +51,10 @@ class RaftElections(RaftInternals):
         self._prevote_term: int | None = None  # of the poll that is open
         self._prevotes: set[int] = set()
         self._votes: set[int] = set()
+        self._led_by = (-1, -1)  # (term, its leader): a term never has another one
+        self._term_raised_at = _NEVER
+        self._refusal_told_at = _NEVER
+        self.refused_messages = 0  # that were not believed, since the start
         super().__init__(
             node_id=node_id,
             other_ids=self.other_ids,
@@ -148,6 +152,7 @@ class RaftElections(RaftInternals):
             self.set_term(term, None)
         if not self.transfer_in_progress:
             self.restart_election_timer()
+        self._led_by = (term, peer_id)
         self.follow(peer_id)
 
     def step_down(self, term: int) -> None:
@@ -163,6 +168,56 @@ class RaftElections(RaftInternals):
             _log.warning("leader gives up node=%d term=%d reason=no majority in reach", self.node_id, self.term)
             self.follow(None)
             self.restart_election_timer()
+
+    # What is not believed
+
+    def believes(self, peer_id: int, message: Message) -> bool:
+        """Is this a message that our peers can have sent? Nothing that a peer says may end this process or stay on its disk
+        for good, so a term is taken in plausible steps only, and a term has one leader.
+
+        Raising our own term by any amount is always safe in Raft; what is refused is only to do it at once.
+        """
+        term = message.get("term", 0)
+        if term > self.term + MAX_TERM_STEP:
+            self._refused(peer_id, f"{message['type']} of term {term}, ours is {self.term}")
+            self._raise_term(message)
+            return False
+        if message["type"] == "append_entries" and term == self.term and self._is_led_by_another(peer_id):
+            self._refused(peer_id, f"two leaders in term {term}: {self._leader_of_term()} and {peer_id}")
+            return False
+        return True
+
+    def _raise_term(self, message: Message) -> None:
+        now = self._clock()
+        may_learn = not self.formation.blank or message["type"] == "append_entries"
+        if may_learn and now - self._term_raised_at >= self._timing.heartbeat_s:
+            self._term_raised_at = now
+            self.step_down(self.term + MAX_TERM_STEP)
+
+    def become_leader(self) -> None:
+        self._led_by = (self.term, self.node_id)
+        super().become_leader()
+
+    def _leader_of_term(self) -> int | None:
+        term, leader_id = self._led_by
+        return leader_id if term == self.term else None
+
+    def _is_led_by_another(self, peer_id: int) -> bool:
+        return self._leader_of_term() not in (None, peer_id)
+
+    def _refused(self, peer_id: int, reason: str) -> None:
+        self.refused_messages += 1
+        now = self._clock()
+        if now - self._refusal_told_at >= REFUSAL_LOG_INTERVAL_S:
+            self._refusal_told_at = now
+            _log.error(
+                "message refused node=%d peer=%d refused_so_far=%d reason=%s. Somebody forges messages of voters, or a voter "
+                "runs twice: see who reaches the quorum ports",
+                self.node_id,
+                peer_id,
+                self.refused_messages,
+                reason,
+            )
 
     # Messages
 

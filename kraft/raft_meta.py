@@ -1,8 +1,9 @@
 """Term, vote, commit index and the blank flag of a voter: what must be on disk before a vote leaves this process.
 
-Two slots, each a file of its own with a CRC, written alternately. A slot that a crash has torn leaves the other one,
-and then the vote that it was to hold has not left either. With no valid slot the vote is forgotten: the voter refuses
-to start.
+Two slots, each a file of its own with a CRC, written alternately and each atomically: a crash leaves the old slot or the
+new one, never a torn one. So a slot that cannot be read was damaged at rest. It may have been the newer one, whose vote has
+left this process; the other slot is then a past in which the vote was not given. The voter refuses to start, because it
+might vote twice in a term. A missing slot is the same, once both have been written.
 """
 
 import struct
@@ -11,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import msgpack
 
+from .raft_config import MAX_TERM
 from .raft_storage import DamagedQuorumError, JournalStorage
 
 _HEADER = struct.Struct("<4sII")
@@ -57,10 +59,18 @@ class MetaStore:
         if not present:
             return RaftMeta()
         self.found = True
-        valid = [meta for path in present if (meta := _decode(self._storage.read_bytes(path))) is not None]
-        if not valid:
-            raise DamagedQuorumError(self._path, "no valid slot of term and vote (a vote may be forgotten)")
-        return max(valid, key=lambda meta: meta.sequence)
+        valid = []
+        for path in present:
+            meta = _decode(self._storage.read_bytes(path))
+            if meta is None:
+                raise DamagedQuorumError(path, "this slot of term and vote is damaged (a vote may be forgotten)")
+            valid.append(meta)
+        newest = max(valid, key=lambda meta: meta.sequence)
+        if len(valid) < min(newest.sequence, _SLOTS):
+            raise DamagedQuorumError(self._path, "one slot of term and vote is missing (a vote may be forgotten)")
+        if newest.raft_term >= MAX_TERM:
+            raise DamagedQuorumError(self._path, f"term {newest.raft_term} was forged, no election can have reached it")
+        return newest
 
     def _slot_path(self, slot: int) -> str:
         return f"{self._path}.{slot}"
@@ -79,7 +89,7 @@ def _decode(data: bytes) -> RaftMeta | None:
     if magic != _MAGIC or length != len(body) or zlib.crc32(body) != crc:
         return None
     try:
-        # A torn slot may be a head and zeros, whose length and checksum are those of an empty body.
+        # A head and zeros have the length and the checksum of an empty body.
         sequence, raft_term, voted_for, commit_index, blank = msgpack.unpackb(body)
     except (ValueError, TypeError):
         return None

@@ -93,8 +93,7 @@ class RaftReplication(RaftElections):
         if message["term"] < self.term:
             self.tell(peer_id, "stale_term", term=self.term)
             return
-        if message["term"] == self.term and self.is_leader:
-            raise LogDiverged(f"two leaders in term {self.term}: {self.node_id} and {peer_id}")
+        assert not (message["term"] == self.term and self.is_leader), "refused before"
         self.note_leader(peer_id, message["term"])
         if "serialized" in message:
             self._take_chunk(peer_id, message)

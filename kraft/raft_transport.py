@@ -1,24 +1,40 @@
 """The links between voters: dialing, the hello and who may pass it, dead peers, limits, and the directory for
 observers.
 
-Every pair of voters shares one connection, dialed by the one with the higher id. Nothing here knows what a message
-means. Foreign bytes (HTTP, TLS, pickles, announced gigabytes) end the connection unread, with one bounded line in the
-log.
+Every pair of voters shares one connection, dialed by the one with the higher id. The one that dials knows whom it talks to by
+the configured address. The other one has only a claim, so it asks back: it connects to the configured address of the voter
+that the hello names, and only where that one confirms the token of the hello the connection becomes a link. Whoever cannot
+answer at a voter's address cannot speak for it, nor push its link aside. (A certificate proves the same, where there is TLS.)
+Nothing here knows what a message means. Foreign bytes (HTTP, TLS, pickles, announced gigabytes) end the connection unread,
+with one bounded line in the log.
 """
 
 import asyncio
 import logging
 import random
+import secrets
 import socket
 import ssl
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from .raft_connection import PeerConnection
+from .raft_directory import DirectoryUnavailableError, ask_confirmation
 from .raft_network import Listener, RaftNetwork
-from .raft_wire import Directory, Hello, Message, WireError, decode_hello, encode_directory, encode_hello, frame
+from .raft_wire import (
+    NO_TOKEN,
+    Directory,
+    Hello,
+    Message,
+    WireError,
+    decode_hello,
+    encode_confirmation,
+    encode_directory,
+    encode_hello,
+    frame,
+)
 
 _log = logging.getLogger("barnabas.quorum")
 
@@ -94,6 +110,7 @@ class RaftTransport:
         self._connections: dict[PeerConnection, None] = {}  # in order of arrival, unlike a set: traces repeat
         self._endpoints: dict[int, bytes] = {}
         self._dialing: dict[int, asyncio.Task[None]] = {}
+        self._confirming: dict[asyncio.Task[None], None] = {}  # one per connection: at most MAX_STRANGERS
         self._turned_away: set[int] = set()  # peers that did not know us when we were linked last
         self._pinging: asyncio.Task[None] | None = None
         self._encoded: dict[tuple[int, int, int, int], bytes] = {}
@@ -148,7 +165,7 @@ class RaftTransport:
 
     def _tasks(self) -> list[asyncio.Task[None]]:
         pinging = [] if self._pinging is None else [self._pinging]
-        return [*self._dialing.values(), *pinging]
+        return [*self._dialing.values(), *self._confirming, *pinging]
 
     # Sending
 
@@ -191,20 +208,70 @@ class RaftTransport:
             return
         self._loop.call_later(HELLO_TIMEOUT_S, self._expect_hello, connection)
         if connection.dialed_id is not None:
-            connection.put(encode_hello(self._handler.hello()))
+            connection.token = secrets.randbits(62) | 1 << 62  # never NO_TOKEN, and always of one length
+            connection.put(encode_hello(replace(self._handler.hello(), token=connection.token)))
 
     def first_frame(self, connection: PeerConnection, body: bytes) -> None:
         hello = decode_hello(body)
         own = self._handler.hello()
         if hello.voter_id is None:
-            connection.put(encode_directory(self._handler.directory(dict(self._endpoints))))
+            self._note_another_cluster(connection, hello, own)
+            connection.put(self._answer(hello))
             connection.close_after_sending()
             return
+        try:
+            self._check_identity(connection, hello.voter_id)
+            self._check_cluster(hello, own)
+        except WireError:
+            if connection.dialed_id is None:
+                connection.put(encode_hello(own))
+            raise
+        if connection.dialed_id is None and self._tls is None:
+            task = self._loop.create_task(self._confirm(connection, hello))
+            self._confirming[task] = None
+            task.add_done_callback(lambda done: self._confirming.pop(done, None))
+        else:
+            self._welcome(connection, hello)
+
+    def _note_another_cluster(self, connection: PeerConnection, hello: Hello, own: Hello) -> None:
+        if hello.cluster_id and own.cluster_id and hello.cluster_id != own.cluster_id:
+            self.refuse(
+                connection,
+                f"a broker with data of cluster {hello.cluster_id} looks for its quorum at this node, which is in cluster "
+                f"{own.cluster_id}: this node's data folder was emptied or replaced, or that broker's configuration is wrong",
+            )
+
+    def _answer(self, hello: Hello) -> bytes:
+        if hello.token == NO_TOKEN:
+            return encode_directory(self._handler.directory(dict(self._endpoints)))
+        return encode_confirmation(any(other.token == hello.token for other in self._connections))
+
+    async def _confirm(self, connection: PeerConnection, hello: Hello) -> None:
+        """Ask the voter that the hello names, at its own address, whether it has dialed us so."""
+        assert hello.voter_id is not None
+        reasons = []
+        for host, port in self._addresses_of(hello.voter_id) if hello.token != NO_TOKEN else ():
+            try:
+                if await ask_confirmation(self._network, host, port, hello.token):
+                    if not connection.is_closing and hello.voter_id in self._peers:
+                        self._welcome(connection, hello)
+                    return
+                reasons.append(f"{host}:{port} has not dialed this node")
+            except DirectoryUnavailableError as error:
+                reasons.append(error.message)
+        told = "; ".join(reasons) or "it names no token"
+        self.refuse(connection, f"voter {hello.voter_id} did not confirm at its own address that it dials: {told}")
+        connection.abort()
+
+    def _welcome(self, connection: PeerConnection, hello: Hello) -> None:
         if connection.dialed_id is None:
-            connection.put(encode_hello(own))
-        self._check_identity(connection, hello.voter_id)
-        self._check_cluster(hello, own)
+            connection.put(encode_hello(self._handler.hello()))
         self._link(connection, hello)
+
+    def _addresses_of(self, peer_id: int) -> list[tuple[str, int]]:
+        configured = self._peers.get(peer_id)
+        found = self._contacts.get(peer_id)
+        return list(dict.fromkeys(address for address in (configured, found) if address is not None))
 
     def message(self, connection: PeerConnection, message: Message) -> None:
         if message["type"] != "ping" and connection.peer_id is not None:
@@ -241,6 +308,8 @@ class RaftTransport:
     def _check_identity(self, connection: PeerConnection, voter_id: int) -> None:
         if voter_id not in self._peers:
             raise WireError(f"it calls itself voter {voter_id}, the other voters are {sorted(self._peers)}")
+        if connection.dialed_id is None and voter_id < self._node_id:
+            raise WireError(f"it calls itself voter {voter_id}, which never dials a voter with a higher id")
         if connection.dialed_id not in (None, voter_id):
             raise WireError(f"voter {voter_id} answers at the address of voter {connection.dialed_id}")
         if self._tls is None:
@@ -276,8 +345,7 @@ class RaftTransport:
             if link is not None and self._loop.time() - link.opened_at > REFUSED_WITHIN_S:
                 eager_until = self._loop.time() + EAGER_FOR_S
             elif link is None:
-                addresses = dict.fromkeys((self._peers[peer_id], self._contacts.get(peer_id, self._peers[peer_id])))
-                for host, port in addresses:
+                for host, port in self._addresses_of(peer_id):
                     if peer_id not in self._links:
                         await self._dial_once(peer_id, host, port)
             eager = self._loop.time() < eager_until and peer_id not in self._turned_away

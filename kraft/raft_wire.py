@@ -11,16 +11,19 @@ from typing import Any
 
 import msgpack
 
+from .raft_config import MAX_TERM
 from .raft_formation import VoterState
 from .raft_voters import VoterSet, decode_voters, encode_voters
 
 PROTOCOL = "BNBQ"
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 # Two of the largest batches of entries (raft_core.BATCH_BYTES plus one command) fit; more is a foreign protocol.
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 # Before its hello nobody has a right to our memory. HTTP, TLS and Kafka's frames all read as a far greater length.
 MAX_HELLO_BYTES = 64 * 1024
 _LENGTH_BYTES = 4
+_HELLO_FIELDS = 8
+NO_TOKEN = 0
 _MAX_NUMBER = 1 << 63
 _MAX_ELEMENTS = 1 << 20  # of one array: msgpack would allocate it from its announced length
 
@@ -52,7 +55,8 @@ class WireError(Exception):
 class Hello:
     """The first frame of each side. `voter_id` None: an observer, who asks for the directory.
 
-    `voters_hash` is that of a configuration that server.properties gave, 0 for one from the journal.
+    `voters_hash` is that of a configuration that server.properties gave, 0 for one from the journal. `token`: of who dials, drawn
+    for this connection; of an observer's hello, one whose dialing it asks to have confirmed.
     """
 
     voter_id: int | None
@@ -60,6 +64,7 @@ class Hello:
     voters_hash: int = 0
     state: VoterState = VoterState.BLANK
     endpoint: bytes = b""
+    token: int = NO_TOKEN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,24 +125,45 @@ def encode_hello(hello: Hello) -> bytes:
             hello.voters_hash,
             int(hello.state),
             hello.endpoint,
+            hello.token,
         ]
     )
 
 
 def decode_hello(body: bytes) -> Hello:
     value = unpack(body)
-    if not isinstance(value, tuple) or len(value) != 7 or value[0] != PROTOCOL:
+    if not isinstance(value, tuple) or len(value) < 2 or value[0] != PROTOCOL:
         raise WireError("no hello of a quorum")
-    _, version, voter_id, cluster_id, hashed, state, endpoint = value
-    if version != PROTOCOL_VERSION:
-        raise WireError(f"quorum protocol version {version}, ours is {PROTOCOL_VERSION}")
+    if value[1] != PROTOCOL_VERSION:
+        raise WireError(
+            f"quorum protocol version {value[1]}, ours is {PROTOCOL_VERSION}: all voters need the same version"
+        )
+    if len(value) != _HELLO_FIELDS:
+        raise WireError("no hello of a quorum")
+    _, _, voter_id, cluster_id, hashed, state, endpoint, token = value
     if not (voter_id is None or _is_int(voter_id)) or not isinstance(cluster_id, str) or not _is_int(hashed):
         raise WireError("a hello with fields of the wrong type")
-    if state not in VoterState.__members__.values() or not isinstance(endpoint, bytes):
+    if state not in VoterState.__members__.values() or not isinstance(endpoint, bytes) or not _is_int(token):
         raise WireError("a hello with fields of the wrong type")
     return Hello(
-        voter_id=voter_id, cluster_id=cluster_id, voters_hash=hashed, state=VoterState(state), endpoint=endpoint
+        voter_id=voter_id,
+        cluster_id=cluster_id,
+        voters_hash=hashed,
+        state=VoterState(state),
+        endpoint=endpoint,
+        token=token,
     )
+
+
+def encode_confirmation(confirmed: bool) -> bytes:
+    return frame([PROTOCOL, confirmed])
+
+
+def decode_confirmation(body: bytes) -> bool:
+    value = unpack(body)
+    if not isinstance(value, tuple) or len(value) != 2 or value[0] != PROTOCOL:
+        raise WireError("no confirmation of a quorum")
+    return value[1] is True
 
 
 def encode_directory(directory: Directory) -> bytes:
@@ -175,6 +201,8 @@ def check_message(value: Any) -> Message:
     shape = _SHAPES.get(kind) if isinstance(kind, str) else None
     if shape is None:
         raise WireError(f"an unknown message: {kind!r}"[:200])
+    if "term" in shape and isinstance(value.get("term"), int) and value["term"] >= MAX_TERM:
+        raise WireError(f"{kind} of the term {value['term']}, which no election can have reached")
     for name, expected in shape.items():
         if not isinstance(value.get(name), expected) or (expected is int and not _is_int(value[name])):
             raise WireError(f"{kind} with a bad {name}")

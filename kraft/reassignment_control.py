@@ -14,7 +14,7 @@ from .controller_result import ControllerResult
 from .controller_settings import MAX_REPLICATION_FACTOR, ControllerSettings
 from .delta import MetadataDelta
 from .image import PartitionImage, TopicImage
-from .partition_change import complete_reassignment, difference, elect, with_isr
+from .partition_change import ElectionRules, complete_reassignment, difference, elect, with_isr
 from .records import BROKER_RESOURCE, ConfigRecord, PartitionChangeRecord
 from .replication_control import find_partition, leader_counts
 from .requests import AssignReplicas
@@ -48,11 +48,25 @@ def reassign(
             f"none of {planned.replicas} is in sync for {name}; in sync: {partition.isr}. Wait until one is"
         )
     rules = election_rules(view, settings, topic.name, active=view.active_brokers())
+    _check_copies(partition, planned, rules, name)
     wanted = complete_reassignment(with_isr(planned, isr, rules), rules)
     if wanted.leader not in wanted.isr or wanted.leader not in rules.active:
         wanted = elect(wanted, rules, leader_counts(view))
     record = difference(topic.topic_id, number, partition, wanted)
     return () if record is None else (record,)
+
+
+def _check_copies(partition: PartitionImage, planned: PartitionImage, rules: ElectionRules, name: str) -> None:
+    """A replica that is dropped at once takes its copy of acknowledged records with it, and min.insync.replicas promises how
+    many copies there are. The ISR and the ELR are the replicas that surely have all of them."""
+    holders = {*partition.isr, *partition.eligible_leader_replicas}
+    kept = holders.intersection(planned.replicas)
+    if kept != holders and len(kept) < min(rules.min_insync_replicas, len(planned.replicas), len(holders)):
+        raise InvalidReplicaAssignmentError(
+            f"{name} would keep its acknowledged records on {sorted(kept)} only, where min.insync.replicas is "
+            f"{rules.min_insync_replicas}: {sorted(holders - kept)} would be dropped. Wait until more of "
+            f"{planned.replicas} are in sync, or let the reassignment end"
+        )
 
 
 def throttle_records(view: MetadataDelta, bytes_per_s: int) -> tuple[ConfigRecord, ...]:

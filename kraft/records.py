@@ -6,7 +6,7 @@ everybody else's. Wire form of a command: msgpack [format version, controller ep
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, TypeVar
 
 import msgpack
@@ -130,6 +130,7 @@ class RegisterBrokerRecord(Record):
     directories: tuple[str, ...]
     min_feature_level: int
     max_feature_level: int
+    file_settings: dict[str, str] = field(default_factory=dict)  # what the broker's file has of cluster_settings
 
 
 @record(5)

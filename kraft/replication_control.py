@@ -282,6 +282,7 @@ def _isr_answer(
         leader_epoch=decided.leader_epoch,
         partition_epoch=decided.partition_epoch,
         isr=decided.isr,
+        eligible_leader_replicas=decided.eligible_leader_replicas,
     )
 
 

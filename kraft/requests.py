@@ -5,7 +5,7 @@ in its own process or by the broker-to-controller RPC. An error answers instead 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import ClassVar, TypeVar
 
@@ -68,6 +68,7 @@ class RegisterBroker(ControllerRequest):
     min_feature_level: int = 1
     max_feature_level: int = 1
     lost_unflushed_data: bool = False  # a lossy restart: KIP-966 takes it out of the eligible replicas
+    file_settings: dict[str, str] = field(default_factory=dict)  # of cluster_settings, as its file has them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +117,7 @@ class PartitionIsrAnswer:
     leader_epoch: int = -1
     partition_epoch: int = -1
     isr: tuple[int, ...] = ()
+    eligible_leader_replicas: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from barnabas.log.errors import (
 )
 from barnabas.log.topic_partition import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, check_topic_name
 
+from .cluster_settings import DEFAULT_REPLICATION_FACTOR, NUM_PARTITIONS, cluster_number
 from .configuration_control import ConfigurationControl
 from .controller_result import ControllerResult, Respond
 from .controller_settings import (
@@ -102,7 +103,9 @@ class TopicControl:
 
     def _assignment(self, view: MetadataDelta, request: CreateTopic) -> _Assignment:
         if not request.assignment:
-            count = self._settings.default_partitions if request.partition_count == -1 else request.partition_count
+            count = request.partition_count
+            if count == -1:
+                count = cluster_number(view, NUM_PARTITIONS, self._settings.default_partitions)
             _check_partition_count(count)
             return self._placed(view, count, self._replication_factor(view, request.replication_factor))
         if request.partition_count not in (-1, len(request.assignment)):
@@ -117,7 +120,9 @@ class TopicControl:
         return request.assignment
 
     def _replication_factor(self, view: MetadataDelta, asked: int) -> int:
-        factor = self._settings.default_replication_factor if asked == -1 else asked
+        factor = asked
+        if asked == -1:
+            factor = cluster_number(view, DEFAULT_REPLICATION_FACTOR, self._settings.default_replication_factor)
         if factor == -1:
             factor = max(1, min(_DEFAULT_REPLICATION_FACTOR, len(view.active_brokers())))
         if not 1 <= factor <= MAX_REPLICATION_FACTOR:

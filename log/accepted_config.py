@@ -27,15 +27,19 @@ _NO_REMOTE_STORAGE = "there is no remote storage: set retention.ms and retention
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Worded(ConfigDefinition):
-    """A text that must match `pattern`; `allowed` says so in words."""
+    """A text that must match `pattern`; `words` says so."""
 
     pattern: re.Pattern[str]
-    allowed: str
+    words: str
 
-    def parse(self, text: str) -> str:
+    def value_of(self, text: str) -> str:
         if not self.pattern.fullmatch(text):
-            raise InvalidConfigError(f"{self.name}={text}: the value must be {self.allowed}")
+            raise ValueError(f"{text!r} does not match")
         return text
+
+    @property
+    def allowed(self) -> str:
+        return self.words
 
 
 def _throttled(side: str) -> ConfigDefinition:
@@ -45,7 +49,7 @@ def _throttled(side: str) -> ConfigDefinition:
         default="",
         documentation="Without effect: exactly the replicas that a reassignment adds are throttled (KIP-73).",
         pattern=_THROTTLED_REPLICAS,
-        allowed="partition:broker, several separated by commas, or *",
+        words="partition:broker, several separated by commas, or *",
     )
 
 
@@ -77,7 +81,7 @@ WITHOUT_EFFECT: dict[str, ConfigDefinition] = {
             default="3.0-IV1",
             documentation="Without effect, as in Kafka since 3.0: records are stored as batches of version 2.",
             pattern=_FORMAT_VERSION,
-            allowed="a version of Kafka, like 3.0-IV1",
+            words="a version of Kafka, like 3.0-IV1",
         ),
         ConfigDefinition(
             name="segment.jitter.ms",

@@ -5,6 +5,7 @@ Whatever is decompressed has a bound, since a kilobyte may hide a gigabyte.
 
 import struct
 import zlib
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import Any
 
@@ -13,6 +14,7 @@ from .record_batch import Buffer
 
 # A batch is at most a few MiB (max.message.bytes); text shrinks tenfold, rarely a hundredfold.
 MAX_DECOMPRESSED_BYTES = 128 * 1024 * 1024
+PIECE_BYTES = 256 * 1024  # What is unpacked at once, where a batch is read piece by piece.
 _GZIP_WINDOW = 31  # zlib's word for "with a gzip header"
 # Kafka's levels where none is set (KIP-390).
 GZIP_DEFAULT_LEVEL = -1  # zlib's own choice, 6
@@ -57,7 +59,8 @@ def compress(data: bytes, codec: Compression, level: int | None = None) -> bytes
         case Compression.LZ4:
             import lz4.frame
 
-            return bytes(lz4.frame.compress(data, compression_level=_lz4_level(level)))
+            # Readers of Kafka in Java refuse blocks that depend on each other.
+            return bytes(lz4.frame.compress(data, compression_level=_lz4_level(level), block_linked=False))
         case Compression.ZSTD:
             import zstandard
 
@@ -83,6 +86,103 @@ def decompress(data: Buffer, codec: Compression, *, max_bytes: int = MAX_DECOMPR
             return _decompress_zstd(data, max_bytes)
 
 
+def decompressed_pieces(
+    data: Buffer, codec: Compression, *, max_bytes: int = MAX_DECOMPRESSED_BYTES
+) -> Iterator[bytes]:
+    """As `decompress`, a piece at a time: what is unpacked never lies in memory as a whole.
+
+    A piece has up to PIECE_BYTES; a block of snappy is one piece, whatever its size. What is damaged may be found late.
+    """
+    match codec:
+        case Compression.NONE:
+            return iter((bytes(data),))
+        case Compression.GZIP:
+            pieces = _gzip_pieces(data)
+        case Compression.SNAPPY:
+            return _snappy_pieces(memoryview(data), max_bytes)
+        case Compression.LZ4:
+            pieces = _lz4_pieces(data)
+        case Compression.ZSTD:
+            pieces = _zstd_pieces(data)
+    return _bounded(codec.name.lower(), pieces, max_bytes)
+
+
+def compressed_pieces(pieces: Iterable[bytes], codec: Compression, level: int | None = None) -> Iterator[bytes]:
+    """As `compress`, of what comes piece by piece. Some pieces may be empty."""
+    match codec:
+        case Compression.NONE:
+            yield from pieces
+        case Compression.GZIP:
+            packer = zlib.compressobj(GZIP_DEFAULT_LEVEL if level is None else level, zlib.DEFLATED, _GZIP_WINDOW)
+            yield from map(packer.compress, pieces)
+            yield packer.flush()
+        case Compression.SNAPPY:
+            yield _XERIAL_HEADER
+            for piece in pieces:
+                yield from _snappy_blocks(piece)
+        case Compression.LZ4:
+            import lz4.frame
+
+            frame = lz4.frame.LZ4FrameCompressor(block_linked=False, compression_level=_lz4_level(level))
+            yield bytes(frame.begin())
+            yield from map(frame.compress, pieces)
+            yield bytes(frame.flush())
+        case Compression.ZSTD:
+            import zstandard
+
+            stream = zstandard.ZstdCompressor(level=ZSTD_DEFAULT_LEVEL if level is None else level).compressobj()
+            yield from map(stream.compress, pieces)
+            yield stream.flush()
+
+
+def _bounded(name: str, pieces: Iterable[bytes], max_bytes: int) -> Iterator[bytes]:
+    left = max_bytes
+    for piece in pieces:
+        left -= len(piece)
+        if left < 0:
+            raise _too_large(name, max_bytes)
+        yield piece
+
+
+def _gzip_pieces(data: Buffer) -> Iterator[bytes]:
+    unpacker = zlib.decompressobj(_GZIP_WINDOW)
+    rest: Buffer = data
+    try:
+        while not unpacker.eof and (piece := unpacker.decompress(rest, PIECE_BYTES)):
+            yield piece
+            rest = unpacker.unconsumed_tail
+    except zlib.error as error:
+        raise _damaged("gzip", error) from error
+    if not unpacker.eof:
+        raise _damaged("gzip", "the data is cut")
+
+
+def _lz4_pieces(data: Buffer) -> Iterator[bytes]:
+    import lz4.frame
+
+    unpacker = lz4.frame.LZ4FrameDecompressor()
+    rest: Buffer = data
+    try:
+        while not unpacker.eof and (piece := unpacker.decompress(rest, max_length=PIECE_BYTES)):
+            yield piece
+            rest = b""
+    except (RuntimeError, EOFError) as error:
+        raise _damaged("lz4", error) from error
+    if not unpacker.eof:
+        raise _damaged("lz4", "the data is cut")
+
+
+def _zstd_pieces(data: Buffer) -> Iterator[bytes]:
+    import zstandard
+
+    try:
+        with zstandard.ZstdDecompressor(max_window_size=2**27).stream_reader(data, read_across_frames=True) as reader:
+            while piece := reader.read(PIECE_BYTES):
+                yield piece
+    except zstandard.ZstdError as error:
+        raise _damaged("zstd", error) from error
+
+
 def _decompress_gzip(data: Buffer, max_bytes: int) -> bytes:
     unpacker = zlib.decompressobj(_GZIP_WINDOW)
     try:
@@ -104,37 +204,32 @@ def _decompress_lz4(data: Buffer, max_bytes: int) -> bytes:
 
 
 def _decompress_zstd(data: Buffer, max_bytes: int) -> bytes:
-    import zstandard
-
-    # Java's client writes no content size, so the stream is read piecewise, up to the bound.
-    try:
-        with zstandard.ZstdDecompressor(max_window_size=2**27).stream_reader(data, read_across_frames=True) as reader:
-            pieces = []
-            size_bytes = 0
-            while size_bytes <= max_bytes and (piece := reader.read(min(max_bytes + 1 - size_bytes, 1 << 20))):
-                pieces.append(piece)
-                size_bytes += len(piece)
-    except zstandard.ZstdError as error:
-        raise _damaged("zstd", error) from error
-    # A cut frame ends the stream silently: the caller finds it by the number of records.
-    return _checked("zstd", b"".join(pieces), max_bytes, whole=True)
+    # Java's client writes no content size, so the stream is read piecewise, up to the bound. A cut frame ends the stream
+    # silently: the caller finds it by the number of records.
+    return b"".join(_bounded("zstd", _zstd_pieces(data), max_bytes))
 
 
 def _compress_snappy(data: bytes) -> bytes:
     """Java's client writes xerial's framing, and only newer ones read anything else, so that is what we write."""
+    return b"".join((_XERIAL_HEADER, *_snappy_blocks(data)))
+
+
+def _snappy_blocks(data: bytes) -> Iterator[bytes]:
     snappy = _snappy()
-    parts = [_XERIAL_HEADER]
     for start in range(0, len(data), _XERIAL_BLOCK_BYTES):
         block = bytes(snappy.compress_raw(data[start : start + _XERIAL_BLOCK_BYTES]))
-        parts += (_BLOCK_LENGTH.pack(len(block)), block)
-    return b"".join(parts)
+        yield _BLOCK_LENGTH.pack(len(block)) + block
 
 
 def _decompress_snappy(data: memoryview, max_bytes: int) -> bytes:
+    return b"".join(_snappy_pieces(data, max_bytes))
+
+
+def _snappy_pieces(data: memoryview, max_bytes: int) -> Iterator[bytes]:
     if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
-        return _decompress_snappy_block(data, max_bytes)
+        yield _decompress_snappy_block(data, max_bytes)
+        return
     position = len(_XERIAL_HEADER)
-    pieces = []
     left = max_bytes
     while position < len(data):
         if position + _BLOCK_LENGTH.size > len(data):
@@ -143,10 +238,10 @@ def _decompress_snappy(data: memoryview, max_bytes: int) -> bytes:
         position += _BLOCK_LENGTH.size
         if length < 0 or position + length > len(data):
             raise _damaged("snappy", "a block is cut")
-        pieces.append(_decompress_snappy_block(data[position : position + length], left))
-        left -= len(pieces[-1])
+        piece = _decompress_snappy_block(data[position : position + length], left)
+        left -= len(piece)
         position += length
-    return b"".join(pieces)
+        yield piece
 
 
 def _decompress_snappy_block(block: memoryview, max_bytes: int) -> bytes:

@@ -20,7 +20,8 @@ _MAX_INT = 2**31 - 1
 _MAX_LONG = 2**63 - 1
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
-_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
+_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,30}")  # longer ones are no 64 bits, and int() of thousands of digits raises
+_DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
 MIN_SEGMENT_BYTES = 14  # Kafka's bound until 4.0; small ones are what tests live on.
 
 
@@ -53,46 +54,75 @@ class ConfigDefinition:
     def parse(self, text: str) -> Any:
         """Return the value. Raises InvalidConfigError that names the range."""
         try:
-            value = _PARSERS[self.type](text.strip())
+            return self.value_of(text)
         except ValueError as error:
-            raise self._wrong(text) from error
+            raise InvalidConfigError(f"{self.name}={text}: must be {self.allowed}") from error
+
+    def value_of(self, text: str) -> Any:
+        """The same, also for the broker's key that gives this one its default. Raises ValueError."""
+        value = _PARSERS[self.type](text.strip())
         if isinstance(value, int | float) and not self._in_range(value):
-            raise self._wrong(text)
+            raise ValueError("out of range")
         chosen = value if isinstance(value, tuple) else (value,)
         if self.choices and (not chosen or not set(chosen) <= set(self.choices)):
-            raise self._wrong(text)
+            raise ValueError("not a choice")
         return value
+
+    def text_of(self, value: object) -> str:
+        """The value as a user would write it."""
+        if isinstance(value, bool):
+            return str(value).lower()
+        return ",".join(value) if isinstance(value, tuple) else str(value)
+
+    @property
+    def allowed(self) -> str:
+        """In words, for the message that refuses a value."""
+        if self.choices:
+            return f"{'a comma list' if self.type is ConfigType.LIST else 'one'} of {', '.join(self.choices)}"
+        if self.minimum is not None or self.maximum is not None:
+            return f"{_KINDS[self.type]} between {self.minimum} and {self.maximum}"
+        return _KINDS[self.type]
 
     def _in_range(self, value: float) -> bool:
         return (self.minimum is None or value >= self.minimum) and (self.maximum is None or value <= self.maximum)
 
-    def _wrong(self, text: str) -> InvalidConfigError:
-        if self.choices:
-            rule = f"one {'or more ' if self.type is ConfigType.LIST else ''}of {', '.join(self.choices)}"
-        elif self.minimum is not None or self.maximum is not None:
-            rule = f"a {self.type.value} from {self.minimum} to {self.maximum}"
-        else:
-            rule = f"a {self.type.value}"
-        return InvalidConfigError(f"{self.name}={text}: the value must be {rule}")
+
+_KINDS = {
+    ConfigType.BOOLEAN: "true or false",
+    ConfigType.INT: "an integer",
+    ConfigType.LONG: "an integer",
+    ConfigType.DOUBLE: "a number",
+    ConfigType.STRING: "a text",
+    ConfigType.LIST: "a comma list",
+}
 
 
-def _parse_whole(text: str) -> int:
-    if not _WHOLE_NUMBER.fullmatch(text):  # Python alone takes 1_000 and digits of every script
-        raise ValueError(text)
+def parse_whole(text: str) -> int:
+    """An integer in decimal digits. Raises ValueError, also for what Python alone takes: 1_000 and digits of every script."""
+    if not _WHOLE_NUMBER.fullmatch(text):
+        raise ValueError("not an integer")
     return int(text)
 
 
-def _parse_boolean(text: str) -> bool:
+def parse_decimal(text: str) -> float:
+    """A number. Raises ValueError, also for what Python alone takes: 1_0, nan, inf."""
+    if not _DECIMAL.fullmatch(text):
+        raise ValueError("not a number")
+    return float(text)
+
+
+def parse_boolean(text: str) -> bool:
+    """Raises ValueError."""
     if text.lower() not in ("true", "false"):
-        raise ValueError(text)
+        raise ValueError("neither true nor false")
     return text.lower() == "true"
 
 
 _PARSERS: dict[ConfigType, Callable[[str], Any]] = {
-    ConfigType.BOOLEAN: _parse_boolean,
-    ConfigType.INT: _parse_whole,
-    ConfigType.LONG: _parse_whole,
-    ConfigType.DOUBLE: float,
+    ConfigType.BOOLEAN: parse_boolean,
+    ConfigType.INT: parse_whole,
+    ConfigType.LONG: parse_whole,
+    ConfigType.DOUBLE: parse_decimal,
     ConfigType.STRING: str,
     ConfigType.LIST: lambda text: tuple(part.strip() for part in text.split(",") if part.strip()),
 }
@@ -227,7 +257,7 @@ class LogConfig:
 
     def to_map(self) -> dict[str, str]:
         """All keys with their values, as a user would write them."""
-        return {name: _written(getattr(self, found.field_name)) for name, found in DEFINITIONS.items()}
+        return {name: found.text_of(getattr(self, found.field_name)) for name, found in DEFINITIONS.items()}
 
     @property
     def compression_level(self) -> int:
@@ -275,12 +305,6 @@ def broker_name(definition: ConfigDefinition) -> str:
 @cache
 def _names_by_broker_name() -> dict[str, str]:
     return {broker_name(definition): definition.name for definition in _ALL_DEFINITIONS}
-
-
-def _written(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
 assert [field.name for field in fields(LogConfig)] == [found.field_name for found in _ALL_DEFINITIONS]

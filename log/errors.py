@@ -35,6 +35,7 @@ class ErrorCode(IntEnum):
     INVALID_REQUIRED_ACKS = 21
     ILLEGAL_GENERATION = 22
     INCONSISTENT_GROUP_PROTOCOL = 23
+    INVALID_GROUP_ID = 24
     UNKNOWN_MEMBER_ID = 25
     INVALID_SESSION_TIMEOUT = 26
     REBALANCE_IN_PROGRESS = 27
@@ -95,6 +96,7 @@ class ErrorCode(IntEnum):
     STALE_MEMBER_EPOCH = 113
     MISMATCHED_ENDPOINT_TYPE = 114
     UNSUPPORTED_ENDPOINT_TYPE = 115
+    INVALID_REGULAR_EXPRESSION = 128
 
 
 class BarnabasError(Exception):
@@ -266,6 +268,14 @@ class NotControllerError(RetriableError):
 
 class InvalidRequestError(BarnabasError):
     code = ErrorCode.INVALID_REQUEST
+
+
+class InvalidRegularExpressionError(InvalidRequestError):
+    code = ErrorCode.INVALID_REGULAR_EXPRESSION
+
+
+class InvalidGroupIdError(InvalidRequestError):
+    code = ErrorCode.INVALID_GROUP_ID
 
 
 class PolicyViolationError(BarnabasError):

@@ -18,11 +18,14 @@ from typing import Protocol
 
 from .errors import DiskFailedError, DiskFullError, StorageError
 from .record_batch import Buffer
+from .spare_descriptors import SpareDescriptors
 
 _BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
 _TEMPORARY_SUFFIX = ".tmp"
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _FAILED_DISK = (errno.EIO, errno.EROFS, errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.EUCLEAN, errno.EREMOTEIO)
+# Of the process, as the limit is, which is why it is not held by each RealFiles.
+_spare = SpareDescriptors()
 _CURES = {
     errno.ENOSPC: "the disk is full: free space; what was refused is taken again then",
     errno.EDQUOT: "the disk quota is used up: raise it or free space; what was refused is taken again then",
@@ -162,7 +165,7 @@ class RealAppendFile:
         self.path = path
         flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         with _refused("open", path):
-            self._descriptor = os.open(path, flags, 0o644)
+            self._descriptor = _spare.opened(lambda: os.open(path, flags, 0o644))
             self.size_bytes = os.fstat(self._descriptor).st_size
 
     def __del__(self) -> None:
@@ -261,13 +264,13 @@ class RealFiles:
         return RealAppendFile(path, create=create)
 
     def read_bytes(self, path: str) -> bytes:
-        with _refused("read", path), open(path, "rb") as file:
+        with _refused("read", path), _spare.opened(lambda: open(path, "rb")) as file:
             return file.read()
 
     def write_atomically(self, path: str, data: Buffer) -> None:
         temporary = path + _TEMPORARY_SUFFIX
         with _refused("write", path):
-            with open(temporary, "wb") as file:
+            with _spare.opened(lambda: open(temporary, "wb")) as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -275,7 +278,7 @@ class RealFiles:
         self.sync_dir(os.path.dirname(path))
 
     def map_readonly(self, path: str) -> Buffer:
-        with _refused("map", path), open(path, "rb") as file:
+        with _refused("map", path), _spare.opened(lambda: open(path, "rb")) as file:
             if os.fstat(file.fileno()).st_size == 0:
                 return b""  # An empty file cannot be mapped.
             return memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
@@ -285,7 +288,13 @@ class RealFiles:
             return sorted(os.listdir(path))
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(path)
+        try:
+            os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:  # a disk that says EIO has not said that there is nothing
+            raise _storage_error("look for", path, error) from error
+        return True
 
     def size_bytes(self, path: str) -> int:
         with _refused("look at", path):
@@ -326,7 +335,7 @@ class RealFiles:
 
     def sync_dir(self, path: str) -> None:
         with _refused("flush the folder", path):
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            descriptor = _spare.opened(lambda: os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
             try:
                 os.fsync(descriptor)
             finally:

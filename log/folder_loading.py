@@ -20,6 +20,7 @@ from .topic_partition import TopicPartition
 
 _log = logging.getLogger("barnabas.log")
 DELETE_SUFFIX = "-delete"
+STRAY_SUFFIX = "-stray"  # of a partition that the cluster assigns to nobody here; kept until its operator removes it
 
 ConfigFor = Callable[[str], LogConfig]
 
@@ -70,7 +71,9 @@ def load_folder(
         topic_partition = partition_of(name)
         if only is not None and topic_partition not in only:
             continue
-        if name.endswith(DELETE_SUFFIX):
+        if name.endswith(STRAY_SUFFIX):
+            _log.warning("event=stray_kept folder=%s/%s; remove it when nobody needs its records", folder.path, name)
+        elif name.endswith(DELETE_SUFFIX):
             loaded.due_folders.append(f"{folder.path}/{name}")
         elif topic_partition is not None:
             found.append(topic_partition)
@@ -145,13 +148,15 @@ def open_log(
 
     def lower_recovery_point(end_offset: int) -> None:
         """Before a truncation: after a crash everything behind the new end must be scanned, whatever is written there."""
-        if folder.recovery_points.get(topic_partition, 0) > end_offset:
-            folder.recovery_points[topic_partition] = end_offset
-            folder.write_offsets(checkpoint.RECOVERY_POINTS, folder.recovery_points)
-        if folder.cleaned_offsets.get(topic_partition, 0) > end_offset:
-            folder.cleaned_offsets[topic_partition] = end_offset  # what comes there next is dirty
-            folder.write_offsets(checkpoint.CLEANED_OFFSETS, folder.cleaned_offsets)
-        _lower_log_start(folder, topic_partition, end_offset)
+        folder.lower(checkpoint.RECOVERY_POINTS, folder.recovery_points, topic_partition, end_offset)
+        # What comes there next is dirty.
+        folder.lower(checkpoint.CLEANED_OFFSETS, folder.cleaned_offsets, topic_partition, end_offset)
+        lower_log_start(end_offset)
+
+    def lower_log_start(offset: int) -> None:
+        """A log that lost its end, or was cut, below the start that was written down: what is appended from there on would
+        count as deleted after the next crash."""
+        folder.lower(checkpoint.LOG_START_OFFSETS, folder.log_start_offsets, topic_partition, offset)
 
     log = PartitionLog(
         files,
@@ -167,16 +172,8 @@ def open_log(
         open_segments=folder.open_segments,
         before_truncation=lower_recovery_point,
     )
-    _lower_log_start(folder, topic_partition, log.log_start_offset)
+    lower_log_start(log.log_start_offset)
     return log
-
-
-def _lower_log_start(folder: LogFolder, topic_partition: TopicPartition, offset: int) -> None:
-    """A log that lost its end, or was cut, below the start that was written down: what is appended from there on would count
-    as deleted after the next crash."""
-    if folder.log_start_offsets.get(topic_partition, 0) > offset:
-        folder.log_start_offsets[topic_partition] = offset
-        folder.write_offsets(checkpoint.LOG_START_OFFSETS, folder.log_start_offsets)
 
 
 def partition_of(name: str) -> TopicPartition | None:

@@ -7,7 +7,7 @@ arguments, and orders static members by their instance id, so that a restart (a 
 """
 
 import heapq
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -43,20 +43,16 @@ def assign_range(subscribers: Iterable[Subscriber], topics: Mapping[str, int]) -
     Topics with equally many partitions and the same subscribers are split alike, so that a member can join them (in the
     sense of databases) without any shuffle. It is Kafka's default.
     """
-    owned: dict[str, list[PartitionKey]] = {}
-    by_topic: dict[str, list[str]] = {}
-    for subscriber in sorted(subscribers, key=lambda one: one.rank):
-        owned[subscriber.member_id] = []
-        for topic in subscriber.topics:
-            by_topic.setdefault(topic, []).append(subscriber.member_id)
-    for topic, members in by_topic.items():
-        share, larger = divmod(topics.get(topic, 0), len(members))
+    ordered = sorted(subscribers, key=lambda one: one.rank)
+    owned: list[list[PartitionKey]] = [[] for _ in ordered]
+    for topic, positions in _eligible(ordered, topics).items():
+        share, larger = divmod(topics[topic], len(positions))
         first = 0
-        for position, member_id in enumerate(members):
-            end = first + share + (position < larger)
-            owned[member_id].extend((topic, partition) for partition in range(first, end))
+        for order, position in enumerate(positions if share else positions[:larger]):
+            end = first + share + (order < larger)
+            owned[position].extend((topic, partition) for partition in range(first, end))
             first = end
-    return {member_id: frozenset(keys) for member_id, keys in owned.items()}
+    return {subscriber.member_id: frozenset(keys) for subscriber, keys in zip(ordered, owned, strict=True)}
 
 
 def assign_round_robin(subscribers: Iterable[Subscriber], topics: Mapping[str, int]) -> Assignment:
@@ -65,15 +61,18 @@ def assign_round_robin(subscribers: Iterable[Subscriber], topics: Mapping[str, i
     With equal subscriptions nobody has more than one partition more than another. It keeps nothing where it was.
     """
     ordered = sorted(subscribers, key=lambda one: one.rank)
-    owned: dict[str, list[PartitionKey]] = {subscriber.member_id: [] for subscriber in ordered}
-    position = 0
-    for topic in sorted(frozenset[str]().union(*(one.topics for one in ordered)) & topics.keys()):
+    owned: list[list[PartitionKey]] = [[] for _ in ordered]
+    eligible = _eligible(ordered, topics)
+    turn = 0
+    for topic in sorted(eligible):
+        positions = eligible[topic]
+        index = bisect_left(positions, turn)
         for partition in range(topics[topic]):
-            while topic not in ordered[position].topics:
-                position = (position + 1) % len(ordered)
-            owned[ordered[position].member_id].append((topic, partition))
-            position = (position + 1) % len(ordered)
-    return {member_id: frozenset(keys) for member_id, keys in owned.items()}
+            position = positions[index % len(positions)]
+            owned[position].append((topic, partition))
+            turn = position + 1
+            index += 1
+    return {subscriber.member_id: frozenset(keys) for subscriber, keys in zip(ordered, owned, strict=True)}
 
 
 def assign_sticky(subscribers: Iterable[Subscriber], topics: Mapping[str, int]) -> Assignment:
@@ -87,7 +86,7 @@ def assign_sticky(subscribers: Iterable[Subscriber], topics: Mapping[str, int]) 
     ordered = sorted(subscribers, key=lambda one: one.rank)
     work = _Sticky(ordered, topics)
     existing = frozenset(topics)
-    if len({subscriber.topics & existing for subscriber in ordered}) <= 1:
+    if len({names & existing for names in {subscriber.topics for subscriber in ordered}}) <= 1:
         work.trim_to_quotas()
         work.give_out()
     else:
@@ -97,14 +96,35 @@ def assign_sticky(subscribers: Iterable[Subscriber], topics: Mapping[str, int]) 
     return {subscriber.member_id: work.owned(position) for position, subscriber in enumerate(ordered)}
 
 
+def _eligible(ordered: list[Subscriber], topics: Mapping[str, int]) -> dict[str, list[int]]:
+    """Existing topic -> positions of its subscribers, ascending. Topics with the same subscribers share one list.
+
+    So it costs what the *different* subscriptions have, however many members share one.
+    """
+    classes: dict[frozenset[str], list[int]] = {}
+    for position, subscriber in enumerate(ordered):
+        classes.setdefault(subscriber.topics, []).append(position)
+    members = list(classes.values())
+    of_topic: dict[str, list[int]] = {}  # which of the classes
+    for number, names in enumerate(classes):
+        for topic in names:
+            if topic in topics:
+                of_topic.setdefault(topic, []).append(number)
+    merged: dict[tuple[int, ...], list[int]] = {(number,): positions for number, positions in enumerate(members)}
+    found: dict[str, list[int]] = {}
+    for topic, numbers in of_topic.items():
+        key = tuple(numbers)
+        if key not in merged:
+            merged[key] = sorted(position for number in numbers for position in members[number])
+        found[topic] = merged[key]
+    return found
+
+
 class _Sticky:
     """One run. Members are positions in the order of their ranks; the first of equals wins everywhere."""
 
     def __init__(self, ordered: list[Subscriber], topics: Mapping[str, int]) -> None:
-        self._eligible: dict[str, list[int]] = {}
-        for position, subscriber in enumerate(ordered):
-            for topic in subscriber.topics & topics.keys():
-                self._eligible.setdefault(topic, []).append(position)
+        self._eligible = _eligible(ordered, topics)
         self._unowned = {topic: set(range(topics[topic])) for topic in sorted(self._eligible)}
         self._owned: list[dict[str, list[int]]] = [self._kept(subscriber) for subscriber in ordered]  # Lists ascend.
         self._loads = [sum(map(len, owned.values())) for owned in self._owned]
@@ -130,34 +150,50 @@ class _Sticky:
             quota = share
             if load > share and larger:
                 quota, larger = share + 1, larger - 1
-            for _ in range(load - quota):
-                topic = max(self._owned[position])
+            if load > quota:
+                self._take_back(position, load - quota)
+
+    def _take_back(self, position: int, excess: int) -> None:
+        """The last partitions of the last topics."""
+        for topic in sorted(self._owned[position], reverse=True):
+            while excess and topic in self._owned[position]:
                 self._unowned[topic].add(self._take_last(position, topic))
+                excess -= 1
+            if not excess:
+                return
 
     def give_out(self) -> None:
         """What nobody has, to the least loaded member of each topic."""
+        heaps = self._heaps(topic for topic, partitions in self._unowned.items() if partitions)
         for topic, partitions in self._unowned.items():
-            if not partitions:
-                continue
-            heap: _Heap = [(self._loads[position], position) for position in self._eligible[topic]]
-            heapq.heapify(heap)
             for partition in sorted(partitions):
-                load, position = heap[0]
+                heap = heaps[id(self._eligible[topic])]
+                load, position = self._least_loaded(heap)
                 self._give(position, topic, partition)
                 heapq.heapreplace(heap, (load + 1, position))
             partitions.clear()
+
+    def _heaps(self, topics: Iterable[str]) -> dict[int, _Heap]:
+        """Loads and members of each set of subscribers; topics with the same subscribers share one."""
+        heaps: dict[int, _Heap] = {}
+        for topic in topics:
+            positions = self._eligible[topic]
+            if id(positions) not in heaps:
+                heaps[id(positions)] = heap = [(self._loads[position], position) for position in positions]
+                heapq.heapify(heap)
+        return heaps
+
+    def _least_loaded(self, heap: _Heap) -> tuple[int, int]:
+        while heap[0][0] != self._loads[heap[0][1]]:  # An old load, of the doing of another set of subscribers.
+            heapq.heapreplace(heap, (self._loads[heap[0][1]], heap[0][1]))
+        return heap[0]
 
     def move_some(self) -> bool:
         """One pass over the members from the most loaded on: each gives what it can. Returns whether anything moved.
 
         One partition at a time and always from the top, or else some would also move between members that need no change.
         """
-        takers = {
-            topic: [(self._loads[position], position) for position in members]
-            for topic, members in self._eligible.items()
-        }
-        for heap in takers.values():
-            heapq.heapify(heap)
+        takers = self._heaps(self._eligible)
         givers: _Heap = [(-load, position) for position, load in enumerate(self._loads)]
         heapq.heapify(givers)
         has_moved = False
@@ -170,12 +206,10 @@ class _Sticky:
                 heapq.heappush(givers, (-self._loads[giver], giver))
         return has_moved
 
-    def _gives_one(self, giver: int, takers: dict[str, _Heap]) -> bool:
+    def _gives_one(self, giver: int, takers: dict[int, _Heap]) -> bool:
         for topic in sorted(self._owned[giver]):
-            heap = takers[topic]
-            while heap[0][0] != self._loads[heap[0][1]]:  # An old load, of another topic's doing.
-                heapq.heapreplace(heap, (self._loads[heap[0][1]], heap[0][1]))
-            load, taker = heap[0]
+            heap = takers[id(self._eligible[topic])]
+            load, taker = self._least_loaded(heap)
             if load + 1 < self._loads[giver]:
                 self._give(taker, topic, self._take_last(giver, topic))
                 heapq.heapreplace(heap, (load + 1, taker))

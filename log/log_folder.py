@@ -135,6 +135,14 @@ class LogFolder:
     def write_offsets(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
         checkpoint.write_offsets(self._files, f"{self.path}/{name}", offsets)
 
+    def lower(
+        self, name: str, offsets: dict[TopicPartition, int], topic_partition: TopicPartition, offset: int
+    ) -> None:
+        """Write down a lower offset, and know it when it is written: who is refused tries again."""
+        if offsets.get(topic_partition, 0) > offset:
+            self.write_offsets(name, {**offsets, topic_partition: offset})
+            offsets[topic_partition] = offset
+
     def mark_clean(self) -> None:
         """The last write of a clean stop. Nothing is clean while a loss has not been reported."""
         if self.may_have_lost_writes:

@@ -13,10 +13,17 @@ from collections.abc import Callable, Mapping, Sequence
 from . import checkpoint
 from .config import LogConfig
 from .due_files import DueFiles
-from .errors import CorruptRecordError, InconsistentClusterIdError, StorageError, UnknownTopicOrPartitionError
+from .errors import (
+    CorruptRecordError,
+    DiskFailedError,
+    InconsistentClusterIdError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+)
 from .files import DiskUsage, Files
 from .folder_loading import (
     DELETE_SUFFIX,
+    STRAY_SUFFIX,
     ConfigFor,
     LoadedFolder,
     LoadProgress,
@@ -198,7 +205,8 @@ class LogManager:
                 continue
             log.release()
             if log.topic_id != known.topic_id and folder.path not in self.offline_folders:
-                self._retire(folder, topic_partition, log, now_ms)  # its topic was deleted while nobody could reach it
+                # Its topic was deleted while nobody could reach it, or the metadata is older than it.
+                self._set_aside(folder, topic_partition, log, now_ms)
                 continue
             self.offline[topic_partition] = (
                 f"it is in two folders of log.dirs: {log.directory} is left out, remove one of them"
@@ -340,31 +348,61 @@ class LogManager:
         return sum(found is folder for found in self._folder_of.values())
 
     def delete(self, topic_partition: TopicPartition, *, now_ms: int) -> None:
-        """Take the log out at once; its files go after `file.delete.delay.ms`. Raises UnknownTopicOrPartitionError."""
-        log = self._logs.pop(topic_partition, None)
+        """Take the log out at once; its files go after `file.delete.delay.ms`. Raises UnknownTopicOrPartitionError, and
+        StorageError: then the log is still here unless its folder has got its new name."""
+        log = self._logs.get(topic_partition)
         if log is None:
             if self._offline_in.pop(topic_partition, "") == "":
                 raise UnknownTopicOrPartitionError(f"there is no log of {topic_partition} here")
             del self.offline[topic_partition]  # what lies in its folder is met again when that is back
             return
-        folder = self._folder_of.pop(topic_partition)
         log.release()
-        self._retire(folder, topic_partition, log, now_ms)
+        self._retire(self._folder_of[topic_partition], topic_partition, log, now_ms)
+
+    def set_stray_aside(self, topic_partition: TopicPartition, *, now_ms: int) -> str:
+        """Take out a log that the cluster assigns to nobody here, and keep its files; return their folder.
+
+        Raises StorageError, as `delete` does.
+        """
+        log = self._logs[topic_partition]
+        log.release()
+        return self._set_aside(self._folder_of[topic_partition], topic_partition, log, now_ms)
+
+    def _set_aside(self, folder: LogFolder, topic_partition: TopicPartition, log: PartitionLog, now_ms: int) -> str:
+        target = f"{folder.path}/{self._name_aside(topic_partition, log.topic_id, now_ms, STRAY_SUFFIX)}"
+        self._files.rename(log.directory, target)
+        self._forget(folder, topic_partition, log)
+        _log.warning(
+            "event=stray partition=%s folder=%s; remove it when nobody needs its records", topic_partition, target
+        )
+        self._files.sync_dir(folder.path)
+        return target
+
+    def strays(self, path: str) -> tuple[str, ...]:
+        """The folders of logs that were set aside below an entry of `log.dirs`. Raises StorageError. May run in another
+        thread."""
+        return tuple(f"{path}/{name}" for name in self._files.list_dir(path) if name.endswith(STRAY_SUFFIX))
 
     def _retire(self, folder: LogFolder, topic_partition: TopicPartition, log: PartitionLog, now_ms: int) -> None:
-        target = f"{folder.path}/{self._name_for_deletion(topic_partition, log.topic_id, now_ms)}"
+        target = f"{folder.path}/{self._name_aside(topic_partition, log.topic_id, now_ms, DELETE_SUFFIX)}"
         self._files.rename(log.directory, target)
-        self._files.sync_dir(folder.path)
         self._due_folders.add(now_ms + log.config.file_delete_delay_ms, target)
+        self._forget(folder, topic_partition, log)
+        _log.info("event=deleted partition=%s folder=%s", topic_partition, target)
+        self._files.sync_dir(folder.path)
+
+    def _forget(self, folder: LogFolder, topic_partition: TopicPartition, log: PartitionLog) -> None:
+        """The folder of the log has another name."""
+        if self._logs.get(topic_partition) is log:
+            del self._logs[topic_partition], self._folder_of[topic_partition]
         for offsets in folder.all_offsets:
             offsets.pop(topic_partition, None)
         self._deleted.add(topic_partition)
-        _log.info("event=deleted partition=%s folder=%s", topic_partition, target)
 
     @staticmethod
-    def _name_for_deletion(topic_partition: TopicPartition, topic_id: str, now_ms: int) -> str:
+    def _name_aside(topic_partition: TopicPartition, topic_id: str, now_ms: int, suffix: str) -> str:
         """Unique, since a topic may be made and deleted again; short enough for a file name, as Kafka does it."""
-        tail = f"-{topic_partition.partition}.{topic_id}.{now_ms}{DELETE_SUFFIX}"
+        tail = f"-{topic_partition.partition}.{topic_id}.{now_ms}{suffix}"
         return topic_partition.topic[: min(MAX_TOPIC_NAME_LENGTH, _MAX_FILE_NAME_LENGTH - len(tail))] + tail
 
     # --- what is done from time to time ---
@@ -374,21 +412,25 @@ class LogManager:
         for log in self._logs.values():
             log.producers.expire(now_ms, expiration_ms=expiration_ms)
 
-    def run_retention(self, now_ms: int) -> int:
-        """Let old segments go; return how many. A log whose disk refuses is passed over, its owner sees `failed`."""
-        count = 0
+    def run_retention(self, now_ms: int) -> Refusals:
+        """Let old segments go. What a disk refuses is met again at the next call; return the worst refusal of each folder."""
+        refused: Refusals = {}
         for topic_partition, log in list(self._logs.items()):
+            if log.failed:
+                continue  # what its disk has, only opening it again tells
             try:
                 gone = log.delete_old_segments(now_ms)
                 log.release_if_idle(now_ms, idle_ms=IDLE_MS)
             except (StorageError, CorruptRecordError) as error:
                 _log.error("event=retention_failed partition=%s cause=%s", topic_partition, error)
+                path = self._folder_of[topic_partition].path
+                if isinstance(error, DiskFailedError) or (isinstance(error, StorageError) and path not in refused):
+                    refused[path] = error
                 continue
             if gone:
-                count += len(gone)
                 _log.info("event=segments_deleted partition=%s first=%d count=%d log_start_offset=%d",
                           topic_partition, gone[0], len(gone), log.log_start_offset)  # fmt: skip
-        return count
+        return refused
 
     def remove_due(self, now_ms: int) -> None:
         """Unlink what was deleted long enough ago. May run in another thread. Raises the first refusal, when all others are

@@ -33,8 +33,8 @@ class LogProducers:
         self._snapshots.clear()
         self.first_unstable_offset = None
 
-    def take_snapshot(self, log_end_offset: int) -> None:
-        self._snapshots.take(self.state, log_end_offset)
+    def take_snapshot(self, log_end_offset: int, segments: Sequence[LogSegment]) -> None:
+        self._snapshots.take(self.state, log_end_offset, segments)
         self._snapshot_offset = log_end_offset
 
     def is_snapshot_due(self, recovery_point: int) -> bool:

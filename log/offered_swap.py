@@ -21,6 +21,7 @@ class OfferedSwap:
         segments that it replaces."""
         if self._place_of(swap) is None:
             return False
+        self.withdraw()  # the one before, which the disk may have refused to withdraw
         self._offered = swap  # before, so that what fails half-way is withdrawn
         swap.offer()
         return True

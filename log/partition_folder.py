@@ -57,7 +57,7 @@ class PartitionFolder:
 
     def __init__(self, files: Files, directory: str, *, is_durable: bool) -> None:
         self._files = files
-        self._directory = directory
+        self.path = directory
         self._is_changed = True
         self.is_durable = is_durable  # the folder itself and its metadata; never becomes false
 
@@ -69,13 +69,13 @@ class PartitionFolder:
         """The folder, its metadata and its entry in the folder above survive a power loss from now on."""
         if self.is_durable:
             return
-        path = _path(self._directory)
+        path = _path(self.path)
         if self._files.exists(path):
             file = self._files.open_append(path, create=False)
             file.flush()
             file.close()
         self._sync()
-        self._files.sync_dir(self._directory.rpartition("/")[0])
+        self._files.sync_dir(self.path.rpartition("/")[0])
         self.is_durable = True
 
     def sync(self) -> None:
@@ -85,8 +85,12 @@ class PartitionFolder:
             self._sync()
 
     def _sync(self) -> None:
-        self._is_changed = False
-        self._files.sync_dir(self._directory)
+        self._is_changed = False  # before: what changes meanwhile is met next time
+        try:
+            self._files.sync_dir(self.path)
+        except StorageError:
+            self._is_changed = True
+            raise
 
 
 def _path(directory: str) -> str:

@@ -4,7 +4,7 @@ One thread appends, reads and truncates; a `PendingFlush` and `remove_due_files`
 Every time is an argument. What a failed write would have brought is nowhere: neither in the file nor in memory.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from .append_check import (
     AppendInfo,
@@ -18,11 +18,11 @@ from .append_check import (
 )
 from .append_times import AppendTime
 from .config import LogConfig
-from .due_files import DueFiles
-from .errors import FencedLeaderEpochError, OffsetOutOfRangeError, StorageError
+from .errors import CorruptRecordError, FencedLeaderEpochError, OffsetOutOfRangeError, StorageError
 from .files import AppendFile, Files
 from .log_damage import LogDamage, remove_oldest_damaged
 from .log_producers import LogProducers
+from .log_segments import LogSegments
 from .offered_swap import OfferedSwap
 from .open_segments import OpenSegments
 from .partition_folder import PartitionFolder
@@ -33,7 +33,6 @@ from .recovery import new_segment, recover_log
 from .retention import expired_segments
 from .saved_append_times import SavedAppendTimes
 from .saved_epochs import SavedEpochs
-from .sealed_segments import SealedSegments
 from .segment import LogRead, LogSegment, segment_holding
 from .segment_swap import SegmentSwap
 from .topic_partition import TopicPartition
@@ -70,9 +69,7 @@ class PartitionLog:
         self._files = files
         self._config = config
         self._before_truncation = before_truncation
-        self._open_segments = open_segments or OpenSegments()
-        self._due_files = DueFiles(files.remove)
-        self._flush_failed = False
+        self._failure = ""  # why only opening the log again tells what the disk has
         self._truncations = 0  # so that a flush or a cleaning that ends sees that it was overtaken
         self.topic_partition = topic_partition
         self.topic_id = topic_id
@@ -84,24 +81,21 @@ class PartitionLog:
             recovery_point, was_stopped_cleanly = 0, False
         recovered = recover_log(files, directory, config=config, epochs=self._epochs, recovery_point=recovery_point,
                                 log_start_offset=log_start_offset, was_stopped_cleanly=was_stopped_cleanly)  # fmt: skip
-        self._segments = recovered.segments
-        self._sealed = SealedSegments(self._segments)
-        self.swaps = OfferedSwap(self._segments)
-        self.damage = LogDamage(lambda: self._segments)
-        self._active = self._segments[-1]
+        self._segments = LogSegments(files, recovered.segments, folder=self.folder, opened=open_segments)
+        self.damage = LogDamage(lambda: self._segments.all)
         self._active_since_ms = now_ms
         self._last_append_ms = now_ms
         self._last_flush_ms = now_ms
         self.has_lost_batches = recovered.has_lost_batches
-        self.log_end_offset = self._active.next_offset
-        self.log_start_offset = min(max(log_start_offset, self._segments[0].base_offset), self.log_end_offset)
+        self.log_end_offset = self._segments.active.next_offset
+        self.log_start_offset = min(max(log_start_offset, self._segments.all[0].base_offset), self.log_end_offset)
         self.high_watermark = self.log_start_offset
         # Everything before it is on the disk; it is the flushed offset as well.
         self.recovery_point = self.log_end_offset if was_stopped_cleanly else min(recovery_point, self.log_end_offset)
         self._producers = LogProducers(files, directory)
-        self._producers.restore(self._segments, self.log_end_offset)
+        self._producers.restore(self._segments.all, self.log_end_offset)
         self._append_times = SavedAppendTimes(files, directory)
-        self._append_times.load(self._segments, log_start_offset=self.log_start_offset)
+        self._append_times.load(self._segments.all, log_start_offset=self.log_start_offset)
 
     # --- what it is ---
 
@@ -120,16 +114,16 @@ class PartitionLog:
 
     @property
     def size_bytes(self) -> int:
-        return self._sealed.size_bytes + self._active.size_bytes
+        return self._segments.sealed.size_bytes + self._segments.active.size_bytes
 
     @property
     def segment_count(self) -> int:
-        return len(self._segments)
+        return len(self._segments.all)
 
     @property
     def failed(self) -> bool:
         """True when the disk refused: this log takes no more writes until the broker starts again."""
-        return self._flush_failed or self._active.failed
+        return bool(self._failure) or self._segments.unsure or self._segments.active.failed
 
     def set_high_watermark(self, offset: int) -> None:
         """Clamped to what the log has."""
@@ -162,10 +156,11 @@ class PartitionLog:
             patch(writable, batch.position, base_offset=batch.base_offset, leader_epoch=leader_epoch)  # type: ignore[arg-type]
         if config.uses_log_append_time:
             batches = [stamp_append_time(writable, batch, now_ms) for batch in batches]  # type: ignore[arg-type]
-        self._write(writable, batches, now_ms)
-        self._append_times.times.note(batches[0].base_offset, self.log_end_offset, now_ms)
-        if has_producers:
-            self._producers.note(writable, batches, self._active)
+        try:
+            self._write(writable, batches, now_ms)
+        finally:  # a disk may fill up between two batches
+            if self.log_end_offset > batches[0].base_offset:
+                self._append_times.times.note(batches[0].base_offset, self.log_end_offset, now_ms)
         append_time_ms = now_ms if config.uses_log_append_time else NO_TIMESTAMP
         return AppendInfo(first_offset=batches[0].base_offset, last_offset=batches[-1].last_offset,
                           log_append_time_ms=append_time_ms, size_bytes=len(buffer),
@@ -195,38 +190,46 @@ class PartitionLog:
                 if header.base_offset < self.log_end_offset:
                     self._epochs.assign(header.leader_epoch, header.base_offset)
                     self._append_times.note_replicated(header, now_ms, is_fresh=is_fresh)
-        if any(batch.producer_id != NO_PRODUCER_ID for batch in batches):
-            self._producers.note(buffer, batches, self._active)
         return AppendInfo(first_offset=batches[0].base_offset, last_offset=batches[-1].last_offset,
                           log_append_time_ms=NO_TIMESTAMP, size_bytes=end,
                           max_timestamp_ms=max(batch.max_timestamp_ms for batch in batches))  # fmt: skip
 
     def _write(self, data: Buffer, batches: list[PlacedBatch], now_ms: int) -> None:
-        """Append the batches, to one segment if they fit there."""
-        if self._flush_failed:
-            raise self._takes_no_more()
+        """Append the batches, to one segment if they fit there; else one by one."""
+        self._check_takes_writes()
         if not self.folder.is_durable:
             self.folder.make_durable()
         first, last = batches[0], batches[-1]
         self._roll_if_due(first, now_ms)
         limit = self._config.segment_bytes
-        if len(batches) == 1 or self._active.has_room_for(len(data), last.last_offset, limit):
-            self._active.append(data, batches)
-            self.log_end_offset = last.last_offset + 1
+        if len(batches) == 1 or self._segments.active.has_room_for(len(data), last.last_offset, limit):
+            self._append_to_active(data, batches)
         else:
             view = memoryview(data)
             for batch in batches:
                 self._roll_if_due(batch, now_ms)
                 whole = view[batch.position : batch.position + batch.size_bytes]
-                self._active.append(whole, (batch._replace(position=0),))
-                self.log_end_offset = batch.last_offset + 1
+                self._append_to_active(whole, (batch._replace(position=0),))
         self._last_append_ms = now_ms
 
-    def _takes_no_more(self) -> StorageError:
-        return StorageError(f"{self.topic_partition} takes no more writes since a flush failed; restart the broker")
+    def _append_to_active(self, data: Buffer, batches: Sequence[PlacedBatch]) -> None:
+        """The one place where the log grows. What the batches say of producers is known at once: the next one may begin a
+        segment, with a snapshot of all producers, or be refused."""
+        self._segments.active.append(data, batches)
+        self.log_end_offset = batches[-1].last_offset + 1
+        try:
+            self._producers.note(data, batches, self._segments.active)
+        except StorageError:
+            self._failure = "the index of aborted transactions was refused"  # of a marker that is in the log
+            raise
+
+    def _check_takes_writes(self) -> None:
+        if self._failure or self._segments.unsure:
+            why = self._failure or "the disk refused a change of its segments"
+            raise StorageError(f"{self.topic_partition} takes no more writes since {why}; restart the broker")
 
     def _roll_if_due(self, batch: PlacedBatch, now_ms: int) -> None:
-        active = self._active
+        active = self._segments.active
         if active.size_bytes > 0 and (
             not active.has_room_for(batch.size_bytes, batch.last_offset, self._config.segment_bytes)
             or self._age_ms(batch.max_timestamp_ms, now_ms) > self._config.max_segment_ms
@@ -235,28 +238,18 @@ class PartitionLog:
 
     def _age_ms(self, timestamp_ms: int, now_ms: int) -> int:
         """The age of the active segment by its records' clock, if they have one: old data rolls as new data does."""
-        first_ms = self._active.first_timestamp_ms
+        first_ms = self._segments.active.first_timestamp_ms
         if first_ms == NO_TIMESTAMP or timestamp_ms == NO_TIMESTAMP:
             return now_ms - self._active_since_ms
         return timestamp_ms - first_ms
 
     def roll(self, now_ms: int) -> None:
         """Begin a new segment at the log end; an empty active segment stays."""
-        if self._active.size_bytes == 0:
+        if self._segments.active.size_bytes == 0:
             return
-        self._producers.take_snapshot(self.log_end_offset)
-        self._active.seal()
-        self._open_segments.used(self._active)
-        self._add_segment(self.log_end_offset, now_ms)
-
-    def _add_segment(self, base_offset: int, now_ms: int) -> None:
-        segment = new_segment(self._files, self.directory, base_offset, self._config)
-        segment.start_empty()
-        self._segments.append(segment)
-        self._sealed.changed()
-        self._active = segment
+        self._producers.take_snapshot(self.log_end_offset, self._segments.all)
+        self._segments.roll(self.log_end_offset, self._config)
         self._active_since_ms = now_ms
-        self.folder.changed()
 
     def append_time_of(self, offset: int) -> AppendTime | None:
         """When the record was appended here; None when that is not known."""
@@ -281,7 +274,11 @@ class PartitionLog:
     @property
     def segments(self) -> tuple[LogSegment, ...]:
         """By base offset; the last one is active."""
-        return tuple(self._segments)
+        return tuple(self._segments.all)
+
+    @property
+    def swaps(self) -> OfferedSwap:
+        return self._segments.swaps
 
     @property
     def truncations(self) -> int:
@@ -298,25 +295,16 @@ class PartitionLog:
         False when the log has changed meanwhile. Raises StorageError, and then the log has failed: a start helps.
         """
         due_ms = now_ms + self._config.file_delete_delay_ms
-        try:
-            self.folder.changed()
-            taken = self.swaps.fulfil(
-                swap,
-                retire=lambda segment: self._retire(segment, due_ms),
-                opened=lambda base_offset: new_segment(self._files, self.directory, base_offset, self._config),
-            )
-            self._sealed.changed()
-            return taken
-        except StorageError:
-            self._flush_failed = True
-            raise
+        return self._segments.take_swap(
+            swap, due_ms=due_ms, opened=lambda base: new_segment(self._files, self.directory, base, self._config)
+        )
 
     def aborted_transactions(self, first_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
         """Those that a read_committed reader of [first_offset, end_offset) must know."""
-        number = max(segment_holding(self._segments, first_offset), 0)
+        number = max(segment_holding(self._segments.all, first_offset), 0)
         return tuple(
             transaction
-            for segment in self._segments[number:]
+            for segment in self._segments.all[number:]
             for transaction in segment.transaction_index.aborted_between(first_offset, end_offset)
         )
 
@@ -333,13 +321,15 @@ class PartitionLog:
             )
         if offset >= up_to_offset or offset == self.log_end_offset:
             return _NOTHING
-        number = len(self._segments) - 1
-        if offset < self._active.base_offset:
-            number = segment_holding(self._segments, offset)
-        while number < len(self._segments):
-            segment = self._segments[number]
-            if segment is not self._active:
-                self._open_segments.used(segment)
+        segments, active = self._segments.all, self._segments.active
+        number = len(segments) - 1
+        if offset < active.base_offset:
+            number = segment_holding(segments, offset)
+            assert number >= 0, f"{self.directory} begins at {self.log_start_offset}, its segments do not"
+        while number < len(segments):
+            segment = segments[number]
+            if segment is not active:
+                self._segments.opened.used(segment)
             found = segment.read(
                 offset, max_bytes=max_bytes, up_to_offset=up_to_offset, at_least_one_batch=at_least_one_batch
             )
@@ -350,11 +340,14 @@ class PartitionLog:
 
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
         """The (offset, timestamp) of the first record that is at least as young as `timestamp_ms`."""
-        return self._sealed.find_timestamp(timestamp_ms, from_offset=self.log_start_offset, opened=self._open_segments)
+        return self._segments.sealed.find_timestamp(
+            timestamp_ms, from_offset=self.log_start_offset, opened=self._segments.opened
+        )
 
     def max_timestamp(self) -> tuple[int, int] | None:
         """The (offset, timestamp) of the first record with the largest timestamp."""
-        largest_ms = max(self._sealed.largest_timestamp_ms, self._active.largest_timestamp[0])
+        segments = self._segments
+        largest_ms = max(segments.sealed.largest_timestamp_ms, segments.active.largest_timestamp[0])
         return None if largest_ms == NO_TIMESTAMP else self.offset_for_timestamp(largest_ms)
 
     # --- leader epochs ---
@@ -390,7 +383,7 @@ class PartitionLog:
         start after a crash shall not read all that was ever written."""
         unflushed = self.log_end_offset - self.recovery_point
         return unflushed > 0 and (
-            self.recovery_point < self._active.base_offset
+            self.recovery_point < self._segments.active.base_offset
             or unflushed >= self._config.flush_messages
             or now_ms - self._last_flush_ms >= self._config.flush_ms
             or now_ms - self._last_append_ms >= IDLE_MS  # so that the file can be closed
@@ -401,17 +394,17 @@ class PartitionLog:
 
         One at a time. Whoever has performed it tells `finish_flush`; this log may go on meanwhile.
         """
-        if self._flush_failed:
-            raise self._takes_no_more()
+        self._check_takes_writes()
         if self.recovery_point >= self.log_end_offset:
             return None
         if now_ms is not None:
             self._last_flush_ms = now_ms
         files: list[AppendFile] = []
-        for segment in self._segments[max(segment_holding(self._segments, self.recovery_point), 0) :]:
+        segments = self._segments.all
+        for segment in segments[max(segment_holding(segments, self.recovery_point), 0) :]:
             files += segment.files_to_flush()
-            if segment is not self._active:
-                self._open_segments.used(segment)
+            if segment is not self._segments.active:
+                self._segments.opened.used(segment)
         return PendingFlush(
             end_offset=self.log_end_offset,
             truncations=self._truncations,
@@ -424,7 +417,8 @@ class PartitionLog:
         """Take the outcome; advances `recovery_point`. Raises the StorageError, and then (but for a full disk that did not
         take the epochs) the log has failed: a second flush would lie that all is well."""
         if pending.error is not None:
-            self._flush_failed |= not pending.is_epochs_error
+            if not pending.is_epochs_error:
+                self._failure = "a flush failed"
             raise pending.error
         if pending.truncations == self._truncations:
             self.recovery_point = max(self.recovery_point, pending.end_offset)
@@ -438,10 +432,10 @@ class PartitionLog:
 
     def save_indexes(self) -> None:
         """Write the active segment's index entries and the producers, so that a recovery need not begin at its start."""
-        self._active.save_indexes()
+        self._segments.active.save_indexes()
         self._append_times.save()
         if self._producers.is_snapshot_due(self.recovery_point):
-            self._producers.take_snapshot(self.log_end_offset)
+            self._producers.take_snapshot(self.log_end_offset, self._segments.all)
 
     # --- truncating and deleting ---
 
@@ -449,33 +443,39 @@ class PartitionLog:
         """Cut off everything from `offset` on, durably. Inside of a batch the whole batch goes."""
         if offset >= self.log_end_offset:
             # An epoch that begins at the end holds no record: a deposed leader must not claim it (KIP-101).
-            if self._epochs.truncate_from_end(self.log_end_offset):
-                self._saved_epochs.save()
+            self._saved_epochs.truncate_from_end(self.log_end_offset)
             return
-        if offset <= self._segments[0].base_offset:
+        if offset <= self._segments.all[0].base_offset:
             self.truncate_fully_and_start_at(offset)
             return
         self._announce_truncation(offset)
+        try:
+            self._cut(offset)
+            self._files.sync_dir(self.directory)
+            self._saved_epochs.save()
+            self._producers.restore(self._segments.all, self.log_end_offset)
+        except (StorageError, CorruptRecordError):
+            self._failure = "a truncation failed"  # what is left on the disk, only a start can say
+            raise
+
+    def _cut(self, offset: int) -> None:
         self._append_times.truncate_to(offset)
         try:
-            while self._segments[-1].base_offset >= offset:
-                self._discard_last()
-            self._active = self._segments[-1]
+            self._segments.discard_from(offset)
             self._reopen_active()
-            first_cut = self._active.batch_at(offset)
+            first_cut = self._segments.active.batch_at(offset)
             if first_cut is not None:
                 self.log_end_offset = first_cut.base_offset  # before the bytes go
-            self._active.truncate_to(offset)
-            self._files.sync_dir(self.directory)
-        except StorageError:
-            self._flush_failed = True  # what is left on the disk, only a start can say
-            raise
+            self._segments.active.truncate_to(offset)
         finally:
-            self._active = self._segments[-1]
-            self._sealed.changed()
-            self.log_end_offset = self._active.next_offset
-        self._after_truncation()
-        self._producers.restore(self._segments, self.log_end_offset)
+            self._end_at_the_active_segments_end()
+
+    def _end_at_the_active_segments_end(self) -> None:
+        self.log_end_offset = self._segments.active.next_offset
+        self._epochs.truncate_from_end(self.log_end_offset)
+        self.recovery_point = min(self.recovery_point, self.log_end_offset)
+        self.log_start_offset = min(max(self.log_start_offset, self._segments.all[0].base_offset), self.log_end_offset)
+        self.set_high_watermark(self.high_watermark)
 
     def set_damage_aside(self) -> None:
         """Cut the log before the first segment with damage, and keep the damaged files as `.damaged`.
@@ -490,42 +490,41 @@ class PartitionLog:
         self.swaps.withdraw()
         if self._before_truncation is not None:
             # The batch that holds the offset begins below it, but for the first of a segment.
-            segment = self._segments[segment_holding(self._segments, offset)]
+            segment = self._segments.all[segment_holding(self._segments.all, offset)]
             place = None if offset == segment.base_offset else segment.batch_at(offset)
             self._before_truncation(offset if place is None else min(offset, place.base_offset))
 
     def _reopen_active(self) -> None:
         """Let a sealed segment grow again."""
-        if not self._active.is_active:
-            self._open_segments.forget(self._active)
-            next_offset = self._active.next_offset
-            self._active.note_batches(self._active.open_active())
-            self._active.next_offset = max(next_offset, self._active.next_offset)
-
-    def _after_truncation(self) -> None:
-        self._epochs.truncate_from_end(self.log_end_offset)
-        self.recovery_point = min(self.recovery_point, self.log_end_offset)
-        self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
-        self.set_high_watermark(self.high_watermark)
-        self._saved_epochs.save()
+        active = self._segments.active
+        if not active.is_active:
+            self._segments.opened.forget(active)
+            next_offset = active.next_offset
+            active.note_batches(active.open_active())
+            active.next_offset = max(next_offset, active.next_offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything and begin anew at `offset`, as a replica does that is too far behind."""
         self._truncations += 1
         self.swaps.withdraw()
-        self._append_times.truncate_to(0)
         if self._before_truncation is not None:
-            self._before_truncation(min(offset, self._segments[0].base_offset))
-        while self._segments:
-            self._discard_last()
-        self._add_segment(offset, self._last_append_ms)
-        self._files.sync_dir(self.directory)
-        self._epochs.clear()
-        self._producers.clear()
+            self._before_truncation(min(offset, self._segments.all[0].base_offset))
+        self._append_times.truncate_to(0)
+        try:
+            self._segments.start_over(offset, self._config)
+            self._active_since_ms = self._last_append_ms
+            self._files.sync_dir(self.directory)
+            self._epochs.clear()
+            self._producers.clear()
+            self._saved_epochs.save()
+        except (StorageError, CorruptRecordError):
+            self._failure = "a truncation failed"
+            raise
+        finally:
+            self._end_at_the_active_segments_end()
         self.log_start_offset = self.log_end_offset = offset
         self.recovery_point = min(self.recovery_point, offset)
         self.high_watermark = offset
-        self._saved_epochs.save()
 
     def delete_records_before(self, offset: int) -> None:
         """Raise the log start offset; segments that lie wholly below go with the next retention."""
@@ -544,57 +543,44 @@ class PartitionLog:
 
     def delete_old_segments(self, now_ms: int) -> list[int]:
         """Take the segments out of the log that retention lets go; return their base offsets."""
-        ages = (segment.age for segment in self._segments)  # of which it looks at those that go, and one more
+        segments = self._segments.all
+        ages = (segment.age for segment in segments)  # of which it looks at those that go, and one more
         count = expired_segments(ages, config=self._config, log_start_offset=self.log_start_offset,
                                  high_watermark=self.high_watermark, now_ms=now_ms, log_bytes=self.size_bytes)  # fmt: skip
-        if count == len(self._segments):
+        if count == len(segments):
             self.roll(now_ms)
         if count:
             self.swaps.withdraw()
-        gone = self._segments[:count]
-        del self._segments[:count]
-        self._sealed.changed()
-        for segment in gone:
-            self._retire(segment, now_ms + self._config.file_delete_delay_ms)
-        self._raise_start(self._segments[0].base_offset)
-        return [segment.base_offset for segment in gone]
-
-    def _retire(self, segment: LogSegment, due_ms: int) -> None:
-        self._open_segments.forget(segment)
-        self._due_files.add(due_ms, *segment.rename_as_deleted())
-        segment.release()
-
-    def _discard_last(self) -> None:
-        self._retire(self._segments[-1], due_ms=0)
-        self._segments.pop()
+        gone = [segment.base_offset for segment in segments[:count]]
+        try:
+            for _ in gone:
+                self._segments.retire_first(now_ms + self._config.file_delete_delay_ms)
+        finally:
+            self._raise_start(segments[0].base_offset)
+        return gone
 
     def remove_due_files(self, now_ms: int) -> None:
-        """Remove files of deleted segments whose delay is over. May run in another thread: unlinking takes time."""
-        self._due_files.remove_due(now_ms)
+        """Remove files of deleted segments whose delay is over. May run in another thread."""
+        self._segments.remove_due_files(now_ms)
 
     def release_if_idle(self, now_ms: int, *, idle_ms: int) -> None:
         """Let go of the active segment's descriptor when nothing was appended for a while and all is on disk."""
-        if (
-            self._active.is_open
-            and now_ms - self._last_append_ms >= idle_ms
-            and self.recovery_point == self.log_end_offset
-        ):
-            self._active.release()
+        active = self._segments.active
+        if active.is_open and now_ms - self._last_append_ms >= idle_ms and self.recovery_point == self.log_end_offset:
+            active.release()
 
     def close(self) -> None:
         """Flush and write all that a clean start needs. Raises StorageError; then the stop was not a clean one."""
         self.folder.make_durable()
         self.flush()  # first: on a full disk the rest may fail
-        self._producers.take_snapshot(self.log_end_offset)
+        self._producers.take_snapshot(self.log_end_offset, self._segments.all)
         self._append_times.save()
-        self._active.seal()
-        self._active.flush_indexes()
+        self._segments.active.seal()
+        self._segments.active.flush_indexes()
         self._saved_epochs.save()
         self.release()
 
     def release(self) -> None:
         """Let go of all open files; slices that are being sent keep theirs."""
         self._truncations += 1
-        for segment in self._segments:
-            self._open_segments.forget(segment)
-            segment.release()
+        self._segments.release()

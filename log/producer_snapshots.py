@@ -1,7 +1,8 @@
 """The `.snapshot` files of a partition: the producer state as it was at an offset, so that a start replays little.
 
 A snapshot is taken when a segment is sealed and when the log is closed. It carries a CRC, so it needs no flush: a torn
-one is passed over and the one before is taken.
+one is passed over and the one before is taken. Those at which a segment begins stay as long as it does (as in Kafka), so a
+truncation replays a segment and not the log.
 """
 
 import struct
@@ -15,8 +16,7 @@ from .segment import LogSegment, segment_holding
 
 _SUFFIX = ".snapshot"
 _OFFSET_DIGITS = 20
-_REPLAYED_SEGMENTS = 2  # without any snapshot, as in Kafka, only the newest segments are replayed
-_KEPT = 2  # the newest, and one more in case it is torn
+_KEPT = 2  # wherever they are: the newest, and one more in case it is torn
 
 
 class ProducerSnapshots:
@@ -29,21 +29,28 @@ class ProducerSnapshots:
         stems = [name[: -len(_SUFFIX)] for name in self._files.list_dir(self._directory) if name.endswith(_SUFFIX)]
         return sorted(int(stem) for stem in stems if len(stem) == _OFFSET_DIGITS and stem.isdigit())
 
-    def take(self, state: ProducerState, offset: int) -> None:
-        """Write the state as of `offset` (exclusive), and forget the oldest snapshots."""
+    def take(self, state: ProducerState, offset: int, segments: Sequence[LogSegment]) -> None:
+        """Write the state as of `offset` (exclusive), and forget snapshots at which no segment begins."""
         file = self._files.open_append(self._path(offset))
         file.truncate(0)
         file.append(state.to_snapshot())
         file.close()
+        begins = {segment.base_offset for segment in segments}
         for old in self.offsets()[:-_KEPT]:
-            self._files.remove(self._path(old))
+            if old not in begins:
+                self._files.remove(self._path(old))
 
-    def newest(self, up_to_offset: int) -> tuple[ProducerState, int] | None:
-        """The newest sound state at or before `up_to_offset`, and its offset."""
+    def forget_behind(self, end_offset: int) -> None:
+        """Durably: the log was cut there and may grow again to where a snapshot was taken of what is not in it any more."""
+        gone = [offset for offset in self.offsets() if offset > end_offset]
+        for offset in gone:
+            self._files.remove(self._path(offset))
+        if gone:
+            self._files.sync_dir(self._directory)
+
+    def newest(self) -> tuple[ProducerState, int] | None:
+        """The newest sound state, and its offset."""
         for offset in reversed(self.offsets()):
-            if offset > up_to_offset:
-                self._files.remove(self._path(offset))
-                continue
             try:
                 return ProducerState.from_snapshot(self._files.read_bytes(self._path(offset))), offset
             except (CorruptRecordError, struct.error):
@@ -52,19 +59,19 @@ class ProducerSnapshots:
 
     def restore(self, segments: Sequence[LogSegment], log_end_offset: int) -> tuple[ProducerState, int]:
         """The newest snapshot, brought up to the log end by the batches behind it; and its offset, 0 where there was none."""
-        found = self.newest(log_end_offset)
+        self.forget_behind(log_end_offset)
+        found = self.newest()
         if found is not None:
             state, offset = found
         else:
-            state, offset = ProducerState(), segments[-_REPLAYED_SEGMENTS:][0].base_offset
+            state, offset = ProducerState(), segments[0].base_offset
         if offset < log_end_offset:
             for header in _headers_from(segments, max(offset, segments[0].base_offset)):
                 state.update(header, first_offset=header.base_offset)
         return state, 0 if found is None else offset
 
     def clear(self) -> None:
-        for offset in self.offsets():
-            self._files.remove(self._path(offset))
+        self.forget_behind(-1)
 
     def _path(self, offset: int) -> str:
         return f"{self._directory}/{offset:0{_OFFSET_DIGITS}d}{_SUFFIX}"

@@ -4,11 +4,12 @@ Only the records change; offsets, timestamps, and the producer's id and sequence
 """
 
 import struct
+from collections.abc import Callable, Iterator
 
 from crc32c import crc32c
 
-from .compression import MAX_DECOMPRESSED_BYTES, Compression, compress, compression_of, decompress
-from .errors import CorruptRecordError
+from .compression import Compression, compressed_pieces
+from .errors import RecordTooLargeError
 from .record_batch import (
     COMPRESSION_MASK,
     CRC_COVERS_FROM,
@@ -19,9 +20,8 @@ from .record_batch import (
     LOG_OVERHEAD,
     BatchHeader,
     Buffer,
-    check_crc,
-    read_header,
 )
+from .record_check import RecordRules, checked_records, no_pause, whole_batches
 
 AS_PRODUCED = "producer"
 _UNCOMPRESSED = "uncompressed"
@@ -42,29 +42,46 @@ def is_stored_otherwise(batches: Buffer, compression_type: str) -> bool:
 
 
 def recompressed(
-    batches: Buffer, codec: Compression, level: int | None = None, *, max_bytes: int = MAX_DECOMPRESSED_BYTES
+    batches: Buffer,
+    codec: Compression,
+    rules: RecordRules,
+    *,
+    level: int | None = None,
+    pause: Callable[[], None] = no_pause,
 ) -> bytearray:
-    """The same whole batches, all under `codec`; those that are already are left alone, whatever their level.
+    """The same whole batches, all under `codec`, with their records checked. Those that are already keep their level.
 
-    Raises CorruptRecordError for what is damaged, or unpacks to more than `max_bytes`; UnsupportedCompressionError.
+    Unpacks and packs piece by piece, so that neither lies in memory as a whole. Raises what `check_batches` raises.
     """
     made = bytearray()
-    position = 0
-    while position < len(batches):
-        header = read_header(batches, position)
-        check_crc(batches, header)
-        whole = memoryview(batches)[position : position + header.size_bytes]
-        made += whole if header.compression == codec else _under(codec, level, whole, header, max_bytes)
-        position += header.size_bytes
+    for header in whole_batches(batches, rules):
+        records = checked_records(batches, header, rules, pause=pause)
+        whole = memoryview(batches)[header.position : header.position + header.size_bytes]
+        if header.compression == codec:
+            for _ in records:
+                pass
+            made += whole
+        else:
+            made += _under(codec, level, whole, header, records, rules)
     return made
 
 
-def _under(codec: Compression, level: int | None, whole: memoryview, header: BatchHeader, max_bytes: int) -> bytearray:
-    records = decompress(whole[HEADER_SIZE:], compression_of(header.compression), max_bytes=max_bytes)
-    if header.record_count and not records:
-        raise CorruptRecordError(f"a record batch of {header.record_count} records unpacks to nothing")
+def _under(
+    codec: Compression,
+    level: int | None,
+    whole: memoryview,
+    header: BatchHeader,
+    records: Iterator[bytes],
+    rules: RecordRules,
+) -> bytearray:
     made = bytearray(whole[:HEADER_SIZE])
-    made += compress(records, codec, level)
+    for piece in compressed_pieces(records, codec, level):
+        made += piece
+        if len(made) > rules.max_message_bytes:
+            raise RecordTooLargeError(
+                f"a record batch has more than max.message.bytes of the topic ({rules.max_message_bytes}) under its"
+                f" compression.type ({codec.name.lower()}); send smaller batches"
+            )
     LENGTH.pack_into(made, LENGTH_POSITION, len(made) - LOG_OVERHEAD)
     _ATTRIBUTES.pack_into(made, CRC_COVERS_FROM, header.attributes & ~COMPRESSION_MASK | codec)
     _CRC.pack_into(made, CRC_POSITION, crc32c(memoryview(made)[CRC_COVERS_FROM:]))

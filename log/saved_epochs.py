@@ -19,6 +19,7 @@ class SavedEpochs:
         self._path = f"{directory}/{checkpoint.LEADER_EPOCHS}"
         self._lock = threading.Lock()  # a flush in another thread saves, too
         self._saved: tuple[EpochStart, ...] | None = None
+        self._is_cut = False  # the file may name epochs of which nothing is left
         self.is_sound = True
         self.cache = LeaderEpochCache()
         try:
@@ -35,3 +36,10 @@ class SavedEpochs:
             if entries != self._saved:
                 checkpoint.write_epochs(self._files, self._path, entries)
                 self._saved = entries
+            self._is_cut = False
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """Forget the epochs that began at or behind `end_offset`, durably. Raises StorageError, and may be repeated then."""
+        self._is_cut |= self.cache.truncate_from_end(end_offset)
+        if self._is_cut:
+            self.save()

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from .append_check import PlacedBatch
 from .damage import DamagedRange, SegmentView, range_of
-from .errors import CorruptRecordError
+from .errors import CorruptRecordError, DiskFullError, StorageError
 from .files import AppendFile, Files
 from .offset_index import MAX_RELATIVE_OFFSET, NO_ENTRY, OffsetIndex
 from .quick_init import quick_init
@@ -131,6 +131,8 @@ class LogSegment:
     @property
     def file(self) -> AppendFile:
         if self._file is None:
+            if self.is_retired:  # by now another segment may have the name
+                raise StorageError(f"{self.path} is no part of its log any more: open the log again")
             self._file = self._files.open_append(self.path, create=self.is_active)
         return self._file
 
@@ -431,7 +433,7 @@ class LogSegment:
 
     def start_empty(self) -> None:
         """Be a new active segment, whatever files a power loss has brought back from before a truncation."""
-        for path in (self.path, self._offset_index.path, self._time_index.path, self.transaction_index.path):
+        for path in self._paths_in_log:
             if self._files.exists(path):
                 self._files.remove(path)
         self.size_bytes = 0
@@ -452,8 +454,7 @@ class LogSegment:
         self.next_offset = max(next_offset, self.next_offset)
         self._indexes_loaded = self._timestamps_known = True
         if not self.is_active:
-            self._time_index.append(self._max_timestamp_ms, self._offset_of_max_timestamp)
-            self.save_indexes()
+            self._save_whole_indexes()
 
     def _load_indexes(self) -> None:
         if self._indexes_loaded:
@@ -474,9 +475,18 @@ class LogSegment:
 
     def seal(self) -> None:
         """Grow no more. The last entry of the time index is the largest timestamp then."""
-        self._time_index.append(self._max_timestamp_ms, self._offset_of_max_timestamp)
-        self.save_indexes()
+        self._save_whole_indexes()
         self.is_active = False
+
+    def _save_whole_indexes(self) -> None:
+        """A full disk must not keep anyone from reading: without their files the indexes are made again when they are needed.
+        Half of one must not stay, because nobody could tell."""
+        self._time_index.append(self._max_timestamp_ms, self._offset_of_max_timestamp)
+        try:
+            self.save_indexes()
+        except DiskFullError:
+            self._offset_index.forget_file()
+            self._time_index.forget_file()
 
     def files_to_flush(self) -> list[AppendFile]:
         """The log, and the indexes of a segment that grows no more. Whoever flushes them needs nothing of this object."""
@@ -527,8 +537,8 @@ class LogSegment:
 
     def cut_at(self, position: int) -> None:
         """Cut the file, durably: the disk must not give the old bytes back behind what is appended next."""
+        self.size_bytes = position  # before: nobody reads what may be gone
         self.file.truncate(position)
-        self.size_bytes = position
         if position == 0:
             self._first_timestamp_ms = None
         self.file.flush()
@@ -542,17 +552,32 @@ class LogSegment:
             self._time_index.clear()
             self._indexes_loaded = False
 
-    def rename_as_deleted(self) -> list[str]:
-        """Take the files out of the log; return their new paths, to be removed later. A damaged one is kept."""
-        self.is_retired = True
-        renamed = []
-        if self.damage and self._files.exists(self.path):
-            self._files.rename(self.path, self.path + DAMAGED_SUFFIX)
-        for path in (self.path, self._offset_index.path, self._time_index.path, self.transaction_index.path):
+    @property
+    def deleted_paths(self) -> list[str]:
+        """Where `rename_as_deleted` puts the files."""
+        return [path + DELETED_SUFFIX for path in self._paths_in_log]
+
+    @property
+    def _paths_in_log(self) -> tuple[str, ...]:
+        return self.path, self._offset_index.path, self._time_index.path, self.transaction_index.path
+
+    def rename_as_deleted(self) -> None:
+        """Take the files out of the log, the `.log` first: it decides. A damaged one is kept.
+
+        Raises StorageError; `is_retired` tells whether the segment is out of the log all the same.
+        """
+        self.is_retired = True  # before: whoever reads it in another thread finds no file, and looks here
+        try:
+            if self.damage and self._files.exists(self.path):
+                self._files.rename(self.path, self.path + DAMAGED_SUFFIX)
+            elif self._files.exists(self.path):
+                self._files.rename(self.path, self.path + DELETED_SUFFIX)
+        except StorageError:
+            self.is_retired = False
+            raise
+        for path in self._paths_in_log[1:]:
             if self._files.exists(path):
                 self._files.rename(path, path + DELETED_SUFFIX)
-                renamed.append(path + DELETED_SUFFIX)
-        return renamed
 
 
 def _sound_headers(chunk: memoryview, *, verify_crc: bool) -> Iterator[BatchHeader]:

@@ -90,6 +90,11 @@ class SparseIndex:
         self._entries = bytearray()
         self._saved_bytes = _FILE_IS_STALE
 
+    def forget_file(self) -> None:
+        """Keep the entries in memory alone, until a `save`."""
+        self._files.remove(self.path)
+        self._saved_bytes, self._unflushed = _FILE_IS_STALE, False
+
     def flush(self) -> None:
         """Make the file durable."""
         file = self.file_to_flush()
@@ -101,8 +106,9 @@ class SparseIndex:
         """None when all that was saved is durable. Whoever flushes an inode flushes it for all of its descriptors."""
         if not self._unflushed:
             return None
+        file = self._files.open_append(self.path)
         self._unflushed = False
-        return self._files.open_append(self.path)
+        return file
 
     def _append(self, first: int, second: int) -> None:
         assert isinstance(self._entries, bytearray), "a mapped index does not grow"

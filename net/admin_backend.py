@@ -64,6 +64,10 @@ class _LocalContext:
     def __init__(self, listener_name: str) -> None:
         self.listener_name = listener_name
 
+    @property
+    def connection(self) -> object:
+        return self
+
     def on_disconnect(self, callback: Callable[[], object]) -> None:
         """Never."""
 
@@ -77,12 +81,16 @@ class _LocalContext:
 class BrokerBackend:
     """Implements admin.backend.AdminBackend."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, host_names: frozenset[str] = frozenset()) -> None:
         self._broker = broker
+        self._host_names = host_names
 
     @property
     def node_id(self) -> int:
         return self._broker.node_id
+
+    def host_names(self) -> frozenset[str]:
+        return self._host_names
 
     def image(self) -> MetadataImage:
         return self._broker.metadata.image

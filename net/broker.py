@@ -29,6 +29,7 @@ from .broker_lifecycle import BrokerLifecycle
 from .broker_to_controller import ControllerChannel
 from .cleaner_service import CleanerService
 from .clock import Clock
+from .cluster_settings import ClusterSettingsReport, file_settings
 from .config import BrokerConfig
 from .core_settings import fetch_settings, group_settings, server_limits
 from .dispatcher import Dispatcher
@@ -39,6 +40,7 @@ from .handlers.services import Services
 from .isr_proposer import IsrProposer
 from .journal_ballast import BallastedStorage
 from .leader_connection import LeaderConnection
+from .limits import UNLIMITED_DESCRIPTORS
 from .liveness import LivenessWatch, client_id_of
 from .log_loading import close_logs, load_logs
 from .log_service import LogService
@@ -54,6 +56,7 @@ from .replication_throttle import ReplicationThrottle
 from .rpc import RpcPool
 from .scrubber import Scrubber
 from .server import Server
+from .state_log import StateLog
 from .storage_service import StorageService
 from .turn import Turn
 
@@ -76,6 +79,9 @@ class Ports:
     make_source: "Callable[[Broker], MetadataSource]"
     fatal: Callable[[str], None]
     incarnation: str
+    max_client_descriptor: int = (
+        UNLIMITED_DESCRIPTORS  # The sockets of ordinary clients have lower numbers; of simulated ones, none.
+    )
 
 
 class Broker:
@@ -146,6 +152,7 @@ class Broker:
     def _build(self) -> None:
         config, ports = self.config, self.ports
         self.metadata = MetadataService(ports.make_source(self))
+        self.state_log = StateLog(self.node_id, ports.clock)
         self.controller = ControllerChannel(
             node_id=self.node_id,
             metadata=self.metadata,
@@ -179,6 +186,7 @@ class Broker:
             broker_epoch=lambda: self.broker_epoch,
             answered=self.replication.isr_answered,
         )
+        self.settings_report = ClusterSettingsReport(config)
         self.throttle = ReplicationThrottle(node_id=self.node_id, config=config, clock=ports.clock)
         self.fetchers = self._build_fetchers()
         self.groups = GroupService(
@@ -314,7 +322,7 @@ class Broker:
         return self.lifecycle.broker_epoch
 
     async def _listen(self) -> None:
-        limits = server_limits(self.config)
+        limits = server_limits(self.config, max_descriptor=self.ports.max_client_descriptor)
         for listener in self.config.client_listeners():
             server = Server(
                 self.ports.network,
@@ -330,6 +338,10 @@ class Broker:
             self.servers[listener.name] = server
             host, port = self.addresses[listener.name]
             logger.info("listening node=%d listener=%s address=%s:%d", self.node_id, listener.name, host, port)
+        for endpoint in self.advertised():
+            if (endpoint.host, endpoint.port) != self.addresses[endpoint.listener]:
+                told = (self.node_id, endpoint.listener, endpoint.host, endpoint.port)
+                logger.info("advertised node=%d listener=%s address=%s:%d", *told)
 
     def _hello(self) -> ServerHello:
         return ServerHello(cluster_id=self.metadata.image.cluster_id, node_id=self.node_id)
@@ -346,6 +358,7 @@ class Broker:
                 rack=config.broker_rack,
                 directories=tuple(folder.directory_id for folder in self.logs.folders),
                 lost_unflushed_data=self.logs.may_have_lost_writes,
+                file_settings=file_settings(config),
             ),
             controller=self.controller,
             metadata=self.metadata,
@@ -389,6 +402,8 @@ class Broker:
     # --- metadata and effects -----------------------------------------------------------------------------------------
 
     def _published(self, publication: MetadataPublication) -> None:
+        self.settings_report.published(publication)
+        self.state_log.published(publication)
         self.log_service.published(publication)
         self.throttle.published(publication)
         self.replication.published(publication)
@@ -421,6 +436,7 @@ class Broker:
             now_ms=self.groups.now_ms(),
             settings=group_settings(self.config),
             moved_from=self.groups.moved_from(slot),
+            match_budget=self.groups.match_budget,
         )
 
     async def _fetch_producer_ids(self) -> ProducerIdBlock:

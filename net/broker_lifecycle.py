@@ -76,7 +76,7 @@ class BrokerLifecycle:
     async def _register(self) -> None:
         while True:
             try:
-                answer = await self._controller.call(self._registration, timeout_ms=REGISTRATION_TIMEOUT_MS)
+                answer = await self._controller.call(self._named(), timeout_ms=REGISTRATION_TIMEOUT_MS)
                 break
             except FATAL_REGISTRATION_ERRORS:
                 raise
@@ -90,6 +90,11 @@ class BrokerLifecycle:
         self._registration = dataclasses.replace(self._registration, lost_unflushed_data=False)
         self._registered(answer.broker_epoch)
         logger.info("registered node=%d broker_epoch=%d", self._registration.node_id, self.broker_epoch)
+
+    def _named(self) -> RegisterBroker:
+        """With the cluster that this broker has joined since its start: a controller of another one must refuse it."""
+        known = self._registration.cluster_id or self._metadata.image.cluster_id
+        return dataclasses.replace(self._registration, cluster_id=known)
 
     async def _heartbeat_until_stale(self) -> None:
         while True:

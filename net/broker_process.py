@@ -24,8 +24,12 @@ from .admin_backend import BrokerBackend
 from .broker import Broker, Ports
 from .clock import SystemClock
 from .config import BrokerConfig
+from .descriptors import raise_descriptor_limit
 from .endpoints import Endpoints, remove_endpoints, write_endpoints
+from .listeners import advertise_name, needs_name, own_names, reachable_host
 from .metadata_sources import build_source
+from .native_memory import return_freed_memory
+from .printable import PrintableFormatter, printable
 from .tcp import TcpNetwork
 
 if TYPE_CHECKING:
@@ -43,19 +47,26 @@ GC_THRESHOLDS = (50_000, 20, 100)
 
 def run(config: BrokerConfig, decommissioned: Callable[[], None] = lambda: None) -> int:
     """Run a broker until SIGTERM or SIGINT; the exit code is the return value. It is told where the broker left for good."""
-    logging.basicConfig(
-        level=os.environ.get("BARNABAS_LOG_LEVEL", "INFO"),
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-        stream=sys.stderr,
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    logging.basicConfig(level=os.environ.get("BARNABAS_LOG_LEVEL", "INFO"), handlers=[handler])
+    return_freed_memory()
     try:
+        if needs_name(config):  # may ask a name server, so only where somebody needs the answer
+            config = advertise_name(config, socket.getfqdn())
         return asyncio.run(_serve(config, decommissioned))
     except (BarnabasError, OSError) as error:
-        sys.stderr.write(f"barnabas: {describe_start_failure(error, config)}\n")
+        sys.stderr.write(f"barnabas: {printable(describe_start_failure(error, config))}\n")
         return EXIT_FAILED
 
 
 async def _serve(config: BrokerConfig, decommissioned: Callable[[], None]) -> int:
+    descriptors = raise_descriptor_limit()
+    if descriptors.for_clients < config.max_connections:
+        logger.warning(
+            "max.connections=%d is more than the limit of open files allows: about %d clients can connect; raise ulimit -n (%d)",
+            config.max_connections, descriptors.for_clients, descriptors.total,
+        )  # fmt: skip
     broker = Broker(
         config,
         Ports(
@@ -66,6 +77,7 @@ async def _serve(config: BrokerConfig, decommissioned: Callable[[], None]) -> in
             make_source=build_source,
             fatal=_halt,
             incarnation=uuid.uuid4().hex,
+            max_client_descriptor=descriptors.for_clients,
         ),
     )
     stop = broker.shutdown_requested
@@ -130,9 +142,10 @@ def _take_admin_port(broker: Broker) -> socket.socket | None:
     address = broker.config.admin_address()
     if address is None:
         return None
-    listening = socket.create_server((address.host, address.port))
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    listening = socket.create_server((address.host, address.port), family=family)
     host, port = listening.getsockname()[:2]
-    broker.admin_endpoint = Endpoint(listener=address.name, host=host, port=port)
+    broker.admin_endpoint = Endpoint(listener=address.name, host=reachable_host(broker.config, host), port=port)
     return listening
 
 
@@ -149,7 +162,8 @@ async def _serve_admin(broker: Broker, listening: socket.socket) -> None:
     finally:
         loop.remove_reader(listening)
     app = await loop.run_in_executor(None, importlib.import_module, "barnabas.net.admin.app")
-    server: AdminServer = await app.start_admin(BrokerBackend(broker), listening)
+    backend = BrokerBackend(broker, own_names(broker.config, socket.gethostname()))
+    server: AdminServer = await app.start_admin(backend, listening)
     try:
         await asyncio.Event().wait()
     finally:

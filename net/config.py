@@ -20,7 +20,7 @@ from .config_values import (
     LISTENER,
     LISTENERS,
     MAX_DOUBLE,
-    MAX_INT64,
+    PROTOCOL_BY_LISTENER,
     TEXT,
     VOTERS,
     Listener,
@@ -28,13 +28,15 @@ from .config_values import (
     Voter,
     decimal,
     large_number,
-    one_of,
+    of_topics,
     parse_properties,
     setting,
     some_of,
+    topic_default,
     unknown_key,
     whole_number,
 )
+from .listeners import check_listeners, check_without_effect
 
 DEFAULT_BASE_PORT: Final = 9092
 PORTS_PER_NODE: Final = 10  # room for more kinds of port than the three of today
@@ -45,7 +47,6 @@ COUNT: Final = whole_number(1)
 BYTES: Final = whole_number(1)
 ELECTION_TIMEOUT: Final = whole_number(100)  # a fifth of it is the heartbeat, which a busy loop must be able to keep
 MILLISECONDS: Final = large_number(1)
-MILLISECONDS_OR_NEVER: Final = large_number(-1)
 _MINUTE_MS: Final = 60_000
 _HOUR_MS: Final = 60 * _MINUTE_MS
 _WEEK_HOURS: Final = 168
@@ -64,6 +65,7 @@ IGNORED_KEYS: Final[dict[str, str]] = {
     "socket.receive.buffer.bytes": "the system sizes socket buffers",
     "log.roll.jitter.ms": "segments roll at their age",
     "log.roll.jitter.hours": "segments roll at their age",
+    "security.inter.broker.protocol": "brokers speak plain text to each other",
     "inter.broker.protocol.version": "brokers agree on a feature level by themselves",
     "log.message.format.version": "records are stored as batches of version 2, as in Kafka since 3.0",
     "log.message.downconversion.enable": "batches are served as they are stored, to every client",
@@ -111,7 +113,15 @@ class BrokerConfig:
     listeners: tuple[Listener, ...] = setting((), LISTENERS, "Where to listen: NAME://host:port, comma list.")
     advertised_listeners: tuple[Listener, ...] = setting((), LISTENERS, "Where clients and brokers reach this one.")
     inter_broker_listener_name: str | None = setting(None, TEXT, "The listener that brokers use among themselves.")
+    listener_security_protocol_map: tuple[tuple[str, str], ...] = setting(
+        (),
+        PROTOCOL_BY_LISTENER,
+        "What listeners speak: NAME:PLAINTEXT, comma list; TLS and SASL are not available yet.",
+    )
     admin_listener: Listener | None = setting(None, LISTENER, "Where the HTTP admin API listens; `none`: nowhere.")
+    admin_allowed_hosts: tuple[str, ...] = setting(
+        (), LIST, "More names in the Host header under which the HTTP API may be called, comma list; `*`: any name."
+    )
     broker_rack: str | None = setting(None, TEXT, "Rack or zone: replicas are spread over them.")
     controller_quorum_voters: tuple[Voter, ...] = setting(
         (), VOTERS, "The voters of the quorum: id@host:port, comma list."
@@ -129,17 +139,15 @@ class BrokerConfig:
     default_replication_factor: int = setting(
         -1, whole_number(-1, 32_767), "Replicas of a new topic that does not say; -1: three, or all brokers if fewer."
     )
-    min_insync_replicas: int = setting(
-        1, COUNT, "In-sync replicas without which acks=all is refused.", dynamic=True, topic_key="min.insync.replicas"
+    min_insync_replicas: int = topic_default(
+        "min.insync.replicas", "In-sync replicas without which acks=all is refused.", dynamic=True
     )
     auto_create_topics_enable: bool = setting(True, BOOLEAN, "Create a topic when a client first asks for it.")
     delete_topic_enable: bool = setting(True, BOOLEAN, "May topics be deleted?")
-    unclean_leader_election_enable: bool = setting(
-        False,
-        BOOLEAN,
+    unclean_leader_election_enable: bool = topic_default(
+        "unclean.leader.election.enable",
         "May a replica out of sync lead where no other lives? It loses records.",
         dynamic=True,
-        topic_key="unclean.leader.election.enable",
     )
     auto_leader_rebalance_enable: bool = setting(True, BOOLEAN, "Give leadership back to preferred replicas.")
     leader_imbalance_check_interval_seconds: int = setting(300, large_number(1), "How often that is looked at.")
@@ -186,21 +194,16 @@ class BrokerConfig:
     replica_high_watermark_checkpoint_interval_ms: int = setting(5_000, MILLISECONDS, "How often it is written.")
 
     # --- logs (defaults of topics)
-    log_segment_bytes: int = setting(1024**3, whole_number(1024), "Size of a segment.", topic_key="segment.bytes")
-    log_roll_ms: int | None = setting(None, MILLISECONDS, "Age of a segment; before log.roll.hours.")
+    log_segment_bytes: int = topic_default("segment.bytes", "Size of a segment.")
+    log_roll_ms: int | None = setting(None, of_topics("segment.ms"), "Age of a segment; before log.roll.hours.")
     log_roll_hours: int = setting(_WEEK_HOURS, COUNT, "Age of a segment in hours.")
-    log_retention_ms: int | None = setting(None, MILLISECONDS_OR_NEVER, "Age at which records go; -1: never.")
+    log_retention_ms: int | None = setting(None, of_topics("retention.ms"), "Age at which records go; -1: never.")
     log_retention_minutes: int | None = setting(None, whole_number(-1), "The same in minutes.")
     log_retention_hours: int = setting(_WEEK_HOURS, whole_number(-1), "The same in hours.")
-    log_retention_bytes: int = setting(
-        -1, large_number(-1), "Size of a partition; -1: any.", topic_key="retention.bytes"
-    )
+    log_retention_bytes: int = topic_default("retention.bytes", "Size of a partition; -1: any.")
     log_retention_check_interval_ms: int = setting(300_000, MILLISECONDS, "How often old segments are looked for.")
-    log_cleanup_policy: str = setting(
-        "delete",
-        some_of("delete", "compact"),
-        "Old segments go (delete), only the last record of each key stays (compact), or both.",
-        topic_key="cleanup.policy",
+    log_cleanup_policy: tuple[str, ...] = topic_default(
+        "cleanup.policy", "Old segments go (delete), only the last record of each key stays (compact), or both."
     )
     log_cleaner_enable: bool = setting(True, BOOLEAN, "Compact the logs of topics that want it.")
     log_cleaner_backoff_ms: int = setting(15_000, MILLISECONDS, "Wait where no log needs to be compacted.")
@@ -212,38 +215,25 @@ class BrokerConfig:
     log_cleaner_io_max_bytes_per_second: float = setting(
         MAX_DOUBLE, decimal(1.0), "Bytes that compaction reads in a second at most."
     )
-    log_cleaner_min_cleanable_ratio: float = setting(
-        0.5,
-        decimal(0.0, 1.0),
-        "Compact a log of which a larger part is dirty.",
-        topic_key="min.cleanable.dirty.ratio",
+    log_cleaner_min_cleanable_ratio: float = topic_default(
+        "min.cleanable.dirty.ratio", "Compact a log of which a larger part is dirty."
     )
-    log_cleaner_min_compaction_lag_ms: int = setting(
-        0, large_number(0), "A record stays uncompacted at least so long.", topic_key="min.compaction.lag.ms"
+    log_cleaner_min_compaction_lag_ms: int = topic_default(
+        "min.compaction.lag.ms", "A record stays uncompacted at least so long."
     )
-    log_cleaner_max_compaction_lag_ms: int = setting(
-        MAX_INT64, large_number(1), "A record is due at the latest after so long.", topic_key="max.compaction.lag.ms"
+    log_cleaner_max_compaction_lag_ms: int = topic_default(
+        "max.compaction.lag.ms", "A record is due at the latest after so long."
     )
-    log_cleaner_delete_retention_ms: int = setting(
-        24 * _HOUR_MS, large_number(0), "How long tombstones stay once compacted.", topic_key="delete.retention.ms"
+    log_cleaner_delete_retention_ms: int = topic_default(
+        "delete.retention.ms", "How long tombstones stay once compacted."
     )
-    log_index_interval_bytes: int = setting(
-        4096, whole_number(0), "Bytes between index entries.", topic_key="index.interval.bytes"
+    log_index_interval_bytes: int = topic_default("index.interval.bytes", "Bytes between index entries.")
+    log_index_size_max_bytes: int = topic_default("segment.index.bytes", "Size of an index.")
+    log_flush_interval_messages: int = topic_default(
+        "flush.messages", "Records after which a log is flushed; 1: before it is acknowledged, more: in the background."
     )
-    log_index_size_max_bytes: int = setting(
-        10 * 1024 * 1024, whole_number(4), "Size of an index.", topic_key="segment.index.bytes"
-    )
-    log_flush_interval_messages: int = setting(
-        2**63 - 1,
-        MILLISECONDS,
-        "Records after which a log is flushed; 1: before it is acknowledged, more: in the background.",
-        topic_key="flush.messages",
-    )
-    log_flush_interval_ms: int | None = setting(
-        None,
-        large_number(0),
-        "Time after which a log is flushed, in the background (looked at every second).",
-        topic_key="flush.ms",
+    log_flush_interval_ms: int | None = topic_default(
+        "flush.ms", "Time after which a log is flushed, in the background (looked at every second).", nullable=True
     )
     log_flush_offset_checkpoint_interval_ms: int = setting(
         60_000, MILLISECONDS, "How often recovery points and log starts are written."
@@ -256,46 +246,22 @@ class BrokerConfig:
     log_scrub_interval_ms: int = setting(
         3_600_000, MILLISECONDS, "Pause after all old segments were read again (ours, not Kafka's)."
     )
-    log_segment_delete_delay_ms: int = setting(
-        60_000, large_number(0), "Wait before a file goes.", topic_key="file.delete.delay.ms"
+    log_segment_delete_delay_ms: int = topic_default("file.delete.delay.ms", "Wait before a file goes.")
+    log_preallocate: bool = topic_default("preallocate", "Allocate a segment whole; only false yet.")
+    log_message_timestamp_type: str = topic_default("message.timestamp.type", "Whose clock stamps a record.")
+    log_message_timestamp_before_max_ms: int = topic_default(
+        "message.timestamp.before.max.ms", "A record's timestamp may be so far behind the broker's clock."
     )
-    log_preallocate: bool = setting(
-        False, BOOLEAN, "Allocate a segment whole; only false yet.", topic_key="preallocate"
+    log_message_timestamp_after_max_ms: int = topic_default(
+        "message.timestamp.after.max.ms", "A record's timestamp may be so far ahead of it."
     )
-    log_message_timestamp_type: str = setting(
-        "CreateTime",
-        one_of("CreateTime", "LogAppendTime"),
-        "Whose clock stamps a record.",
-        topic_key="message.timestamp.type",
+    compression_type: str = topic_default(
+        "compression.type", "The codec of stored batches; producer: as each producer chose."
     )
-    log_message_timestamp_before_max_ms: int = setting(
-        MAX_INT64,
-        large_number(0),
-        "A record's timestamp may be so far behind the broker's clock.",
-        topic_key="message.timestamp.before.max.ms",
-    )
-    log_message_timestamp_after_max_ms: int = setting(
-        _HOUR_MS,
-        large_number(0),
-        "A record's timestamp may be so far ahead of it.",
-        topic_key="message.timestamp.after.max.ms",
-    )
-    compression_type: str = setting(
-        "producer",
-        one_of("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
-        "The codec of stored batches; producer: as each producer chose.",
-        topic_key="compression.type",
-    )
-    compression_gzip_level: int = setting(
-        -1, whole_number(-1, 9), "Level of gzip: 1 to 9; -1: gzip's own.", topic_key="compression.gzip.level"
-    )
-    compression_lz4_level: int = setting(
-        9, whole_number(1, 17), "Level of lz4; 9: the fast one.", topic_key="compression.lz4.level"
-    )
-    compression_zstd_level: int = setting(
-        3, whole_number(-131_072, 22), "Level of zstd.", topic_key="compression.zstd.level"
-    )
-    message_max_bytes: int = setting(1_048_588, whole_number(0), "Largest record batch.", topic_key="max.message.bytes")
+    compression_gzip_level: int = topic_default("compression.gzip.level", "Level of gzip: 1 to 9; -1: gzip's own.")
+    compression_lz4_level: int = topic_default("compression.lz4.level", "Level of lz4; 9: the fast one.")
+    compression_zstd_level: int = topic_default("compression.zstd.level", "Level of zstd.")
+    message_max_bytes: int = topic_default("max.message.bytes", "Largest record batch.")
 
     # --- the network
     socket_request_max_bytes: int = setting(100 * 1024 * 1024, whole_number(1024), "Largest request.")
@@ -316,7 +282,18 @@ class BrokerConfig:
     group_consumer_session_timeout_ms: int = setting(45_000, COUNT, "Silence after which a member is out.")
     group_consumer_heartbeat_interval_ms: int = setting(5_000, COUNT, "How often members report.")
     group_consumer_max_size: int = setting(10_000, COUNT, "Members of a group of the new protocol.")
+    group_consumer_assignors: str = setting(
+        "uniform,range,roundrobin,sticky,cooperative-sticky",
+        some_of("uniform", "range", "roundrobin", "sticky", "cooperative-sticky"),
+        "Assignors of the coordinator that members may ask for; the first is for groups whose members ask for none.",
+    )
+    group_consumer_assignment_interval_ms: int = setting(
+        1_000,
+        whole_number(0),
+        "Longest time between two assignments of a group of more than 10 members, which waits 2 ms per member.",
+    )
     group_max_size: int = setting(10_000, COUNT, "Members of a group of the classic protocol.")
+    group_max_per_slot: int = setting(1_000, COUNT, "Groups of one of the 50 slots of groups; no more are created.")
     group_min_session_timeout_ms: int = setting(1_000, COUNT, "The shortest session that a member may ask for.")
     group_max_session_timeout_ms: int = setting(1_800_000, COUNT, "The longest session that a member may ask for.")
     group_initial_rebalance_delay_ms: int = setting(
@@ -437,7 +414,9 @@ def load(path: str | None, overrides: Mapping[str, str], environment: Mapping[st
     effective = {key: pair for key, pair in given.items() if key not in IGNORED_KEYS}
     values_by_field = {_attribute(key): parse_value(key, text) for key, (_, text) in effective.items()}
     sources = {key: source for key, (source, _) in effective.items()}
-    return _checked(BrokerConfig(**values_by_field, sources=sources, ignored=ignored))
+    config = BrokerConfig(**values_by_field, sources=sources, ignored=ignored)
+    check_without_effect({key: given[key][1] for key in ignored}, dict(config.listener_security_protocol_map))
+    return _checked(config)
 
 
 def parse_value(key: str, text: str) -> Any:
@@ -471,19 +450,7 @@ def _reason(error: ValueError) -> str:
 
 def _checked(config: BrokerConfig) -> BrokerConfig:
     """Refuse what is wrong only in combination."""
-    names = [item.name for item in config.client_listeners()]
-    wanted = config.inter_broker_listener_name
-    if wanted is not None and wanted not in names:
-        raise InvalidConfigError(
-            f"inter.broker.listener.name={wanted}: no such listener; listeners has {', '.join(names)}"
-        )
-    for advertised in config.advertised_listeners:
-        if advertised.name not in names:
-            raise InvalidConfigError(
-                f"advertised.listeners: {advertised.name} is not one of listeners ({', '.join(names)})"
-            )
-        if not advertised.host or advertised.host == "0.0.0.0":  # nobody can connect to "every interface"
-            raise InvalidConfigError(f"advertised.listeners={advertised}: name a host that clients can reach")
+    check_listeners(config)
     if config.broker_heartbeat_interval_ms >= config.broker_session_timeout_ms:
         raise InvalidConfigError(
             f"broker.heartbeat.interval.ms={config.broker_heartbeat_interval_ms} must be smaller than "

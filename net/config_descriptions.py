@@ -5,15 +5,16 @@ and that before the default (KIP-226: synonyms, in the order in which they count
 passwords among the keys yet.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
+from barnabas.kraft.cluster_settings import CLUSTER_SETTINGS
 from barnabas.log.accepted_config import WITHOUT_EFFECT
 from barnabas.log.config import DEFINITIONS, ConfigDefinition, broker_name
 
 from .config import BrokerConfig, Definition, definitions
-from .dynamic_config import dynamic_keys, in_force
+from .dynamic_config import dynamic_keys, topic_defaults_in_force
 from .group_config import definitions as group_definitions
 from .replication_throttle import THROTTLE_KEYS
 
@@ -64,12 +65,12 @@ class DescribedConfig:
 def describe_topic(
     overrides: Mapping[str, str],
     config: BrokerConfig,
-    cluster: Mapping[str, str] = NOTHING_SET,
+    cluster: Mapping[str, str],
     own: Mapping[str, str] = NOTHING_SET,
 ) -> tuple[DescribedConfig, ...]:
     """Every configuration of a topic that sets `overrides`, as the broker with `config` sees it; `own` and `cluster` were set
     for it and for all brokers while the cluster runs."""
-    of_broker = in_force(config, own=own, cluster=cluster).topic_defaults()
+    of_broker = topic_defaults_in_force(config, own=own, cluster=cluster)
     return tuple(
         DescribedConfig(
             key=key,
@@ -138,27 +139,36 @@ def describe_broker(
 ) -> tuple[DescribedConfig, ...]:
     """Every configuration of the broker with `config`; `own` and `cluster` were set while the cluster runs."""
     return tuple(
-        _described(definition, tuple(_of_broker(definition, config, own, cluster))) for definition in definitions()
+        _described(
+            definition, tuple(_of_broker(definition, config, own, cluster)), THROTTLE_KEYS | dynamic_keys().keys()
+        )
+        for definition in definitions()
     )
 
 
 def describe_all_brokers(cluster: Mapping[str, str]) -> tuple[DescribedConfig, ...]:
     """What was set for all brokers while the cluster runs: nothing else is known of all of them."""
     return tuple(
-        _described(definition, (_set_for_all(definition, cluster),))
+        _described(
+            definition,
+            (_set_for_all(definition, cluster),),
+            THROTTLE_KEYS | dynamic_keys().keys() | CLUSTER_SETTINGS.keys(),
+        )
         for definition in definitions()
         if definition.key in cluster
     )
 
 
-def _described(definition: Definition, synonyms: tuple[ConfigSynonym, ...]) -> DescribedConfig:
+def _described(
+    definition: Definition, synonyms: tuple[ConfigSynonym, ...], alterable: Container[str]
+) -> DescribedConfig:
     return DescribedConfig(
         key=definition.key,
         value=synonyms[0].value,
         type=definition.type,
         default=definition.default,
         documentation=definition.documentation,
-        read_only=definition.key not in THROTTLE_KEYS and definition.key not in dynamic_keys(),
+        read_only=definition.key not in alterable,
         synonyms=synonyms,
     )
 

@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
+from barnabas.log.config import DEFINITIONS, parse_boolean, parse_decimal, parse_whole
 from barnabas.log.errors import InvalidConfigError
 
 V = TypeVar("V")
 
 DEFAULT_LISTENER: Final = "PLAINTEXT"
+SECURITY_PROTOCOLS: Final = (DEFAULT_LISTENER, "SSL", "SASL_PLAINTEXT", "SASL_SSL")  # Kafka's
 MAX_PORT: Final = 65_535
 MAX_INT32: Final = 2**31 - 1
 MAX_INT64: Final = 2**63 - 1
@@ -71,6 +73,21 @@ def setting(default: Any, kind: Kind[Any], documentation: str, **rest: Any) -> A
     return dataclasses.field(default=default, metadata={"setting": known})
 
 
+def of_topics(topic_key: str) -> Kind[Any]:
+    """The values of a topic's key: a broker's key that gives its default takes the same ones, read by the same parser."""
+    definition = DEFINITIONS[topic_key]
+    return Kind(
+        name=definition.type.name, allowed=definition.allowed, read=definition.value_of, show=definition.text_of
+    )
+
+
+def topic_default(topic_key: str, documentation: str, *, nullable: bool = False, **rest: Any) -> Any:
+    """A `setting` that is the default of that key of topics; a nullable one leaves it alone where it is not set."""
+    definition = DEFINITIONS[topic_key]
+    default = None if nullable else definition.value_of(definition.default)
+    return setting(default, of_topics(topic_key), documentation, topic_key=topic_key, **rest)
+
+
 def parse_address(text: str) -> tuple[str, int]:
     """`host:port`, `:port` or `[v6]:port`. Raises ValueError."""
     host, colon, port = text.strip().rpartition(":")
@@ -117,9 +134,20 @@ def _read_listeners(text: str) -> tuple[Listener, ...]:
     return listeners
 
 
+def _read_protocols(text: str) -> tuple[tuple[str, str], ...]:
+    pairs = []
+    for item in _items(text):
+        name, colon, protocol = (part.strip().upper() for part in item.partition(":"))
+        if not colon or not name or protocol not in SECURITY_PROTOCOLS:
+            raise ValueError(f"{item!r} is not NAME:PROTOCOL")
+        pairs.append((name, protocol))
+    _refuse_twice("listener name", (name for name, _ in pairs))
+    return tuple(pairs)
+
+
 def _read_voter(text: str) -> Voter:
     node_id, at, address = text.partition("@")
-    if not at or not node_id.isdigit():
+    if not at or not (node_id.isascii() and node_id.isdigit()):
         raise ValueError(f"{text!r} is not id@host:port")
     host, port = parse_address(address)
     return Voter(node_id=int(node_id), host=host, port=port)
@@ -139,13 +167,6 @@ def _refuse_twice(what: str, names: Iterable[object]) -> None:
         seen.add(name)
 
 
-def _read_boolean(text: str) -> bool:
-    lowered = text.lower()
-    if lowered not in ("true", "false"):
-        raise ValueError(f"{text!r} is neither true nor false")
-    return lowered == "true"
-
-
 def _read_list(text: str) -> tuple[str, ...]:
     items = tuple(_items(text))
     if not items:
@@ -161,9 +182,9 @@ def whole_number(low: int, high: int = MAX_INT32, name: str = "INT") -> Kind[int
     """An integer from `low` to `high`, both inclusive."""
 
     def read(text: str) -> int:
-        value = int(text)
+        value = parse_whole(text)
         if not low <= value <= high:
-            raise ValueError(f"{value} is out of range")
+            raise ValueError("out of range")
         return value
 
     upper = f" to {high}" if high not in (MAX_INT32, MAX_INT64) else " or more"
@@ -179,25 +200,13 @@ def decimal(low: float, high: float = MAX_DOUBLE) -> Kind[float]:
     """A number from `low` to `high`, both inclusive, with or without decimals."""
 
     def read(text: str) -> float:
-        value = float(text)
+        value = parse_decimal(text)
         if not low <= value <= high:
-            raise ValueError(f"{value} is out of range")
+            raise ValueError("out of range")
         return value
 
     upper = f" to {high:g}" if high != MAX_DOUBLE else " or more"
     return Kind(name="DOUBLE", allowed=f"a number, {low:g}{upper}", read=read)
-
-
-def one_of(*choices: str) -> Kind[str]:
-    """One of the words, in any case."""
-
-    def read(text: str) -> str:
-        for choice in choices:
-            if text.lower() == choice.lower():
-                return choice
-        raise ValueError(f"{text!r} is not a choice")
-
-    return Kind(name="STRING", allowed="one of " + ", ".join(choices), read=read)
 
 
 def some_of(*choices: str) -> Kind[str]:
@@ -213,7 +222,7 @@ def some_of(*choices: str) -> Kind[str]:
 
 
 BOOLEAN: Final = Kind(
-    name="BOOLEAN", allowed="true or false", read=_read_boolean, show=lambda value: str(value).lower()
+    name="BOOLEAN", allowed="true or false", read=parse_boolean, show=lambda value: str(value).lower()
 )
 TEXT: Final = Kind(name="STRING", allowed="a text", read=str)
 LIST: Final = Kind(name="LIST", allowed="a comma list", read=_read_list, show=_comma_list)
@@ -224,6 +233,12 @@ LISTENERS: Final = Kind(
     read=_read_listeners,
     show=_comma_list,
 )
+PROTOCOL_BY_LISTENER: Final = Kind(
+    name="LIST",
+    allowed=f"NAME:PROTOCOL, several separated by commas, each name once; protocols are {', '.join(SECURITY_PROTOCOLS)}",
+    read=_read_protocols,
+    show=lambda pairs: ",".join(f"{name}:{protocol}" for name, protocol in pairs),
+)
 VOTERS: Final = Kind(
     name="LIST",
     allowed="id@host:port, several separated by commas, each id once",
@@ -232,10 +247,17 @@ VOTERS: Final = Kind(
 )
 
 
+_SECURITY_KEYS: Final = ("ssl.", "sasl.", "listener.name.", "authorizer.", "super.users", "allow.everyone.if.no.acl")
+
+
 def unknown_key(key: str, known: Iterable[str]) -> InvalidConfigError:
     """The error for a key that nobody knows; it names the nearest one that is known."""
     import difflib  # here, because every start of a broker imports this module and few meet an unknown key
 
+    if key.startswith(_SECURITY_KEYS):
+        return InvalidConfigError(
+            f"unknown configuration key {key}: TLS, SASL and access control are not available yet"
+        )
     near = difflib.get_close_matches(key, list(known), n=1, cutoff=0.6)
     cure = f"did you mean {near[0]}?" if near else "see `barnabas broker start --help` for where the keys are listed"
     return InvalidConfigError(f"unknown configuration key {key}: {cure}")

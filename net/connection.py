@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from barnabas.log.errors import BarnabasError, ErrorCode, InvalidRequestError
 
+from .admission import PROBATION_MS, Place
 from .dispatcher import error_response
 from .limits import MAX_FRAMES_PER_TURN, MAX_HELLO_BYTES
 from .outbox import Outbox
@@ -72,6 +73,10 @@ class _Call:
     def is_connected(self) -> bool:
         return self._connection.is_connected
 
+    @property
+    def connection(self) -> object:
+        return self._connection
+
     def on_disconnect(self, callback: Callable[[], object]) -> None:
         if not self._connection.is_connected:
             callback()
@@ -125,7 +130,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._read_is_due = False
         self._is_paused = False
         self._was_active = True
-        self._quiet_ms = 0
+        self._is_on_probation = False  # Has a reserved place, and has not said its name yet.
+        self.quiet_ms = 0  # Without a request in flight, or without reading its answers.
         self._age_ms = 0
 
     @property
@@ -141,7 +147,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         self.client_host = str(peer[0]) if peer else ""
         self._outbox = Outbox(transport, self._drained)
-        if not self._server.admit(self):
+        sock = transport.get_extra_info("socket")
+        place = self._server.admit(self, -1 if sock is None else sock.fileno())
+        self._is_on_probation = place is Place.RESERVED
+        if place is Place.REFUSED:
             self._phase = _Phase.CLOSED
             transport.abort()
 
@@ -194,16 +203,18 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._server.metrics.bytes_out += sent_bytes
         if self._was_active or sent_bytes:
             self._was_active = False
-            self._quiet_ms = 0
+            self.quiet_ms = 0
             return self._is_late()
         self._reader.shrink()
         if self._in_flight and self._outbox.is_empty:
             return False
-        self._quiet_ms += elapsed_ms
-        return self._quiet_ms >= self._limits.idle_timeout_ms or self._is_late()
+        self.quiet_ms += elapsed_ms
+        return self.quiet_ms >= self._limits.idle_timeout_ms or self._is_late()
 
     def _is_late(self) -> bool:
         """A handshake must end in time even if a byte of it arrives now and then."""
+        if self._is_on_probation and self._age_ms > PROBATION_MS:
+            return True
         in_handshake = self._phase in (_Phase.SNIFFING, _Phase.HELLO)
         return in_handshake and self._age_ms >= self._limits.handshake_timeout_ms
 
@@ -300,6 +311,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self._ordered is not None:
             self._ordered.append(call)
             self.client_id = decoded.client_id
+            if self._is_on_probation and not self._is_identified():
+                return
         payload = decoded.payload
         if isinstance(payload, BarnabasError):
             call.reply(error_response(payload))
@@ -397,6 +410,8 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _greet(self, frame: memoryview) -> None:
         theirs = read_hello(ClientHello, frame)
         self.client_id = theirs.client_id
+        if self._is_on_probation and not self._is_identified():
+            return
         hello = self._server.hello()
         self._outbox.put([write_hello(hello)])
         if any(hello.min_version <= version <= hello.max_version for version in theirs.versions):
@@ -404,6 +419,13 @@ class ServerConnection(asyncio.BufferedProtocol):
         else:
             self._server.log_once(self.client_host, "no common version peer=%s ours=%d", self.client_host, VERSION)
             self._phase = _Phase.CLOSING
+
+    def _is_identified(self) -> bool:
+        self._is_on_probation = False
+        is_welcome = self._server.identified(self)
+        if not is_welcome:
+            self.abort()
+        return is_welcome
 
     def _start_serving(self, codec: Codec) -> None:
         self._codec = codec

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from barnabas.consumer_groups.settings import GroupSettings
+from barnabas.kraft.cluster_settings import CLUSTER_SETTINGS
 from barnabas.kraft.configuration_control import ConfigRules
 from barnabas.kraft.controller_settings import ControllerSettings
 from barnabas.kraft.raft_config import RaftTiming
@@ -13,7 +14,7 @@ from barnabas.log.errors import InvalidConfigError
 from .config import IGNORED_KEYS, BrokerConfig, check_available, parse_value
 from .dynamic_config import check_dynamic_value, dynamic_keys
 from .group_config import check_group_value
-from .limits import ServerLimits
+from .limits import UNLIMITED_DESCRIPTORS, ServerLimits
 from .replica_fetcher import FetchSettings
 from .replication_throttle import THROTTLE_KEYS
 
@@ -23,7 +24,10 @@ def group_settings(config: BrokerConfig) -> GroupSettings:
         session_timeout_ms=config.group_consumer_session_timeout_ms,
         heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
         max_group_size=config.group_consumer_max_size,
+        assignors=tuple(config.group_consumer_assignors.split(",")),
+        assignment_interval_ms=config.group_consumer_assignment_interval_ms,
         max_classic_group_size=config.group_max_size,
+        max_groups_per_slot=config.group_max_per_slot,
         min_session_timeout_ms=config.group_min_session_timeout_ms,
         max_session_timeout_ms=config.group_max_session_timeout_ms,
         initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
@@ -41,6 +45,8 @@ def controller_settings(config: BrokerConfig) -> ControllerSettings:
         default_replication_factor=config.default_replication_factor,
         min_insync_replicas=config.min_insync_replicas,
         unclean_leader_election=config.unclean_leader_election_enable,
+        flush_messages=config.log_flush_interval_messages,
+        producer_id_expiration_ms=config.producer_id_expiration_ms,
         auto_preferred_leaders=config.auto_leader_rebalance_enable,
         preferred_leader_check_interval_ms=config.leader_imbalance_check_interval_seconds * 1000,
         leader_imbalance_percentage=config.leader_imbalance_per_broker_percentage,
@@ -69,9 +75,10 @@ def fetch_settings(config: BrokerConfig) -> FetchSettings:
     )
 
 
-def server_limits(config: BrokerConfig) -> ServerLimits:
+def server_limits(config: BrokerConfig, *, max_descriptor: int = UNLIMITED_DESCRIPTORS) -> ServerLimits:
     return ServerLimits(
         max_connections=config.max_connections,
+        max_descriptor=max_descriptor,
         max_frame_bytes=config.socket_request_max_bytes,
         max_requests_in_flight=config.queued_max_requests,
         max_buffered_bytes=config.queued_max_request_bytes,
@@ -95,6 +102,7 @@ def config_rules(config: BrokerConfig) -> ConfigRules:
         check_topic=check_topic_config,
         check_broker=check_broker_config,
         check_group=lambda key, value: check_group_value(config, key, value),
+        check_cluster=check_cluster_config,
         check_together=check_together,
         default_list=default_list,
         broker_key=lambda key: broker_name(DEFINITIONS[key]) if key in DEFINITIONS else key,
@@ -107,14 +115,27 @@ def check_topic_config(key: str, value: str) -> None:
     check_available(key, value, topic_key=key)
 
 
+def check_cluster_config(key: str, value: str) -> None:
+    """Of all brokers. Raises InvalidConfigError."""
+    if key in CLUSTER_SETTINGS:
+        parse_value(key, value)
+        return
+    check_broker_config(key, value)
+
+
 def check_broker_config(key: str, value: str) -> None:
-    """Raises InvalidConfigError."""
+    """Of one broker. Raises InvalidConfigError."""
     if key in THROTTLE_KEYS:
         parse_value(key, value)
         return
     if key in dynamic_keys():
         check_dynamic_value(key, value)
         return
+    if key in CLUSTER_SETTINGS:
+        raise InvalidConfigError(
+            f"{key} has one value for the whole cluster: {CLUSTER_SETTINGS[key]}. Set it for all brokers "
+            f"(`barnabas cluster alter -c {key}={value}`, `kafka-configs --entity-type brokers --entity-default`)"
+        )
     if key in IGNORED_KEYS:
         raise InvalidConfigError(f"{key} has no effect here: {IGNORED_KEYS[key]}")
     parse_value(key, value)  # so that an unknown key is called so

@@ -32,6 +32,9 @@ class RequestContext(Protocol):
     def listener_name(self) -> str: ...
     @property
     def is_connected(self) -> bool: ...
+    @property
+    def connection(self) -> object:
+        """The same for all requests of one connection."""
 
     def on_disconnect(self, callback: Callable[[], object]) -> None:
         """Call `callback` if the client goes before the reply; it is forgotten with the reply."""

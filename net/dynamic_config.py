@@ -9,11 +9,13 @@ import logging
 from collections.abc import Mapping
 from functools import cache
 
+from barnabas.kraft.cluster_settings import CLUSTER_SETTINGS
 from barnabas.kraft.image import MetadataImage
 from barnabas.kraft.topic_settings import CLUSTER_DEFAULT
 from barnabas.log.config import DEFINITIONS, LogConfig, broker_name
 from barnabas.log.errors import InvalidConfigError
 
+from .cluster_settings import topic_defaults
 from .config import BrokerConfig, parse_value
 
 logger = logging.getLogger("barnabas.config")
@@ -57,7 +59,16 @@ def in_force(config: BrokerConfig, *, own: Mapping[str, str], cluster: Mapping[s
     return dataclasses.replace(config, **values, sources=sources) if values else config
 
 
-def of_image(config: BrokerConfig, image: MetadataImage) -> BrokerConfig:
-    """`in_force` for the broker that `config` is the file of."""
+def topic_defaults_in_force(
+    config: BrokerConfig, *, own: Mapping[str, str], cluster: Mapping[str, str]
+) -> dict[str, str]:
+    """What holds for a topic that sets nothing, by the topics' names of keys; Kafka's defaults are absent."""
+    of_cluster = {key: cluster[key] for key in CLUSTER_SETTINGS if key in cluster}
+    return topic_defaults(in_force(config, own=own, cluster=cluster), of_cluster)
+
+
+def topic_defaults_of_image(config: BrokerConfig, image: MetadataImage) -> dict[str, str]:
+    """The same for the broker that `config` is the file of."""
     found = image.broker_configs
-    return in_force(config, own=found.get(str(config.node_id), {}), cluster=found.get(CLUSTER_DEFAULT, {}))
+    own, cluster = found.get(str(config.node_id), {}), found.get(CLUSTER_DEFAULT, {})
+    return topic_defaults_in_force(config, own=own, cluster=cluster)

@@ -14,6 +14,7 @@ from typing import Any
 
 from barnabas.consumer_groups.classic_messages import Answer, Ticket
 from barnabas.consumer_groups.coordinator import GroupCoordinator
+from barnabas.consumer_groups.match_budget import MatchBudget
 from barnabas.consumer_groups.messages import CoordinatorResult
 from barnabas.consumer_groups.subscriptions import TopicsView, topics_view
 from barnabas.consumer_groups.watch import AlertKind
@@ -28,12 +29,12 @@ from .broker_to_controller import ControllerChannel
 from .clock import Clock
 from .group_appends import APPEND_TIMEOUT_MS, GroupAppends, SlotQueue, Waiting
 from .metadata_service import MetadataService
+from .parked_requests import ParkedRequests
 
 logger = logging.getLogger("barnabas.groups")
 
 LOAD_RETRY_MS = 50
 MAX_WAITING_PER_SLOT = 10_000  # answers that wait for a commit; beyond it callers are told to try again
-MAX_PARKED_PER_SLOT = 10_000  # joins and syncs that wait for other members, and heartbeats
 
 
 @dataclass(slots=True)
@@ -45,7 +46,7 @@ class _Slot:
     queue: SlotQueue
     moved_from: str = ""  # in words, where it is known
     machine: GroupCoordinator | None = None
-    parked: "dict[Ticket, asyncio.Future[object]]" = field(default_factory=dict)  # requests that wait
+    parked: ParkedRequests = field(default_factory=ParkedRequests)
     task: "asyncio.Task[None] | None" = None
     timer: asyncio.TimerHandle | None = None
 
@@ -78,6 +79,7 @@ class GroupService:
         self._last_ticket = 0
         # Machines get one time for deadlines and for commit timestamps: the wall clock's at start, which then never jumps.
         self._epoch_ms = clock.wall_ms() - clock.now_ms()
+        self.match_budget = MatchBudget(self.now_ms())  # of this event loop: all slots share it
         self._broker_epoch: int | None = None  # of the registration that the metadata must show before we host a slot
         self._hosts = False  # whether it does
         self._seen: dict[int, int] = {}  # slot -> the last broker that coordinated it, as the metadata showed
@@ -127,23 +129,25 @@ class GroupService:
         Also raises what the request is refused with later, as when its coordinator moves: its client asks again.
         """
         slot = self._slot_for(group_id)
-        if len(slot.parked) >= MAX_PARKED_PER_SLOT:
-            raise CoordinatorNotAvailableError("too many members wait to join; slow down and try again")
+        if not slot.parked.has_room(group_id):
+            raise CoordinatorNotAvailableError(
+                f"too many members wait to join, {len(slot.parked)} at this coordinator; slow down and try again"
+            )
         self._last_ticket += 1
         ticket = self._last_ticket
-        answer = slot.parked[ticket] = asyncio.get_running_loop().create_future()
+        answer = slot.parked.add(group_id, ticket)
         try:
             await self._handle(slot, lambda machine: decide(machine, ticket))
             return await answer
         finally:
-            slot.parked.pop(ticket, None)
+            slot.parked.remove(ticket)
             if not answer.cancel() and not answer.cancelled():
                 answer.exception()  # it may have been refused while its own decision failed
 
     def has_room_to_park(self, group_id: str) -> bool:
         """Whether one more request may be parked; one that needs not wait does without."""
         slot = self._slots.get(slot_of(group_id))
-        return slot is not None and len(slot.parked) < MAX_PARKED_PER_SLOT
+        return slot is not None and slot.parked.has_room(group_id)
 
     def _slot_for(self, group_id: str) -> _Slot:
         slot = self._slots.get(slot_of(group_id))
@@ -185,7 +189,7 @@ class GroupService:
     ) -> object:
         self._set_timer(slot)
         if not records and slot.queue.is_idle:
-            _deliver(slot, answers)
+            slot.parked.deliver(answers)
             return response
         answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         self._appends.add(slot.queue, Waiting(records=records, answer=answer, response=response, answers=answers))
@@ -195,7 +199,7 @@ class GroupService:
 
     def _committed(self, slot: _Slot, items: list[Waiting]) -> None:
         for item in items:
-            _deliver(slot, item.answers)
+            slot.parked.deliver(item.answers)
             if not item.answer.done():
                 item.answer.set_result(item.response)
 
@@ -210,7 +214,7 @@ class GroupService:
         those records are void wherever they may still be on their way."""
         slot.machine = None
         _refuse(slot.queue.close(), error)
-        _refuse_parked(slot, error)
+        slot.parked.refuse_all(error)
         if self._slots.get(slot.number) is slot:
             slot.task = self._spawn(self._renew(slot))
 
@@ -322,7 +326,7 @@ class GroupService:
             slot.task.cancel()
         moved = NotCoordinatorError("the coordinator has moved; look it up again")
         _refuse(slot.queue.abandon(), moved)
-        _refuse_parked(slot, moved)
+        slot.parked.refuse_all(moved)
 
     # --- topics and time ----------------------------------------------------------------------------------------------
 
@@ -339,7 +343,10 @@ class GroupService:
         for slot in list(self._slots.values()):
             if slot.machine is not None:
                 self._decide_alone(
-                    slot, lambda machine: machine.topics_changed(self._topics, self.now_ms(), recreated=recreated)
+                    slot,
+                    lambda machine: machine.topics_changed(
+                        self._topics, self.now_ms(), recreated=recreated, changed=publication.changes.topics
+                    ),
                 )
 
     @property
@@ -408,21 +415,3 @@ def _refuse(waiting: list[Waiting], error: BarnabasError) -> None:
     for item in waiting:
         if not item.answer.done():
             item.answer.set_exception(error)
-
-
-def _deliver(slot: _Slot, answers: tuple[Answer, ...]) -> None:
-    """What these answers stand upon is committed."""
-    for item in answers:
-        parked = slot.parked.get(item.ticket)
-        if parked is None or parked.done():
-            continue  # who asked is gone
-        if isinstance(item.value, BarnabasError):
-            parked.set_exception(item.value)
-        else:
-            parked.set_result(item.value)
-
-
-def _refuse_parked(slot: _Slot, error: BarnabasError) -> None:
-    for parked in slot.parked.values():
-        if not parked.done():
-            parked.set_exception(error)

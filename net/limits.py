@@ -18,6 +18,7 @@ MAX_FRAMES_PER_TURN = 64  # Of one connection; then it is the others' turn. A th
 SENDFILE_MIN_BYTES = 256 * 1024  # Below it one pread and one write are faster than sendfile (hot_path.md, fetch).
 SENDMSG_MIN_BYTES = 64 * 1024  # From here on, joining buffers for one write costs more than a gathering write.
 WRITE_RUN_BYTES = 512 * 1024  # Handed to the socket at once: bounds what a blocked transport holds in its own buffer.
+UNLIMITED_DESCRIPTORS = 2**31  # No descriptor has such a number: for networks without descriptors, and for tests.
 SWEEP_INTERVAL_MS = 1_000  # How often a server looks for idle, stalled and silent connections.
 MAX_LOGGED_PEERS = 256  # Peers remembered for "log once": a scan from many addresses must not grow this map.
 LOG_AGAIN_AFTER_MS = 60_000  # The same peer's garbage is logged once a minute, not once a connection.
@@ -28,6 +29,9 @@ class ServerLimits:
     """What a server allows its clients."""
 
     max_connections: int = 10_000
+    max_descriptor: int = (
+        UNLIMITED_DESCRIPTORS  # Ordinary clients get descriptors below it; those beyond are for files and brokers.
+    )
     max_frame_bytes: int = MAX_FRAME_BYTES
     max_requests_in_flight: int = 1_000  # Per connection; unanswered or unsent. Beyond it the connection is not read.
     max_buffered_bytes: int = 8 * 1024 * 1024  # Per connection, answers not yet sent. Beyond it, it is not read.

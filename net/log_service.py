@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar
 
+from barnabas.kraft.cluster_settings import PRODUCER_ID_EXPIRATION
 from barnabas.kraft.image import MetadataImage
 from barnabas.kraft.metadata_node import MetadataPublication
 from barnabas.log.accepted_config import with_effect
@@ -18,8 +19,9 @@ from barnabas.log.partition_log import PartitionLog
 from barnabas.log.topic_partition import TopicPartition
 
 from .clock import Clock
+from .cluster_settings import cluster_values
 from .config import BrokerConfig
-from .dynamic_config import of_image
+from .dynamic_config import topic_defaults_of_image
 from .metadata_service import MetadataService
 
 logger = logging.getLogger("barnabas.log")
@@ -49,7 +51,7 @@ class LogService:
         self._fatal = fatal
         self._is_current = is_current  # does the metadata show this broker's own registration?
         self._flush = flush
-        self._defaults = LogConfig.from_map(config.topic_defaults())  # until the metadata says otherwise
+        self._defaults = LogConfig.from_map(config.topic_defaults())  # until the metadata names the cluster's values
         self.log_failed: Callable[[TopicPartition, StorageError], None] = lambda topic_partition, error: None
         self.folder_refused: Callable[[str, StorageError], None] = lambda path, error: None
         self.made_anew: set[TopicPartition] = set()  # empty, where the cluster may believe that there was something
@@ -111,24 +113,25 @@ class LogService:
         """Has what holds for a topic that sets nothing changed?"""
         before = self._defaults
         try:
-            self._defaults = LogConfig.from_map(of_image(self._config, image).topic_defaults())
+            self._defaults = LogConfig.from_map(topic_defaults_of_image(self._config, image))
         except BarnabasError as error:  # as in config_of
             logger.error("the defaults of topics cannot be used, the former ones hold: %s", error)
         return self._defaults != before
 
-    def remove_strays(self, image: MetadataImage) -> None:
-        """Delete the logs of topics that were deleted, and of replicas that were moved away, while this broker was not there.
+    def _producer_expiration_ms(self) -> int:
+        text = cluster_values(self._metadata.image).get(PRODUCER_ID_EXPIRATION, "")
+        return int(text) if text.isdecimal() else self._config.producer_id_expiration_ms
+
+    def set_strays_aside(self, image: MetadataImage) -> None:
+        """Take out the logs of topics that were deleted, and of replicas that were moved away, while this broker was not there.
 
         `image` shows this broker's own registration, hence all that was committed before: what it does not assign to us
-        is nobody's.
+        is nobody's. Their files stay, as in Kafka: metadata from an old backup knows nothing of newer topics either.
         """
         for topic_partition, log in list(self._logs.logs.items()):
             if log.topic_id and not _is_replica(image, topic_partition, log.topic_id, self._config.node_id):
-                logger.warning(
-                    "partition=%s is a stray: the cluster assigns it to others, or to nobody", topic_partition
-                )
                 try:
-                    self.delete(topic_partition)
+                    self._logs.set_stray_aside(topic_partition, now_ms=self._clock.wall_ms())
                 except StorageError as error:
                     logger.error("partition=%s stays behind: %s", topic_partition, error)
 
@@ -154,8 +157,8 @@ class LogService:
                 # Before the topics' own settings are known, the broker's would delete what a topic wants to keep.
                 if now_ms >= next_retention_ms and self._is_current():
                     next_retention_ms = now_ms + config.log_retention_check_interval_ms
-                    self._logs.run_retention(wall_ms)
-                    self._logs.expire_producers(wall_ms, expiration_ms=config.producer_id_expiration_ms)
+                    self._note_refusals(self._logs.run_retention(wall_ms))
+                    self._logs.expire_producers(wall_ms, expiration_ms=self._producer_expiration_ms())
                 if now_ms >= next_checkpoint_ms:
                     next_checkpoint_ms = now_ms + checkpoint_ms
                     self._note_refusals(self._logs.checkpoint())

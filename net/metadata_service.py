@@ -67,6 +67,7 @@ class MetadataService:
         self.is_active_controller = False
         self._subscribers: list[Subscriber] = []
         self._waiters: dict[asyncio.Future[None], int] = {}  # the offset that each waits for
+        self._known_at_s = 0.0  # when a leader of the quorum was last known to stand behind the image; time of the loop
 
     @property
     def role(self) -> RoleSource:
@@ -80,7 +81,12 @@ class MetadataService:
         self._subscribers.append(subscriber)
 
     async def start(self) -> None:
+        self._known_at_s = asyncio.get_running_loop().time()
         await self.source.start(self._published)
+
+    def unconfirmed_ms(self) -> int:
+        """How old the image is if no leader of the quorum can be asked whether it is still the newest."""
+        return int((asyncio.get_running_loop().time() - self._known_at_s) * 1000)
 
     async def close(self) -> None:
         for waiter in list(self._waiters):
@@ -88,36 +94,16 @@ class MetadataService:
         await self.source.close()
 
     def _published(self, publication: MetadataPublication) -> None:
+        if publication.leader.leader_id is not None or self.leadership.leader_id is not None:
+            self._known_at_s = asyncio.get_running_loop().time()
         if publication.leader.leader_id != self.leadership.leader_id:
             logger.info("quorum leader=%s term=%d", publication.leader.leader_id, publication.leader.term)
-        if publication.is_active_controller:
-            self._log_fencing(publication)
-            self._log_unclean_elections(publication)
         self.image = publication.image
         self.leadership = publication.leader
         self.is_active_controller = publication.is_active_controller
         for subscriber in self._subscribers:
             subscriber(publication)
         self._wake()
-
-    def _log_fencing(self, publication: MetadataPublication) -> None:
-        """One line where the decision was made; a broker that is back before it asks would never know of it."""
-        for node_id in publication.changes.brokers:
-            before, now = self.image.brokers.get(node_id), publication.image.brokers.get(node_id)
-            if before is not None and now is not None and before.fenced != now.fenced:
-                logger.info("broker=%d %s", node_id, "fenced" if now.fenced else "unfenced")
-
-    def _log_unclean_elections(self, publication: MetadataPublication) -> None:
-        for name in publication.changes.topics & self.image.topics.keys() & publication.image.topics.keys():
-            before = self.image.topics[name].partitions
-            for number, partition in enumerate(publication.image.topics[name].partitions[: len(before)]):
-                if partition.unclean_elections > before[number].unclean_elections:
-                    logger.warning(
-                        "unclean election partition=%s-%d leader=%d: acknowledged records may be lost",
-                        name,
-                        number,
-                        partition.leader,
-                    )
 
     def _wake(self) -> None:
         for waiter, offset in self._waiters.items():

@@ -12,6 +12,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from barnabas.log.errors import StorageError
 from barnabas.log.record_batch import Buffer
 
 from .limits import SENDFILE_MIN_BYTES, SENDMSG_MIN_BYTES, WRITE_RUN_BYTES
@@ -69,7 +70,15 @@ class Outbox:
                 self.queued_bytes += chunk.size_bytes
 
     def flush(self) -> None:
-        """Send as much as the socket takes. Raises OSError, also where a file has become shorter than its region."""
+        """Send as much as the socket takes. Raises OSError, also where a file is shorter than its region or cannot be read:
+        then nothing more is ever sent, because the other side was promised what does not come."""
+        try:
+            self._flush()
+        except OSError:
+            self.close()
+            raise
+
+    def _flush(self) -> None:
         queue = self._queue
         while queue and not (self._transport_is_full or self._waits_for_socket or self._closed):
             head = queue[0]
@@ -95,8 +104,7 @@ class Outbox:
         self._queue.clear()
         self.queued_bytes = 0
         if self._duplicate is not None:
-            if self._waits_for_socket:
-                self._loop.remove_writer(self._duplicate.fileno())
+            self._loop.remove_writer(self._duplicate.fileno())  # no fault where it is not watched
             self._duplicate.close()
             self._duplicate = None
 
@@ -111,7 +119,7 @@ class Outbox:
                 if isinstance(chunk, _PartOfFile) or self._goes_by_sendfile(chunk):
                     break
                 region = chunk
-                chunk = region.read()
+                chunk = _read(region)
                 if len(chunk) != region.size_bytes:
                     raise _shortened(region)
             run.append(chunk)
@@ -192,6 +200,13 @@ class Outbox:
             self._transport.abort()
             return
         self._on_drained()
+
+
+def _read(region: FileRegion) -> Buffer:
+    try:
+        return region.read()
+    except StorageError as error:
+        raise OSError(f"a part of an answer cannot be read: {error}") from error
 
 
 def _shortened(region: FileRegion) -> OSError:

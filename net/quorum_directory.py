@@ -67,6 +67,23 @@ class QuorumDirectory:
                     self._known[node_id] = address
         return list(self._known.values())
 
+    async def other_cluster(self, node_id: int) -> str | None:
+        """What is wrong where the configured voters other than this node are of another cluster; "" if one is of ours, and
+        None where none has said."""
+        if not self._cluster_id:
+            return ""
+        answers = [answer for answer in await self._ask(self._given) if answer.node_id != node_id and answer.cluster_id]
+        if not answers:
+            return None
+        if any(answer.cluster_id == self._cluster_id for answer in answers):
+            return ""
+        told = ", ".join(sorted(f"voter {answer.node_id} is in cluster {answer.cluster_id}" for answer in answers))
+        return (
+            f"the data folder of broker {node_id} belongs to cluster {self._cluster_id}, but of the voters that "
+            f"controller.quorum.voters names, {told}. Mount the folder that belongs here, or start with an empty one, or "
+            "correct controller.quorum.voters; if a voter's own folder was emptied by mistake, bring that one back"
+        )
+
     async def voters(self) -> list[VoterSet]:
         """What each of them holds for the committed configuration."""
         return [answer.voters for answer in await self._ask() if self._is_ours(answer)]
@@ -74,10 +91,11 @@ class QuorumDirectory:
     def _is_ours(self, answer: Directory) -> bool:
         return not (self._cluster_id and answer.cluster_id and answer.cluster_id != self._cluster_id)
 
-    async def _ask(self) -> list[Directory]:
-        contacts = dict.fromkeys((*self._learned, *self._given))
+    async def _ask(self, given: tuple[tuple[str, int], ...] | None = None) -> list[Directory]:
+        contacts = dict.fromkeys((*self._learned, *self._given) if given is None else given)
         answers = await asyncio.gather(
-            *(ask_directory(self._network, host, port) for host, port in contacts), return_exceptions=True
+            *(ask_directory(self._network, host, port, cluster_id=self._cluster_id) for host, port in contacts),
+            return_exceptions=True,
         )
         found = []
         for answer in answers:

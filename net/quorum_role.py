@@ -27,6 +27,7 @@ from .quorum_source import VoterMetadata
 logger = logging.getLogger("barnabas.metadata")
 
 LOOK_INTERVAL_S = 0.5
+CLUSTER_CHECK_INTERVAL_S = 5.0  # a connection to each configured voter, as long as none has said which cluster it is in
 LEADERLESS_LOOKS = 3  # longer than an election takes: then others are asked whether the voters have changed
 LEARNER_LAPSES_AFTER_S = 60.0  # a quorum port that nobody made a voter's is closed again
 
@@ -74,6 +75,7 @@ class QuorumRole:
         self._publish = publish
         await self._start(self._active)
         self._run(self._look_again_and_again())
+        self._run(self._check_cluster())
 
     async def submit(self, request: ControllerRequest) -> object:
         return await self._active.source.submit(request)
@@ -144,6 +146,17 @@ class QuorumRole:
             await self._start_beside(self._build_observer())
         elif newest is not stored:
             voter.meet(newest)
+
+    async def _check_cluster(self) -> None:
+        """Until a configured voter has named its cluster: with the folder of another cluster this broker would serve as a cluster
+        of its own (the voters in its journal win over server.properties), or wait for ever."""
+        while True:
+            fault = await self._directory.other_cluster(self._node_id)
+            if fault is not None:
+                break
+            await asyncio.sleep(CLUSTER_CHECK_INTERVAL_S)
+        if fault:
+            self._fatal(fault)
 
     async def _look_again_and_again(self) -> None:
         while True:

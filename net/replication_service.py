@@ -12,6 +12,7 @@ from dataclasses import replace
 from barnabas.kraft.image import MetadataImage
 from barnabas.kraft.metadata_node import MetadataPublication
 from barnabas.kraft.requests import PartitionIsrAnswer
+from barnabas.kraft.topic_settings import CLUSTER_DEFAULT
 from barnabas.log.errors import (
     BarnabasError,
     NotLeaderOrFollowerError,
@@ -183,8 +184,11 @@ class ReplicationService:
         effects = self.manager.apply(self._ours(before, topics, broker_epochs), (), now_ms)
         if is_first or publication.changes.brokers:
             effects += self.manager.brokers_changed(broker_epochs, now_ms)
-        if publication.changes.topic_configs:
-            effects += self.manager.configs_changed(publication.changes.topic_configs, now_ms)
+        of_all = CLUSTER_DEFAULT in publication.changes.broker_configs
+        if of_all or publication.changes.topic_configs:
+            effects += self.manager.configs_changed(
+                image.topics if of_all else publication.changes.topic_configs, now_ms
+            )
         self.perform(effects)
         if is_first:
             self._took_up(image)
@@ -305,6 +309,7 @@ class ReplicationService:
             leader_epoch=answer.leader_epoch,
             partition_epoch=answer.partition_epoch,
             isr=answer.isr,
+            eligible=answer.eligible_leader_replicas,
         )
         self.perform(self.manager.isr_answered(proposal, told, now_ms))
 
@@ -365,4 +370,5 @@ def _assignments(name: str, image: MetadataImage, broker_epochs: dict[int, int])
             replicas=partition.replicas,
             isr=partition.isr,
             broker_epochs=broker_epochs,
+            eligible=partition.eligible_leader_replicas,
         )

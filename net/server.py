@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from .admission import IDLE_TO_CLOSE_MS, Admission, Place, is_reserved_for
 from .connection import ServerConnection
 from .dispatcher import Dispatcher
 from .limits import LOG_AGAIN_AFTER_MS, MAX_LOGGED_PEERS, SWEEP_INTERVAL_MS, ServerLimits
@@ -60,6 +61,10 @@ class Server:
         self.is_draining = False
         self._network = network
         self._connections: dict[ServerConnection, None] = {}  # in order of arrival
+        self._reserved: dict[ServerConnection, None] = {}  # those of them on reserved places
+        self._admission = Admission(
+            max_connections=self.limits.max_connections, max_descriptor=self.limits.max_descriptor
+        )
         self._listener: Listener | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._logged_at: dict[str, float] = {}
@@ -104,17 +109,43 @@ class Server:
 
     # --- called by connections ---------------------------------------------------------------------------------------
 
-    def admit(self, connection: ServerConnection) -> bool:
-        if self.is_draining or len(self._connections) >= self.limits.max_connections:
-            self.metrics.connections_refused += 1
-            self.log_once("connections", "too many connections limit=%d", self.limits.max_connections)
-            return False
+    def admit(self, connection: ServerConnection, descriptor: int) -> Place:
+        """`descriptor` is the number of the connection's socket, -1 without one."""
+        place = Place.REFUSED
+        if not self.is_draining:
+            ordinary = len(self._connections) - len(self._reserved)
+            place = self._admission.place(ordinary=ordinary, reserved=len(self._reserved), descriptor=descriptor)
+        if place is Place.REFUSED:
+            self._refused()
+            return place
         self._connections[connection] = None
+        if place is Place.RESERVED:
+            self._reserved[connection] = None
         self.metrics.connections_accepted += 1
+        return place
+
+    def identified(self, connection: ServerConnection) -> bool:
+        """Whether a connection on a reserved place may stay, now that its name is known."""
+        if not is_reserved_for(connection.client_id):
+            self._refused()
+            return False
+        idle = max(self._connections, key=lambda other: 0 if other in self._reserved else other.quiet_ms)
+        if idle not in self._reserved and idle.quiet_ms >= IDLE_TO_CLOSE_MS:
+            self.metrics.connections_expired += 1
+            idle.abort()
+            del self._reserved[connection]  # It has the place of the idle one now.
         return True
+
+    def _refused(self) -> None:
+        self.metrics.connections_refused += 1
+        self.log_once(
+            "connections", "too many connections limit=%d open=%d; raise max.connections and ulimit -n, or close some",
+            self.limits.max_connections, len(self._connections),
+        )  # fmt: skip
 
     def forget(self, connection: ServerConnection) -> None:
         self._connections.pop(connection, None)
+        self._reserved.pop(connection, None)
         if self._client_gone is not None and connection.client_id and not self.is_draining:
             self._client_gone(connection.client_id)
         if not self._connections and self._idle is not None:

@@ -76,6 +76,7 @@ class FolderDescription:
     free_bytes: int
     total_bytes: int
     sizes: Mapping[TopicPartition, int] = field(default_factory=dict)  # of the logs in it, in bytes
+    strays: tuple[str, ...] = ()  # folders of logs that the cluster assigns to nobody here
 
     @property
     def is_offline(self) -> bool:
@@ -234,7 +235,7 @@ class StorageService:
 
     def took_up(self, image: MetadataImage) -> None:
         """The first metadata behind a registration. What it says about our disks may be wrong by now."""
-        self._log_service.remove_strays(image)
+        self._log_service.set_strays_aside(image)
         marked: set[Place] = set()
         for topic_partition, place, partition in _replicas_of(image, self._node_id):
             if self._node_id in partition.offline_replicas:
@@ -366,7 +367,7 @@ class StorageService:
             loaded = await asyncio.get_running_loop().run_in_executor(None, self._reopen, path)
             is_sound = loaded.folder.was_stopped_cleanly and not loaded.folder.may_have_lost_writes
             self._logs.attach(loaded, now_ms=self._clock.wall_ms())
-            self._log_service.remove_strays(self._metadata.image)
+            self._log_service.set_strays_aside(self._metadata.image)
             back = {topic_partition for topic_partition in affected if topic_partition not in self._logs.offline}
             self._make_again(back)
             if not is_sound:
@@ -423,8 +424,9 @@ class StorageService:
         sizes = {log.topic_partition: log.size_bytes for log in logs}
         try:
             usage = None if offline is not None else self._logs.disk_usage(path)
+            strays = () if folder is None else self._logs.strays(path)
         except StorageError:
-            usage = None
+            usage, strays = None, ()
         trouble = offline.cause if offline is not None else full.cause if full is not None else ""
         since_ms = offline.since_ms if offline is not None else full.since_wall_ms if full is not None else -1
         return FolderDescription(
@@ -439,6 +441,7 @@ class StorageService:
             free_bytes=usage.free_bytes if usage is not None else -1,
             total_bytes=usage.total_bytes if usage is not None else -1,
             sizes=sizes,
+            strays=strays,
         )
 
 

@@ -1,29 +1,84 @@
 """The real network: TCP on the running asyncio loop (asyncio's own or uvloop)."""
 
 import asyncio
+import logging
 import socket
 
 from .network import Listener, ProtocolFactory
+
+logger = logging.getLogger("barnabas.network")
 
 USER_TIMEOUT_MS = 30_000  # Unacknowledged data kills the connection after this, not after the kernel's 15 minutes.
 KEEPALIVE_IDLE_S = 60  # A peer that vanished without a word is noticed while nothing is being sent, too.
 KEEPALIVE_INTERVAL_S = 10
 BACKLOG = 1024  # Connections that wait for accept: a whole fleet of clients may come back at once.
+ACCEPTS_PER_TURN = (
+    16  # Of one listener; an accepted connection costs 0.1 ms, and asyncio alone would accept the backlog.
+)
+ACCEPT_PAUSE_S = 1.0  # After an accept that failed (no descriptor, no memory): the next turn would fail, too.
+LOG_AGAIN_AFTER_S = 60.0  # The same trouble is logged once a minute, not once a second.
 
 
 class TcpListener:
-    def __init__(self, server: asyncio.Server, address: tuple[str, int]) -> None:
-        self._server = server
-        self._address = address
+    """Accepts a few connections per turn of the loop. What it cannot accept waits in the kernel's backlog."""
+
+    def __init__(self, sock: socket.socket, factory: ProtocolFactory) -> None:
+        self._sock = sock
+        self._factory = factory
+        self._loop = asyncio.get_running_loop()
+        self._address: tuple[str, int] = sock.getsockname()[:2]
+        self._pause: asyncio.TimerHandle | None = None
+        self._logged_at: float | None = None
+        # Connections that become transports; each ends within two turns of the loop.
+        self._arriving: dict[asyncio.Task[None], None] = {}
+        self._loop.add_reader(sock, self._accept)
 
     @property
     def address(self) -> tuple[str, int]:
         return self._address
 
     async def close(self) -> None:
-        # Not wait_closed(): from Python 3.12 on it waits for the connections, which are not ours to end.
-        self._server.close()
-        await asyncio.sleep(0)
+        if self._pause is not None:
+            self._pause.cancel()
+        self._loop.remove_reader(self._sock)
+        self._sock.close()
+        await asyncio.gather(*self._arriving, return_exceptions=True)
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTS_PER_TURN):
+            try:
+                connection, _ = self._sock.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._accept_later(error)
+                return
+            task = self._loop.create_task(self._arrive(connection))
+            self._arriving[task] = None
+            task.add_done_callback(lambda done: self._arriving.pop(done, None))
+
+    async def _arrive(self, connection: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._factory, connection)
+        except OSError as error:  # The client has gone meanwhile.
+            logger.debug("connection lost before it was served reason=%s", error)
+            connection.close()
+
+    def _accept_later(self, error: OSError) -> None:
+        """The listening socket stays readable, so the loop would spin on it."""
+        self._loop.remove_reader(self._sock)
+        self._pause = self._loop.call_later(ACCEPT_PAUSE_S, self._accept_again)
+        now = self._loop.time()
+        if self._logged_at is None or now - self._logged_at >= LOG_AGAIN_AFTER_S:
+            self._logged_at = now
+            logger.warning(
+                "connections cannot be accepted address=%s:%d reason=%s; see ulimit -n and max.connections",
+                *self._address, error.strerror or error,
+            )  # fmt: skip
+
+    def _accept_again(self) -> None:
+        self._pause = None
+        self._loop.add_reader(self._sock, self._accept)
 
 
 class TcpNetwork:
@@ -36,12 +91,10 @@ class TcpNetwork:
         try:
             sock.setblocking(False)
             _tune(sock)  # Linux hands these options on to the sockets that accept returns.
-            server = await loop.create_server(factory, sock=sock, backlog=BACKLOG)
+            return TcpListener(sock, factory)
         except BaseException:
             sock.close()
             raise
-        bound = sock.getsockname()
-        return TcpListener(server, (bound[0], bound[1]))
 
     async def connect(self, factory: ProtocolFactory, host: str, port: int) -> asyncio.BaseProtocol:
         loop = asyncio.get_running_loop()

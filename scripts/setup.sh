@@ -19,7 +19,7 @@ find_python() {
 }
 
 for made in "$stamp"*; do # of these extras, or of more
-    if [ -f "$made" ] && [ ! "$root/pyproject.toml" -nt "$made" ]; then
+    if [ -f "$made" ] && [ ! "$root/pyproject.toml" -nt "$made" ] && [ ! "$root/constraints.txt" -nt "$made" ]; then
         exit 0
     fi
 done
@@ -33,7 +33,8 @@ if ! python=$(find_python); then
     fi
 fi
 [ -x "$root/.venv/bin/python" ] || "$python" -m venv "$root/.venv"
-"$root/.venv/bin/python" -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --use-pep517 -e "$root[$extras]" >&2
+"$root/.venv/bin/python" -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --use-pep517 \
+    -c "$root/constraints.txt" -e "$root[$extras]" >&2
 # Spark finds data sources by listing the folders of sys.path; an editable install is an import hook, which lists nothing.
 "$root/.venv/bin/python" - "$root" <<'PYTHON'
 import os, sys, sysconfig

@@ -1,10 +1,10 @@
 """`Boundaries`: which partitions are subscribed, and at which offsets a query begins and ends, as the cluster says now."""
 
 import logging
-import re
 from collections.abc import Collection, Mapping
 
 from barnabas.log.errors import InvalidConfigError, UnknownTopicOrPartitionError
+from barnabas.log.name_pattern import name_pattern
 from barnabas.log.topic_partition import INTERNAL_TOPICS, TopicPartition
 from barnabas.net.client.client import Client
 from barnabas.net.client.consumer_config import ISOLATION_LEVELS
@@ -59,9 +59,8 @@ class Boundaries:
             case Topics(names):
                 topics = list(names)
             case TopicPattern(regex):
-                topics = sorted(
-                    name for name in metadata.topics() if re.fullmatch(regex, name) and not _is_internal(name)
-                )
+                matches = name_pattern(regex).matches
+                topics = sorted(name for name in metadata.topics() if not _is_internal(name) and matches(name))
             case Assigned(assigned):
                 return [item for item in assigned if item.partition < metadata.partition_count(item.topic)]
         return [partition for name in topics for partition in metadata.partitions(name)]

@@ -6,12 +6,12 @@ end nor end at the start; a stream has no end. Limits of a stream's triggers say
 """
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from barnabas.log.errors import InvalidConfigError
+from barnabas.log.errors import InvalidConfigError, InvalidRegularExpressionError
+from barnabas.log.name_pattern import name_pattern
 from barnabas.log.topic_partition import TopicPartition, check_topic_name
 
 from .options import ClientSettings, Options, client_settings, parse_by_partition
@@ -58,7 +58,7 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class TopicPattern:
-    """Matched against whole names, in Python's syntax of regular expressions."""
+    """Matched against whole names, in the syntax of RE2."""
 
     regex: str
 
@@ -176,9 +176,9 @@ def _subscription(options: Options) -> Subscription:
         return Topics(tuple(dict.fromkeys(check_topic_name(name.strip()) for name in text.split(","))))
     if chosen[0] == "subscribePattern":
         try:
-            return TopicPattern(re.compile(text).pattern)
-        except re.error as error:
-            raise InvalidConfigError(f"subscribePattern {text!r} is no regular expression: {error}") from error
+            return TopicPattern(name_pattern(text).text)
+        except InvalidRegularExpressionError as error:
+            raise InvalidConfigError(f"subscribePattern: {error.message}") from error
     assigned = options.parsed("assign", _parse_assign, '{"topic":[0,1]}')
     assert assigned is not None
     return assigned

@@ -34,6 +34,7 @@ class PartitionAssignment:
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     broker_epochs: dict[int, int] = field(default_factory=dict)
+    eligible: tuple[int, ...] = ()  # eligible leader replicas (KIP-966)
     is_new: bool = True  # False: this broker may have had the replica before, so an empty one must not take its place
 
 
@@ -119,6 +120,7 @@ class IsrAnswer:
     leader_epoch: int = -1
     partition_epoch: int = -1
     isr: tuple[int, ...] = ()
+    eligible: tuple[int, ...] = ()  # eligible leader replicas
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

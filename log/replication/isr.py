@@ -12,7 +12,7 @@ acknowledged.
 Kafka: `PartitionState` in Partition.scala; KIP-497, KIP-841.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .effects import ProposeIsr
 
@@ -26,6 +26,7 @@ class CommittedIsr:
     isr: frozenset[int]
     partition_epoch: int
     unresolved: frozenset[int] = frozenset()
+    eligible: frozenset[int] = frozenset()  # eligible leader replicas of the same partition epoch (KIP-966)
 
     @property
     def maximal_isr(self) -> frozenset[int]:
@@ -59,13 +60,17 @@ class _PendingIsr:
     def partition_epoch(self) -> int:
         return self.committed.partition_epoch
 
+    @property
+    def eligible(self) -> frozenset[int]:
+        return self.committed.eligible
+
     def refused(self) -> CommittedIsr:
         """The controller said that it did not take it; doubts about earlier proposals stay."""
         return self.committed
 
     def outcome_unknown(self) -> CommittedIsr:
         """A time-out, a lost connection, a refusal that may be the echo of our own accepted proposal."""
-        return CommittedIsr(isr=self.isr, partition_epoch=self.partition_epoch, unresolved=self.maximal_isr - self.isr)
+        return replace(self.committed, unresolved=self.maximal_isr - self.isr)
 
     def __str__(self) -> str:
         return f"{self.committed}->{sorted(self.proposed)}"

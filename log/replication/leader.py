@@ -1,9 +1,12 @@
 """The leader of a partition: who is in sync, and how far the log is committed. Pure: no clock, no I/O, no log.
 
-The high watermark is the smallest log end offset of the *maximal* ISR (see `isr`). It stands still while the
-committed ISR is smaller than `min.insync.replicas` (KIP-966: so whoever left the ISR since then has everything that
-is committed, and is eligible to lead), and it never goes back. `Partition` feeds this machine and performs what it
-returns.
+The high watermark is the smallest log end offset of the *maximal* ISR (see `isr`), and it never goes back. It stands
+still while the committed ISR is smaller than `min.insync.replicas`, and while the committed state names eligible leader
+replicas (KIP-966: they left the ISR, the controller may still elect them, so they must hold everything that is committed).
+The second rule does not depend on any configuration. The controller decides with its value of min.insync.replicas who
+becomes eligible, this leader may know an older value, and nothing is lost: the high watermark waits for every member of
+the maximal ISR until the leader knows that it left, and from then on it knows the eligible replicas of the same partition
+epoch. `Partition` feeds this machine and performs what it returns.
 
 Our own log counts up to `durable_end_offset`: its end, or, on a topic with flush.messages=1, what is on our disk. That of a
 follower counts up to its fetch offset, which is the same thing there.
@@ -100,7 +103,9 @@ class LeaderState:
     def _adopt(self, assignment: PartitionAssignment, now_ms: int) -> list[Effect]:
         self._broker_epochs = assignment.broker_epochs
         self.isr = CommittedIsr(
-            isr=frozenset(assignment.isr) | {self.node_id}, partition_epoch=assignment.partition_epoch
+            isr=frozenset(assignment.isr) | {self.node_id},
+            partition_epoch=assignment.partition_epoch,
+            eligible=frozenset(assignment.eligible),
         )
         known = self.replicas
         self.replicas = {
@@ -156,7 +161,7 @@ class LeaderState:
         return effects
 
     def _advance(self, now_ms: int) -> list[Effect]:
-        if self.is_under_min_isr:
+        if self.is_under_min_isr or self.isr.eligible:
             return []
         high_watermark = self.durable_end_offset
         maximal_isr = self.isr.maximal_isr
@@ -305,7 +310,9 @@ class LeaderState:
             return []
         if answer.partition_epoch > self.isr.partition_epoch:
             isr = frozenset(answer.isr) | {self.node_id}
-            self.isr = CommittedIsr(isr=isr, partition_epoch=answer.partition_epoch)
+            self.isr = CommittedIsr(
+                isr=isr, partition_epoch=answer.partition_epoch, eligible=frozenset(answer.eligible)
+            )
         elif is_ours:
             self._nothing_changed(now_ms)
         return self._advance(now_ms)
@@ -315,7 +322,8 @@ class LeaderState:
         is."""
         self._outcome_unknown(now_ms)
         if now_ms - self._doubt_since_ms >= PROPOSAL_LIFETIME_MS:
-            self.isr = CommittedIsr(isr=self.isr.isr, partition_epoch=self.isr.partition_epoch)
+            known = self.isr
+            self.isr = CommittedIsr(isr=known.isr, partition_epoch=known.partition_epoch, eligible=known.eligible)
 
     def __str__(self) -> str:
         followers = " ".join(map(str, self.replicas.values()))

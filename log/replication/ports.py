@@ -62,6 +62,10 @@ class ReplicatedLogConfig(Protocol):
         """Of the codec that `compression_type` names."""
 
     @property
+    def is_compacted(self) -> bool: ...
+    @property
+    def max_message_bytes(self) -> int: ...
+    @property
     def is_deleted_by_retention(self) -> bool:
         """cleanup.policy has "delete": the log may lose its beginning."""
 

@@ -7,6 +7,7 @@ import json
 import logging
 import socket
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -15,8 +16,10 @@ from aiohttp import web
 from . import clusters, configs, group_explain, group_seek, groups, metrics, openapi, records, storage, topics
 from .backend import AdminBackend
 from .call import Call, Json, Reply, Route, check_body
+from .doubts import STALE, Doubts
 from .errors import ApiError, bad_request
 from .lags import LagsOfGroups
+from .origins import SAFE_METHODS, check_host, check_media_type, check_origin
 
 log = logging.getLogger("barnabas.admin")
 
@@ -26,6 +29,7 @@ SHUTDOWN_TIMEOUT_S: Final = 2.0  # calls in flight may end; a broker that stops 
 
 _BACKEND: Final = web.AppKey("backend", AdminBackend)
 _LAGS: Final = web.AppKey("lags", LagsOfGroups)
+_DOUBTS: Final = web.AppKey("doubts", Doubts)
 
 
 async def _healthz(call: Call) -> Reply:
@@ -64,6 +68,7 @@ def build_app(backend: AdminBackend) -> web.Application:
     app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_errors_as_json])
     app[_BACKEND] = backend
     app[_LAGS] = LagsOfGroups()
+    app[_DOUBTS] = Doubts()
     for route in ROUTES:
         answer = _adapter(route)
         app.router.add_route(route.method, route.path, answer)
@@ -95,6 +100,10 @@ async def start_admin(backend: AdminBackend, listening: socket.socket) -> AdminS
 
 def _adapter(route: Route) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def answer(request: web.Request) -> web.Response:
+        if request.query and route.method not in SAFE_METHODS:
+            raise bad_request(
+                f"{route.method} takes no parameters after `?`, but there is {next(iter(request.query))!r}"
+            )
         call = Call(
             backend=request.app[_BACKEND],
             base=f"{request.scheme}://{request.host}",
@@ -103,14 +112,26 @@ def _adapter(route: Route) -> Callable[[web.Request], Awaitable[web.Response]]:
             body=await _body(request, route),
         )
         call.check_cluster()
-        return _response(await route.handler(call))
+        reply = await route.handler(call)
+        if route.method == "GET" and route.path.startswith("/v3/"):
+            return _with_doubt(reply, await request.app[_DOUBTS].now(call.backend))
+        return _response(reply)
 
+    return answer
+
+
+def _with_doubt(reply: Reply, doubt: Json | None) -> web.Response:
+    if doubt is None or not isinstance(reply.body, dict):
+        return _response(reply)
+    answer = _response(replace(reply, body={**reply.body, "unconfirmed": doubt}))
+    answer.headers["Warning"] = STALE
     return answer
 
 
 async def _body(request: web.Request, route: Route) -> Json:
     if not route.body:
         return {}
+    check_media_type(request.content_type)
     try:
         text = await request.text()
         if LONE_SURROGATE in text.lower():
@@ -142,6 +163,8 @@ async def _errors_as_json(
 ) -> web.StreamResponse:
     """The boundary: whatever goes wrong becomes one JSON object, and our own bugs one line of the log with the trace."""
     try:
+        check_host(request.path, request.headers.get("Host"), request.app[_BACKEND].host_names())
+        check_origin(request.method, request.headers, request.scheme)
         return await handler(request)
     except ApiError as error:
         return _error(error.status, error.error_code, str(error))

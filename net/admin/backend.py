@@ -1,6 +1,6 @@
 """What the admin API needs of its broker: the port that net/broker.py implements, and that tests fake."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -25,6 +25,9 @@ class AdminBackend(Protocol):
 
     @property
     def node_id(self) -> int: ...
+
+    def host_names(self) -> Collection[str]:
+        """The names under which the API may be called; `*`: any."""
 
     def image(self) -> MetadataImage:
         """The newest metadata that this broker has applied."""

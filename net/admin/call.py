@@ -4,34 +4,39 @@ Handlers are functions from `Call` to `Reply`; only `app` knows aiohttp. The tab
 paths: the server, the check of bodies and `/openapi.json` are made from it.
 """
 
+import difflib
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote
 
 from barnabas.kraft.image import MetadataImage, PartitionImage, TopicImage
+from barnabas.net.config_values import MAX_INT32
 from barnabas.net.protocol.requests import Request
 from barnabas.net.protocol.responses import ErrorResponse
 
 from .backend import AdminBackend
-from .errors import bad_request, kafka_error, not_found, unknown_topic_or_partition
+from .errors import SHOWN_CHARS, bad_request, kafka_error, not_found, unknown_topic_or_partition
 
 if TYPE_CHECKING:
     from .lags import LagsOfGroups
 
 R = TypeVar("R")
 Json = dict[str, Any]
+_NUMBER: Final = re.compile(r"[0-9]{1,10}")  # longer ones are no int32, and int() of thousands of digits raises
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """One field of a body. `type` is JSON schema's word."""
+    """One field of a body. `type` is JSON schema's word, or "any"; `fields` are those of the object, or of each of the list."""
 
     name: str
     type: str
     description: str
     required: bool = False
+    fields: tuple["Field", ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +73,8 @@ class Call:
     def number(self, name: str) -> int:
         """A number in the path."""
         text = self.path[name]
-        if not (text.isascii() and text.isdigit()):
-            raise bad_request(f"{name} is a number, not {text!r}")
+        if not _NUMBER.fullmatch(text) or int(text) > MAX_INT32:
+            raise bad_request(f"{name} is a number from 0 to {MAX_INT32}, not {text[:SHOWN_CHARS]!r}")
         return int(text)
 
     def topic(self) -> TopicImage:
@@ -140,26 +145,51 @@ _PYTHON_TYPES: dict[str, tuple[type, ...]] = {
 
 
 def check_body(fields: Sequence[Field], body: object) -> Json:
-    """Return the body if it has the right shape. Unknown fields pass: Confluent's clients may send more than we use."""
+    """Return the body if it has the right shape. Unknown fields are refused: one that is misspelt would have no effect."""
     if not isinstance(body, dict):
         raise bad_request("the body must be a JSON object")
+    _check_fields(fields, body, "")
+    return body
+
+
+def _check_fields(fields: Sequence[Field], body: Json, where: str) -> None:
+    names = {known.name for known in fields}
+    for name in body:
+        if name not in names:
+            raise bad_request(f"unknown field {where}{name[:SHOWN_CHARS]}: {_nearest(name, sorted(names))}")
     for known in fields:
         value = body.get(known.name)
         if value is None:
             if known.required:
-                raise bad_request(f"the field {known.name} is missing ({known.description})")
-        elif type(value) not in _PYTHON_TYPES[known.type]:
-            raise bad_request(f"the field {known.name} must be of type {known.type}, not {_json_name(value)}")
-    return body
+                raise bad_request(f"the field {where}{known.name} is missing ({known.description})")
+        else:
+            _check_value(known, value, where + known.name)
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    longer = [item for item in known if name and item.startswith(name)]
+    near = longer or difflib.get_close_matches(name[:SHOWN_CHARS], known, n=1, cutoff=0.5)
+    return f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+
+
+def _check_value(known: Field, value: object, where: str) -> None:
+    if known.type == "any":
+        return
+    if type(value) not in _PYTHON_TYPES[known.type]:
+        raise bad_request(f"the field {where} must be of type {known.type}, not {_json_name(value)}")
+    if isinstance(value, int) and not -MAX_INT32 <= value <= MAX_INT32:
+        raise bad_request(f"the field {where} must be a number of at most {MAX_INT32}")
+    for item in value if isinstance(value, list) and known.fields else ():
+        if not isinstance(item, dict):
+            raise bad_request(f"{where} must be a list of objects")
+        _check_fields(known.fields, item, f"{where}.")
+    if isinstance(value, dict) and known.fields:
+        _check_fields(known.fields, value, f"{where}.")
 
 
 def objects(body: Json, name: str) -> list[Json]:
-    """A field that is a list of objects."""
-    items = body.get(name) or []
-    for item in items:
-        if not isinstance(item, dict):
-            raise bad_request(f"{name} must be a list of objects")
-    return list(items)
+    """A field that `check_body` knows as a list of objects."""
+    return list(body.get(name) or [])
 
 
 def text_of(item: Json, name: str) -> str:

@@ -103,9 +103,15 @@ def _routes(kind: _Kind, path: str) -> tuple[Route, ...]:
 
     what = kind.label.lower()
     one = f"{path}/{{name}}"
-    value = (Field(name="value", type="string", description="the new value"),)
+    value = (Field(name="value", type="any", description="the new value, a string"),)
     data = (
-        Field(name="data", type="array", description="[{name, value, operation: SET|DELETE}]", required=True),
+        Field(
+            name="data",
+            type="array",
+            description="[{name, value, operation: SET|DELETE}]",
+            required=True,
+            fields=_CHANGE,
+        ),
         Field(name="validate_only", type="boolean", description="check only"),
     )
     done = HTTPStatus.NO_CONTENT
@@ -123,6 +129,13 @@ def _routes(kind: _Kind, path: str) -> tuple[Route, ...]:
         Route(method="PUT", path=one, handler=put, summary=f"Set a config of a {what}", body=value, status=done),
         Route(method="DELETE", path=one, handler=reset, summary=f"Reset a config of a {what}", status=done),
     )
+
+
+_CHANGE: Final = (
+    Field(name="name", type="string", description="the key", required=True),
+    Field(name="value", type="any", description="the new value, a string"),
+    Field(name="operation", type="string", description="SET or DELETE"),
+)
 
 
 def _change(item: Json) -> ConfigEntryChange:

@@ -11,6 +11,7 @@ NOT_FOUND: Final = 404
 UNKNOWN_TOPIC_OR_PARTITION: Final = 40403
 KAFKA_ERROR: Final = 50002
 KAFKA_RETRIABLE_ERROR: Final = 50003
+SHOWN_CHARS: Final = 100  # of what a stranger wrote; an error is no place for 8 KB of it
 
 _BY_CODE: Final[dict[int, tuple[HTTPStatus, int]]] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: (HTTPStatus.NOT_FOUND, UNKNOWN_TOPIC_OR_PARTITION),

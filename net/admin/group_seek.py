@@ -21,7 +21,7 @@ from .errors import bad_request
 from .groups import GROUP
 from .metrics import offsets_at
 
-_TARGET = re.compile(r"start|end|@\d+|[+-]?\d+")
+_TARGET = re.compile(r"start|end|@?[0-9]{1,18}|[+-][0-9]{1,18}")  # 18 digits fit into 64 bits, also when added to one
 Committed = Mapping[TopicPartition, int | None]
 
 

@@ -64,8 +64,15 @@ def _parameter(name: str) -> Json:
 
 
 def _schema(fields: Sequence[Field]) -> Json:
-    properties: dict[str, Any] = {
-        field.name: {"type": field.type, "description": field.description} for field in fields
-    }
+    properties: dict[str, Any] = {field.name: _property(field) for field in fields}
     required = [field.name for field in fields if field.required]
-    return {"type": "object", "properties": properties} | ({"required": required} if required else {})
+    shape: Json = {"type": "object", "properties": properties, "additionalProperties": False}
+    return shape | ({"required": required} if required else {})
+
+
+def _property(field: Field) -> Json:
+    shape: Json = {"description": field.description} | ({} if field.type == "any" else {"type": field.type})
+    if not field.fields:
+        return shape
+    inner = _schema(field.fields)
+    return shape | ({"items": inner} if field.type == "array" else inner)

@@ -15,10 +15,11 @@ from barnabas.net.protocol.requests import ProducePartition, ProduceRequest
 from barnabas.net.protocol.responses import ProduceResponse
 
 from .call import Call, Field, Json, Reply, Route, objects, text_of
-from .errors import bad_request, kafka_error, unknown_topic_or_partition
+from .errors import SHOWN_CHARS, bad_request, kafka_error, unknown_topic_or_partition
 from .topics import TOPIC
 
 PRODUCE_TIMEOUT_MS: Final = 30_000
+MAX_TIMESTAMP_MS: Final = 253_402_300_799_999  # the end of the year 9999, the last that ISO 8601 and datetime have
 _ALL_IN_SYNC: Final = -1
 
 
@@ -32,12 +33,19 @@ def decode_data(name: str, item: Any) -> bytes | None:
     if kind not in ("BINARY", "STRING", "JSON"):
         raise bad_request(f"{name}.type is BINARY, STRING or JSON, not {kind!r}")
     if kind == "JSON":
-        return None if "data" not in item else json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
+        return _json_bytes(name, data) if "data" in item else None
     if data is None:
         return None
     if not isinstance(data, str):
         raise bad_request(f"{name}.data must be a string for type {kind}")
     return _base64(f"{name}.data", data) if kind == "BINARY" else data.encode()
+
+
+def _json_bytes(name: str, data: Any) -> bytes:
+    try:
+        return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
+    except RecursionError:  # What the parser just took the writer may not.
+        raise bad_request(f"{name}.data is nested too deeply") from None
 
 
 def _base64(name: str, text: str) -> bytes:
@@ -51,8 +59,6 @@ def _headers(body: Json) -> list[tuple[str, bytes | None]]:
     found: list[tuple[str, bytes | None]] = []
     for item in objects(body, "headers"):
         value = item.get("value")
-        if value is not None and not isinstance(value, str):
-            raise bad_request("the value of a header is base64")
         found.append((text_of(item, "name"), None if value is None else _base64("header value", value)))
     return found
 
@@ -63,9 +69,14 @@ def _timestamp_ms(body: Json) -> int:
         return int(time.time() * 1000)
     try:
         moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise bad_request(f"timestamp must be as in 2026-11-21T12:00:00Z, not {text!r}") from None
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+        at_ms = int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+        if not 0 <= at_ms <= MAX_TIMESTAMP_MS:
+            raise ValueError(text)
+    except (ValueError, OverflowError):
+        raise bad_request(
+            f"timestamp must be as in 2026-11-21T12:00:00Z, from 1970 to 9999, not {text[:SHOWN_CHARS]!r}"
+        ) from None
+    return at_ms
 
 
 def _partition(body: Json, topic: TopicImage, key: bytes | None) -> int:
@@ -111,11 +122,19 @@ async def _produce(call: Call) -> Reply:
     )
 
 
+_HEADER: Final = (
+    Field(name="name", type="string", description="the header", required=True),
+    Field(name="value", type="string", description="in base64"),
+)
+_DATA: Final = (
+    Field(name="type", type="string", description="STRING, JSON or BINARY"),
+    Field(name="data", type="any", description="as the type says"),
+)
 _BODY = (
     Field(name="partition_id", type="integer", description="default: by the key, else any"),
-    Field(name="headers", type="array", description="[{name, value in base64}]"),
-    Field(name="key", type="object", description="{type: STRING|JSON|BINARY, data}; BINARY in base64"),
-    Field(name="value", type="object", description="{type: STRING|JSON|BINARY, data}; BINARY in base64"),
+    Field(name="headers", type="array", description="[{name, value in base64}]", fields=_HEADER),
+    Field(name="key", type="object", description="{type: STRING|JSON|BINARY, data}; BINARY in base64", fields=_DATA),
+    Field(name="value", type="object", description="{type: STRING|JSON|BINARY, data}; BINARY in base64", fields=_DATA),
     Field(name="timestamp", type="string", description="ISO 8601; default: now"),
 )
 

@@ -25,6 +25,7 @@ def _folder(call: Call, node_id: int, folder: StorageFolder) -> Json:
             "size_bytes": folder.size_bytes if folder.size_bytes >= 0 else None,
             "free_bytes": folder.free_bytes if folder.free_bytes >= 0 else None,
             "total_bytes": folder.total_bytes if folder.total_bytes >= 0 else None,
+            "strays": list(folder.strays),
         },
     )
 

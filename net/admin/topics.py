@@ -4,6 +4,7 @@ from http import HTTPStatus
 
 from barnabas.kraft.image import PartitionImage, TopicImage
 from barnabas.log.topic_partition import INTERNAL_TOPICS
+from barnabas.net.config_values import MAX_INT32
 from barnabas.net.protocol.requests import AddPartitionsRequest, CreateTopicRequest, DeleteTopicRequest
 from barnabas.net.protocol.responses import CreateTopicResponse, EmptyResponse
 
@@ -71,14 +72,10 @@ def _count(body: Json, name: str) -> int:
 def _assignment(body: Json) -> tuple[tuple[int, ...], ...]:
     found: dict[int, tuple[int, ...]] = {}
     for item in objects(body, "replicas_assignments"):
-        partition, brokers = item.get("partition_id"), item.get("broker_ids")
-        if (
-            type(partition) is not int
-            or not isinstance(brokers, list)
-            or any(type(node) is not int for node in brokers)
-        ):
-            raise bad_request("replicas_assignments has items {partition_id: number, broker_ids: [number, ...]}")
-        found[partition] = tuple(brokers)
+        brokers = item["broker_ids"]
+        if any(type(node) is not int or not 0 <= node <= MAX_INT32 for node in brokers):
+            raise bad_request(f"replicas_assignments.broker_ids must be numbers from 0 to {MAX_INT32}")
+        found[item["partition_id"]] = tuple(brokers)
     if sorted(found) != list(range(len(found))):
         raise bad_request("replicas_assignments must name each partition from 0 on, once")
     return tuple(found[partition] for partition in sorted(found))
@@ -202,8 +199,24 @@ _CREATE_BODY = (
     Field(name="topic_name", type="string", description="the name", required=True),
     Field(name="partitions_count", type="integer", description="default: the cluster's"),
     Field(name="replication_factor", type="integer", description="default: the cluster's"),
-    Field(name="replicas_assignments", type="array", description="[{partition_id, broker_ids}] instead of both counts"),
-    Field(name="configs", type="array", description="[{name, value}]"),
+    Field(
+        name="replicas_assignments",
+        type="array",
+        description="[{partition_id, broker_ids}] instead of both counts",
+        fields=(
+            Field(name="partition_id", type="integer", description="the partition", required=True),
+            Field(name="broker_ids", type="array", description="its replicas", required=True),
+        ),
+    ),
+    Field(
+        name="configs",
+        type="array",
+        description="[{name, value}]",
+        fields=(
+            Field(name="name", type="string", description="the key", required=True),
+            Field(name="value", type="any", description="its value, a string"),
+        ),
+    ),
     Field(name="validate_only", type="boolean", description="check only"),
 )
 _GROW_BODY = (Field(name="partitions_count", type="integer", description="how many there shall be", required=True),)

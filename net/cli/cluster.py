@@ -5,11 +5,19 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 from typing import Final
 
-from barnabas.net.protocol.responses import DescribeClusterResponse, DescribeQuorumResponse, TopicMetadata
+from barnabas.net.protocol.responses import (
+    ClusterBroker,
+    DescribeClusterResponse,
+    DescribeQuorumResponse,
+    TopicMetadata,
+)
 
-from .command import Context, Verb, no_arguments
+from ..doubt import doubt_in_words, doubt_of
+from .command import Context, Verb, key_value, no_arguments
+from .confirmation import exit_code_in, shown_doubt
 from .exit_codes import CommandError, ExitCode
-from .sdk import AdminPort
+from .reachability import address_causes
+from .sdk import ALL_BROKERS, BROKER_RESOURCE, AdminPort
 from .storage import folder_cause
 
 WATCH_INTERVAL_S: Final = 0.5
@@ -23,27 +31,35 @@ def _health_arguments(parser: ArgumentParser) -> None:
 async def _health(context: Context) -> int:
     """Exit code 3 when anything is wrong, and every cause in words."""
     async with context.connector.admin(context.bootstrap) as admin:
-        causes = await _causes(admin)
+        causes = await _causes(context, admin)
         while causes and context.arguments.wait:
             await asyncio.sleep(WATCH_INTERVAL_S)
-            causes = await _causes(admin)
+            causes = await _causes(context, admin)
         unclean = _unclean(await admin.list_topics())
+        ignored = _ignored_settings(await admin.describe_cluster())
     # What was lost stays lost, so it is told for good; but nothing is wrong now, which is what the exit code says.
     told = {"unclean_elections": unclean} if unclean else {}
+    told |= {"ignored_settings": ignored} if ignored else {}
     context.out.record({"healthy": not causes, "causes": causes, **told})
     return ExitCode.UNHEALTHY if causes else ExitCode.OK
 
 
-async def _causes(admin: AdminPort) -> list[str]:
+async def _causes(context: Context, admin: AdminPort) -> list[str]:
     cluster, quorum = await admin.describe_cluster(), await admin.describe_quorum()
-    return [*_quorum_causes(quorum), *_broker_causes(cluster), *_partition_causes(await admin.list_topics())]
+    return [
+        *_quorum_causes(quorum),
+        *_broker_causes(cluster),
+        *await address_causes(context.connector, cluster),
+        *_partition_causes(await admin.list_topics()),
+    ]
 
 
 def _quorum_causes(quorum: DescribeQuorumResponse) -> list[str]:
     """Not the controller of the metadata: that one is still named when nobody is left to name another."""
-    if quorum.leader_id >= 0:
+    if quorum.leader_id >= 0 and quorum.unconfirmed_ms < 0:
         return []
-    return ["the quorum has no leader: most of its voters must be up; until then nothing below is certain"]
+    cure = "most of its voters must be up; until then nothing below is certain"
+    return [f"the quorum has no leader ({doubt_in_words(quorum)}): {cure}"]
 
 
 def _broker_causes(cluster: DescribeClusterResponse) -> list[str]:
@@ -79,37 +95,71 @@ def _unclean(topics: Sequence[TopicMetadata]) -> list[str]:
     return [f"{name} ({item.unclean_elections})" for name, item in named if item.unclean_elections]
 
 
+def _ignored_settings(cluster: DescribeClusterResponse) -> list[str]:
+    """What brokers have in their files and the cluster has another value for, which is the one that counts."""
+    return [
+        f"broker {broker.node_id}: {item.key}={item.of_file} in its configuration, {item.of_cluster} in the cluster"
+        for broker in cluster.brokers
+        for item in broker.ignored_settings
+    ]
+
+
 def _some(names: list[str]) -> str:
     return ", ".join(names[:NAMES_SHOWN]) + (" ..." if len(names) > NAMES_SHOWN else "")
 
 
 async def _describe(context: Context) -> int:
     async with context.connector.admin(context.bootstrap) as admin:
-        cluster = await admin.describe_cluster()
+        cluster, quorum = await admin.describe_cluster(), await admin.describe_quorum()
+    doubt = doubt_of(quorum)
     brokers = [
         {
             "broker": broker.node_id,
             "address": f"{broker.host}:{broker.port}",
             "admin": f"{broker.admin_host}:{broker.admin_port}" if broker.admin_port >= 0 else None,
             "rack": broker.rack,
-            "state": _state(broker.fenced, broker.in_controlled_shutdown, broker.decommissioning),
+            "state": _state(broker, quorum),
             "replicas": broker.replica_count,
             "controller": broker.node_id == cluster.controller_id,
+            "ignored_settings": {item.key: item.of_file for item in broker.ignored_settings},
         }
         for broker in sorted(cluster.brokers, key=lambda broker: broker.node_id)
     ]
     summary = {"cluster": cluster.cluster_id, "controller": cluster.controller_id, "metadata_offset": cluster.offset}
     if context.out.is_json:
-        context.out.record({**summary, "brokers": brokers})
-        return ExitCode.OK
-    context.out.record(summary)
-    print(file=context.out.stdout)
+        context.out.record({**summary, "unconfirmed": doubt, "settings": cluster.settings, "brokers": brokers})
+        return exit_code_in(doubt)
+    settings = [f"{key}={value}" for key, value in cluster.settings.items()]
+    context.out.record({**summary, **shown_doubt(doubt), "settings": settings})
+    context.out.text()
     context.out.rows(brokers, ("broker", "address", "admin", "rack", "state", "replicas"))
+    return exit_code_in(doubt)
+
+
+def _alter_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("-c", "--config", type=key_value, action="append", default=[], metavar="KEY=VALUE")
+
+
+async def _alter(context: Context) -> int:
+    """Configurations of all brokers: the settings that have one value for the cluster, and throttles."""
+    changes: dict[str, str | None] = dict(context.arguments.config)
+    if not changes:
+        raise CommandError("nothing to alter; give -c KEY=VALUE", ExitCode.USAGE)
+    async with context.connector.admin(context.bootstrap) as admin:
+        await admin.alter_config(BROKER_RESOURCE, ALL_BROKERS, changes)
+    context.out.line("altered the cluster", {"changes": changes})
     return ExitCode.OK
 
 
-def _state(fenced: bool, stopping: bool, leaving: bool) -> str:
-    return "fenced" if fenced else "stopping" if stopping else "leaving" if leaving else "active"
+def _state(broker: ClusterBroker, quorum: DescribeQuorumResponse) -> str:
+    """What the metadata says, unless it is not confirmed and the broker is known to be silent."""
+    if broker.node_id in quorum.unreachable_voters:
+        return "unreachable"
+    if broker.fenced:
+        return "fenced"
+    if broker.in_controlled_shutdown:
+        return "stopping"
+    return "leaving" if broker.decommissioning else "active"
 
 
 async def _quorum(context: Context) -> int:
@@ -124,14 +174,15 @@ async def _quorum(context: Context) -> int:
         "observers": quorum.observers,
         "change": quorum.change or None,
     }
+    doubt = doubt_of(quorum)
     if context.out.is_json:
-        context.out.record({**summary, "peers": _peers(quorum)})
+        context.out.record({**summary, "unconfirmed": doubt, "peers": _peers(quorum)})
     else:
-        context.out.record(summary)
+        context.out.record({**summary, **shown_doubt(doubt)})
         if quorum.peers:
-            print(file=context.out.stdout)
+            context.out.text()
             context.out.rows(_peers(quorum), PEER_COLUMNS)
-    return ExitCode.OK if quorum.leader_id >= 0 else ExitCode.UNHEALTHY
+    return ExitCode.OK if quorum.leader_id >= 0 and doubt is None else ExitCode.UNHEALTHY
 
 
 PEER_COLUMNS: Final = ("node", "role", "address", "live", "lag_entries")
@@ -181,6 +232,7 @@ async def _voters(context: Context) -> int:
 VERBS = (
     Verb(name="health", summary="is all well? exit code 3 if not", arguments=_health_arguments, run=_health),
     Verb(name="describe", summary="the brokers", arguments=no_arguments, run=_describe),
+    Verb(name="alter", summary="change settings of the cluster", arguments=_alter_arguments, run=_alter),
     Verb(name="quorum", summary="leader and voters of the quorum", arguments=no_arguments, run=_quorum),
     Verb(name="voters", summary="list, add or remove voters", arguments=_voters_arguments, run=_voters),
 )

@@ -5,6 +5,8 @@ from typing import Final
 
 from barnabas.log.errors import BarnabasError, ErrorCode
 
+from ..printable import printable
+
 
 class ExitCode(IntEnum):
     OK = 0
@@ -46,7 +48,12 @@ def exit_code_of(error: BaseException) -> ExitCode:
 
 
 def message_of(error: BaseException) -> str:
-    """One line for a person. Errors of the system say what they concern; ours say it themselves."""
+    """One line for a person, without anything that a terminal obeys."""
+    return printable(_message_of(error))
+
+
+def _message_of(error: BaseException) -> str:
+    """Errors of the system say what they concern; ours say it themselves."""
     if isinstance(error, BarnabasError):
         return " ".join(error.message.split())
     if isinstance(error, TimeoutError):

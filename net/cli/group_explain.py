@@ -46,7 +46,7 @@ async def explain(context: Context) -> int:
         context.out.record(explanation(group))
         return ExitCode.OK
     for line in story(group, every=context.arguments.all):
-        print(line, file=context.out.stdout)
+        context.out.text(line)
     return ExitCode.OK
 
 

@@ -50,7 +50,7 @@ async def _describe(context: Context) -> int:
     context.out.record({**summary, "members": len(members)})
     for table, columns in ((members, ("member", "client_id", "host", "epoch", "assigned")), (rows, _LAG_COLUMNS)):
         if table:
-            print(file=context.out.stdout)
+            context.out.text()
             context.out.rows(table, columns)
     return ExitCode.OK
 

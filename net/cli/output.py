@@ -5,6 +5,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Final, TextIO
 
+from ..printable import printable
+
 Row = Mapping[str, object]  # of what JSON knows
 
 GAP: Final = "  "
@@ -30,7 +32,7 @@ class Output:
         widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
         for line in (head, *cells):
             padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-            print(GAP.join(padded).rstrip(), file=self.stdout)
+            self.text(GAP.join(padded).rstrip())
 
     def record(self, row: Row) -> None:
         """One object: a line for each field."""
@@ -39,18 +41,22 @@ class Output:
             return
         width = max(len(name) for name in row)
         for name, value in row.items():
-            print(f"{name.replace('_', ' ').ljust(width)}{GAP}{_shown(value)}", file=self.stdout)
+            self.text(f"{name.replace('_', ' ').ljust(width)}{GAP}{_shown(value)}")
 
     def line(self, text: str, row: Row) -> None:
         """A sentence for people, an object for programs."""
         if self.is_json:
             self._json(row)
         else:
-            print(text, file=self.stdout)
+            self.text(text)
+
+    def text(self, line: str = "") -> None:
+        """One line for people."""
+        print(printable(line), file=self.stdout)
 
     def note(self, text: str) -> None:
         """For the person at the terminal only."""
-        print(text, file=self.stderr, flush=True)
+        print(printable(text), file=self.stderr, flush=True)
 
     def _json(self, value: object) -> None:
         print(json.dumps(value, ensure_ascii=False), file=self.stdout)
@@ -63,4 +69,4 @@ def _shown(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
         return ",".join(map(_shown, value)) or "-"
-    return str(value)
+    return printable(str(value))  # before columns are measured

@@ -19,6 +19,7 @@ from barnabas.net.protocol.responses import (
 
 TOPIC_RESOURCE = 2  # Kafka's numbers of the kinds of resource that have a configuration
 BROKER_RESOURCE = 4
+ALL_BROKERS = ""  # the resource of what holds for all of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,14 @@ class ConsumedRecord(Protocol):
     def value(self) -> bytes | None: ...
     @property
     def headers(self) -> Sequence[tuple[str, bytes | None]]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Greeting:
+    """How a broker introduces itself."""
+
+    cluster_id: str
+    node_id: int
 
 
 class AdminPort(Protocol):
@@ -118,6 +127,9 @@ class ConsumerPort(Protocol):
 
 class Connector(Protocol):
     """Opens connections; each is closed at the end of its `async with`."""
+
+    async def greet(self, host: str, port: int) -> Greeting:
+        """Who answers at an address. Raises BarnabasError where nobody does in time."""
 
     def admin(self, bootstrap: str) -> AbstractAsyncContextManager[AdminPort]: ...
     def producer(self, bootstrap: str, *, acks: str) -> AbstractAsyncContextManager[ProducerPort]: ...

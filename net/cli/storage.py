@@ -21,6 +21,11 @@ def show_folders(out: Output, found: DescribeStorageResponse) -> None:
                 f"{', '.join(folder.offline_partitions[:10])}; see the broker's log, then "
                 f"`barnabas broker bring-back {found.node_id} --folder {folder.path}`"
             )
+        if folder.strays:
+            out.note(
+                f"{folder.path}: {len(folder.strays)} replicas that the cluster does not assign to broker {found.node_id} are"
+                f" kept: {', '.join(folder.strays[:10])}; `rm -r` them on its machine when nobody needs their records"
+            )
 
 
 def _row(folder: StorageFolder) -> dict[str, object]:
@@ -34,6 +39,7 @@ def _row(folder: StorageFolder) -> dict[str, object]:
         "size_bytes": folder.size_bytes if folder.size_bytes >= 0 else None,
         "free_bytes": folder.free_bytes if folder.free_bytes >= 0 else None,
         "total_bytes": folder.total_bytes if folder.total_bytes >= 0 else None,
+        "strays": folder.strays,
         "since": _time(folder.since_ms) if folder.since_ms >= 0 else None,
         "cause": folder.cause or None,
     }

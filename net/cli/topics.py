@@ -5,8 +5,10 @@ from argparse import ArgumentParser, ArgumentTypeError
 from barnabas.log.errors import OffsetOutOfRangeError
 from barnabas.net.protocol.responses import TopicMetadata
 
+from ..doubt import doubt_of
 from . import consume, produce
 from .command import Context, Verb, key_value, name_argument, number_from
+from .confirmation import exit_code_in, shown_doubt
 from .exit_codes import CommandError, ExitCode
 from .output import Row
 from .sdk import TOPIC_RESOURCE
@@ -60,9 +62,12 @@ def _list_arguments(parser: ArgumentParser) -> None:
 async def _list(context: Context) -> int:
     async with context.connector.admin(context.bootstrap) as admin:
         topics = await admin.list_topics()
+        doubt = doubt_of(await admin.describe_quorum())
     shown = [topic for topic in topics if context.arguments.internal or not topic.internal]
     context.out.rows([_summary(topic) for topic in sorted(shown, key=lambda topic: topic.name)], _LIST_COLUMNS)
-    return ExitCode.OK
+    if doubt is not None:
+        context.out.note(doubt["message"])
+    return exit_code_in(doubt)
 
 
 _LIST_COLUMNS = ("topic", "partitions", "replicas", "under_replicated", "offline")
@@ -84,6 +89,7 @@ async def _describe(context: Context) -> int:
     async with context.connector.admin(context.bootstrap) as admin:
         topic = await admin.describe_topic(context.arguments.name)
         entries = await admin.describe_configs(TOPIC_RESOURCE, topic.name)
+        doubt = doubt_of(await admin.describe_quorum())
     configs = {entry.key: entry.value for entry in entries if entry.source == "topic"}
     partitions: list[Row] = [
         {
@@ -99,12 +105,13 @@ async def _describe(context: Context) -> int:
         for index, partition in enumerate(topic.partitions)
     ]
     if context.out.is_json:
-        context.out.record({**_summary(topic), "configs": configs, "partitions": partitions})
-        return ExitCode.OK
-    context.out.record({**_summary(topic), "configs": [f"{key}={value}" for key, value in configs.items()]})
-    print(file=context.out.stdout)
+        context.out.record({**_summary(topic), "configs": configs, "unconfirmed": doubt, "partitions": partitions})
+        return exit_code_in(doubt)
+    shown = {"configs": [f"{key}={value}" for key, value in configs.items()], **shown_doubt(doubt)}
+    context.out.record({**_summary(topic), **shown})
+    context.out.text()
     context.out.rows(partitions, _partition_columns(partitions))
-    return ExitCode.OK
+    return exit_code_in(doubt)
 
 
 def _partition_columns(partitions: list[Row]) -> tuple[str, ...]:

@@ -30,8 +30,10 @@ class Intake(Protocol[T]):
     def open_batch(self, queue: PartitionQueue, size_bytes: int = 0) -> Batch | None: ...
     def seal(self, state: T, queue: PartitionQueue) -> None: ...
     def filled(self, state: T, queue: PartitionQueue, batch: Batch) -> None: ...
-    async def ease(self) -> None: ...
-    async def wait_for_room(self) -> None: ...
+    @property
+    def block_deadline_ms(self) -> int: ...
+    async def ease(self, queue: PartitionQueue) -> None: ...
+    async def wait_for_room(self, deadline_ms: int) -> None: ...
 
 
 async def send_columns(
@@ -88,11 +90,13 @@ async def _fill(
     ends = list(accumulate(map(add, sizes, repeat(RECORD_OVERHEAD))))  # Bytes up to and with each record.
     runs: list[tuple[Batch, int, int]] = []
     start = filled = 0
+    deadline_ms: int | None = None  # Of the next record that finds no room.
     while start < len(values):
         queue = intake.queue_for(state, None, partition)
         batch = queue.open or intake.open_batch(queue, sizes[start] + RECORD_OVERHEAD)
         if batch is None:
-            await intake.wait_for_room()
+            deadline_ms = intake.block_deadline_ms if deadline_ms is None else deadline_ms
+            await intake.wait_for_room(deadline_ms)
             continue
         end = bisect_right(ends, filled + batch.room, lo=start)
         if end > start:
@@ -103,9 +107,10 @@ async def _fill(
             batch.room -= ends[end - 1] - filled
             filled = ends[end - 1]
             start = end
+            deadline_ms = None
         if start < len(values):
             intake.seal(state, queue)
-            await intake.ease()
+            await intake.ease(queue)
     return runs
 
 

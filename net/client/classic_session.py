@@ -1,15 +1,15 @@
 """`ClassicSession`: joins, syncs and heartbeats of a member of a classic group. The rules are in `classic_membership`."""
 
 import logging
-import re
 from typing import Any
 
+from barnabas.log.name_pattern import name_pattern
 from barnabas.log.topic_partition import INTERNAL_TOPICS
 
 from ..protocol.group_responses import JoinGroupResponse, SyncGroupResponse
 from .classic_membership import ClassicMembership, ClassicState
 from .client import Client
-from .errors import BarnabasError, InvalidRequestError
+from .errors import BarnabasError
 from .session import Session
 
 logger = logging.getLogger("barnabas.consumer")
@@ -109,9 +109,6 @@ class ClassicSession(Session):
 
 
 def matching(pattern: str, topics: list[str]) -> tuple[str, ...]:
-    """Topics that the whole pattern matches; never internal ones, as in Kafka. Raises InvalidRequestError."""
-    try:
-        matches = re.compile(pattern).fullmatch
-    except re.error as error:
-        raise InvalidRequestError(f"the subscription pattern is no regular expression: {error}") from error
+    """Topics that the whole pattern matches; never internal ones, as in Kafka. Raises InvalidRegularExpressionError."""
+    matches = name_pattern(pattern).matches
     return tuple(sorted(topic for topic in topics if topic not in INTERNAL_TOPICS and matches(topic)))

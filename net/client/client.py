@@ -23,12 +23,14 @@ from .errors import (
     BarnabasError,
     BrokerNotAvailableError,
     ClientClosedError,
+    ConcurrentUseError,
     NetworkError,
     NoBrokersAvailableError,
     RequestTimedOutError,
 )
 from .metadata import Broker, MetadataCache
 from .ports import Connection, Pool
+from .troubles import Troubles
 
 logger = logging.getLogger("barnabas.client")
 T = TypeVar("T")
@@ -65,6 +67,8 @@ class Client:
         self.metadata = MetadataCache()
         self.rng = rng or Random()
         self.backoff = Backoff(first_ms=retry_backoff_ms, max_ms=max(retry_backoff_ms, RETRY_BACKOFF_MAX_MS))
+        self.troubles = Troubles()
+        self._told_by = ""  # The address that the newest metadata came from.
         self._clock = clock
         self._network = network
         self._new_pool = new_pool or self._rpc_pool
@@ -83,6 +87,7 @@ class Client:
         """Learn the cluster. Raises NoBrokersAvailableError, which names each address and its reason."""
         if self._keeper is not None:
             return
+        self._loop = asyncio.get_running_loop()
         self.clock: Clock = self._clock or SystemClock()
         self._stale = asyncio.Event()
         self._control = self._new_pool()
@@ -133,7 +138,31 @@ class Client:
         if broker is None:
             raise BrokerNotAvailableError(f"broker {node_id} is not in the metadata: it is down or still starting")
         pool = self._bulk if bulk else self._control
-        return pool.peek(broker.host, broker.port) or await self._open(pool, broker)
+        found = pool.peek(broker.host, broker.port)
+        if found is not None:
+            return found
+        try:
+            found = await self._open(pool, broker)
+        except NetworkError as error:
+            told = self._unreachable(error, broker)
+            self.note_trouble(f"broker {node_id}", told)
+            raise told from error
+        self.troubles.works(f"broker {node_id}")
+        return found
+
+    def note_trouble(self, what: str, error: BarnabasError) -> None:
+        """Something does not work now and is tried again; the log tells of it when it lasts."""
+        if self.troubles.failed(what, error, self.clock.now_ms()):
+            logger.warning("%s: %s; trying again", what, error.message)
+
+    def _unreachable(self, error: NetworkError, broker: Broker) -> NetworkError:
+        """An address that nobody here has configured: say where it comes from, and who can mend it."""
+        if (broker.host, broker.port) in self.bootstrap:
+            return error
+        return NetworkError(
+            f"{error.message}. Broker {broker.node_id} advertises {broker.host}:{broker.port}, as {self._told_by} tells: if the"
+            " broker is up, set its advertised.listeners to an address that this machine can reach"
+        )
 
     async def _open(self, pool: Pool, broker: Broker) -> Connection:
         """A broker that is slow to answer may lead nothing any more by the time that it is given up: look meanwhile."""
@@ -172,7 +201,9 @@ class Client:
                     self._note(error, host, port, reasons)
                     continue
                 try:
-                    return await connection.call(request, timeout_ms=self.request_timeout_ms)
+                    response = await connection.call(request, timeout_ms=self.request_timeout_ms)
+                    self._told_by = f"{host}:{port}"
+                    return response
                 except BarnabasError as error:
                     self._note(error, host, port, reasons)
             addresses = slow
@@ -235,12 +266,21 @@ class Client:
         if broker is None:
             broker = self._coordinators[group_id] = await self._find_coordinator(group_id)
         try:
-            connection = await self._control.get(broker.host, broker.port)
-            return await connection.call(request, timeout_ms=timeout_ms or self.request_timeout_ms)
+            connection = await self._connect_to_coordinator(broker)
+            response = await connection.call(request, timeout_ms=timeout_ms or self.request_timeout_ms)
         except BarnabasError as error:
             if error.retriable:
                 self._coordinators.pop(group_id, None)
+                self.note_trouble(f"coordinator of group {group_id}", error)
             raise
+        self.troubles.works(f"coordinator of group {group_id}")
+        return response
+
+    async def _connect_to_coordinator(self, broker: Broker) -> Connection:
+        try:
+            return await self._control.get(broker.host, broker.port)
+        except NetworkError as error:
+            raise self._unreachable(error, broker) from error
 
     async def _find_coordinator(self, group_id: str) -> Broker:
         found: FindCoordinatorResponse = await self.call_any(FindCoordinatorRequest(group_id=group_id))
@@ -319,14 +359,31 @@ class Client:
             topics=None if self._wants_all else tuple(sorted(self._topics)),
             allow_auto_topic_creation=any(self._topics.values()),
         )
-        response: MetadataResponse = await self.call_any(request)
+        try:
+            response: MetadataResponse = await self.call_any(request)
+        except BarnabasError as error:
+            self.note_trouble("metadata", error)
+            raise
+        self.troubles.works("metadata")
         self.metadata.update(response)
+        self.troubles.keep("broker ", {f"broker {node_id}" for node_id in self.metadata.brokers})
+        self._note_missing_topics()
         for listener in self._listeners:
             listener()
+
+    def _note_missing_topics(self) -> None:
+        for topic in self._topics:
+            what = f"topic {topic}"
+            if self.metadata.partition_count(topic):
+                self.troubles.works(what)
+            else:
+                self.note_trouble(what, self.metadata.topic_failure(topic))
 
     async def _keep_fresh(self) -> None:
         """Refresh when asked, when old, and again and again while a topic of ours has a partition without a leader."""
         attempts = 0
+        if self.metadata.without_leader(self._topics):
+            self._stale.set()
         while True:
             try:
                 async with asyncio.timeout(self._metadata_max_age_ms / 1000):
@@ -347,6 +404,21 @@ class Client:
     def _check_open(self) -> None:
         if self._is_closed:
             raise ClientClosedError("the client is closed")
+        check_loop(self._loop, "client")
+
+
+def check_loop(loop: asyncio.AbstractEventLoop, what: str) -> None:
+    """Raises ConcurrentUseError elsewhere than on the loop that the client was started on: what it waits for belongs to that
+    loop, and a call from another one would wait for ever."""
+    try:
+        running = asyncio.get_running_loop()
+    except RuntimeError:
+        running = None
+    if running is not loop:
+        raise ConcurrentUseError(
+            f"this {what} was started on another event loop: call it there (asyncio.run_coroutine_threadsafe), make one for each"
+            " loop, or use barnabas.sync from threads"
+        )
 
 
 def _look_at_error(task: asyncio.Future[Any]) -> None:

@@ -17,7 +17,7 @@ from ..clock import Clock
 from ..network import Network
 from .assignors import Assignor
 from .classic_session import matching
-from .client import API_TIMEOUT_MS, DEFAULT_BOOTSTRAP, REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS, Client
+from .client import API_TIMEOUT_MS, DEFAULT_BOOTSTRAP, REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS, Client, check_loop
 from .commits import Commits, ToCommit
 from .consumer_config import (
     CLOSE_COMMIT_TIMEOUT_MS,
@@ -27,17 +27,18 @@ from .consumer_config import (
     isolation_level,
     reset_time,
 )
-from .errors import BarnabasError, ClientClosedError, CorruptRecordError, InvalidRequestError, NotAssignedError
+from .errors import ClientClosedError, InvalidRequestError, NotAssignedError
 from .fetcher import FetchConfig, Fetcher
 from .group_offsets import fetch_committed
 from .listener import Listener, Listeners
 from .offset_lookup import EARLIEST, LATEST, list_offsets
 from .ownership import Subscription
-from .partition_state import Cursor, PartitionState
-from .positions import PositionFinder
+from .partition_state import PartitionState
+from .polling import Polling
+from .positions import PositionFinder, no_offset
 from .reading import Reading
 from .rebalancing import Rebalancing
-from .records import ConsumerRecord, OffsetAndMetadata, OffsetAndTimestamp, RecordColumns
+from .records import ConsumerRecord, OffsetAndMetadata, OffsetAndTimestamp, ReadingOrigin, RecordColumns
 from .session import Session
 
 RecordsByPartition = dict[TopicPartition, list[ConsumerRecord]]
@@ -61,11 +62,7 @@ class Consumer:
     """
 
     _session: Session | None = None
-    _error: BarnabasError | None = None  # For the application, at its next call.
-    _last_poll_ms: int = 0
-    _last_progress: int = 0
     _is_started: bool = False
-    _is_closing: bool = False  # No more records; what a listener does on the way out still works.
     _is_closed: bool = False
 
     def __init__(
@@ -149,9 +146,8 @@ class Consumer:
         await self.start()
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
-        # After an error in the application, the record in its hands is not done.
-        await self.close(is_clean=kind is None)
+    async def __aexit__(self, kind: object, error: object, traceback: object) -> None:
+        await self.close()
 
     @cached_property
     def _commits(self) -> Commits:
@@ -162,13 +158,17 @@ class Consumer:
         return self._reading.states
 
     async def start(self) -> None:
-        """Connect, and join the group. Raises NoBrokersAvailableError, which names each address and its reason."""
+        """Connect, and join the group. Raises NoBrokersAvailableError, which names each address and its reason.
+
+        A topic that does not exist is waited for, with a warning in the log after 3 s: without a group up to 60 s, then
+        UnknownTopicOrPartitionError is raised; in a group without end, as a group may subscribe to a topic to come.
+        """
         if self._is_started:
             return
         for topic in self._subscription.topics:
             self._client.want_topic(topic)
         await self._client.start()
-        self._last_poll_ms = self._client.clock.now_ms()
+        self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
         self._fetcher = Fetcher(
             self._client,
@@ -176,7 +176,8 @@ class Consumer:
             self._states,
             on_data=self._wake.set,
             on_out_of_range=self._out_of_range,
-            on_error=self._set_error,
+            on_made_anew=self._made_anew,
+            on_error=lambda error: self._polling.fail(error),
         )
         self._positions = PositionFinder(
             self._client,
@@ -184,7 +185,7 @@ class Consumer:
             group=self._config.group,
             reset_time_ms=self._config.reset_time_ms,
             on_found=self._fetcher.pump_soon,
-            on_error=self._set_error,
+            on_error=lambda error: self._polling.fail(error),
         )
         self._rebalancing = Rebalancing(
             self._reading,
@@ -194,31 +195,45 @@ class Consumer:
             on_adopted=self._adopted,
             find_positions=self._positions.find_soon,
         )
+        self._polling = Polling(
+            self._reading,
+            self._rebalancing,
+            self._client.clock,
+            max_poll_interval_ms=self._config.max_poll_interval_ms,
+            session=lambda: self._session,
+            pump=self._fetcher.pump_soon,
+            wake=self._wake,
+        )
         self._client.on_metadata(self._metadata_changed)
         self._is_started = True
         if self._subscription.topics or self._subscription.pattern is not None:
-            await self._begin(self._subscription)
+            try:
+                await self._begin(self._subscription)
+            except BaseException:  # Cancelled, say, while it waits for a topic: nobody else closes what is open.
+                await self.close()
+                raise
         if self._config.auto_commit and self._config.group is not None:
             self._commits.start(self._config.auto_commit_interval_ms)
 
-    async def close(self, *, is_clean: bool = True) -> None:
+    async def close(self) -> None:
         """Commit (with auto_commit), give up the partitions (`on_revoked`), leave the group, disconnect.
 
-        Not `is_clean`: the record in hand is not committed.
+        What is committed is what was handed out before the last poll or the last step of `async for`, as at any other time: the
+        handler of what came last may have failed. An application that is done with that too says so by `commit()` before.
         """
-        if self._is_closed or self._is_closing or not self._is_started:
+        if self._is_closed or not self._is_started or self._polling.is_closing:
             self._is_closed = True
             return
-        self._is_closing = True
-        self._wake.set()
+        self._polling.close()
         try:
             await self._commits.stop(timeout_ms=CLOSE_COMMIT_TIMEOUT_MS)
             if self._config.auto_commit and self._config.group is not None:
-                await self._commits.commit_done(is_clean=is_clean, timeout_ms=CLOSE_COMMIT_TIMEOUT_MS)
+                await self._commits.begin_done(timeout_ms=CLOSE_COMMIT_TIMEOUT_MS)
             if self._session is not None:
                 await self._rebalancing.give_up_all()
         finally:
             self._is_closed = True
+            await self._commits.close()
             if self._session is not None:
                 await self._session.leave()
             self._reading.stop_cursor()
@@ -240,7 +255,7 @@ class Consumer:
         if self._session is not None:
             if self._config.auto_commit:
                 self._reading.stop_cursor()
-                await self._commits.commit_done()
+                await self._commits.begin_done()
             await self._rebalancing.give_up_all()
             session, self._session = self._session, None
             await session.leave()
@@ -278,8 +293,8 @@ class Consumer:
                 self._client,
                 subscription,
                 on_change=self._group_changed,
-                on_error=self._set_error,
-                idle_ms=self._idle_ms,
+                on_error=self._polling.fail,
+                idle_ms=self._polling.idle_ms,
             )
 
     async def _assign_whole_topics(self, subscription: Subscription) -> None:
@@ -315,42 +330,21 @@ class Consumer:
 
     async def poll(self, *, max_records: int = MAX_POLL_RECORDS, timeout_ms: float = 1_000) -> RecordsByPartition:
         """Return what is there, at most `max_records`; waits up to `timeout_ms` for the first. May be empty."""
-        found: RecordsByPartition = {}
-        deadline_ms = await self._poll_begins(timeout_ms)
-        while not found and (state := await self._next_state(deadline_ms)) is not None:
-            left = max_records
-            while state is not None and left > 0:
-                try:
-                    records = state.take(left)
-                except CorruptRecordError:
-                    if not found:
-                        raise
-                    break  # For the next call: what was taken already must not be lost to it.
-                if records:
-                    found.setdefault(state.partition, []).extend(records)
-                    left -= len(records)
-                    self._reading.handed_out.append(state)
-                state = self._reading.next_ready()
-        self._fetcher.pump_soon()
-        return found
+        self._check_usable()
+        return await self._polling.poll(max_records=max_records, timeout_ms=timeout_ms)
 
     async def poll_batch(self, *, timeout_ms: float = 1_000) -> RecordColumns | None:
         """Return the next batch of one partition as columns, the cheapest form; None when nothing came in time."""
-        deadline_ms = await self._poll_begins(timeout_ms)
-        while (state := await self._next_state(deadline_ms)) is not None:
-            columns = state.take_columns()
-            self._fetcher.pump_soon()
-            if len(columns):
-                self._reading.handed_out.append(state)
-                return columns
-        return None
+        self._check_usable()
+        return await self._polling.poll_batch(timeout_ms=timeout_ms)
 
     def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         return self._walk()
 
     async def _walk(self) -> AsyncIterator[ConsumerRecord]:
         """A plain generator over each decoded batch; awaits only between batches. Ends when the consumer is closed."""
-        while not self._is_closing:
+        self._check_usable()
+        while not self._polling.is_closing:
             for record in await self.walk_batch(timeout_ms=FOREVER_MS):
                 yield record
 
@@ -359,62 +353,8 @@ class Consumer:
 
         The position moves with each step. The iterator may be walked in another thread than the loop's.
         """
-        cursor = self._reading.cursor
-        if cursor is not None:
-            if cursor.is_open:
-                return cursor.iterator
-            self._reading.cursor = None
-            cursor.state.processed = cursor.state.position
-        state = await self._next_state(await self._poll_begins(timeout_ms))
-        if state is None:
-            return iter(())
-        cursor = self._reading.cursor = Cursor(state, state.take(MAX_POLL_RECORDS))
-        self._fetcher.pump_soon()
-        return cursor.iterator
-
-    async def _poll_begins(self, timeout_ms: float) -> int:
-        """What was handed out before is done with. Returns the deadline."""
         self._check_usable()
-        self._reading.finish_handed_out()
-        if self._session is not None:
-            self._session.resume()
-        return self._client.clock.now_ms() + int(timeout_ms)
-
-    async def _next_state(self, deadline_ms: int) -> PartitionState | None:
-        """Wait for a partition with records. None when the time is over or the consumer is closed."""
-        while not self._is_closing:
-            now_ms = self._last_poll_ms = self._client.clock.now_ms()
-            if self._error is not None:
-                error, self._error = self._error, None
-                raise error
-            if self._session is not None:
-                await self._rebalancing.reconcile(self._session)
-            state = self._reading.next_ready()
-            if state is not None:
-                return state
-            self._fetcher.pump_soon()
-            if now_ms >= deadline_ms:
-                await asyncio.sleep(0)  # Who polls in a loop without a timeout must let the answers in.
-                return self._reading.next_ready()
-            self._wake.clear()
-            # An application that waits here is alive, so it looks up well before it would be thought dead.
-            wait_ms = min(deadline_ms - now_ms, self._config.max_poll_interval_ms // 3)
-            try:
-                async with asyncio.timeout(max(wait_ms, 1) / 1000):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
-        return None
-
-    def _idle_ms(self) -> int:
-        """Since the application last asked for records; a step of `async for` counts."""
-        cursor = self._reading.cursor
-        progress = -1 if cursor is None else cursor.position
-        now_ms = self._client.clock.now_ms()
-        if progress != self._last_progress:
-            self._last_progress = progress
-            self._last_poll_ms = now_ms
-        return now_ms - self._last_poll_ms
+        return await self._polling.walk_batch(timeout_ms=timeout_ms)
 
     # --- positions ---------------------------------------------------------------------------------------------------
 
@@ -441,12 +381,19 @@ class Consumer:
         """The offset of the next record."""
         state = self._state(partition)
         while state.position < 0:
+            if state.lacks_offset:
+                raise no_offset([state])
             await self._positions.find()
-            if self._error is not None:
-                error, self._error = self._error, None
-                raise error
+            self._polling.raise_error()
             state = self._state(partition)  # The group may have taken it away, or somebody closed the consumer.
         return self._reading.position(state)
+
+    def origin(self, partition: PartitionLike) -> ReadingOrigin:
+        """From where this partition is read without a jump. Any thread may ask."""
+        state = self._states.get(TopicPartition(*partition))
+        if state is None:
+            raise NotAssignedError(f"{TopicPartition(*partition)} is not assigned to this consumer")
+        return ReadingOrigin(state.origin_offset, state.topic_id, state.version)
 
     async def committed(self, *partitions: PartitionLike) -> dict[TopicPartition, int]:
         """What the group has committed for these (no partitions: for the assigned ones); those without are left out."""
@@ -523,11 +470,18 @@ class Consumer:
         self._reading.stop_cursor(state)
         self._positions.out_of_range(state)
 
+    def _made_anew(self, state: PartitionState) -> None:
+        self._reading.stop_cursor(state)
+        self._positions.made_anew(state)
+
     # --- commits -----------------------------------------------------------------------------------------------------
 
     async def commit(self, offsets: ToCommit | None = None) -> None:
         """Commit these offsets (of the next records to read; as numbers, or with a text: `OffsetAndMetadata`), or the positions:
         all that was handed out so far is done.
+
+        Commits of a consumer are made one after the other, in the order of the calls. While one of them must be repeated, a later
+        one of the same partition takes its place, and its outcome is that of both.
 
         Raises FencedMemberEpochError, UnknownMemberIdError or IllegalGenerationError when the group goes on without us, and
         NotAssignedError when a partition of ours goes to another member meanwhile.
@@ -536,8 +490,8 @@ class Consumer:
         self._check_usable()
         await self._commits.commit(self._commits.wanted(offsets))
 
-    def commit_nowait(self, offsets: ToCommit | None = None) -> asyncio.Task[None]:
-        """As `commit`, in the background; await the task, or give it a callback, to learn how it ended. Who does neither finds
+    def commit_nowait(self, offsets: ToCommit | None = None) -> asyncio.Future[None]:
+        """As `commit`, in the background; await the future, or give it a callback, to learn how it ended. Who does neither finds
         a failure in the log. Raises BufferExhaustedError when a thousand are under way."""
         self._group()
         self._check_usable()
@@ -568,10 +522,6 @@ class Consumer:
                     self._positions.find_soon()
         self._fetcher.pump_soon()
 
-    def _set_error(self, error: BarnabasError) -> None:
-        self._error = error
-        self._wake.set()
-
     def _state(self, partition: PartitionLike) -> PartitionState:
         self._check_usable()
         state = self._states.get(TopicPartition(*partition))
@@ -589,3 +539,4 @@ class Consumer:
             raise ClientClosedError("the consumer is closed")
         if not self._is_started:
             raise ClientClosedError("the consumer is not started: use `async with Consumer(...)`, or await start()")
+        check_loop(self._loop, "consumer")

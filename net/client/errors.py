@@ -39,6 +39,7 @@ __all__ = [
     "BufferExhaustedError",
     "ClientClosedError",
     "CommitDuringRebalanceError",
+    "ConcurrentUseError",
     "CoordinatorLoadInProgressError",
     "CoordinatorNotAvailableError",
     "CorruptRecordError",
@@ -69,6 +70,7 @@ __all__ = [
     "RetriableError",
     "StaleMemberEpochError",
     "TopicAlreadyExistsError",
+    "TopicRecreatedError",
     "UnknownMemberIdError",
     "UnknownTopicOrPartitionError",
     "error_for",
@@ -95,6 +97,10 @@ class ClientClosedError(BarnabasError):
     """The client was closed, before or during this call."""
 
 
+class ConcurrentUseError(InvalidRequestError):
+    """A client was called from another event loop than its own, or a consumer by two tasks at once."""
+
+
 class CommitDuringRebalanceError(RetriableError):
     """The group is amid a rebalance; the same commit is taken when it is through, if the partitions are still ours."""
 
@@ -108,6 +114,12 @@ class PartitionGoneError(BarnabasError):
     everywhere else) would only hold up the others."""
 
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+class TopicRecreatedError(BarnabasError):
+    """The topic was deleted, and there is another one of its name: offsets of the old one mean nothing in it."""
+
+    code = ErrorCode.INCONSISTENT_TOPIC_ID
 
 
 class NoOffsetForPartitionError(BarnabasError):

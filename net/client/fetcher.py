@@ -52,6 +52,7 @@ class Fetcher:
         *,
         on_data: Callable[[], None],
         on_out_of_range: Callable[[PartitionState], None],
+        on_made_anew: Callable[[PartitionState], None],
         on_error: Callable[[BarnabasError], None],
     ) -> None:
         """`states` is the consumer's own: what is added to it is fetched after the next `pump_soon`."""
@@ -60,6 +61,7 @@ class Fetcher:
         self._states = states
         self._on_data = on_data
         self._on_out_of_range = on_out_of_range
+        self._on_made_anew = on_made_anew
         self._on_error = on_error
         self._loop = asyncio.get_running_loop()
         self._in_flight: dict[int, int] = {}  # Requests per broker.
@@ -93,6 +95,7 @@ class Fetcher:
         by_leader: dict[int, list[PartitionState]] = {}
         for state in self._states.values():
             if state.is_fetchable:
+                state.topic_id = state.topic_id or self._client.metadata.topic_id(state.partition.topic)
                 by_leader.setdefault(self._client.metadata.leader(state.partition).node_id, []).append(state)
         for node_id, states in by_leader.items():
             if node_id < 0:
@@ -131,6 +134,7 @@ class Fetcher:
                     max_bytes=state.max_bytes,
                     current_leader_epoch=leader(state.partition).epoch,
                     last_fetched_epoch=state.last_fetched_epoch,
+                    topic_id=state.topic_id,
                 )
                 for state in states
             ),
@@ -211,6 +215,13 @@ class Fetcher:
         if answer.error == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._on_out_of_range(state)
             return
+        if answer.error == ErrorCode.INCONSISTENT_TOPIC_ID:
+            known = self._client.metadata.topic_id(state.partition.topic)
+            if known not in ("", state.topic_id):
+                state.topic_id = known
+                self._on_made_anew(state)
+                return
+            self._client.request_refresh()  # The broker, or we, have still to learn of the new topic.
         if answer.error in _MOVED:
             if self._client.metadata.hint(state.partition, node_id=answer.leader_id, epoch=answer.leader_epoch):
                 return  # Straight to the new leader.

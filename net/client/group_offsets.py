@@ -4,14 +4,18 @@ from collections.abc import Mapping
 
 from barnabas.log.topic_partition import TopicPartition
 
-from ..protocol.group_responses import CommittedOffset, OffsetCommitResponse, OffsetFetchResponse
+from ..protocol.group_responses import (
+    CommittedOffset,
+    OffsetCommitPartitionResponse,
+    OffsetCommitResponse,
+    OffsetFetchResponse,
+)
 from ..protocol.requests import OffsetCommitPartition, OffsetCommitRequest, OffsetFetchRequest
 from .client import API_TIMEOUT_MS, Client
 from .errors import (
     BarnabasError,
     CommitDuringRebalanceError,
     ErrorCode,
-    NotAssignedError,
     PartitionGoneError,
     error_for,
 )
@@ -23,59 +27,56 @@ Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 _WAIT_FOR_REBALANCE = frozenset({ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS})
 
 
-async def commit_offsets(
-    client: Client,
-    group_id: str,
-    offsets: Offsets,
-    *,
-    membership: Ownership | None = None,
-    timeout_ms: int = API_TIMEOUT_MS,
-) -> None:
-    """Commit, as a member of the group or (None) from outside of it. Raises the first refusal.
+async def commit_offsets(client: Client, group_id: str, offsets: Offsets, *, timeout_ms: int = API_TIMEOUT_MS) -> None:
+    """Commit from outside of the group, again and again until it is taken or the time is over. Raises the first refusal.
 
-    Raises NotAssignedError where a partition that was ours goes while we try, even if it comes back: under our next epoch the
-    commit would be taken, and undo a reset, or what another member has committed meanwhile. PartitionGoneError: it does not
-    exist any more.
+    PartitionGoneError: it does not exist any more. Consumers commit by their `commit_pipeline`.
     """
-    partitions = tuple(
-        OffsetCommitPartition(
-            topic=topic,
-            partition=number,
-            offset=item.offset,
-            leader_epoch=item.leader_epoch,
-            metadata=item.metadata,
-        )
-        for (topic, number), item in offsets.items()
-    )
-    tenures = {} if membership is None else membership.tenures(offsets)
 
     async def attempt() -> None:
-        # Made anew each time: a rebalance meanwhile changes the epoch.
-        if membership is not None and (now := membership.tenures(tenures)) != tenures:
-            gone = ", ".join(str(place) for place in sorted(tenures) if now.get(place) != tenures[place])
-            raise NotAssignedError(f"{gone} went to another member while the offset was being committed")
-        request = OffsetCommitRequest(
-            group_id=group_id,
-            member_id="" if membership is None else membership.member_id,
-            member_epoch=-1 if membership is None else membership.epoch,
-            partitions=partitions,
-            instance_id=None if membership is None else membership.instance_id,
-        )
-        try:
-            response: OffsetCommitResponse = await client.ask_coordinator(group_id, request)
-        except BarnabasError as error:
-            if membership is not None and membership.is_rebalancing and error.code in _WAIT_FOR_REBALANCE:
-                raise CommitDuringRebalanceError(error.message) from error
-            raise
-        for item in response.partitions:
-            if item.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                raise PartitionGoneError(
-                    f"commit of {item.topic}-{item.partition}: {item.message or 'there is no such partition'}"
-                )
-            if item.error:
-                raise error_for(item.error, item.message or f"commit of {item.topic}-{item.partition}")
+        for error in (await commit_once(client, group_id, offsets)).values():
+            raise error
 
     await client.retrying(attempt, timeout_ms=timeout_ms)
+
+
+async def commit_once(
+    client: Client, group_id: str, offsets: Offsets, *, membership: Ownership | None = None
+) -> dict[TopicPartition, BarnabasError]:
+    """Ask the coordinator once, as a member of the group or (None) from outside of it; return what it refuses, by partition.
+
+    Raises what concerns the whole request.
+    """
+    request = OffsetCommitRequest(
+        group_id=group_id,
+        member_id="" if membership is None else membership.member_id,
+        member_epoch=-1 if membership is None else membership.epoch,
+        partitions=tuple(
+            OffsetCommitPartition(
+                topic=topic,
+                partition=number,
+                offset=item.offset,
+                leader_epoch=item.leader_epoch,
+                metadata=item.metadata,
+            )
+            for (topic, number), item in offsets.items()
+        ),
+        instance_id=None if membership is None else membership.instance_id,
+    )
+    try:
+        response: OffsetCommitResponse = await client.ask_coordinator(group_id, request)
+    except BarnabasError as error:
+        if membership is not None and membership.is_rebalancing and error.code in _WAIT_FOR_REBALANCE:
+            raise CommitDuringRebalanceError(error.message) from error
+        raise
+    return {TopicPartition(item.topic, item.partition): _refusal(item) for item in response.partitions if item.error}
+
+
+def _refusal(item: OffsetCommitPartitionResponse) -> BarnabasError:
+    name = f"commit of {item.topic}-{item.partition}"
+    if item.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return PartitionGoneError(f"{name}: {item.message or 'there is no such partition'}")
+    return error_for(item.error, item.message or name)
 
 
 async def fetch_committed(

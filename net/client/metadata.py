@@ -65,7 +65,7 @@ class MetadataCache:
     def topic_failure(self, topic: str) -> BarnabasError:
         """Why the topic cannot be used now, as the last answer about it said."""
         code, message = self._topic_errors.get(topic, (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ""))
-        return error_for(code, message or f"topic {topic!r} does not exist (yet)")
+        return error_for(code, message or f"topic {topic!r} does not exist (yet): create it, or correct the name")
 
     def update(self, response: MetadataResponse) -> None:
         """Take an answer in, whichever broker it came from."""

@@ -4,13 +4,14 @@
 
 `position` is the next record for the application, `fetch_offset` the next for the network, and `processed` is what
 auto-commit may commit: behind the last record that the application is done with. Every jump starts a new `version`, so
-that an answer to a fetch from before the jump is recognized and thrown away.
+that an answer to a fetch or a commit from before the jump is recognized. No two states share a version.
 """
 
 import gc
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from operator import attrgetter, length_hint
 from typing import Any
 
@@ -24,6 +25,7 @@ from .records import ConsumerRecord, RecordColumns, record_class
 _FIELDS = attrgetter("offset", "timestamp", "key", "value", "headers")
 _COLUMNS = tuple(map(attrgetter, ("offset", "timestamp", "key", "value")))
 UNKNOWN = -1
+_versions = count(1)
 
 
 @contextmanager
@@ -51,15 +53,18 @@ class PartitionState:
         "in_flight",
         "is_backing_off",
         "is_paused",
+        "lacks_offset",
         "last_fetched_epoch",
         "log_start_offset",
         "make_record",
         "max_bytes",
+        "origin_offset",
         "partition",
         "position",
         "position_epoch",
         "processed",
         "reset_timestamp_ms",
+        "topic_id",
         "version",
     )
 
@@ -70,14 +75,17 @@ class PartitionState:
         self.position = UNKNOWN
         self.position_epoch = -1  # Leader epoch of the last batch handed out; committed with the position.
         self.processed = UNKNOWN
+        self.origin_offset = UNKNOWN  # Where the last jump went: from there to the position nothing was left out.
+        self.topic_id = ""  # Of the topic that the position is of; "" before the first fetch.
         self.committed = UNKNOWN  # What we committed last; spares commits that say nothing new.
         self.fetch_offset = UNKNOWN
         self.last_fetched_epoch = -1
         self.reset_timestamp_ms: int | None = None  # The position is to be looked up by this time (or -1, -2).
+        self.lacks_offset = False  # Nothing is committed and no reset allowed: only a jump of the application helps.
         self.is_paused = False
         self.is_backing_off = False
         self.in_flight = False
-        self.version = 0
+        self.version = next(_versions)
         self.high_watermark = UNKNOWN
         self.log_start_offset = UNKNOWN
         self.buffered_bytes = 0
@@ -90,19 +98,25 @@ class PartitionState:
 
     def seek(self, offset: int, *, epoch: int = -1) -> None:
         self._forget()
-        self.position = self.processed = self.fetch_offset = offset
+        self.position = self.processed = self.fetch_offset = self.origin_offset = offset
         self.position_epoch = self.last_fetched_epoch = epoch
         self.reset_timestamp_ms = None
 
     def seek_to_time(self, timestamp_ms: int) -> None:
         """The position is to be looked up; until then there is none."""
         self._forget()
-        self.position = self.processed = self.fetch_offset = UNKNOWN
+        self.position = self.processed = self.fetch_offset = self.origin_offset = UNKNOWN
         self.position_epoch = self.last_fetched_epoch = -1
         self.reset_timestamp_ms = timestamp_ms
 
+    @property
+    def must_be_found(self) -> bool:
+        return self.position < 0 and not self.lacks_offset
+
     def _forget(self) -> None:
-        self.version += 1
+        self.version = next(_versions)
+        self.committed = UNKNOWN
+        self.lacks_offset = False
         self.in_flight = False
         self._chunks.clear()
         self._chunk_position = 0

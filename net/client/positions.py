@@ -3,17 +3,24 @@ policy."""
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from barnabas.log.topic_partition import TopicPartition
 
 from .client import Client
-from .errors import BarnabasError, NoOffsetForPartitionError, OffsetOutOfRangeError
+from .errors import BarnabasError, NoOffsetForPartitionError, OffsetOutOfRangeError, TopicRecreatedError
 from .group_offsets import fetch_committed
-from .offset_lookup import LATEST, list_offsets
+from .offset_lookup import EARLIEST, LATEST, list_offsets
 from .partition_state import PartitionState
 
 logger = logging.getLogger("barnabas.consumer")
+
+
+def no_offset(states: Iterable[PartitionState]) -> NoOffsetForPartitionError:
+    names = ", ".join(str(state.partition) for state in states)
+    return NoOffsetForPartitionError(
+        f"nothing is committed for {names}, and auto_offset_reset is 'none': seek to where reading shall begin"
+    )
 
 
 class PositionFinder:
@@ -62,6 +69,22 @@ class PositionFinder:
         state.seek_to_time(self._reset_time_ms)
         self.find_soon()
 
+    def made_anew(self, state: PartitionState) -> None:
+        """The topic was deleted, and there is another one of its name. All of its records are new, so it is read from its start,
+        whatever the policy; only where no reset is allowed, the application decides."""
+        offset = state.fetch_offset
+        state.seek_to_time(EARLIEST)
+        if self._reset_time_ms is None:
+            state.is_paused = True
+            self._on_error(
+                TopicRecreatedError(
+                    f"topic {state.partition.topic!r} was deleted and made anew, and offset {offset} of {state.partition} was"
+                    " one of the old topic: seek, then resume"
+                )
+            )
+        logger.warning("topic made anew, read from its start partition=%s offset_before=%d", state.partition, offset)
+        self.find_soon()
+
     async def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
@@ -69,7 +92,7 @@ class PositionFinder:
 
     async def _find_all(self) -> None:
         failures = 0
-        while unknown := [state for state in self._states.values() if state.position < 0]:
+        while unknown := [state for state in self._states.values() if state.must_be_found]:
             try:
                 await self._find_committed([state for state in unknown if state.reset_timestamp_ms is None])
                 await self._find_by_time([state for state in unknown if state.reset_timestamp_ms is not None])
@@ -83,11 +106,13 @@ class PositionFinder:
         self._on_found()
 
     async def _find_committed(self, states: list[PartitionState]) -> None:
-        """Without a group, the policy right away."""
+        """Without a group, the policy right away. Where nothing is committed and no reset is allowed, the partition waits
+        for the application, which is told of it; the others are found all the same."""
         if not states:
             return
         partitions = [state.partition for state in states]
         committed = {} if self._group is None else await fetch_committed(self._client, self._group, partitions)
+        missing: list[PartitionState] = []
         for state in states:
             found = committed.get(state.partition)
             if state.position >= 0 or state.reset_timestamp_ms is not None:
@@ -96,9 +121,16 @@ class PositionFinder:
                 state.seek(found.offset, epoch=found.leader_epoch)
                 state.committed = found.offset
             elif self._reset_time_ms is None:
-                raise NoOffsetForPartitionError(f"nothing is committed for {state.partition}, and no reset is allowed")
+                missing.append(state)
             else:
                 state.seek_to_time(self._reset_time_ms)
+        if missing:
+            self._refuse(missing)
+
+    def _refuse(self, states: list[PartitionState]) -> None:
+        for state in states:
+            state.lacks_offset = True
+        self._on_error(no_offset(states))
 
     async def _find_by_time(self, states: list[PartitionState]) -> None:
         asked = {state.partition: state.reset_timestamp_ms for state in states if state.reset_timestamp_ms is not None}

@@ -15,7 +15,7 @@ from barnabas.log.topic_partition import TopicPartition, check_topic_name
 from ..clock import Clock
 from ..network import Network
 from .bulk import headers_size, max_record_bytes, send_columns
-from .client import DEFAULT_BOOTSTRAP, REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS, Client
+from .client import DEFAULT_BOOTSTRAP, REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS, Client, check_loop
 from .errors import (
     BufferExhaustedError,
     ClientClosedError,
@@ -34,9 +34,11 @@ from .sender import ErrorCallback, Sender, SenderConfig
 
 MAX_CACHED_KEYS = 65_536  # Keys per topic whose partition is remembered: murmur2 costs a microsecond, a look-up 40 ns.
 SOFT_LIMIT_BATCHES = (
-    8  # Sealed batches of a healthy partition before `send` lets the loop run: more would only go cold.
+    8  # Sealed batches of a healthy partition before `send` waits for it a moment: more would only go cold.
 )
-
+# How long that moment is at most, as there is room in the buffer. A partition that moves nothing for so long (its leader is
+# frozen, say) is not waited for again before it has moved; then the buffer is the only limit.
+MAX_EASE_MS = 100
 SEALS_PER_TURN = 4  # A `send` that never has to wait must not starve the loop: answers, heartbeats, other tasks.
 MIN_SWEEP_MS = 20  # How often batches are looked through for expired ones, at most.
 
@@ -120,7 +122,7 @@ class Producer:
         self._reserved_bytes = 0  # Of buffer_memory: open batches with their full size, others with their real one.
         self._now_ms = 0  # Wall time of this turn of the loop; 0 before somebody asked for it.
         self._seals = 0  # Batches sealed since `ease` let the loop turn.
-        self._backlogged: PartitionQueue | None = None  # Sealed more than it sends; the next slow `send` eases it.
+        self._stuck: set[PartitionQueue] = set()  # Waited for in vain; until one of their batches is done.
         self._sweep: asyncio.TimerHandle | None = None
         self._tick: asyncio.Handle | None = None
         self._is_started = False
@@ -204,7 +206,7 @@ class Producer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Handle:
-        """Hand a record over and return its handle; waits up to `max_block_ms` while the buffer is full.
+        """Hand a record over and return its handle; waits up to `max_block_ms` while the buffer is full or the topic not known.
 
         Raises TypeError, RecordTooLargeError, BufferExhaustedError, and what keeps an unknown topic from being learnt.
         """
@@ -313,34 +315,47 @@ class Producer:
         timestamp_ms: int | None,
     ) -> Handle:
         self._check_usable()
+        deadline_ms = self.block_deadline_ms
         state = self._topics.get(topic) or await self._learn(topic)
         while (handle := self._append(state, value, key, headers, partition, timestamp_ms)) is None:
-            await self.wait_for_room()
-        if self._backlogged is not None or self._seals >= SEALS_PER_TURN:
-            await self.ease()
+            await self.wait_for_room(deadline_ms)
+        queue = state.queues[handle.batch.partition.partition]
+        if len(queue.sealed) >= SOFT_LIMIT_BATCHES or self._seals >= SEALS_PER_TURN:
+            await self.ease(queue)
         return handle
 
-    async def wait_for_room(self) -> None:
-        """Wait until some batch is done. Raises BufferExhaustedError after `max_block_ms`."""
+    @property
+    def block_deadline_ms(self) -> int:
+        """Until when a call that begins now may wait."""
+        return self._client.clock.now_ms() + self._config.max_block_ms
+
+    async def wait_for_room(self, deadline_ms: int) -> None:
+        """Wait until some batch is done. Raises BufferExhaustedError at the deadline, which is that of the whole call: others may
+        take the room each time that there is some."""
         self._seal_open()
         self._progress.clear()
         try:
-            async with asyncio.timeout(self._config.max_block_ms / 1000):
+            async with asyncio.timeout((deadline_ms - self._client.clock.now_ms()) / 1000):
                 await self._progress.wait()
         except TimeoutError:
             raise self._exhausted() from None
         self._check_usable()
 
-    async def ease(self) -> None:
-        """After sealing: let the loop turn now and then, and wait where a healthy partition has more than enough to
-        send; a sick one is left to the hard limit."""
+    async def ease(self, queue: PartitionQueue) -> None:
+        """After records went to this partition: let the loop turn now and then, and wait a moment where the partition is healthy
+        and has more than enough to send; a sick one is left to the hard limit. Records of other partitions do not wait for it."""
         if self._seals >= SEALS_PER_TURN:
             self._seals = 0
             await asyncio.sleep(0)
-        queue, self._backlogged = self._backlogged, None
-        while queue is not None and len(queue.sealed) >= SOFT_LIMIT_BATCHES and queue.is_healthy:
-            self._progress.clear()
-            await self._progress.wait()
+        if queue in self._stuck:
+            return
+        try:
+            async with asyncio.timeout(min(MAX_EASE_MS, self._config.max_block_ms) / 1000):
+                while len(queue.sealed) >= SOFT_LIMIT_BATCHES and queue.is_healthy:
+                    self._progress.clear()
+                    await self._progress.wait()
+        except TimeoutError:
+            self._stuck.add(queue)
 
     def _append(
         self,
@@ -406,14 +421,15 @@ class Producer:
             self._turn_sticky(state)
         self._sender.route(queue)
         self._seals += 1
-        if len(queue.sealed) >= SOFT_LIMIT_BATCHES:
-            self._backlogged = queue
 
     def _turn_sticky(self, state: _Topic) -> None:
         count = len(state.queues)
         if count > 1:
             leader = self._client.metadata.leader
-            available = [queue.partition.partition for queue in state.queues if leader(queue.partition).node_id >= 0]
+            led = [queue for queue in state.queues if leader(queue.partition).node_id >= 0]
+            fluent = [queue for queue in led if len(queue.sealed) < SOFT_LIMIT_BATCHES]
+            moving = [queue for queue in led if queue not in self._stuck]
+            available = [queue.partition.partition for queue in fluent or moving or led]
             state.sticky = next_sticky(state.sticky, available, count, self._client.rng.random)
 
     def queue_for(self, state: _Topic, key: bytes | None, partition: int | None) -> PartitionQueue:
@@ -522,6 +538,9 @@ class Producer:
 
     def _batch_done(self, batch: Batch) -> None:
         self._reserved_bytes -= batch.reserved_bytes
+        if self._stuck:
+            topic, partition = batch.partition
+            self._stuck.discard(self._topics[topic].queues[partition])
         self._progress.set()
 
     async def _learn(self, topic: str) -> _Topic:
@@ -556,6 +575,7 @@ class Producer:
             raise ClientClosedError("the producer is closed")
         if not self._is_started:
             raise ClientClosedError("the producer is not started: use `async with Producer(...)`, or await start()")
+        check_loop(self._loop, "producer")
 
     def _exhausted(self) -> BufferExhaustedError:
         return BufferExhaustedError(

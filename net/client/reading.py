@@ -1,6 +1,12 @@
-"""`Reading`: the partitions that a consumer has, served in turn, and how far the application is in each. Pure."""
+"""`Reading`: the partitions that a consumer has, served in turn, and how far the application is in each. Pure.
 
-from collections.abc import Iterable
+One rule tells all that commits by itself (the interval, a revocation, `close`, the end of `async with`) when a record is done:
+what was handed out is done when the application asks for more, by the next `poll` or the next step of `async for`. An
+application that leaves without asking, because a handler failed for example, has not finished what it has in its hands. It says
+otherwise by `commit()`.
+"""
+
+from collections.abc import Callable, Iterable
 
 from barnabas.log.topic_partition import TopicPartition
 
@@ -71,15 +77,24 @@ class Reading:
         cursor = self.cursor
         return cursor.processed if cursor is not None and cursor.state is state else state.processed
 
-    def offsets(self, *, is_clean: bool) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What there is to commit: positions (`is_clean`), or only what the application is certainly done with."""
-        found = {}
-        for partition, state in self.states.items():
-            offset = self.position(state) if is_clean else self.processed(state)
-            if offset >= 0 and offset != state.committed:
-                found[partition] = OffsetAndMetadata(offset, leader_epoch=state.position_epoch)
-        return found
+    def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What `commit()` commits: with it, the application says that all that was handed out is done."""
+        return self._offsets(self.position)
 
-    def committed(self, partition: TopicPartition, offset: int) -> None:
-        if (state := self.states.get(partition)) is not None:
+    def done(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What auto-commit may commit: what the application is certainly done with, where that is more than is committed. After a
+        jump that is not known, so that a seek backwards is committed."""
+        found = self._offsets(self.processed)
+        return {partition: item for partition, item in found.items() if item.offset > self.states[partition].committed}
+
+    def _offsets(self, offset_of: Callable[[PartitionState], int]) -> dict[TopicPartition, OffsetAndMetadata]:
+        return {
+            partition: OffsetAndMetadata(offset, leader_epoch=state.position_epoch)
+            for partition, state in self.states.items()
+            if (offset := offset_of(state)) >= 0
+        }
+
+    def committed(self, partition: TopicPartition, offset: int, *, version: int | None) -> None:
+        """This is committed, of the partition as it was in that version."""
+        if (state := self.states.get(partition)) is not None and state.version == version:
             state.committed = offset

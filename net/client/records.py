@@ -118,6 +118,18 @@ class RecordColumns:
         return len(self.offsets)
 
 
+class ReadingOrigin(NamedTuple):
+    """Since when a consumer reads a partition without a jump: equal values mean that nothing was left out between."""
+
+    offset: int  # where the last jump went; -1 while that is looked up
+    topic_id: str  # "" before the first fetch
+    version: int  # of the last jump: no two have the same
+
+    @property
+    def is_known(self) -> bool:
+        return self.offset >= 0 and bool(self.topic_id)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetAndTimestamp:
     """An answer to "which offset has this time": `offset` -1 where no record is that young."""

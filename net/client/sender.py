@@ -231,6 +231,8 @@ class Sender:
                     batches, base_offset=answer.base_offset, log_append_time_ms=answer.log_append_time_ms
                 )
                 self._report(done)
+                if self._client.troubles:
+                    self._client.troubles.works(f"partition {queue.partition}")
                 self.route(queue)
             else:
                 self._refused(node_id, queue, batches, answer)
@@ -258,6 +260,8 @@ class Sender:
             self._client.request_refresh()
         for queue, batches in sent:
             self._report(queue.fail(batches, error))
+            if error.retriable:
+                self._client.note_trouble(f"partition {queue.partition}", error)
             self._try_again(queue)
 
     def _try_again(self, queue: PartitionQueue, backoff: Backoff | None = None) -> None:

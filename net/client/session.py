@@ -1,6 +1,6 @@
 """`Session`: keeps the membership of a group alive in the background, whatever the application does meanwhile.
 
-Two kinds of it know how to talk: `group_session` and `classic_session`. Here are the task, leaving, coming back, and commits.
+Two kinds of it know how to talk: `group_session` and `classic_session`. Here are the task, leaving and coming back.
 
 A handler that awaits, or that runs in a thread, may take as long as `max_poll_interval_ms` allows. One that blocks the event
 loop blocks heartbeats too: it must be done within the session timeout. `barnabas.sync` runs the loop in a thread of its own,
@@ -12,9 +12,8 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from .client import API_TIMEOUT_MS, Client
+from .client import Client
 from .errors import BarnabasError
-from .group_offsets import Offsets, commit_offsets
 from .ownership import Ownership, Subscription
 
 logger = logging.getLogger("barnabas.consumer")
@@ -78,10 +77,6 @@ class Session(ABC):
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         await self._leave()
-
-    async def commit(self, offsets: Offsets, *, timeout_ms: int = API_TIMEOUT_MS) -> None:
-        group_id = self.ownership.group_id
-        await commit_offsets(self._client, group_id, offsets, membership=self.ownership, timeout_ms=timeout_ms)
 
     async def _run(self) -> None:
         while True:

@@ -7,8 +7,10 @@ from collections import Counter
 from collections.abc import Callable
 
 from barnabas.kraft.controller_errors import BrokerIdNotRegisteredError
+from barnabas.kraft.image import BrokerImage, MetadataImage
 from barnabas.kraft.requests import Done, UnregisterBroker
 from barnabas.log.errors import InvalidRequestError
+from barnabas.net.cluster_settings import cluster_values, differing
 from barnabas.net.dispatcher import RequestContext
 from barnabas.net.protocol.requests import (
     BrokerShutdownRequest,
@@ -19,6 +21,7 @@ from barnabas.net.protocol.responses import (
     ClusterBroker,
     DescribeClusterResponse,
     EmptyResponse,
+    IgnoredSetting,
     TroubledFolder,
 )
 
@@ -65,6 +68,7 @@ class ClusterHandlers:
                     decommissioning=broker.decommissioning,
                     replica_count=replicas[broker.node_id],
                     slot_count=slots[broker.node_id],
+                    ignored_settings=_ignored_settings(broker, image),
                 )
             )
         return DescribeClusterResponse(
@@ -72,6 +76,7 @@ class ClusterHandlers:
             controller_id=image.controller_id,
             offset=image.offset,
             brokers=tuple(brokers),
+            settings=cluster_values(image),
         )
 
     async def unregister(self, request: UnregisterBrokerRequest, context: RequestContext) -> EmptyResponse:
@@ -91,6 +96,13 @@ class ClusterHandlers:
             )
         self._shut_down()
         return EmptyResponse()
+
+
+def _ignored_settings(broker: BrokerImage, image: MetadataImage) -> tuple[IgnoredSetting, ...]:
+    found = differing(broker.file_settings, cluster_values(image))
+    return tuple(
+        IgnoredSetting(key=key, of_file=of_file, of_cluster=of_cluster) for key, (of_file, of_cluster) in found.items()
+    )
 
 
 def voter_ids(services: Services) -> tuple[int, ...]:

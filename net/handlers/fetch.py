@@ -9,7 +9,7 @@ broker from the state of the quorum (`offsets_topic`).
 
 from dataclasses import replace
 
-from barnabas.log.errors import BarnabasError, ErrorCode
+from barnabas.log.errors import BarnabasError, ErrorCode, InconsistentTopicIdError
 from barnabas.log.replication.partition_reads import PartitionRead
 from barnabas.log.replication.ports import slice_size
 from barnabas.log.topic_partition import CONSUMER_OFFSETS_TOPIC, TopicPartition
@@ -105,7 +105,12 @@ class FetchHandler:
             if request.replica_id >= 0:
                 read = self._read_for_follower(request, item, limit, is_first_batch, is_first_read)
             else:
-                read = self._replication.manager.partition(topic_partition).read_for_consumer(
+                partition = self._replication.manager.partition(topic_partition)
+                if item.topic_id and item.topic_id != partition.topic_id:
+                    raise InconsistentTopicIdError(
+                        f"{topic_partition} is one of another topic of that name: it was made anew"
+                    )
+                read = partition.read_for_consumer(
                     item.fetch_offset,
                     max_bytes=limit,
                     isolation_level=request.isolation_level,

@@ -69,26 +69,30 @@ class KafkaOffsetHandlers:
     async def fetch(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
         body, types = request.body, types_of("OffsetFetchResponse")
         if request.version < _MANY_GROUPS_SINCE:
-            error, topics = await self._of_group(body.group_id, body.topics, types, "")
+            error, topics = await self._of_group(body, types, "")
             return KafkaResponse(body=types["OffsetFetchResponse"](topics=topics, error_code=error))
         groups = []
         for asked in body.groups:
-            error, topics = await self._of_group(asked.group_id, asked.topics, types, "s")
+            error, topics = await self._of_group(asked, types, "s")
             groups.append(types["OffsetFetchResponseGroup"](group_id=asked.group_id, topics=topics, error_code=error))
         return KafkaResponse(body=types["OffsetFetchResponse"](groups=groups))
 
-    async def _of_group(
-        self, group_id: str, topics: Any, types: dict[str, type], suffix: str
-    ) -> tuple[ErrorCode, list[Any]]:
-        """Return the group's error and its topics. `topics` None: all that the group has committed. `suffix`: the classes have
-        other names since version 8."""
+    async def _of_group(self, asked: Any, types: dict[str, type], suffix: str) -> tuple[ErrorCode, list[Any]]:
+        """Return the group's error and its topics. `asked.topics` None: all that the group has committed. `suffix`: the classes
+        have other names since version 8."""
         keys = None
-        if topics is not None:
-            keys = tuple((topic.name, number) for topic in topics for number in topic.partition_indexes)
+        if asked.topics is not None:
+            keys = tuple((topic.name, number) for topic in asked.topics for number in topic.partition_indexes)
         failed = ErrorCode.NONE
         try:
             found: Any = await self._groups.handle(
-                group_id, lambda machine: machine.fetch_offsets(group_id=group_id, partitions=keys)
+                asked.group_id,
+                lambda machine: machine.fetch_offsets(
+                    group_id=asked.group_id,
+                    partitions=keys,
+                    member_id=getattr(asked, "member_id", None) or "",  # both since version 9
+                    member_epoch=getattr(asked, "member_epoch", -1),
+                ),
             )
         except BarnabasError as error:
             failed = error.code

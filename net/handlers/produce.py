@@ -19,6 +19,7 @@ from barnabas.log.errors import (
     InvalidTopicError,
     StorageError,
 )
+from barnabas.log.record_batch import read_header
 from barnabas.log.replication.ports import ReplicatedLogConfig
 from barnabas.log.topic_partition import INTERNAL_TOPICS, TopicPartition
 from barnabas.net.dispatcher import Reply, RequestContext, error_response
@@ -26,8 +27,9 @@ from barnabas.net.protocol.requests import ProducePartition
 from barnabas.net.protocol.responses import ProducePartitionResponse, ProduceResponse
 from barnabas.net.purgatory import DelayedProduce, Operation
 
+from .preparing import AnyProduce, Preparing, Refused
 from .produce_rules import check_produced
-from .recompressing import AnyProduce, Recompressing, Refused
+from .refused_sequences import RefusedSequences
 from .services import Services
 
 logger = logging.getLogger("barnabas.produce")
@@ -45,21 +47,23 @@ class ProduceHandler:
         self._clock = services.clock
         # Of the request at hand, with acks=1: required offset and leadership. Mostly empty, so it costs such requests nothing.
         self._unflushed: dict[TopicPartition, tuple[int, int]] = {}
-        self.recompressing = Recompressing(self._config_of)
+        self.preparing = Preparing(self._config_of)
         self._logged_at_ms: OrderedDict[tuple[str, TopicPartition], int] = OrderedDict()
+        self._refused_sequences = RefusedSequences()
 
     def __call__(self, request: AnyProduce, context: RequestContext, reply: Reply) -> None:
-        """Appends at once, in order of arrival; only the answer may come later, and what is compressed anew."""
+        """Appends in order of arrival: at once, or after the batches have been prepared. The answer may come later."""
         if request.acks not in VALID_ACKS:
             raise InvalidRequiredAcksError(f"acks={request.acks} is not known; use 0, 1 or -1 (all)")
-        if self.recompressing.must_wait(request):
-            self.recompressing.later(request, lambda found, refused: self._serve_later(found, refused, context, reply))
+        refused = self.preparing.at_once(request)
+        if refused is None:
+            self.preparing.later(request, context, lambda made, bad: self._serve_later(made, bad, context, reply))
         else:
-            self._serve(request, {}, context, reply)
+            self._serve(request, refused, context, reply)
 
     @property
     def tasks(self) -> Iterable[asyncio.Task[None]]:
-        return self.recompressing.tasks
+        return self.preparing.tasks
 
     def _config_of(self, topic_partition: TopicPartition) -> ReplicatedLogConfig | None:
         partition = self._replication.manager.find(topic_partition)
@@ -116,7 +120,7 @@ class ProduceHandler:
             partition = self._replication.manager.partition(topic_partition)
             info, required_offset = self._replication.append(partition, item.records, acks=request.acks)
         except BarnabasError as refusal:
-            error = self._replication.as_told(topic_partition, refusal)
+            error = self._as_told(topic_partition, item, refusal)
             self._log_trouble(error, topic_partition, context)
             leader_id, leader_epoch = self._replication.leader_hint(topic_partition)
             return ProducePartitionResponse(
@@ -127,6 +131,8 @@ class ProduceHandler:
                 leader_id=leader_id,
                 leader_epoch=leader_epoch,
             )
+        if self._refused_sequences:
+            self._refused_sequences.appended(topic_partition, read_header(item.records))
         if delayed is not None:
             delayed.wait_for(topic_partition, required_offset=required_offset, leadership=partition.leadership)
         elif request.acks != 0 and partition.flushes_first:
@@ -138,6 +144,18 @@ class ProduceHandler:
             log_append_time_ms=info.log_append_time_ms,
             log_start_offset=partition.log.log_start_offset,
         )
+
+    def _as_told(
+        self, topic_partition: TopicPartition, item: ProducePartition, refusal: BarnabasError
+    ) -> BarnabasError:
+        error = self._replication.as_told(topic_partition, refusal)
+        if isinstance(error, CorruptRecordError):
+            return error
+        try:
+            batch = read_header(item.records)
+        except CorruptRecordError:  # refused before its header was looked at
+            return error
+        return self._refused_sequences.told(topic_partition, batch, error)
 
     def _wait_for_flush(self, request: AnyProduce, context: RequestContext) -> DelayedProduce:
         """acks=1, and at least one of the partitions counts only what is on the leader's disk."""

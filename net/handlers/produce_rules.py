@@ -26,8 +26,11 @@ def check_produced(records: Buffer, *, kafka_version: int) -> None:
     """
     if kafka_version >= 0:
         _check_kafka(records, kafka_version)
-    if len(records) >= HEADER_SIZE and records[_ATTRIBUTES_POSITION] & TRANSACTIONAL_MASK:
-        raise NoTransactionsError
+    position = 0
+    while position + HEADER_SIZE <= len(records):
+        if records[position + _ATTRIBUTES_POSITION] & TRANSACTIONAL_MASK:
+            raise NoTransactionsError
+        position += max(HEADER_SIZE, LENGTH.unpack_from(records, position + LENGTH_POSITION)[0] + LOG_OVERHEAD)
 
 
 def _check_kafka(records: Buffer, version: int) -> None:

@@ -43,6 +43,7 @@ class StorageHandlers:
                     size_bytes=folder.size_bytes,
                     free_bytes=folder.free_bytes,
                     total_bytes=folder.total_bytes,
+                    strays=folder.strays,
                 )
                 for folder in folders
             ),

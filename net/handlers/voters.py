@@ -5,12 +5,18 @@ quorum's leader again and again until the change is committed. It may be given u
 """
 
 import asyncio
+from collections.abc import Sequence
 
 from barnabas.kraft.requests import AlterVoters, DescribeVoters, QuorumAnswer, VotersAnswer
 from barnabas.log.errors import BarnabasError, InvalidRequestError, RequestTimedOutError
 from barnabas.net.dispatcher import RequestContext
 from barnabas.net.metadata_service import RoleSource
-from barnabas.net.protocol.requests import AlterVotersRequest, DescribeQuorumRequest, QuorumRoleRequest
+from barnabas.net.protocol.requests import (
+    AlterVotersRequest,
+    DescribeQuorumRequest,
+    MetadataRequest,
+    QuorumRoleRequest,
+)
 from barnabas.net.protocol.responses import (
     AlterVotersResponse,
     DescribeQuorumResponse,
@@ -23,6 +29,7 @@ from .services import Services
 POLL_S = 0.05
 ROLE_TIMEOUT_MS = 5_000  # a broker opens its port and its journal in a few milliseconds
 DESCRIBE_TIMEOUT_MS = 1_000  # without a leader the rest is told all the same
+PROBE_TIMEOUT_MS = 1_000  # a voter that lives answers in milliseconds; they are asked all at once
 
 
 class VoterHandlers:
@@ -124,4 +131,21 @@ class VoterHandlers:
                 for peer in (found.peers if found else ())
             ),
             change=found.change if found else "",
+            unconfirmed_ms=-1 if found else metadata.unconfirmed_ms(),
+            unreachable_voters=() if found else await self._unreachable(voters),
         )
+
+    async def _unreachable(self, voters: Sequence[int]) -> tuple[int, ...]:
+        """Who of them does not answer this broker: a process that is frozen accepts connections, and says nothing."""
+        others = [node_id for node_id in voters if node_id != self._services.node_id]
+        answers = await asyncio.gather(*(self._answers(node_id) for node_id in others))
+        return tuple(node_id for node_id, answered in zip(others, answers, strict=True) if not answered)
+
+    async def _answers(self, node_id: int) -> bool:
+        try:
+            async with asyncio.timeout(PROBE_TIMEOUT_MS / 1000):
+                request = MetadataRequest(topics=())
+                await self._services.controller.ask_broker(node_id, request, timeout_ms=PROBE_TIMEOUT_MS)
+        except (BarnabasError, TimeoutError):
+            return False
+        return True

@@ -62,7 +62,7 @@ class FetchPartition:
     current_leader_epoch: int = -1  # -1: not checked
     last_fetched_epoch: int = -1  # of the last record before fetch_offset; -1: divergence is not checked
     log_start_offset: int = -1  # followers only
-    topic_id: str = ""  # followers only
+    topic_id: str = ""  # that the offset is of; "": not checked
 
 
 @quick_init

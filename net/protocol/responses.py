@@ -3,7 +3,7 @@
 A request that fails as a whole is answered by `ErrorResponse`, whatever its API.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from barnabas.log.quick_init import quick_init
@@ -212,6 +212,15 @@ class TroubledFolder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IgnoredSetting:
+    """A setting with one value for the cluster, of which a broker's own file says something else."""
+
+    key: str
+    of_file: str
+    of_cluster: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterBroker:
     node_id: int
     host: str
@@ -226,6 +235,7 @@ class ClusterBroker:
     decommissioning: bool = False
     replica_count: int = 0
     slot_count: int = 0  # of consumer groups
+    ignored_settings: tuple[IgnoredSetting, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,6 +244,7 @@ class DescribeClusterResponse:
     controller_id: int
     offset: int
     brokers: tuple[ClusterBroker, ...]
+    settings: dict[str, str] = field(default_factory=dict)  # those with one value for the cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,6 +261,7 @@ class StorageFolder:
     size_bytes: int
     free_bytes: int
     total_bytes: int
+    strays: tuple[str, ...] = ()  # folders of replicas that the cluster assigns to nobody here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,6 +291,8 @@ class DescribeQuorumResponse:
     observers: tuple[int, ...] = ()
     peers: tuple[QuorumPeer, ...] = ()  # empty where the leader could not be asked
     change: str = ""  # of the voters, under way
+    unconfirmed_ms: int = -1  # how old the metadata is that no leader of the quorum vouches for now; -1: one does
+    unreachable_voters: tuple[int, ...] = ()  # where none does: voters that do not answer the broker that was asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

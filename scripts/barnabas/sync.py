@@ -27,7 +27,7 @@ from barnabas.net.client.handles import BatchHandles as _BatchHandles
 from barnabas.net.client.handles import Handle as _Handle
 from barnabas.net.client.loop_thread import loop_thread
 from barnabas.net.client.process_once import MAX_RECORDS, BlockingProcessOnce
-from barnabas.net.client.records import ConsumerRecord, OffsetAndMetadata, RecordColumns, RecordMetadata
+from barnabas.net.client.records import ConsumerRecord, OffsetAndMetadata, ReadingOrigin, RecordColumns, RecordMetadata
 
 __all__ = ["Admin", "BatchHandles", "Consumer", "Handle", "Producer", "process_once"]
 
@@ -170,12 +170,6 @@ class Consumer(_Blocking[_consumer.Consumer]):
                 options[name] = partial(_in_a_thread, options[name])
         super().__init__(_consumer.Consumer(*topics, **options))
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._loop_thread.process_id == os.getpid():
-            self._call(self._client.close(is_clean=kind is None))
-
     def poll(
         self, *, max_records: int = _consumer.MAX_POLL_RECORDS, timeout_ms: float = 1_000
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
@@ -196,7 +190,7 @@ class Consumer(_Blocking[_consumer.Consumer]):
         self._call(self._client.unsubscribe())
 
     def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
-        self._soon(partial(self._client.assign, partitions))
+        self._on_loop(partial(self._client.assign, partitions))
 
     @property
     def assignment(self) -> list[TopicPartition]:
@@ -207,7 +201,7 @@ class Consumer(_Blocking[_consumer.Consumer]):
         return self._client.group
 
     def seek(self, partition: TopicPartition | tuple[str, int], offset: int) -> None:
-        self._soon(partial(self._client.seek, partition, offset))
+        self._on_loop(partial(self._client.seek, partition, offset))
 
     def seek_to_time(self, timestamp_ms: int, *partitions: TopicPartition | tuple[str, int]) -> None:
         self._call(self._client.seek_to_time(timestamp_ms, *partitions))
@@ -221,6 +215,9 @@ class Consumer(_Blocking[_consumer.Consumer]):
     def position(self, partition: TopicPartition | tuple[str, int]) -> int:
         return self._call(self._client.position(partition))
 
+    def origin(self, partition: TopicPartition | tuple[str, int]) -> ReadingOrigin:
+        return self._client.origin(partition)
+
     def committed(self, *partitions: TopicPartition | tuple[str, int]) -> dict[TopicPartition, int]:
         return self._call(self._client.committed(*partitions))
 
@@ -228,17 +225,17 @@ class Consumer(_Blocking[_consumer.Consumer]):
         return dict(self._call(self._client.offsets_for_times(times_ms)))
 
     def pause(self, *partitions: TopicPartition | tuple[str, int]) -> None:
-        self._soon(partial(self._client.pause, *partitions))
+        self._on_loop(partial(self._client.pause, *partitions))
 
     def resume(self, *partitions: TopicPartition | tuple[str, int]) -> None:
-        self._soon(partial(self._client.resume, *partitions))
+        self._on_loop(partial(self._client.resume, *partitions))
 
     def commit(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None) -> None:
         self._call(self._client.commit(offsets))
 
     def commit_nowait(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None) -> None:
         """In the background; a failure is logged, and what is under way is waited for when the consumer closes."""
-        self._soon(partial(self._client.commit_nowait, offsets))
+        self._on_loop(partial(self._client.commit_nowait, offsets))
 
     def committed_offsets(
         self, *partitions: TopicPartition | tuple[str, int]
@@ -255,17 +252,17 @@ class Consumer(_Blocking[_consumer.Consumer]):
         return self._call(self._client.partitions_for(topic))
 
     def lag(self, partition: TopicPartition | tuple[str, int]) -> int | None:
-        return self._client.lag(partition)
+        return self._on_loop(partial(self._client.lag, partition))
 
     @property
     def paused(self) -> list[TopicPartition]:
         return self._client.paused
 
-    def _soon(self, function: Any) -> None:
-        async def call() -> None:
-            function()
+    def _on_loop(self, function: Callable[[], T]) -> T:
+        async def call() -> T:
+            return function()
 
-        self._call(call())
+        return self._call(call())
 
 
 def process_once(consumer: Consumer, connection: Any, *, max_records: int = MAX_RECORDS) -> BlockingProcessOnce:

@@ -4,6 +4,7 @@ What a test asks for and the machine cannot do is in `lacking`; faults that need
 """
 
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Mapping
@@ -68,11 +69,27 @@ class FaultBroker:
     def is_running(self) -> bool:
         return self.process is not None and self.process.poll() is None
 
+    @property
+    def config_path(self) -> Path:
+        return self.folder / "server.properties"
+
+    def set(self, key: str, value: str) -> None:
+        """In its file: it holds from the next start on."""
+        lines = self.config_path.read_text(encoding="utf-8").splitlines()
+        kept = [line for line in lines if line.partition("=")[0] != key]
+        self.config_path.write_text("".join(f"{line}\n" for line in [*kept, f"{key}={value}"]), encoding="utf-8")
+
+    def wipe(self) -> None:
+        """Its disk is empty. Only while it does not run."""
+        assert not self.is_running
+        for entry in self.data.iterdir():
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
     def start(self) -> None:
         assert not self.is_running
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                [*self.launcher, *self.program, str(self.folder / "server.properties")],
+                [*self.launcher, *self.program, str(self.config_path)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

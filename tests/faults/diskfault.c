@@ -9,6 +9,9 @@
  *   torn_kill=0.01  with this chance a write stores only its beginning, and the process dies on the spot
  *   short=0.2       with this chance a write stores only its beginning, and says so
  *   delay_us=20000  every write and sync takes this much longer
+ *   sync_us=8000000 every sync hangs for this long, or until the order is taken back
+ *   rename_errno=5  renames and removals fail
+ *   create_errno=24 files cannot be made (of those that are there, all goes on)
  *   logs_only=1     of the files, only those of the campaign's partitions: the journal of the quorum is spared
  *   clock_ms=-9000  the wall clock is off by this much; the monotonic one is not
  */
@@ -17,6 +20,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,8 +32,13 @@
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
-enum { WRITE_ERRNO, SYNC_ERRNO, TORN_KILL, SHORT, DELAY_US, CLOCK_MS, LOGS_ONLY, ORDERS };
-static const char *names[ORDERS] = {"write_errno", "sync_errno", "torn_kill", "short", "delay_us", "clock_ms", "logs_only"};
+enum {
+    WRITE_ERRNO, SYNC_ERRNO, TORN_KILL, SHORT, DELAY_US, CLOCK_MS, LOGS_ONLY, SYNC_US, RENAME_ERRNO, CREATE_ERRNO, ORDERS
+};
+static const char *names[ORDERS] = {
+    "write_errno", "sync_errno", "torn_kill", "short", "delay_us", "clock_ms", "logs_only", "sync_us", "rename_errno",
+    "create_errno",
+};
 static volatile double orders[ORDERS];
 static const char *orders_path, *data_path;
 static long long looked_ns, changed_ns = -1;
@@ -89,14 +98,19 @@ static void read_orders(void) {
     for (int i = 0; i < ORDERS; i++) orders[i] = given[i];
 }
 
+static int is_our_path(const char *path) {
+    if (!path || !data_path) return 0;
+    if (orders[LOGS_ONLY] && !strstr(path, "/campaign-")) return 0;
+    return !strncmp(path, data_path, strlen(data_path));
+}
+
 static int is_ours(int handle) {
     char link[64], path[4096];
     snprintf(link, sizeof link, "/proc/self/fd/%d", handle);
     ssize_t size = readlink(link, path, sizeof path - 1);
-    if (size <= 0 || !data_path) return 0;
+    if (size <= 0) return 0;
     path[size] = 0;
-    if (orders[LOGS_ONLY] && !strstr(path, "/campaign-")) return 0;
-    return !strncmp(path, data_path, strlen(data_path));
+    return is_our_path(path);
 }
 
 /* Returns the bytes to store, or -1 with errno; `dies`: the process ends after them. */
@@ -156,15 +170,54 @@ ssize_t pwritev(int handle, const struct iovec *parts, int count, off_t offset) 
     return after(real_pwrite(handle, parts[0].iov_base, first, offset), dies);
 }
 
+static void hang(void) {
+    for (double left_us = orders[SYNC_US]; left_us > 0 && orders[SYNC_US]; left_us -= 20000) {
+        usleep(20000);
+        read_orders();
+    }
+}
+
 static int sync_fails(int handle) {
     read_orders();
-    if (!(orders[SYNC_ERRNO] || orders[DELAY_US]) || !is_ours(handle)) return 0;
+    if (!(orders[SYNC_ERRNO] || orders[DELAY_US] || orders[SYNC_US]) || !is_ours(handle)) return 0;
+    if (orders[SYNC_US]) hang();
     if (orders[DELAY_US]) usleep((useconds_t)orders[DELAY_US]);
     return orders[SYNC_ERRNO] ? (errno = (int)orders[SYNC_ERRNO], 1) : 0;
 }
 
 int fsync(int handle) { return sync_fails(handle) ? -1 : real_fsync(handle); }
 int fdatasync(int handle) { return sync_fails(handle) ? -1 : real_fdatasync(handle); }
+
+/* 1 with errno set where the order says so. The paths of the broker are absolute. */
+static int name_fails(int order, const char *path) {
+    read_orders();
+    return orders[order] && is_our_path(path) ? (errno = (int)orders[order], 1) : 0;
+}
+
+int rename(const char *from, const char *to) {
+    return name_fails(RENAME_ERRNO, from) ? -1 : REAL(rename)(from, to);
+}
+int unlink(const char *path) { return name_fails(RENAME_ERRNO, path) ? -1 : REAL(unlink)(path); }
+int rmdir(const char *path) { return name_fails(RENAME_ERRNO, path) ? -1 : REAL(rmdir)(path); }
+int mkdir(const char *path, mode_t mode) { return name_fails(CREATE_ERRNO, path) ? -1 : REAL(mkdir)(path, mode); }
+
+static mode_t mode_of(int flags, va_list rest) { return flags & O_CREAT ? (mode_t)va_arg(rest, int) : 0; }
+static int makes(int flags, const char *path) { return flags & O_CREAT && access(path, F_OK); }
+
+int open(const char *path, int flags, ...) {
+    va_list rest;
+    va_start(rest, flags);
+    mode_t mode = mode_of(flags, rest);
+    va_end(rest);
+    return makes(flags, path) && name_fails(CREATE_ERRNO, path) ? -1 : REAL(open)(path, flags, mode);
+}
+int open64(const char *path, int flags, ...) {
+    va_list rest;
+    va_start(rest, flags);
+    mode_t mode = mode_of(flags, rest);
+    va_end(rest);
+    return makes(flags, path) && name_fails(CREATE_ERRNO, path) ? -1 : REAL(open64)(path, flags, mode);
+}
 
 int clock_gettime(clockid_t clock, struct timespec *time) {
     if (!real_clock) real_clock = REAL(clock_gettime);

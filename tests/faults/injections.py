@@ -37,6 +37,9 @@ TORN_CHANCE: Final = 0.02
 SLOW_US: Final = 20_000
 SHORT_CHANCE: Final = 0.2
 CLOCK_JUMP_MS: Final = 3_600_000
+HANG_US: Final = 20_000_000  # longer than any session; a hang ends with its order
+CHURN_KILLS: Final = 3
+SETTING: Final = "min.insync.replicas"
 TRANSFERS: Final = 10
 MOVES_S: Final = 30.0  # until a move is accepted, whatever else goes on
 
@@ -151,7 +154,8 @@ async def kill_two(injector: Injector) -> None:
 async def _bounce(broker: FaultBroker) -> None:
     broker.signal(signal.SIGTERM)
     await asyncio.to_thread(broker.wait, STOP_S)
-    broker.start()
+    if not broker.is_running:  # another fault may have started it
+        broker.start()
 
 
 async def bounce(injector: Injector) -> None:
@@ -433,6 +437,120 @@ async def clock_jump(injector: Injector) -> None:
     await _orders(injector, clock_ms=injector.rng.choice([-CLOCK_JUMP_MS, CLOCK_JUMP_MS]))
 
 
+async def _hanging_sync(injector: Injector, broker: FaultBroker) -> None:
+    """No fsync comes back, of the quorum's journal neither; everything else works."""
+    assert broker.shim is not None
+    broker.shim.order(sync_us=HANG_US)
+    try:
+        await injector.hold(2.0, 10.0)
+    finally:
+        broker.shim.order()
+    await _restarted_if_ended(broker)
+
+
+async def hanging_sync_of_leader(injector: Injector) -> None:
+    await _hanging_sync(injector, injector.leader())
+
+
+async def hanging_sync_of_controller(injector: Injector) -> None:
+    await _hanging_sync(injector, injector.controller())
+
+
+async def hanging_log_sync(injector: Injector) -> None:
+    """Of the partitions' files alone: the quorum's journal is spared."""
+    await _restarted_if_ended(await _orders(injector, sync_us=HANG_US, logs_only=1))
+
+
+async def two_slow_disks(injector: Injector) -> None:
+    sick = injector.rng.sample(injector.cluster.brokers, 2)
+    for broker in sick:
+        injector.targets.append(broker.node_id)
+        assert broker.shim is not None
+        broker.shim.order(delay_us=SLOW_US)
+    try:
+        await injector.hold(1.0, 6.0)
+    finally:
+        for broker in sick:
+            assert broker.shim is not None
+            broker.shim.order()
+
+
+async def rename_errors(injector: Injector) -> None:
+    """Nothing can be renamed or removed for a while, and the broker goes on; it is started again only if it ends."""
+    await _restarted_if_ended(await _orders(injector, rename_errno=errno.EIO))
+
+
+async def create_errors(injector: Injector) -> None:
+    """No new file for a while: logs cannot roll, topics cannot be made."""
+    await _restarted_if_ended(await _orders(injector, create_errno=errno.EMFILE))
+
+
+# --- settings and whole machines -------------------------------------------------------------------------------------
+
+
+async def different_settings(injector: Injector) -> None:
+    """Brokers whose files say min.insync.replicas=1 beside a controller whose file says 2, as in a rolling change; then two
+    kills. Only one of the values may hold, on both sides."""
+    controller = injector.roles.controller
+    changed = [broker for broker in injector.cluster.brokers if broker.node_id != controller]
+    for broker in changed:
+        broker.set(SETTING, "1")
+        await _bounce(broker)
+        await injector.until_whole()
+    try:
+        follower, leader = injector.rng.sample(changed, 2)
+        injector.targets.extend((follower.node_id, leader.node_id))
+        follower.kill()
+        await injector.hold(1.0, 3.0)
+        leader.kill()
+        follower.start()
+        await injector.hold(1.0, 3.0)
+        leader.start()
+    finally:
+        for broker in changed:
+            broker.set(SETTING, "2")
+        await injector.until_whole()
+    for broker in changed:
+        await _bounce(broker)
+        await injector.until_whole()
+
+
+async def wiped(injector: Injector) -> None:
+    """A machine comes back with an empty disk, vote and all, while the others are whole: within the promise."""
+    await injector.until_whole()
+    broker = injector.anyone()
+    broker.kill()
+    await asyncio.to_thread(broker.wipe)
+    await injector.hold(0.0, 3.0)
+    broker.start()
+
+
+async def churn(injector: Injector) -> None:
+    """Leaders are killed while a planned restart of all goes round."""
+    kills = asyncio.create_task(_kill_leaders(injector))
+    try:
+        for broker in list(injector.cluster.brokers):
+            if broker.is_running:
+                await _bounce(broker)
+            await injector.hold(0.0, 1.0)
+    finally:
+        await kills
+        injector.cluster.start()
+
+
+async def _kill_leaders(injector: Injector) -> None:
+    for _ in range(CHURN_KILLS):
+        await injector.hold(0.5, 2.0)
+        running = [broker for broker in injector.cluster.brokers if broker.is_running]
+        if len(running) == BROKERS:
+            broker = injector.rng.choice(running)
+            injector.targets.append(broker.node_id)
+            broker.kill()
+            await injector.hold(0.0, 2.0)
+            if not broker.is_running:
+                broker.start()
+
+
 async def _restarted_if_ended(broker: FaultBroker) -> None:
     if not broker.is_running:
         broker.start()
@@ -466,6 +584,9 @@ FAULTS: Final[dict[str, Kind]] = {
         Kind(inflict=reassign, need=None),
         Kind(inflict=reassign_and_kill, need=None),
         Kind(inflict=reassign_and_pause, need=None),
+        Kind(inflict=churn, need=None),
+        Kind(inflict=wiped, need=None),
+        Kind(inflict=different_settings, need=None, weight=0.3),
         Kind(inflict=isolate_leader, need=NETWORK_NEED),
         Kind(inflict=isolate_controller, need=NETWORK_NEED),
         Kind(inflict=isolate_inside, need=NETWORK_NEED),
@@ -486,6 +607,12 @@ FAULTS: Final[dict[str, Kind]] = {
         Kind(inflict=torn_write, need=SHIM_NEED),
         Kind(inflict=short_writes, need=SHIM_NEED),
         Kind(inflict=slow_disk, need=SHIM_NEED),
+        Kind(inflict=two_slow_disks, need=SHIM_NEED),
+        Kind(inflict=hanging_sync_of_leader, need=SHIM_NEED),
+        Kind(inflict=hanging_sync_of_controller, need=SHIM_NEED),
+        Kind(inflict=hanging_log_sync, need=SHIM_NEED),
+        Kind(inflict=rename_errors, need=SHIM_NEED),
+        Kind(inflict=create_errors, need=SHIM_NEED),
         Kind(inflict=clock_jump, need=SHIM_NEED),
     )
 }

@@ -5,8 +5,12 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from random import Random
 from typing import Any, Final
+
+from confluent_kafka import KafkaError, Message
+from confluent_kafka import Producer as ConfluentProducer
 
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.client.admin import Admin
@@ -66,6 +70,7 @@ class Workload:
             self._task(self._produce("all-0", acks=-1)),
             self._task(self._produce("all-1", acks=-1)),
             self._task(self._produce("one-0", acks=1)),
+            self._task(self._produce_by_librdkafka("rdk-0")),
         ]
         self._watching = [
             self._task(self._watch_ends()),
@@ -193,6 +198,68 @@ class Workload:
                     error=error,
                 )
             )
+
+    async def _produce_by_librdkafka(self, name: str) -> None:
+        """Kafka's most used client, idempotent, with its usual five requests under way."""
+        loop = asyncio.get_running_loop()
+        producer = ConfluentProducer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "client.id": name,
+                "enable.idempotence": True,
+                "message.timeout.ms": 0,  # it never gives up
+                "linger.ms": 0,
+                "retry.backoff.max.ms": 200,
+                "log_level": 0,
+            }
+        )
+
+        def delivered(number: int, sequence: int, began_s: float, error: KafkaError | None, message: Message) -> None:
+            found = (error, message.offset())
+            loop.call_soon_threadsafe(self._delivered, name, number, sequence, began_s, found)
+
+        def round_of(sequence: int) -> None:
+            for number in range(PARTITIONS):
+                value = f"{name}:{number}:{sequence}".encode()
+                told = partial(delivered, number, sequence, time.monotonic())
+                try:
+                    producer.produce(TOPIC, value, partition=number, on_delivery=told)
+                except BufferError:  # its queue is full while a partition has no leader
+                    producer.poll(self._pace_s)
+            producer.poll(0)
+
+        sequence = 0
+        while not self._no_more_records.is_set():
+            await asyncio.to_thread(round_of, sequence)
+            sequence += 1
+            await _first(self._no_more_records, self._pace_s)
+        left = await asyncio.to_thread(producer.flush, MAX_SILENCE_S)
+        if left:
+            self._stuck(f"{name}: {left} records have no outcome after {MAX_SILENCE_S:g} s")
+
+    def _delivered(
+        self, name: str, number: int, sequence: int, began_s: float, found: tuple[KafkaError | None, int]
+    ) -> None:
+        error, offset = found
+        ended_s = time.monotonic()
+        partition = (TOPIC, number)
+        if error is None:
+            self.acked_s[partition] = ended_s
+            self.acked[partition] += 1
+        self.history.add(
+            Send(
+                process=name,
+                partition=partition,
+                value=f"{name}:{number}:{sequence}",
+                sequence=sequence,
+                acks=-1,
+                began_s=began_s,
+                ended_s=ended_s,
+                outcome="ok" if error is None else "info",
+                offset=offset if error is None else -1,
+                error="" if error is None else str(error),
+            )
+        )
 
     # --- consumers ---------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from barnabas.log.compression import Compression
 from barnabas.log.errors import BarnabasError, InvalidRequestError, UnsupportedVersionError
 from barnabas.log.recompression import recompressed
 from barnabas.log.record_batch import COMPRESSION_MASK, HEADER_SIZE
+from barnabas.log.record_check import RecordRules
 from barnabas.log.record_codec import decode_batch, encode_batch
 from barnabas.net.handlers.produce_rules import check_produced
 from barnabas.net.limits import MAX_MESSAGE_ITEMS
@@ -31,6 +32,7 @@ from barnabas.net.protocol.requests import KafkaProduceRequest, Request
 from barnabas.net.protocol.responses import ErrorResponse
 
 CODEC: Final = KafkaCodec()
+RULES: Final = RecordRules(needs_keys=False, max_message_bytes=1 << 20)
 _HEAD: Final = struct.Struct(">hhih")
 _LIES: Final = (-(2**31), -2, -1, 0, 1, 0x7F, 0x80, 0x7FFF, 0xFFFF, 2**24, 2**31 - 1)
 _API_OF: Final = {message.api_key: name for name, message in messages().items() if name.endswith("Request")}
@@ -189,7 +191,7 @@ def _append(records: Any, version: int, rng: Random) -> None:
     end, size = log.log_end_offset, log.size_bytes
     try:
         check_produced(records, kafka_version=version)
-        stored = recompressed(records, rng.choice(tuple(Compression))) if rng.random() < 0.4 else records
+        stored = recompressed(records, rng.choice(tuple(Compression)), RULES) if rng.random() < 0.4 else records
         log.append_as_leader(stored, leader_epoch=0, now_ms=NOW_MS)
     except BarnabasError:
         assert (log.log_end_offset, log.size_bytes) == (end, size)

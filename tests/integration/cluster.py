@@ -52,8 +52,16 @@ async def until(condition: Callable[[], Any], what: str, *, timeout_s: float = D
 class Node:
     """One broker: its folder, and its process while there is one."""
 
-    def __init__(self, node_id: int, folder: Path, address: str, process: subprocess.Popen[bytes]) -> None:
+    def __init__(
+        self,
+        node_id: int,
+        folder: Path,
+        address: str,
+        process: subprocess.Popen[bytes],
+        launcher: tuple[str, ...] = LAUNCHER,
+    ) -> None:
         self.node_id = node_id
+        self._launcher = launcher
         self.folder = folder
         self.address = address
         self.process = process
@@ -116,7 +124,7 @@ class Node:
         assert not self.is_running
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                [*LAUNCHER, str(self.config)],
+                [*self._launcher, str(self.config)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -135,14 +143,22 @@ class Cluster:
         *,
         voters: int | None = None,
         overrides: Mapping[str, str] | None = None,
+        launcher: tuple[str, ...] = LAUNCHER,
     ) -> None:
         self.folder = folder
         self.started_s = time.monotonic()
         self._overrides = dict(overrides or {})
         started = local_cluster.start(
-            Plan(folder=folder, broker_count=brokers, base_port=0, voter_count=voters, overrides=self._overrides)
+            Plan(
+                folder=folder,
+                broker_count=brokers,
+                base_port=0,
+                voter_count=voters,
+                overrides=self._overrides,
+                launcher=launcher,
+            )
         )
-        self.nodes = [Node(item.node_id, item.folder, item.address, item.process) for item in started]
+        self.nodes = [Node(item.node_id, item.folder, item.address, item.process, launcher) for item in started]
 
     def __enter__(self) -> "Cluster":
         RUNNING.append(self)
@@ -226,6 +242,11 @@ class Cluster:
 async def describe_cluster(cluster: Cluster) -> DescribeClusterResponse:
     async with cluster.admin() as admin:
         return await admin.describe_cluster()
+
+
+def limited(descriptors: int) -> tuple[str, ...]:
+    """A launcher of brokers that may open so many files, and cannot raise that."""
+    return ("/bin/sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh", *LAUNCHER)
 
 
 async def active_brokers(cluster: Cluster) -> set[int]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from integration.cluster import RUNNING, SESSION, Cluster
 
+from barnabas.net.local_cluster import LAUNCHER
 from barnabas.spark_connector.java import JavaMissingError, require_java
 
 if TYPE_CHECKING:
@@ -29,9 +30,17 @@ def new_cluster(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
     """Make clusters for one test, which may do to them whatever it likes."""
     with ExitStack() as stack:
 
-        def make(brokers: int = 3, *, name: str = "cluster", voters: int | None = None, **overrides: str) -> Cluster:
+        def make(
+            brokers: int = 3,
+            *,
+            name: str = "cluster",
+            voters: int | None = None,
+            launcher: tuple[str, ...] = LAUNCHER,
+            **overrides: str,
+        ) -> Cluster:
             keys = {key.replace("_", "."): value for key, value in overrides.items()}
-            return stack.enter_context(Cluster(tmp_path / name, brokers, voters=voters, overrides={**SESSION, **keys}))
+            cluster = Cluster(tmp_path / name, brokers, voters=voters, overrides={**SESSION, **keys}, launcher=launcher)
+            return stack.enter_context(cluster)
 
         yield make
 

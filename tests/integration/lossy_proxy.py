@@ -7,7 +7,9 @@ some probability it is lost, and the connection with it, as when a network break
 import asyncio
 import struct
 from collections import Counter
+from collections.abc import Callable, Coroutine
 from random import Random
+from typing import Any, TypeVar
 
 import msgpack
 from integration.cluster import Cluster, until, write_properties
@@ -18,6 +20,7 @@ _SIZE = struct.Struct(">I")
 _KAFKA_HEAD = struct.Struct(">hhi")
 _PREAMBLE = b"BNB1"
 _PRODUCE = 0
+P = TypeVar("P", bound="LossyProxy")
 
 
 class LossyProxy:
@@ -52,8 +55,7 @@ class LossyProxy:
         except OSError:
             writer.close()
             return
-        ways = Ways(self, reader, writer, *upstream)
-        pumps = [asyncio.ensure_future(ways.requests()), asyncio.ensure_future(ways.answers())]
+        pumps = [asyncio.ensure_future(pump) for pump in self.pumps(reader, writer, *upstream)]
         try:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -62,6 +64,17 @@ class LossyProxy:
             await asyncio.gather(*pumps, return_exceptions=True)
             writer.close()
             upstream[1].close()
+
+    def pumps(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        broker_reader: asyncio.StreamReader,
+        broker_writer: asyncio.StreamWriter,
+    ) -> list[Coroutine[Any, Any, None]]:
+        """What carries one connection; the first that ends, ends it."""
+        ways = Ways(self, reader, writer, broker_reader, broker_writer)
+        return [ways.requests(), ways.answers()]
 
     def loses_this(self) -> bool:
         lost = self._rng.random() < self._loses
@@ -147,13 +160,114 @@ def _envelope(frame: bytes) -> list[int]:
     return unpacked
 
 
+class HoldingProxy(LossyProxy):
+    """Of Kafka's protocol, produce requests wait until `let_pass`, their answers until `answer`; `cut` ends the connection
+    in place of the next answer to a produce request."""
+
+    def __init__(self) -> None:
+        super().__init__(Random(0), loses=0.0)
+        self.arrived = 0  # produce requests
+        self.answered = 0  # by the broker
+        self.answer = asyncio.Event()
+        self.cut = False
+        self.may_pass = asyncio.Semaphore(0)
+        self.passes_all = False
+
+    def let_pass(self, number: int) -> None:
+        for _ in range(number):
+            self.may_pass.release()
+
+    def let_all_pass(self) -> None:
+        self.passes_all = True
+        self.let_pass(1)
+        self.answer.set()
+
+    def pumps(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        broker_reader: asyncio.StreamReader,
+        broker_writer: asyncio.StreamWriter,
+    ) -> list[Coroutine[Any, Any, None]]:
+        held = HeldWays(self, reader, writer, broker_reader, broker_writer)
+        return [held.requests(), held.forward(), held.answers(), held.give_back()]
+
+
+class HeldWays:
+    """The two directions of one connection through a HoldingProxy."""
+
+    def __init__(
+        self,
+        proxy: HoldingProxy,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        broker_reader: asyncio.StreamReader,
+        broker_writer: asyncio.StreamWriter,
+    ) -> None:
+        self._proxy = proxy
+        self._reader, self._writer = reader, writer
+        self._broker_reader, self._broker_writer = broker_reader, broker_writer
+        self._waiting: asyncio.Queue[bytes] = asyncio.Queue()
+        self._answered: asyncio.Queue[bytes] = asyncio.Queue()
+        self._produced: set[int] = set()  # correlation ids
+
+    async def requests(self) -> None:
+        size = await self._reader.readexactly(4)
+        is_ours = size == _PREAMBLE
+        if is_ours:
+            self._broker_writer.write(size)
+            size = await self._reader.readexactly(4)
+        while True:
+            frame = size + await self._reader.readexactly(_SIZE.unpack(size)[0])
+            api, _, correlation_id = _KAFKA_HEAD.unpack_from(frame, 4)
+            if api == _PRODUCE and not is_ours:
+                self._produced.add(correlation_id)
+                self._proxy.arrived += 1
+                self._waiting.put_nowait(frame)
+            else:
+                self._broker_writer.write(frame)
+            size = await self._reader.readexactly(4)
+
+    async def forward(self) -> None:
+        while True:
+            frame = await self._waiting.get()
+            if not self._proxy.passes_all:
+                await self._proxy.may_pass.acquire()
+            self._broker_writer.write(frame)
+
+    async def answers(self) -> None:
+        while True:
+            frame = await _frame(self._broker_reader)
+            if self._is_of_produce(frame):
+                self._proxy.answered += 1
+                if self._proxy.cut:
+                    self._proxy.cut = False
+                    return
+            self._answered.put_nowait(frame)
+
+    async def give_back(self) -> None:
+        while True:
+            frame = await self._answered.get()
+            if self._is_of_produce(frame):
+                await self._proxy.answer.wait()
+            self._writer.write(frame)
+
+    def _is_of_produce(self, answer: bytes) -> bool:
+        return struct.unpack_from(">i", answer, 4)[0] in self._produced
+
+
 async def put_behind_proxies(cluster: Cluster, rng: Random, *, loses: float) -> list[LossyProxy]:
+    """As `behind`, with proxies that lose answers."""
+    return await behind(cluster, lambda: LossyProxy(rng, loses=loses))
+
+
+async def behind(cluster: Cluster, make: Callable[[], P]) -> list[P]:
     """Give every broker a second listener, which it advertises at its proxy. The brokers are started again for it."""
-    proxies = []
+    proxies: list[P] = []
     await cluster.ready()
     cluster.kill(*range(len(cluster.nodes)))
     for node in cluster.nodes:
-        proxy = LossyProxy(rng, loses=loses)
+        proxy = make()
         await proxy.start()
         proxies.append(proxy)
         lines = (line.partition("=") for line in node.config.read_text(encoding="utf-8").splitlines())

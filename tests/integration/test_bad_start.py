@@ -11,6 +11,9 @@ import pytest
 from integration.cluster import Cluster, active_brokers, clean_environment, until, write_properties
 from integration.load import send
 
+from barnabas.net.client.admin import Admin
+from barnabas.net.endpoints import read_endpoints
+
 START_TIMEOUT_S = 60
 Maker = Callable[..., Cluster]
 
@@ -181,3 +184,35 @@ async def test_a_voter_with_a_folder_of_another_cluster_takes_no_part(new_cluste
     assert len(await until(said, "broker 2 says whose voters count")) == 1
     assert await active_brokers(ours) == {0, 1}
     assert await send(ours.bootstrap, "orders", [b"ours"]) == [0]
+
+
+# --- listeners --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["SASL_SSL", "SSL", "SASL_PLAINTEXT"])
+def test_a_listener_that_promises_protection_is_not_served_in_plain_text(tmp_path: Path, name: str) -> None:
+    told = fails_to_start(config_with(tmp_path, listeners=f"{name}://127.0.0.1:0"))
+    assert "TLS and SASL are not available yet" in told and f"{name}:PLAINTEXT" in told
+
+
+def test_every_interface_is_not_advertised(tmp_path: Path) -> None:
+    told = fails_to_start(config_with(tmp_path, listeners="PLAINTEXT://0.0.0.0:0"))
+    assert "advertised.listeners" in told and "nobody can connect" in told
+
+
+async def test_a_listener_without_a_host_is_advertised_by_the_machines_name(new_cluster: Maker) -> None:
+    cluster = new_cluster(1, **{"listeners": "PLAINTEXT://:0", "admin.listener": "0.0.0.0:0"})
+    port = await until(lambda: listening_port(cluster.nodes[0].data), "the broker listens")
+    async with Admin(f"127.0.0.1:{port}") as admin:
+
+        async def registered() -> tuple[tuple[str, int], str] | None:
+            brokers = (await admin.describe_cluster()).brokers
+            return ((brokers[0].host, brokers[0].port), brokers[0].admin_host) if brokers else None
+
+        assert await until(registered, "the broker is registered") == ((socket.getfqdn(), port), socket.getfqdn())
+    assert f"advertised node=0 listener=PLAINTEXT address={socket.getfqdn()}:{port}" in cluster.nodes[0].log()
+
+
+def listening_port(folder: Path) -> int | None:
+    found = read_endpoints(str(folder))
+    return int(found.listeners["PLAINTEXT"].rpartition(":")[2]) if found else None

@@ -17,7 +17,7 @@ from integration.cluster import Cluster, clean_environment, describe_cluster, fu
 from integration.gaps import AckTimes, percentiles
 from integration.load import Load, read_all, send
 
-from barnabas.log.errors import InvalidReplicationFactorError
+from barnabas.log.errors import BrokerNotAvailableError, InvalidReplicationFactorError
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net import local_cluster
 from barnabas.net.client.admin import Admin
@@ -30,7 +30,10 @@ TRANSFERS = 50
 
 
 async def broker(cluster: Cluster, node_id: int) -> ClusterBroker:
-    return next(item for item in (await describe_cluster(cluster)).brokers if item.node_id == node_id)
+    found = [item for item in (await describe_cluster(cluster)).brokers if item.node_id == node_id]
+    if not found:  # whoever was asked has just started, and its image is not there yet
+        raise BrokerNotAvailableError(f"the broker that was asked does not know broker {node_id} yet")
+    return found[0]
 
 
 async def nothing_moves(admin: Admin) -> None:

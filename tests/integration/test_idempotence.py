@@ -1,6 +1,7 @@
 """Idempotent producers, ours and Kafka's, through proxies that repeat requests and lose answers, with leaders killed by -9."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -10,15 +11,19 @@ import pytest
 from confluent_kafka import Producer as ConfluentProducer
 from integration.cluster import Cluster, full_isr, partitions_of, until
 from integration.load import read_all
-from integration.lossy_proxy import LossyProxy, put_behind_proxies
+from integration.lossy_proxy import HoldingProxy, LossyProxy, behind, put_behind_proxies
+from integration.wire import produce
 from kafka import KafkaProducer
 
+from barnabas.log.errors import ErrorCode
+from barnabas.log.record_codec import encode_batch
 from barnabas.net.client.producer import Producer
 
 Maker = Callable[..., Cluster]
 RECORDS = 3_000
 KILLS = 2
 LOSES = 0.05
+PROBE = b"probe"
 
 
 @asynccontextmanager
@@ -148,3 +153,69 @@ async def test_librdkafkas_producer_writes_each_record_once_and_in_order(new_clu
         assert not failed
         assert sum(proxy.lost for proxy in proxies) > 0 and sum(proxy.repeated for proxy in proxies) > 10
         assert await stored(cluster) == expected()
+
+
+@pytest.mark.timeout(240)
+async def test_an_in_sync_replica_that_returns_between_pipelined_batches_of_librdkafka_doubles_nothing(
+    new_cluster: Maker,
+) -> None:
+    """The first batch is stored, its answer is lost; its repetition and the second batch are refused with
+    NOT_ENOUGH_REPLICAS; the partition has enough replicas again before the third batch is looked at. After
+    OUT_OF_ORDER_SEQUENCE_NUMBER for the third, librdkafka raises its producer epoch and sends the first once more."""
+    cluster = new_cluster()
+    proxies = await behind(cluster, HoldingProxy)
+    try:
+        async with cluster.admin() as admin:
+            await admin.create_topic("t", partitions=1, replication_factor=2)
+            replicas = (await partitions_of(admin, "t"))[0].replicas
+            leader, follower = replicas
+            await full_isr(admin, ["t"])
+
+            async def demand(count: int) -> None:
+                """Return when the leader refuses, or takes, a batch of one replica."""
+                await admin.alter_config("t", {"min.insync.replicas": str(count)})
+                refusal = ErrorCode.NOT_ENOUGH_REPLICAS if count > 1 else ErrorCode.NONE
+                node = cluster.nodes[leader]
+
+                async def is_followed() -> bool:
+                    batch = encode_batch([PROBE], timestamps_ms=int(time.time() * 1000))
+                    return (await produce((node.host, node.port), "t", batch, acks=-1)).error == refusal
+
+                await until(is_followed, f"the leader asks for {count} in-sync replicas")
+
+            async def is_alone() -> bool:
+                return (await partitions_of(admin, "t"))[0].isr == (leader,)
+
+            cluster.kill(follower)
+            await until(is_alone, "the follower has left the ISR")
+            proxy = proxies[leader]
+            producer = ConfluentProducer(
+                {
+                    "bootstrap.servers": f"127.0.0.1:{proxy.port}",
+                    "enable.idempotence": True,
+                    "linger.ms": 0,
+                    "batch.num.messages": 1,
+                    "retry.backoff.ms": 1,
+                }
+            )
+            proxy.cut = True
+            producer.produce("t", b"0")
+            await until(lambda: producer.poll(0) or proxy.arrived == 1, "the first batch has arrived")
+            proxy.let_pass(1)
+            await until(lambda: producer.poll(0) or not proxy.cut, "the answer to the first batch is lost")
+            for number in (1, 2):
+                producer.produce("t", b"%d" % number)
+            await demand(2)
+            await until(lambda: producer.poll(0) or proxy.arrived == 4, "three batches are under way")
+            proxy.let_pass(2)
+            await until(lambda: producer.poll(0) or proxy.answered == 3, "two of them are refused")
+            await demand(1)
+            proxy.let_pass(1)
+            await until(lambda: producer.poll(0) or proxy.answered == 4, "the third is answered")
+            proxy.let_all_pass()
+            assert await asyncio.to_thread(producer.flush, 60) == 0
+        values = [value for value in (await stored(cluster))[0] if value != PROBE]
+        assert values == [b"0", b"1", b"2"]
+    finally:
+        for proxy in proxies:
+            await proxy.close()

@@ -64,7 +64,7 @@ async def test_kafka_configs_changes_brokers_while_they_run(shared_cluster: Clus
             "--alter", brokers, where, "--delete-config log.retention.ms"
         )
         assert "log.retention.ms" not in await tools.configs("--describe", brokers, where)
-    for wrong in ("num.partitions=3", "log.cleaner.threads=2", "log.retention.ms=soon"):
+    for wrong in ("controlled.shutdown.timeout.ms=3", "log.cleaner.threads=2", "log.retention.ms=soon"):
         refused = await tools.configs("--alter", brokers, "--entity-default --add-config", wrong)
         assert "InvalidConfigurationException" in refused and wrong.partition("=")[0] in refused
 

@@ -43,7 +43,9 @@ def work(consumer: FakeConsumer, connection: Any, max_records: int = 7) -> None:
             store(cursor, record, "%s")
 
 
-def test_threads_that_all_believe_to_own_the_partition_write_each_effect_once(address: str) -> None:
+def test_threads_that_all_believe_to_own_the_partition_write_each_effect_once(
+    address: str, expected: range = range(200)
+) -> None:
     """They also all make the table at the same time."""
     log = Log().add(P0, 200)
     start, failed = threading.Barrier(4), []
@@ -62,7 +64,19 @@ def test_threads_that_all_believe_to_own_the_partition_write_each_effect_once(ad
     for thread in threads:
         thread.join()
     assert not failed
-    assert effects(address) == list(range(200))
+    assert effects(address) == list(expected)
+
+
+def test_a_table_of_before_is_given_its_new_column_by_several_at_once(address: str) -> None:
+    with psycopg.connect(address) as connection:
+        connection.execute(
+            "CREATE TABLE barnabas_offsets (group_id TEXT NOT NULL, topic TEXT NOT NULL, partition_id INTEGER NOT NULL,"
+            " last_offset BIGINT NOT NULL, PRIMARY KEY (group_id, topic, partition_id))"
+        )
+        connection.execute("INSERT INTO barnabas_offsets VALUES ('g', 't', 0, 9)")
+    test_threads_that_all_believe_to_own_the_partition_write_each_effect_once(address, expected=range(10, 200))
+    with psycopg.connect(address) as connection:
+        assert connection.execute("SELECT * FROM barnabas_offsets").fetchall() == [("g", "t", 0, 199, "id-1")]
 
 
 def test_who_comes_while_a_transaction_is_open_waits_for_its_end_and_goes_on_behind_it(address: str) -> None:

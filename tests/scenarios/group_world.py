@@ -26,7 +26,7 @@ from barnabas.log.errors import BarnabasError
 
 GROUP = "payments"
 SLOT = slot_of(GROUP)
-SETTINGS = GroupSettings()
+SETTINGS = GroupSettings(assignors=("range",))  # it moves more than others, so that there is more to see
 BEAT_MS = SETTINGS.heartbeat_interval_ms
 
 

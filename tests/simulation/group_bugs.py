@@ -14,6 +14,7 @@ from barnabas.consumer_groups.targets import Targets
 from barnabas.kraft.metadata_node import MetadataNode
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.client import positions
+from barnabas.net.client.commit_pipeline import CommitPipeline
 from barnabas.net.client.ownership import Ownership
 from barnabas.net.client.reading import Reading
 from barnabas.net.client.rebalancing import Rebalancing
@@ -94,12 +95,20 @@ def _commits_across_a_fence() -> Iterator[None]:
 @contextlib.contextmanager
 def _auto_commit_of_what_is_in_hand() -> Iterator[None]:
     """What was handed out is committed before the application is done with it."""
-    genuine = Reading.offsets
+    with patch.object(Reading, "done", Reading.positions):
+        yield
 
-    def done(self: Any, *, is_clean: bool) -> Any:
-        return genuine(self, is_clean=True)
 
-    with patch.object(Reading, "offsets", done):
+@contextlib.contextmanager
+def _every_commit_for_itself() -> Iterator[None]:
+    """Commits of one consumer do not wait for each other, so one is repeated behind a later one (how the SDK was)."""
+    genuine = CommitPipeline.ask
+
+    def ask(self: CommitPipeline, offsets: Any, **options: Any) -> Any:
+        alone = CommitPipeline(self._client, self._group_id, self._reading, self._membership)
+        return genuine(alone, offsets, **options)
+
+    with patch.object(CommitPipeline, "ask", ask):
         yield
 
 
@@ -138,6 +147,7 @@ BUGS: dict[str, tuple[Plant, tuple[str, ...]]] = {
     "no seek to the committed offset": (_no_seek_after_adoption, ("member_kill", "member_close", "join_storm")),
     "a commit repeated across a fence": (_commits_across_a_fence, ("reset_offsets", "join_storm", "member_cut")),
     "auto-commit of what is in hand": (_auto_commit_of_what_is_in_hand, ("member_hang", "member_kill")),
+    "every commit for itself": (_every_commit_for_itself, ("stall", "reset", "slow", "coordinator_kill")),
     "sessions are not handed over": (_sessions_are_not_handed_over, ("coordinator_kill", "member_kill", "kill")),
     "growth is not noticed": (_growth_is_not_noticed, ("grow_topic", "new_topic")),
 }

@@ -163,7 +163,7 @@ class SimulatedMember:
                 self.cluster.loop.note(f"{self.identity} gives up: {error.code.name} {error.message}")
                 if error.code not in EXPECTED:
                     self.failures.append(f"{self.identity}: {error!r}")
-                await consumer.close(is_clean=False)
+                await consumer.close()
             else:
                 await consumer.close()
         finally:
@@ -173,6 +173,7 @@ class SimulatedMember:
         rng = Random(self.rng.getrandbits(64))
         self._commits_itself = rng.random() < 0.4
         self._walks = rng.random() < 0.3
+        self._names_offsets = rng.choice((0.0, 0.0, 0.3))  # commit_nowait, beside whatever else commits
         return Consumer(
             *self.topics,
             bootstrap=[f"node-{node.node_id}:{CLIENT_PORT}" for node in self.cluster.nodes],
@@ -211,6 +212,8 @@ class SimulatedMember:
             await self._work()
             for place, records in found.items():
                 self._done(place, (record.offset for record in records), rounds[place.topic, place.partition])
+            if self.rng.random() < self._names_offsets:
+                self._commit_soon(consumer, {place: records[-1].offset + 1 for place, records in found.items()})
         if self._commits_itself and self.rng.random() < 0.4:
             await self._commit(consumer)
 
@@ -221,6 +224,8 @@ class SimulatedMember:
             rounds = self.checker.was_polled(self, partition, record.offset, record.offset)
             await self._work()
             self._done(TopicPartition(*partition), (record.offset,), rounds)
+            if self.rng.random() < self._names_offsets:
+                self._commit_soon(consumer, {TopicPartition(*partition): record.offset + 1})
             if self.must_close:
                 return
 
@@ -231,6 +236,14 @@ class SimulatedMember:
         await asyncio.sleep(self.rng.choice((0.0, 0.001, 0.02)))
         loop = self.cluster.loop
         await wait_until(lambda: self.hangs_until <= loop.time(), limit_s=LONGEST_HANG_S, every_s=HANG_STEP_S)
+
+    def _commit_soon(self, consumer: Consumer, offsets: dict[TopicPartition, int]) -> None:
+        if not offsets:
+            return
+        try:
+            consumer.commit_nowait(offsets)
+        except BarnabasError as error:
+            self.cluster.loop.note(f"{self.identity} cannot commit soon: {error.code.name}")
 
     async def _commit(self, consumer: Consumer) -> None:
         try:

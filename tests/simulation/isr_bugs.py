@@ -1,5 +1,6 @@
 """Classical replication bugs, planted in subclasses of the real machines: the simulation must find each of them."""
 
+from dataclasses import replace
 from typing import Any
 
 from barnabas.log.errors import ErrorCode
@@ -106,10 +107,18 @@ class AcknowledgesAlone(LeaderState):
         return effects + self._advance(now_ms)
 
 
-class IgnoresMinIsr(LeaderState):
-    @property
-    def is_under_min_isr(self) -> bool:
-        return False
+class TrustsItsOwnMinIsr(LeaderState):
+    """The high watermark moves while somebody outside of the ISR is eligible, because this broker's value of
+    min.insync.replicas allows it."""
+
+    def _advance(self, now_ms: int) -> list[Effect]:
+        known = self.isr
+        if isinstance(known, CommittedIsr):
+            self.isr = replace(known, eligible=frozenset())
+        try:
+            return super()._advance(now_ms)
+        finally:
+            self.isr = known
 
 
 class ServesUncommitted(Partition):
@@ -198,8 +207,8 @@ PLANTED: dict[str, Scenario] = {
     "shrinks_at_once": Scenario(partition_class=_with_machines("ShrinksAtOnce", leader=ShrinksAtOnce)),
     "expands_early": Scenario(partition_class=_with_machines("ExpandsEarly", leader=ExpandsEarly)),
     "acknowledges_alone": Scenario(partition_class=_with_machines("Alone", leader=AcknowledgesAlone)),
-    "ignores_min_isr": Scenario(
-        partition_class=_with_machines("IgnoresMinIsr", leader=IgnoresMinIsr), flush_first=LOSSY
+    "trusts_its_own_min_isr": Scenario(
+        min_isr_of_brokers=1, partition_class=_with_machines("TrustsItsOwn", leader=TrustsItsOwnMinIsr)
     ),
     "serves_uncommitted": Scenario(partition_class=ServesUncommitted),
     "unclean_election": Scenario(bugs=frozenset({"unclean_election"})),

@@ -114,7 +114,8 @@ class IsrCluster:
         self.publish()
 
     def _new_broker(self, node_id: int) -> SimBroker:
-        log = MemoryLog(TP, min_insync_replicas=self.scenario.min_isr)
+        own = self.scenario.min_isr_of_brokers
+        log = MemoryLog(TP, min_insync_replicas=self.scenario.min_isr if own is None else own)
         if self.flush_first:
             log.config.flush_messages = 1
         log.appended_hashes = self.appended
@@ -230,6 +231,15 @@ class IsrCluster:
             self.committed.append(value)
             self.committed_epochs.append(leader_epoch)
             self.committed_hashes.append(log.hash_at(offset + 1))
+        self._check_electable()
+
+    def _check_electable(self) -> None:
+        """Whoever the controller may elect holds everything that is committed: the ISR and the ELR alike (KIP-966)."""
+        control, end = self.controller, len(self.committed)
+        for node_id in (control.isr | control.elr) - self.dirty - self.damaged:
+            log = self.brokers[node_id].log
+            if log.log_end_offset < end or log.hash_at(end) != self.committed_hashes[end]:
+                raise Violation(f"{node_id} may be elected and lacks what is committed: {self.describe()}")
 
     def _check_read(self, records: bytes, who: str) -> None:
         for offset, _, producer, sequence in RECORD.iter_unpack(records):

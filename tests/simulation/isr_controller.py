@@ -34,6 +34,7 @@ class ModelController:
             partition_epoch=self.partition_epoch,
             replicas=self.replicas,
             isr=tuple(sorted(self.isr)),
+            eligible=tuple(sorted(self.elr)),
             broker_epochs={i: epoch for i, epoch in self.registrations.items() if i not in self.fenced},
         )
 
@@ -156,4 +157,5 @@ class ModelController:
             leader_epoch=self.leader_epoch,
             partition_epoch=self.partition_epoch,
             isr=tuple(sorted(self.isr)),
+            eligible=tuple(sorted(self.elr)),
         )

@@ -15,6 +15,7 @@ class Scenario:
 
     node_count: int | None = None
     min_isr: int = 2
+    min_isr_of_brokers: int | None = None  # what the brokers take it for, where that differs from the controller's
     flush_first: bool | None = None  # flush.messages=1: nothing counts before it is on the disk
     faults: tuple[str, ...] = ()  # only these; (): drawn from the seed
     # Replicas that a reassignment adds, under a throttle that lets nothing through before the faults are over.

@@ -68,7 +68,7 @@ NAMES = {
     "shrinks_at_once": "an ISR shrink counts before it is committed",
     "expands_early": "whoever fetches joins the ISR",
     "acknowledges_alone": "the leader's own log end is the high watermark",
-    "ignores_min_isr": "min.insync.replicas is not looked at",
+    "trusts_its_own_min_isr": "a leader commits by its own value of min.insync.replicas",
     "serves_uncommitted": "consumers read what is not committed",
     "unclean_election": "anyone is elected",
     "no_elr": "the last replica standing is elected after a lossy restart (KIP-966)",

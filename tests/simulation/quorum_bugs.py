@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 from barnabas.kraft.raft_journal import DurableJournal
 from barnabas.kraft.raft_replication import RaftReplication
+from barnabas.kraft.raft_transport import RaftTransport
 
 from .planted import Planted
 from .raft_cluster import run_seed
@@ -47,6 +48,16 @@ def _vote_before_it_is_on_the_disk() -> AbstractContextManager[Any]:
     return patch.object(DurableJournal, "setCurrentTerm", keep)
 
 
+def _hello_is_believed() -> AbstractContextManager[Any]:
+    """Whoever says that it is a voter becomes the link of that voter."""
+
+    async def confirm(self: Any, connection: Any, hello: Any) -> None:
+        if not connection.is_closing and hello.voter_id in self._peers:
+            self._welcome(connection, hello)
+
+    return patch.object(RaftTransport, "_confirm", confirm)
+
+
 BUGS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "a minority commits": _minority_commits,
     "a commit index beyond what was compared": _commit_beyond_what_was_compared,
@@ -68,4 +79,11 @@ def bugs() -> list[Planted]:
         plant=_vote_before_it_is_on_the_disk,
         run=run_vote,
     )
-    return [vote, *(Planted(level="quorum", name=name, plant=plant, run=run) for name, plant in BUGS.items())]
+
+    def run_stranger(seed: int) -> bool:
+        result = run_seed(seed, stranger=True)
+        assert not result.violations, result.violations[0]
+        return not result.converged
+
+    believed = Planted(level="quorum", name="whoever says hello is a voter", plant=_hello_is_believed, run=run_stranger)
+    return [vote, believed, *(Planted(level="quorum", name=name, plant=plant, run=run) for name, plant in BUGS.items())]

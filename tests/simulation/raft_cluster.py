@@ -13,6 +13,7 @@ import msgpack
 from simulation.raft_disk import FakeDisk
 from simulation.raft_loop import DelayedExecutor, VirtualLoop
 from simulation.raft_net import FakeNet
+from simulation.raft_stranger import speak_in_the_name_of_a_voter
 
 from barnabas.kraft.quorum import AppendOutcome, CommittedCommand, Leadership
 from barnabas.kraft.raft_config import RaftTiming, SnapshotPolicy
@@ -237,7 +238,13 @@ class Result:
 
 
 def run_seed(
-    seed: int, *, faults_s: float = 6.0, power: bool = True, wipes: bool = True, voters: int | None = None
+    seed: int,
+    *,
+    faults_s: float = 6.0,
+    power: bool = True,
+    wipes: bool = True,
+    voters: int | None = None,
+    stranger: bool = False,
 ) -> Result:
     """One history: faults for a while, then quiet; with snapshots every few commands."""
     choice = random.Random(seed)
@@ -245,7 +252,7 @@ def run_seed(
     policy = choice.choice([NEVER_COMPACT, SnapshotPolicy(entries=20), SnapshotPolicy(entries=100)])
     cluster = SimulatedQuorum(seed, count, policy)
     cluster.start_all()
-    faults = _Faults(cluster, power=power, wipes=wipes)
+    faults = _Faults(cluster, power=power, wipes=wipes, stranger=stranger)
     end = cluster.loop.time() + faults_s
     while cluster.loop.time() < end:
         faults.step()
@@ -289,8 +296,9 @@ def _result(seed: int, cluster: SimulatedQuorum, faults: "_Faults", converged: b
 
 
 class _Faults:
-    def __init__(self, cluster: SimulatedQuorum, *, power: bool, wipes: bool) -> None:
+    def __init__(self, cluster: SimulatedQuorum, *, power: bool, wipes: bool, stranger: bool = False) -> None:
         self.cluster = cluster
+        self.stranger = stranger and len(cluster.ids) > 1
         self.rng = random.Random(cluster.rng.getrandbits(64))
         self.power = power
         self.wipes = wipes and len(cluster.ids) > 1
@@ -308,6 +316,8 @@ class _Faults:
             del self.cuts[pair]
             self.cluster.net.heal(*pair)
         self._fault(now)
+        if self.stranger and self.cluster.nodes and self.rng.random() < 0.1:
+            speak_in_the_name_of_a_voter(self.cluster, self.rng)
         self._load()
 
     def heal(self) -> None:

@@ -44,6 +44,11 @@ def test_other_sizes(scenario: Scenario) -> None:
         run_seed(seed, scenario)
 
 
+def test_a_broker_with_another_min_isr_than_the_controller_commits_nothing_that_an_eligible_replica_lacks() -> None:
+    for seed in range(SEEDS // 4):
+        run_seed(seed, Scenario(min_isr=2, min_isr_of_brokers=1))
+
+
 def test_the_same_seed_gives_the_same_trace() -> None:
     for seed in (3, 17):
         first, second = run_seed(seed), run_seed(seed)

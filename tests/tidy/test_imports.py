@@ -11,7 +11,7 @@ IMPURE: Final = {"asyncio", "os", "random", "socket", "threading", "time", "logg
 # The state machines (DESIGN.md, section 1): a message goes in, effects come out, and nothing is asked of the world.
 PURE: Final = (
     r"log/(topic_partition|errors|config|record_batch|value_codec|producer_state|leader_epoch_cache|retention)\.py",
-    r"log/(group_assignors|group_protocol)\.py",
+    r"log/(group_assignors|group_protocol|name_pattern)\.py",
     r"log/replication/(replica|isr|leader|follower|effects)\.py",
     r"kraft/(records|requests|image|delta|controller|broker_heartbeats|placement|snapshot|quorum|memory_quorum)\.py",
     r"kraft/\w+_control\w*\.py",
@@ -21,7 +21,16 @@ PURE: Final = (
     r"net/client/(ownership|group_membership|classic_membership|assignors|reading)\.py",
     r"spark_connector/(options|read_options|write_options|sink_ledger|offsets|stream_planner)\.py",
 )
-VOCABULARY: Final = {"topic_partition", "record_batch", "errors", "config", "value_codec", "murmur2", "quick_init"}
+VOCABULARY: Final = {
+    "topic_partition",
+    "record_batch",
+    "errors",
+    "config",
+    "value_codec",
+    "murmur2",
+    "quick_init",
+    "name_pattern",
+}
 # What the coordinator of a group and its members, who may not import each other, must do alike.
 GROUP_VOCABULARY: Final = {"group_assignors", "group_protocol"}
 # Of the client, besides: it builds and reads records. They import nothing but the vocabulary themselves.

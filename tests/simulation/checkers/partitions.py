@@ -158,11 +158,11 @@ class PartitionChecker:
                     f"{view.high_watermark}"
                 )
             view.batches = {}
-            view.log_end = log._segments[0].base_offset
+            view.log_end = log.segments[0].base_offset
         elif log.log_end_offset < view.log_end:
             raise Violation(f"{history.name}: the log of {process} shrank to {log.log_end_offset} without a truncation")
         if not view.batches:
-            view.log_end = max(log._segments[0].base_offset, log.log_start_offset)
+            view.log_end = max(log.segments[0].base_offset, log.log_start_offset)
         view.log_start = log.log_start_offset
         if is_compacted:  # see checkers.compacted
             view.log_end = log.log_end_offset

@@ -11,6 +11,7 @@ from functools import partial
 
 from barnabas.consumer_groups.classic_messages import Answer, Ticket
 from barnabas.consumer_groups.coordinator import GroupCoordinator
+from barnabas.consumer_groups.match_budget import MatchBudget
 from barnabas.consumer_groups.messages import (
     CommittedOffset,
     HeartbeatRequest,
@@ -39,8 +40,26 @@ SETTINGS = GroupSettings(session_timeout_ms=10_000, rebalance_timeout_ms=8_000, 
 FAULTY_STEPS = 90
 ROUNDS_TO_SETTLE = 40  # after the last fault; one round is a heartbeat of everybody and one heartbeat interval
 MAX_CLIENTS = 5
+MOST_NS_OVER_BUDGET = 6_000_000  # one compilation and one match
 MAX_PARTITIONS = 6
 
+LONG_NAME = "a" * 60
+# What members subscribe to by pattern, and the topics that each means; some stop an engine that backtracks.
+PATTERNS = {
+    "t|u": {"t", "u"},
+    "[t-v]": {"t", "u", "v"},
+    ".*": {"t", "u", "v", LONG_NAME},
+    "(a+)+b": set[str](),
+    "(a+)+": {LONG_NAME},
+    r"(\pL+-?)*\z": {"t", "u", "v", LONG_NAME},
+    r"\Qt\E": {"t"},
+}
+WISHES: tuple["Wish", ...] = (
+    (("t",), ""), (("t", "u"), ""), (("u",), ""), (("t", "u", "v"), ""), (("v",), ""),
+    *(((), pattern) for pattern in PATTERNS), (("v",), "t|u"), (("t",), "(a+)+b"),
+)  # fmt: skip
+
+Wish = tuple[tuple[str, ...], str]  # topics by name, and a pattern
 Deliver = Callable[[], None]
 Hear = Callable[[object], None]
 
@@ -61,17 +80,29 @@ class Client:
     member_id: str
     instance_id: str | None
     topics: tuple[str, ...]
+    pattern: str = ""
     epoch: int = 0
     reading: PartitionSet = frozenset()
     assigned: PartitionSet = frozenset()
     reported: PartitionSet | None = None  # what the last answered heartbeat said; None: say everything again
-    reported_topics: tuple[str, ...] = ()
+    reported_wish: Wish = ((), "")
     request_number: int = 0  # answers to older ones are ignored
     waiting: bool = False
     crashed: bool = False
     ownership: int = 0  # changes whenever it has lost everything: offsets fetched before are of no use
     positions: dict[PartitionKey, tuple[int, int]] = field(default_factory=dict)  # offset, reset generation
     fetching: set[PartitionKey] = field(default_factory=set)
+
+    @property
+    def wish(self) -> Wish:
+        return (self.topics, self.pattern)
+
+    @wish.setter
+    def wish(self, wish: Wish) -> None:
+        self.topics, self.pattern = wish
+
+    def wants(self, topic: str) -> bool:
+        return topic in self.topics or topic in PATTERNS.get(self.pattern, ())
 
     def lose_everything(self) -> None:
         self.epoch = 0
@@ -113,12 +144,14 @@ class Simulation:
         if self.random.random() < 0.3:
             self.settings = GroupSettings(
                 session_timeout_ms=10_000, rebalance_timeout_ms=8_000, heartbeat_interval_ms=1_000,
-                assignment_interval_ms=1_500, default_assignor="uniform",
+                assignment_interval_ms=1_500, members_assigned_at_once=0,
+                assignment_ms_per_member=1_500, assignors=("range", "uniform"),
             )  # fmt: skip
         if self.random.random() < 0.4:
             self.settings = replace(
                 self.settings, offsets_retention_ms=6_000, offsets_retention_check_interval_ms=1_500
             )
+        self.is_slow = self.random.random() < 0.4
         self.slots.on_slot_moved(SLOT, self.epoch)
         self.coordinator = self.new_coordinator()
 
@@ -133,10 +166,18 @@ class Simulation:
             topics=self.topics,
             now_ms=self.now_ms,
             settings=self.settings,
+            match_budget=self.new_budget(),
         )
         assert coordinator._state == self.slots.slot(SLOT), "rebuilt exactly"
         self.readers_before = readers_of(coordinator, GROUP, with_away=True)
         return coordinator
+
+    def new_budget(self) -> MatchBudget:
+        """In some histories matching is so slow that patterns stay incomplete over many decisions."""
+        self.budget = MatchBudget(self.now_ms)
+        if self.is_slow:
+            self.budget = MatchBudget(self.now_ms, burst_ns=1, ns_per_ms=2_000)
+        return self.budget
 
     def commit_one(self, *, answer: bool = True) -> None:
         append = self.queue.pop(0)
@@ -210,7 +251,7 @@ class Simulation:
 
     def change_topics(self) -> None:
         topics = dict(self.topics)
-        name = self.random.choice(("t", "u", "v"))
+        name = self.random.choice(("t", "u", "v", LONG_NAME))
         recreated: frozenset[str] = frozenset()
         if name in topics and self.random.random() < 0.4:
             self.delete_topic(name)
@@ -258,12 +299,14 @@ class Simulation:
             return
         self.clients_made += 1
         static = self.random.random() < 0.3
-        topics = self.random.choice((("t",), ("t", "u"), ("u",), ("t", "u", "v")))
+        topics, pattern = self.random.choice(WISHES)
         instance_id = f"i{self.random.randint(0, 1)}" if static else None
-        self.clients.append(Client(member_id=f"m{self.clients_made}", instance_id=instance_id, topics=topics))
+        self.clients.append(
+            Client(member_id=f"m{self.clients_made}", instance_id=instance_id, topics=topics, pattern=pattern)
+        )
 
     def request_of(self, client: Client) -> HeartbeatRequest:
-        full = client.epoch == 0 or client.reported is None or client.reported_topics != client.topics
+        full = client.epoch == 0 or client.reported is None or client.reported_wish != client.wish
         owned = None if not full and client.reported == client.reading else from_set(client.reading)
         return HeartbeatRequest(
             group_id=GROUP,
@@ -271,6 +314,7 @@ class Simulation:
             member_epoch=client.epoch,
             instance_id=client.instance_id,
             subscribed_topics=client.topics if full else None,
+            subscribed_pattern=client.pattern if full else None,
             owned=owned,
         )
 
@@ -278,7 +322,7 @@ class Simulation:
         client.request_number += 1
         client.waiting = True
         number, request = client.request_number, self.request_of(client)
-        said = (client.reading, client.topics)
+        said = (client.reading, client.wish)
         dice = self.random.random() if faults else 1.0
         if dice < 0.05:
             return  # the request is lost
@@ -300,7 +344,7 @@ class Simulation:
         self,
         client: Client,
         request: HeartbeatRequest,
-        said: tuple[PartitionSet, tuple[str, ...]],
+        said: tuple[PartitionSet, Wish],
         *,
         is_doubled: bool,
         is_lost: bool,
@@ -328,12 +372,12 @@ class Simulation:
             self.queue.append(Append(records=result.records, answers=result.answers))
 
     def answered(
-        self, client: Client, number: int, said: tuple[PartitionSet, tuple[str, ...]], response: HeartbeatResponse
+        self, client: Client, number: int, said: tuple[PartitionSet, Wish], response: HeartbeatResponse
     ) -> None:
         if client.crashed or number != client.request_number or not client.waiting:
             return
         client.waiting = False
-        client.reported, client.reported_topics = said
+        client.reported, client.reported_wish = said
         client.take(response)
 
     def fenced(self, client: Client, number: int) -> None:
@@ -449,7 +493,7 @@ class Simulation:
             client.crashed = True
             self.clients.remove(client)
         else:
-            client.topics = self.random.choice((("t",), ("t", "u"), ("v",)))
+            client.wish = self.random.choice(WISHES)
 
     def run(self) -> None:
         for _ in range(FAULTY_STEPS):
@@ -480,7 +524,8 @@ class Simulation:
         members = {member.member_id for member in description.members}
         gone = members - {client.member_id for client in self.clients}
         arrived = all(client.epoch == description.assignment_epoch for client in self.clients)
-        return description.phase is GroupPhase.STABLE and arrived and not gone
+        is_matching = self.coordinator._targets.subscriptions.next_deadline_ms() is not None
+        return description.phase is GroupPhase.STABLE and arrived and not gone and not is_matching
 
     def commit_all(self) -> None:
         while self.queue:
@@ -489,6 +534,7 @@ class Simulation:
     # --- what must hold -----------------------------------------------------------------------------------------------
 
     def check(self) -> None:
+        assert self.budget.left_ns > -MOST_NS_OVER_BUDGET, "a decision has matched for too long"
         for state in (self.coordinator._state, self.slots.slot(SLOT)):
             group = state.groups.get(GROUP)
             if group is None:
@@ -533,8 +579,9 @@ class Simulation:
         wanted = {
             (topic, partition)
             for client in joined
-            for topic in client.topics
-            for partition in range(self.topics.get(topic, 0))
+            for topic, count in self.topics.items()
+            for partition in range(count)
+            if client.wants(topic)
         }
         reading = [key for client in joined for key in client.reading]
         assert len(reading) == len(set(reading))

@@ -1,7 +1,9 @@
 """Properties of the assignors, under all names by which a coordinator knows them."""
 
 import random
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -143,3 +145,24 @@ def test_sticky_moves_as_little_as_balance_allows_when_members_come_and_go(
     assert moves == fewest_moves(before, alive, newcomers)
     loads = [len(keys) for keys in after.values()]
     assert max(loads) - min(loads) <= 1
+
+
+class CountedTopics(frozenset[str]):
+    """Topics that count how often somebody walks over them."""
+
+    walks = 0
+
+    def __iter__(self) -> Iterator[str]:
+        CountedTopics.walks += 1
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("name", sorted(ASSIGNORS))
+def test_members_with_one_subscription_cost_one_walk_over_its_topics(name: str) -> None:
+    """Else every join of a large group costs members times topics, on the coordinator's event loop."""
+    topics = {f"topic-{number}": 1 for number in range(50)}
+    shared = CountedTopics(topics)
+    CountedTopics.walks = 0
+    assigned = ASSIGNORS[name]([Subscriber(member_id=f"m{number}", topics=shared) for number in range(40)], topics)
+    assert sum(map(len, assigned.values())) == 50
+    assert CountedTopics.walks <= 2

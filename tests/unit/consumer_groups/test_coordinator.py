@@ -2,11 +2,12 @@
 
 import dataclasses
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 
 from barnabas.consumer_groups.coordinator import GroupCoordinator
+from barnabas.consumer_groups.match_budget import MatchBudget
 from barnabas.consumer_groups.messages import CoordinatorResult, HeartbeatRequest, HeartbeatResponse, OffsetToCommit
 from barnabas.consumer_groups.parked_heartbeats import MAX_ANSWERS_PER_WAKE
 from barnabas.consumer_groups.partitions import PartitionSet, from_set, to_set
@@ -18,6 +19,7 @@ from barnabas.log.errors import (
     FencedInstanceIdError,
     FencedMemberEpochError,
     GroupMaxSizeReachedError,
+    InvalidRegularExpressionError,
     InvalidRequestError,
     InvalidSessionTimeoutError,
     NotCoordinatorError,
@@ -29,6 +31,7 @@ from barnabas.log.errors import (
 
 GROUP = "payments"
 SLOT = slot_of(GROUP)
+PUT_OFF = GroupSettings(assignment_interval_ms=1_000, members_assigned_at_once=0, assignment_ms_per_member=1_000)
 T = frozenset({("t", partition) for partition in range(4)})
 
 
@@ -41,6 +44,7 @@ class Bench:
         self.slots = GroupSlots()
         self.now_ms = 1_000
         self.epoch = 1
+        self.make_budget: Callable[[int], MatchBudget] = MatchBudget
         self.coordinator = self._new_coordinator()
 
     def fail_over(self) -> None:
@@ -57,6 +61,7 @@ class Bench:
             topics=self.topics,
             now_ms=self.now_ms,
             settings=self.settings,
+            match_budget=self.make_budget(self.now_ms),
         )
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
@@ -286,7 +291,7 @@ def test_a_reset_of_offsets_reaches_those_who_wait() -> None:
 
 
 def test_a_wake_that_tells_many_members_goes_in_several_decisions() -> None:
-    bench = Bench(topics={"t": 2_000})
+    bench = Bench(topics={"t": 2_000}, settings=GroupSettings(assignment_interval_ms=0))
     poller = Poller(bench)
     members = [bench.join(f"m{number:04d}", assignor="uniform") for number in range(MAX_ANSWERS_PER_WAKE + 50)]
     for _ in range(3):
@@ -515,7 +520,9 @@ def test_a_coordinator_of_an_older_epoch_than_the_state_is_refused() -> None:
 
 
 def test_assignments_can_be_put_off_in_a_storm_of_joins() -> None:
-    bench = Bench(settings=GroupSettings(assignment_interval_ms=1_000))
+    bench = Bench(
+        settings=GroupSettings(assignment_interval_ms=1_000, members_assigned_at_once=0, assignment_ms_per_member=1_000)
+    )
     first, second = bench.join("a"), bench.join("b")
     assert bench.phase() is GroupPhase.ASSIGNING
     settle(first, second)
@@ -530,6 +537,55 @@ def test_assignments_can_be_put_off_in_a_storm_of_joins() -> None:
     bench.tick()
     settle(first, second, third)
     assert bench.phase() is GroupPhase.STABLE
+
+
+def test_a_storm_of_joins_writes_as_many_records_as_there_are_members_not_their_square() -> None:
+    """400 joins wrote 38,000 records: each of them rewrote the targets of all."""
+    bench = Bench(topics={"t": 400})
+    record_count = 0
+    deadlines: list[int | None] = []
+    for number in range(400):
+        request = HeartbeatRequest(group_id=GROUP, member_id=f"m{number}", member_epoch=0, subscribed_topics=("t",))
+        record_count += len(bench.coordinator.heartbeat(request, bench.now_ms).records)
+        bench.now_ms += 1
+        while (at_ms := bench.coordinator._targets.due.next_deadline_ms()) is not None and at_ms <= bench.now_ms:
+            record_count += len(bench.coordinator.tick(bench.now_ms).records)
+            deadlines.append(at_ms)
+    assert 2 < len(deadlines) < 12, "the group grows, so its assignments become rare"
+    assert record_count < 400 * 8
+    bench.now_ms += 1_000
+    bench.coordinator.tick(bench.now_ms)
+    assert bench.phase() is not GroupPhase.ASSIGNING
+
+
+def test_a_member_whose_assignment_is_put_off_is_to_ask_again_soon() -> None:
+    bench = Bench(settings=PUT_OFF)
+    bench.join("a")
+    request = HeartbeatRequest(group_id=GROUP, member_id="b", member_epoch=0, subscribed_topics=("t",))
+    told = bench.heartbeat(request)
+    assert told.heartbeat_interval_ms == bench.settings.waiting_heartbeat_interval_ms
+
+
+def test_the_default_assignor_is_uniform_and_only_those_that_are_set_are_taken() -> None:
+    bench = Bench(settings=GroupSettings(assignors=("uniform", "range")))
+    bench.join("a")
+    assert bench.coordinator.describe_group(group_id=GROUP).response.assignor == "uniform"
+    with pytest.raises(UnsupportedAssignorError, match="uniform, range"):
+        bench.join("b", assignor="sticky")
+
+
+def test_a_group_that_an_older_version_assigned_by_range_changes_at_its_next_rebalance() -> None:
+    bench = Bench(topics={"t": 4, "u": 1}, settings=GroupSettings(assignors=("range",)))
+    first, second = (bench.join(name, subscribed_topics=("t", "u")) for name in "ab")
+    settle(first, second)
+    bench.settings = GroupSettings()
+    bench.fail_over()
+    bench.tick()
+    settle(first, second)
+    assert bench.coordinator.describe_group(group_id=GROUP).response.assignor == "range", "nothing has moved"
+    third = bench.join("c", subscribed_topics=("t", "u"))
+    settle(first, second, third)
+    assert bench.coordinator.describe_group(group_id=GROUP).response.assignor == "uniform"
 
 
 def test_the_assignor_that_most_members_ask_for_is_used() -> None:
@@ -612,10 +668,12 @@ def test_a_static_member_that_leaves_while_it_revokes_releases_the_partitions() 
         ({"member_epoch": 4}, UnknownMemberIdError),
         ({"subscribed_topics": None}, InvalidRequestError),
         ({"subscribed_topics": ("t",) * 10_001}, InvalidRequestError),
-        ({"subscribed_pattern": "("}, InvalidRequestError),
-        ({"subscribed_pattern": "x" * 1_001}, InvalidRequestError),
+        ({"subscribed_pattern": "("}, InvalidRegularExpressionError),
+        ({"subscribed_pattern": "x" * 1_001}, InvalidRegularExpressionError),
+        ({"subscribed_pattern": r"(a)\1"}, InvalidRegularExpressionError),
         ({"instance_id": ""}, InvalidRequestError),
         ({"member_id": "m" * 1_001}, InvalidRequestError),
+        ({"client_id": "c" * 1_001}, InvalidRequestError),
         ({"session_timeout_ms": 1}, InvalidSessionTimeoutError),
         ({"rebalance_timeout_ms": 0}, InvalidRequestError),
         ({"assignor": "magic"}, UnsupportedAssignorError),

@@ -234,3 +234,19 @@ def test_offsets_of_a_deleted_topic_are_forgotten_even_if_it_is_created_again(re
     bench.change_topics({"t": 4} if recreated else {}, frozenset({"t"}) if recreated else frozenset())
     assert fetched(bench) == -1
     assert bench.slots.slot(SLOT).offsets == {}
+
+
+def test_a_fetch_that_says_which_member_it_is_must_be_in_its_epoch() -> None:
+    """A member that is out must not begin where the group is now (KIP-848)."""
+    bench = Bench()
+    client = bench.join("a")
+    for member_id, epoch, error in (
+        ("a", client.epoch + 1, StaleMemberEpochError),
+        ("a", client.epoch - 1, StaleMemberEpochError),
+        ("a", -1, StaleMemberEpochError),
+        ("ghost", client.epoch, UnknownMemberIdError),
+    ):
+        with pytest.raises(error):
+            bench.coordinator.fetch_offsets(group_id=GROUP, member_id=member_id, member_epoch=epoch)
+    bench.coordinator.fetch_offsets(group_id=GROUP, member_id="a", member_epoch=client.epoch)
+    bench.coordinator.fetch_offsets(group_id=GROUP)

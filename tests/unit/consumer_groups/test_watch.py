@@ -103,7 +103,12 @@ def test_a_free_partition_waits_for_the_heartbeat_of_its_new_owner() -> None:
 
 
 def test_an_assignment_that_is_put_off_is_told() -> None:
-    bench = Bench(topics={"t": 2}, settings=GroupSettings(assignment_interval_ms=5_000))
+    bench = Bench(
+        topics={"t": 2},
+        settings=GroupSettings(
+            assignment_interval_ms=5_000, members_assigned_at_once=0, assignment_ms_per_member=5_000
+        ),
+    )
     first = bench.join("a")
     bench.change_topics({"t": 3})
     assert reasons(bench) == {2: (UnownedReason.NOT_ASSIGNED_YET, "")}

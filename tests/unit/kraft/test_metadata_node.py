@@ -138,7 +138,7 @@ def test_what_a_successor_commits_is_answered_as_committed() -> None:
     cluster.notify(0)
     cluster.run()
     assert answers[-1] is AppendOutcome.COMMITTED
-    assert len(cluster.log) == entry_count + 2
+    assert len(cluster.log) == entry_count + 3  # the settings of the cluster too
 
 
 def test_a_refusal_waits_for_what_it_was_decided_upon() -> None:

@@ -10,7 +10,13 @@ from simulation.raft_cluster import DIRECTORY, TIMING, SimulatedQuorum
 
 import barnabas.kraft.raft_internals as internals
 from barnabas.kraft.quorum import AppendOutcome
-from barnabas.kraft.raft_config import MAX_COMMAND_BYTES, MAX_PENDING_COMMANDS, SnapshotPolicy
+from barnabas.kraft.raft_config import (
+    MAX_COMMAND_BYTES,
+    MAX_PENDING_COMMANDS,
+    MAX_TERM,
+    MAX_TERM_STEP,
+    SnapshotPolicy,
+)
 from barnabas.kraft.raft_core import RaftCore
 from barnabas.kraft.raft_storage import DamagedQuorumError
 from barnabas.log.errors import InvalidRequestError
@@ -460,3 +466,73 @@ def test_a_closed_quorum_tells_what_is_open_and_keeps_what_it_has() -> None:
     cluster.commit()
     assert cluster.wait_until_equal()
     finish(cluster)
+
+
+def forged_append(core: RaftCore, term: int) -> dict[str, object]:
+    last = core.journal.last_index
+    return {
+        "type": "append_entries",
+        "term": term,
+        "commit_index": last,
+        "prevLogIdx": last,
+        "prevLogTerm": core.journal.last_term,
+        "entries": (),
+    }
+
+
+def test_a_term_that_no_election_can_have_reached_is_taken_in_steps_and_the_quorum_lives_on() -> None:
+    cluster = running()
+    victim = core_of(cluster, cluster.wait_for_leader())
+    before = victim.term
+    for _ in range(50):
+        for kind in ("stale_term", "next_node_idx", "append_entries", "request_vote"):
+            message = forged_append(victim, MAX_TERM - 1) | {"type": kind, "next_node_idx": 1, "reset": False}
+            victim.receive(victim.other_ids[0], {**message, "last_log_index": 9, "last_log_term": 9, "transfer": True})
+    assert victim.term == before + MAX_TERM_STEP and victim.refused_messages == 200
+    assert not victim.halted
+    cluster.commit()
+    assert cluster.wait_until_equal()
+    finish(cluster)
+
+
+def test_a_voter_that_is_many_terms_behind_catches_up() -> None:
+    cluster = running()
+    core = core_of(cluster, 2)
+    cluster.kill(0)
+    cluster.kill(1)
+    core.set_term(5 * MAX_TERM_STEP, None)
+    cluster.start(0)
+    cluster.start(1)
+    cluster.commit()
+    assert cluster.wait_until_equal()
+    assert core_of(cluster, 0).term > 5 * MAX_TERM_STEP
+    finish(cluster)
+
+
+def test_another_leader_in_the_term_is_refused_and_stops_neither_leader_nor_follower() -> None:
+    cluster = running()
+    leader = cluster.wait_for_leader()
+    core = core_of(cluster, leader)
+    core.receive(core.other_ids[0], forged_append(core, core.term))
+    assert core.is_leader and core.refused_messages == 1 and not core.halted
+    follower_id, other_id = core.other_ids
+    follower = core_of(cluster, follower_id)
+    forged = forged_append(follower, follower.term) | {
+        "entries": ((b"\x00forged", follower.journal.last_index + 1, follower.term),)
+    }
+    last_index = follower.journal.last_index
+    follower.receive(other_id, forged)
+    assert follower.refused_messages == 1 and follower.journal.last_index == last_index
+    assert follower.leader_id == leader
+    cluster.commit()
+    assert cluster.wait_until_equal()
+    finish(cluster)
+
+
+def test_a_folder_with_a_forged_term_is_refused_with_the_cure() -> None:
+    cluster = running(1)
+    core_of(cluster, 0).set_term(MAX_TERM, None)
+    cluster.kill(0)
+    with pytest.raises(DamagedQuorumError, match="was forged"):
+        cluster.start(0)
+    cluster.close()

@@ -17,6 +17,10 @@ def test_nothing_acknowledged_is_lost_and_all_make_progress_again(first: int) ->
     assert run_seeds(first, BATCH) == []
 
 
+def test_a_stranger_who_speaks_in_the_names_of_voters_changes_nothing() -> None:
+    assert run_seeds(1_000, 2 * BATCH, stranger=True) == []
+
+
 def test_the_same_seed_gives_the_same_trace() -> None:
     assert run_seed(4).trace == run_seed(4).trace
     assert run_seed(4).trace != run_seed(5).trace

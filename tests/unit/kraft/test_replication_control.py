@@ -413,6 +413,35 @@ def test_a_cancellation_that_would_leave_nobody_in_sync_is_refused() -> None:
     cluster.refused(AssignReplicas(topic="t", partition=0, replicas=()), InvalidReplicaAssignmentError)
 
 
+@pytest.mark.parametrize("target", [(), (3, 1)])
+def test_a_reassignment_that_would_leave_too_few_copies_is_neither_cancelled_nor_changed(
+    target: tuple[int, ...],
+) -> None:
+    """Records were acknowledged with 0 and 2 in sync; 1 never had them, and then the disk of 0 is lost."""
+    cluster = SingleController(4)
+    cluster.topic(0, 1, min_insync_replicas="2")
+    move(cluster, 2, 3)
+    cluster.set_isr(0, 1, 2)
+    cluster.beat(1, fence=True)
+    assert cluster.partition().isr == (0, 2)
+    told = cluster.refused(AssignReplicas(topic="t", partition=0, replicas=target), InvalidReplicaAssignmentError)
+    assert "on [0] only" in told and "min.insync.replicas is 2" in told
+    cluster.beat(1)
+    cluster.set_isr(0, 1, 2)
+    assert isinstance(move(cluster, *target), Done)
+
+
+def test_an_eligible_replica_is_a_copy_that_a_cancellation_may_not_drop() -> None:
+    cluster = SingleController(4)
+    cluster.topic(0, 1, min_insync_replicas="2")
+    move(cluster, 2, 3)
+    cluster.set_isr(0, 1, 2)
+    cluster.beat(1, fence=True)
+    cluster.beat(2, fence=True)
+    assert (cluster.partition().isr, cluster.partition().eligible_leader_replicas) == ((0,), (2,))
+    cluster.refused(AssignReplicas(topic="t", partition=0, replicas=()), InvalidReplicaAssignmentError)
+
+
 # --- damaged replicas ------------------------------------------------------------------------------------------------
 
 

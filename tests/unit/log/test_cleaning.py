@@ -17,7 +17,7 @@ from barnabas.log.config import LogConfig
 from barnabas.log.errors import CorruptRecordError, InvalidRecordError, OutOfOrderSequenceError
 from barnabas.log.files import RealFiles
 from barnabas.log.record_batch import iter_headers
-from barnabas.log.record_codec import ProducerFields, decode_columns, encode_batch
+from barnabas.log.record_codec import ProducerFields, decode_columns
 
 COMPACT = LogConfig(cleanup_policy=("compact",), segment_bytes=600, index_interval_bytes=100)
 DAY_MS = 86_400_000
@@ -223,16 +223,12 @@ def test_the_lags():
     assert lags.max_segment_ms == 5_000
 
 
-def test_records_without_a_key_are_refused_and_old_ones_go():
+def test_records_without_a_key_go():
     disk = SimulatedDisk()
     log = open_log(disk, config=LogConfig(segment_bytes=600))
     append(log, b"without a key" * 40)
     log.update_config(COMPACT)
     fill(log)
-    for codec in (0, 4):
-        batch = encode_batch([b"a", b"b"], keys=[b"k", None], timestamps_ms=NOW_MS, compression=codec)
-        with pytest.raises(InvalidRecordError, match="no key"):
-            log.append_as_leader(bytearray(batch), leader_epoch=0, now_ms=NOW_MS)
     clean(log, disk)
     assert b"" not in [key for _, key, _ in records_in(log)]
 

@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from barnabas.log.errors import StorageError
+from barnabas.log.errors import DiskFailedError, StorageError
 from barnabas.log.files import RealFiles
 
 FILES = RealFiles()
@@ -138,3 +138,19 @@ def test_a_file_is_closed_with_its_last_reference(tmp_path):
     assert len(os.listdir("/proc/self/fd")) == before + 1
     del file
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_what_the_disk_refuses_to_look_for_is_not_missing(tmp_path, monkeypatch):
+    """EIO and EACCES counted as "it is not there", and a log began anew beside its records. Python's own `os.stat` is the
+    port here."""
+    assert not FILES.exists(str(tmp_path / "none" / "below"))
+    (tmp_path / "file").touch()
+    assert FILES.exists(str(tmp_path / "file")) and not FILES.exists(str(tmp_path / "file" / "below"))
+
+    def refused(path):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", refused)
+        with pytest.raises(DiskFailedError, match=r"cannot look for .*/file: Input/output error"):
+            FILES.exists(str(tmp_path / "file"))

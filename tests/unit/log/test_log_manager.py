@@ -1,11 +1,13 @@
 from random import Random
 
 import pytest
+from simulation.checkers.logs import check_log
 from simulation.disk import SimulatedDisk
 from simulation.log_building import NOW_MS, append, base_offsets, read_all
 
 from barnabas.log.config import LogConfig
 from barnabas.log.errors import (
+    DiskFailedError,
     InconsistentClusterIdError,
     InvalidTopicError,
     StorageError,
@@ -70,10 +72,10 @@ def test_bit_rot_behind_the_checkpoint_counts_as_a_loss(is_damaged):
     (log,) = create(logs, A)
     for _ in range(3):
         append(log, b"x" * 60)
-    place = log._segments[0].batch_at(1)
+    place = log.segments[0].batch_at(1)
     disk.kill()
     if is_damaged:
-        disk.flip_bit(log._segments[0].path, place.position + place.size_bytes - 1)
+        disk.flip_bit(log.segments[0].path, place.position + place.size_bytes - 1)
     again = manager(disk)
     assert again.get(A).log_end_offset == (1 if is_damaged else 3)
     assert again.may_have_lost_writes == is_damaged
@@ -176,7 +178,8 @@ def test_retention_over_all_logs():
         append(a, b"x" * 50, timestamp_ms=NOW_MS + number)
         append(b, b"x" * 50, timestamp_ms=NOW_MS + 5000)
     a.set_high_watermark(10)
-    assert logs.run_retention(NOW_MS + 5000) == a.log_start_offset == 10
+    assert logs.run_retention(NOW_MS + 5000) == {}
+    assert a.log_start_offset == 10
     logs.remove_due(NOW_MS + 5000)
     assert (b.log_start_offset, a.log_end_offset, a.size_bytes) == (0, 10, 0)
     assert append(a, b"y") == 10
@@ -216,7 +219,7 @@ def test_idle_partitions_hold_no_file():
     append(a, b"x")
     a.flush()
     logs.run_retention(NOW_MS + 600_000)
-    assert not a._active.is_open
+    assert not a.segments[-1].is_open
     assert append(a, b"y") == 1
     assert base_offsets(read_all(a)) == [0, 1]
 
@@ -300,3 +303,57 @@ def test_a_log_that_ends_below_its_written_start_hides_nothing_that_is_appended_
     disk.kill()
     again = manager(disk, DIRS[:1]).get(A)
     assert (again.log_start_offset, again.log_end_offset) == (start, end + 8)
+
+
+@pytest.mark.parametrize("suffix", ["log", "index"])
+def test_retention_that_is_refused_leaves_what_the_disk_has_and_says_so(suffix):
+    """The segments were gone from memory and not from the disk: a reader between the two was given the last segment, and
+    skipped all before it; a follower that copied the log lost it for good."""
+    disk = SimulatedDisk()
+    logs = manager(disk, defaults=LogConfig(segment_bytes=200, retention_bytes=300, file_delete_delay_ms=0))
+    (a,) = create(logs, A)
+    for _ in range(10):
+        append(a, b"x" * 50)
+    a.set_high_watermark(10)
+    disk.fail_next("rename", f"*/{0:020d}.{suffix}")
+    refused = logs.run_retention(NOW_MS)
+    assert [path for path, error in refused.items() if isinstance(error, DiskFailedError)] == [
+        a.directory.rpartition("/")[0]
+    ]
+    check_log(a, disk)
+    offsets = base_offsets(read_all(a))
+    assert offsets == list(range(a.log_start_offset, 10))
+    assert logs.run_retention(NOW_MS) == {}
+    check_log(a, disk)
+    assert a.segment_count < 10 and a.log_start_offset > 0
+
+
+def test_a_log_whose_deletion_is_refused_is_still_there():
+    disk = SimulatedDisk()
+    logs = manager(disk)
+    (a,) = create(logs, A)
+    append(a, b"x")
+    disk.fail_next("rename", f"{a.directory}")
+    with pytest.raises(StorageError):
+        logs.delete(A, now_ms=NOW_MS)
+    assert logs.get(A) is a and base_offsets(read_all(a)) == [0]
+    logs.delete(A, now_ms=NOW_MS)
+    assert logs.get(A) is None and not disk.exists(a.directory)
+
+
+def test_a_truncation_whose_lower_recovery_point_is_refused_writes_it_when_it_is_asked_again():
+    """It was lowered in memory alone: the second try believed that the disk knew, and a crash then trusted what it cut off."""
+    disk = SimulatedDisk()
+    logs = manager(disk)
+    (a,) = create(logs, A)
+    for _ in range(3):
+        append(a, b"x")
+    a.flush()
+    logs.checkpoint()
+    disk.fail_next("write", "*/recovery-point-offset-checkpoint")
+    with pytest.raises(StorageError):
+        a.truncate_to(1)
+    assert (a.failed, a.log_end_offset) == (False, 3)
+    a.truncate_to(1)
+    disk.kill()
+    assert [folder.recovery_points[A] for folder in manager(disk).folders if A in folder.recovery_points] == [1]

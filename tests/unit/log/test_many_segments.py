@@ -72,7 +72,7 @@ def test_a_look_up_by_time_opens_two_segments_once_the_ages_are_known() -> None:
         assert disk.opened["log"] + disk.opened["mapped"] <= 3
         disk.opened.clear()
     assert log.max_timestamp() == (log.log_end_offset - 1, NOW_MS + log.log_end_offset - 1)
-    assert sum(segment.is_open for segment in log._segments if not segment.is_active) <= 5
+    assert sum(segment.is_open for segment in log.segments if not segment.is_active) <= 5
 
 
 def test_timestamps_that_do_not_rise() -> None:
@@ -87,7 +87,7 @@ def test_timestamps_that_do_not_rise() -> None:
     for wanted in (NOW_MS, NOW_MS + 50, NOW_MS + 99):
         later = ((offset, stamps[offset]) for offset in range(150, 300) if stamps[offset] >= wanted)
         assert log.offset_for_timestamp(wanted) == next(later)
-    assert log.size_bytes == sum(segment.size_bytes for segment in log._segments)
+    assert log.size_bytes == sum(segment.size_bytes for segment in log.segments)
 
 
 @pytest.mark.parametrize("suffix", ["index", "timeindex"])

@@ -1,6 +1,7 @@
 from random import Random
 
 import pytest
+from simulation.checkers.logs import check_producers
 from simulation.disk import SimulatedDisk
 from simulation.log_building import DIRECTORY, NOW_MS, append, base_offsets, batch_of, open_log, read_all
 
@@ -135,7 +136,7 @@ def test_reads_at_all_offsets_against_a_model(seed, files_and_directory):
             following = visible[len(bases) : len(bases) + 1]
             if following and len(data) < max_bytes:
                 whole = log.read(following[0], max_bytes=1, up_to_offset=log.log_end_offset).size_bytes
-                is_next_segment = any(segment.base_offset == following[0] for segment in log._segments)
+                is_next_segment = any(segment.base_offset == following[0] for segment in log.segments)
                 assert is_next_segment or len(data) + whole > max_bytes
     assert log.read(0, max_bytes=1, up_to_offset=9, at_least_one_batch=False).size_bytes == 0
 
@@ -403,10 +404,63 @@ def test_a_failed_flush_of_a_sealed_segment_fails_the_log():
     append(log, b"a")
     log.roll(NOW_MS)
     append(log, b"b")
-    log._segments[0].release()
+    log.segments[0].release()
     disk.fail_next("flush", "*0000.log")
     with pytest.raises(StorageError):
         log.flush()
     assert log.failed
     with pytest.raises(StorageError):
         append(log, b"c")
+
+
+def _of_producer(producer_id, sequence, size=250):
+    producer = ProducerFields(producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
+    return batch_of(bytes(size), producer=producer)
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_an_answer_that_reaches_over_a_segments_end_leaves_a_snapshot_of_all_that_is_before_it(is_cut):
+    """A follower whose segments end elsewhere than its leader's: the snapshot of a roll lacked the batches of the very answer
+    that led to the roll, so after a restart a retry was written twice, and the producer's next batch was refused."""
+    disk = SimulatedDisk()
+    leader = open_log(disk, "/data/leader-0")
+    for sequence in range(4):
+        leader.append_as_leader(_of_producer(7, sequence), leader_epoch=0, now_ms=NOW_MS)
+    follower = open_log(disk, "/data/follower-0", config=SMALL)
+    follower.append_as_follower(leader.read(0, max_bytes=1 << 20, up_to_offset=2).read(), now_ms=NOW_MS)
+    fetched = leader.read(2, max_bytes=1 << 20, up_to_offset=4).read()
+    if is_cut:  # the disk has room for the first of both batches, and for the snapshot
+        disk.fail_next("append", f"/data/follower-0/{3:020d}.log")
+        with pytest.raises(StorageError):
+            follower.append_as_follower(fetched, now_ms=NOW_MS)
+    else:
+        follower.append_as_follower(fetched, now_ms=NOW_MS)
+    assert [segment.base_offset for segment in follower.segments] == [0, 3]
+    check_producers(follower)
+    disk.kill()
+    again = open_log(disk, "/data/follower-0", config=SMALL)
+    check_producers(again)
+    end = again.log_end_offset
+    assert again.append_as_leader(_of_producer(7, 2), leader_epoch=1, now_ms=NOW_MS).duplicate
+    assert not again.append_as_leader(_of_producer(7, end), leader_epoch=1, now_ms=NOW_MS).duplicate
+
+
+def test_a_full_disk_does_not_keep_anyone_from_reading_what_lost_its_indexes():
+    disk = SimulatedDisk()
+    log = open_log(disk, config=SMALL)
+    for _ in range(12):
+        append(log, bytes(300))
+    log.flush()
+    disk.kill()
+    for suffix in ("index", "timeindex"):
+        disk.remove(f"{DIRECTORY}/{0:020d}.{suffix}")
+    disk.capacity_bytes = disk.used_bytes
+    for recovery_point in (12, 0):  # made again when they are read, and when the log is opened
+        log = open_log(disk, config=SMALL, recovery_point=recovery_point)
+        assert base_offsets(read_all(log)) == list(range(12))
+        assert log.offset_for_timestamp(NOW_MS) == (0, NOW_MS)
+        disk.kill()
+    disk.capacity_bytes = 1 << 30
+    log = open_log(disk, config=SMALL)
+    assert base_offsets(read_all(log)) == list(range(12))
+    assert disk.size_bytes(f"{DIRECTORY}/{0:020d}.timeindex")

@@ -142,3 +142,13 @@ def test_a_broker_does_not_import_aiokafka():
         "import barnabas.log.log_manager, sys; sys.exit(any(n in sys.modules for n in ('aiokafka', 'lz4', 'cramjam')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_aiokafkas_internals_are_those_that_decoding_was_measured_and_tested_with():
+    """The class is no public name of aiokafka: a release may move it, or fall back to pure Python, ten times slower."""
+    from aiokafka.record.default_records import DefaultRecordBatch
+
+    assert DefaultRecordBatch.__module__ == "aiokafka.record._crecords.default_records"
+    (record,) = DefaultRecordBatch(bytes(encode_batch([b"v"], timestamps_ms=[7], keys=[b"k"], headers=[[("h", b"x")]])))
+    told = (record.offset, record.timestamp, record.key, record.value, tuple(record.headers))
+    assert told == (0, 7, b"k", b"v", (("h", b"x"),))

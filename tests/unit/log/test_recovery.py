@@ -1,6 +1,8 @@
+from dataclasses import replace
 from random import Random
 
 import pytest
+from simulation.checkers.logs import check_producers
 from simulation.disk import SimulatedDisk
 from simulation.log_building import DIRECTORY, NOW_MS, append, base_offsets, batch_of, open_log, read_all
 
@@ -39,8 +41,8 @@ def test_damage_behind_the_recovery_point_cuts_the_log(position):
     log = open_log(disk, config=SMALL)
     for _ in range(30):
         append(log, b"x" * 60)
-    place = log._segments[1].batch_at(log._segments[1].base_offset + 2)
-    path, base = log._segments[1].path, place.base_offset
+    place = log.segments[1].batch_at(log.segments[1].base_offset + 2)
+    path, base = log.segments[1].path, place.base_offset
     disk.kill()
     disk.flip_bit(path, place.position + position)
     log = open_log(disk, config=SMALL)
@@ -56,7 +58,7 @@ def test_a_damaged_batch_at_the_very_end_is_no_torn_tail(is_clean):
     log = open_log(disk)
     for _ in range(3):
         append(log, b"x" * 60)
-    place = log._segments[0].batch_at(2)
+    place = log.segments[0].batch_at(2)
     disk.kill()
     disk.flip_bit(LOG, place.position + (LENGTH_POSITION if is_clean else place.size_bytes - 1))
     log = open_log(disk, was_stopped_cleanly=is_clean)
@@ -232,3 +234,76 @@ def test_a_log_start_that_a_crash_took_back_leaves_no_log_without_epochs():
     disk.open_append(f"{DIRECTORY}/{6:020d}.log").truncate(0)
     again = open_log(disk, config=SMALL, recovery_point=6)  # what lies before it is not scanned
     assert (again.log_start_offset, again.log_end_offset, again.latest_epoch) == (0, 6, 3)
+
+
+def _of_producer(producer_id, sequence):
+    producer = ProducerFields(producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
+    return batch_of(b"x" * 20, producer=producer)
+
+
+@pytest.mark.parametrize("cuts_by", ["truncation", "recovery"])
+def test_a_snapshot_of_what_was_cut_off_does_not_come_back(cuts_by):
+    """It was removed, and nothing made that durable: after a loss of power the log remembered batches that are not in it."""
+    for seed in range(40):
+        _cut_and_lose_power(Random(seed), cuts_by)
+
+
+def _cut_and_lose_power(rng, cuts_by):
+    disk = SimulatedDisk()
+    log = open_log(disk)
+    for sequence in range(3):
+        log.append_as_leader(_of_producer(7, sequence), leader_epoch=0, now_ms=NOW_MS)
+    log.flush()
+    for sequence in range(3, 6):
+        log.append_as_leader(_of_producer(7, sequence), leader_epoch=1, now_ms=NOW_MS)
+    log.flush()
+    log.save_indexes()
+    snapshot = f"{DIRECTORY}/{6:020d}.snapshot"
+    disk.sync_dir(DIRECTORY)
+    disk.open_append(snapshot).flush()  # as the kernel does within half a minute
+    if cuts_by == "truncation":
+        log.truncate_to(3)
+    else:
+        disk.open_append(LOG).truncate(disk.size_bytes(LOG) - 1)
+        disk.kill()
+        log = open_log(disk)
+        assert log.log_end_offset == 5
+    for sequence in range(5):
+        log.append_as_leader(_of_producer(9, sequence), leader_epoch=log.latest_epoch, now_ms=NOW_MS)
+    log.flush()
+    disk.power_loss(rng)
+    again = open_log(disk, recovery_point=log.recovery_point)
+    check_producers(again)
+
+
+@pytest.mark.parametrize("how", ["truncation", "lost snapshots"])
+def test_producers_of_old_segments_are_not_forgotten(how):
+    """Only two snapshots were kept, and without one the two newest segments were replayed: a retry was written twice."""
+    disk = SimulatedDisk()
+    log = open_log(disk, config=SMALL)
+    for number in range(60):
+        producer_id, sequence = (7, number) if number < 3 else (9, number - 3)
+        log.append_as_leader(_of_producer(producer_id, sequence), leader_epoch=0, now_ms=NOW_MS)
+    log.flush()
+    assert log.segment_count > 5
+    if how == "truncation":
+        log.truncate_to(log.segments[3].base_offset + 1)
+    else:
+        for name in disk.list_dir(DIRECTORY):
+            if name.endswith(".snapshot"):
+                disk.remove(f"{DIRECTORY}/{name}")
+        disk.kill()
+        log = open_log(disk, config=SMALL)
+    check_producers(log)
+    assert log.append_as_leader(_of_producer(7, 2), leader_epoch=0, now_ms=NOW_MS).duplicate
+
+
+def test_a_snapshot_goes_with_its_segment():
+    disk = SimulatedDisk()
+    log = open_log(disk, config=replace(SMALL, retention_bytes=2_000, file_delete_delay_ms=0))
+    for number in range(60):
+        log.append_as_leader(_of_producer(7, number), leader_epoch=0, now_ms=NOW_MS)
+        log.set_high_watermark(log.log_end_offset)
+        log.delete_old_segments(NOW_MS)
+    names = [name for name in disk.list_dir(DIRECTORY) if name.endswith(".snapshot")]
+    assert len(names) <= log.segment_count + 2

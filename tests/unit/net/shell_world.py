@@ -243,6 +243,7 @@ class Client:
         self.client_id = "tester"
         self.listener_name = listener
         self.is_connected = True
+        self.connection: object = self
         self.replies: list[Response] = []
         self.wants_no_reply = False
         self.is_hung_up = False

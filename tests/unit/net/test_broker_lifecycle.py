@@ -34,7 +34,7 @@ class World:
             registration=RegisterBroker(
                 node_id=0,
                 incarnation="this-start",
-                cluster_id="cluster",
+                cluster_id="",  # its folders were empty when it started
                 endpoints=(Endpoint(listener="PLAINTEXT", host="h", port=1),),
                 lost_unflushed_data=True,
             ),
@@ -183,3 +183,14 @@ async def test_no_leader_of_the_quorum_is_waited_for() -> None:
     world.shell.source.publish(leader=0)
     await world.lifecycle.unfenced.wait()
     assert world.epochs == [7]
+
+
+@simulated
+async def test_a_broker_that_registers_again_names_the_cluster_that_it_has_joined_since_its_start() -> None:
+    """A controller of another cluster, whose voter was emptied, must be able to refuse it."""
+    world = await World.start(Registered(broker_epoch=5, offset=5), StaleBrokerEpochError("who?"))
+    world.shell.source.publish(image_of(cluster_id="joined"))
+    await world.after(SESSION_MS)
+    others = world.shell.source.asked(RegisterBroker)[1:]
+    assert others and {request.cluster_id for request in others} == {"joined"}
+    world.running.cancel()

@@ -1,11 +1,13 @@
 """Reading the configuration: where values come from, what is refused and in which words."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from barnabas.log.config import LogConfig
 from barnabas.log.errors import InvalidConfigError
 from barnabas.net.config import (
     IGNORED_KEYS,
@@ -17,6 +19,7 @@ from barnabas.net.config import (
     quorum_port,
 )
 from barnabas.net.config_values import Listener, Voter, parse_bootstrap, parse_properties
+from barnabas.net.core_settings import check_topic_config
 
 
 def test_defaults_are_those_of_a_cluster_of_one_on_loopback() -> None:
@@ -79,18 +82,18 @@ def test_an_unknown_key_names_the_nearest(key: str, nearest: str) -> None:
 @pytest.mark.parametrize(
     ("key", "text", "words"),
     [
-        ("num.partitions", "many", "num.partitions=many: allowed is a whole number, 1 or more"),
-        ("num.partitions", "0", "num.partitions=0: 0 is out of range; allowed is a whole number, 1 or more"),
+        ("num.partitions", "many", "num.partitions=many: not an integer; allowed is a whole number, 1 or more"),
+        ("num.partitions", "0", "num.partitions=0: out of range; allowed is a whole number, 1 or more"),
         ("delete.topic.enable", "yes", "allowed is true or false"),
         ("listeners", "PLAINTEXT://h", "allowed is NAME://host:port or host:port"),
         ("listeners", "h:1,h:2", "listener name PLAINTEXT is given twice"),
         ("listeners", "h:70000", "not host:port"),
         ("controller.quorum.voters", "a@h:1", "allowed is id@host:port"),
         ("controller.quorum.voters", "1@h:1,1@h:2", "voter 1 is given twice"),
-        ("compression.type", "rar", "allowed is one of producer, uncompressed, gzip"),
+        ("compression.type", "rar", "allowed is one of uncompressed, zstd, lz4, snappy, gzip, producer"),
         ("log.cleanup.policy", "burn", "allowed is a comma list of delete, compact"),
-        ("log.cleaner.min.cleanable.ratio", "1.5", "1.5 is out of range; allowed is a number, 0 to 1"),
-        ("log.cleaner.io.max.bytes.per.second", "0", "0.0 is out of range; allowed is a number, 1 or more"),
+        ("log.cleaner.min.cleanable.ratio", "1.5", "out of range; allowed is a number between 0 and 1"),
+        ("log.cleaner.io.max.bytes.per.second", "0", "out of range; allowed is a number, 1 or more"),
         ("log.preallocate", "true", "not available yet: segments grow as they are written; use false"),
         ("controller.quorum.election.timeout.ms", "99", "allowed is a whole number, 100 or more"),
         ("log.dirs", "", "allowed is a comma list"),
@@ -114,7 +117,7 @@ def test_listeners_have_names_and_advertised_ones_must_be_among_them() -> None:
     assert config.text("listeners") == "PLAINTEXT://0.0.0.0:9092,INTERNAL://[::1]:9192"
     for key, text, words in (
         ("advertised.listeners", "OUTSIDE://h:1", "OUTSIDE is not one of listeners"),
-        ("advertised.listeners", "0.0.0.0:9092", "name a host that clients can reach"),
+        ("advertised.listeners", "0.0.0.0:9092", "nobody can connect to it; name a host that others can reach"),
         ("inter.broker.listener.name", "OUTSIDE", "no such listener"),
         ("broker.heartbeat.interval.ms", "9000", "must be smaller than broker.session.timeout.ms=3000"),
         ("replica.fetch.wait.max.ms", "10000", "must be smaller than replica.socket.timeout.ms=10000"),
@@ -140,6 +143,49 @@ def test_a_key_without_effect_is_reported_wherever_it_comes_from(tmp_path: Path)
 def test_no_key_both_has_an_effect_and_is_reported_without_one() -> None:
     assert not IGNORED_KEYS.keys() & {definition.key for definition in definitions()}
     assert all(reason and not reason.endswith(".") for reason in IGNORED_KEYS.values())
+
+
+BOUNDARIES = (
+    *("", " 5 ", "+5", "05", "-0", "1.5", "1e3", "1_000", "٣", "nan", "inf", "9" * 5_000),
+    *("-1", "0", "1", "3", "4", "8", "11", "12", "13", "14", "1023", "1024"),
+    *("2147483647", "2147483648", "9223372036854775807", "9223372036854775808"),
+    *("TRUE", "true", "yes", "GZIP", "gzip", "producer", "createtime", "CreateTime", "LogAppendTime"),
+    *("delete", "compact, delete", "delete,,compact", "Delete", "delete,shred", ","),
+)
+
+
+@pytest.mark.parametrize(
+    ("broker_key", "topic_key"),
+    [(item.key, item.topic_key) for item in definitions() if item.topic_key]
+    + [("log.retention.ms", "retention.ms"), ("log.roll.ms", "segment.ms")],
+)
+@pytest.mark.parametrize("text", BOUNDARIES)
+def test_a_brokers_key_takes_exactly_what_the_topics_key_takes(broker_key: str, topic_key: str, text: str) -> None:
+    def of_topic() -> object:
+        check_topic_config(topic_key, text)
+        return LogConfig.from_map({topic_key: text})
+
+    def of_broker() -> object:
+        config = load(None, {broker_key: text}, {})
+        return LogConfig.from_map(config.topic_defaults())
+
+    if text == "" and parse_or_refusal(of_broker) == LogConfig():
+        return  # a key without a value is not set, as in Kafka's files, where its default is none
+    assert parse_or_refusal(of_broker) == parse_or_refusal(of_topic)
+
+
+def parse_or_refusal(read: Callable[[], object]) -> object:
+    try:
+        return read()
+    except InvalidConfigError:
+        return "refused"
+
+
+def test_a_wrong_value_is_refused_under_the_key_that_was_given() -> None:
+    with pytest.raises(
+        InvalidConfigError, match="^log.index.size.max.bytes=8: .* an integer between 12 and 2147483647$"
+    ):
+        load(None, {"log.index.size.max.bytes": "8"}, {})
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ def synonyms(item: DescribedConfig) -> list[tuple[str, str | None, int]]:
 
 def test_a_topics_own_value_stands_before_the_file_and_that_before_the_default() -> None:
     config = load(None, {"log.retention.hours": "2", "log.retention.ms": "7000", "log.segment.bytes": "4096"}, {})
-    found = {item.key: item for item in describe_topic({"retention.ms": "5", "segment.jitter.ms": "9"}, config)}
+    found = {item.key: item for item in describe_topic({"retention.ms": "5", "segment.jitter.ms": "9"}, config, {})}
     assert set(found) == set(DEFINITIONS) | set(WITHOUT_EFFECT)
     assert {item.type for item in found.values()} <= KAFKA_TYPES
     assert found["retention.ms"].value == "5"
@@ -34,7 +34,7 @@ def test_a_topics_own_value_stands_before_the_file_and_that_before_the_default()
     assert (found["segment.bytes"].value, found["segment.bytes"].source) == ("4096", ConfigSource.FILE)
     assert synonyms(found["segment.jitter.ms"]) == [("segment.jitter.ms", "9", 1), ("segment.jitter.ms", "0", 5)]
     assert synonyms(found["compression.type"]) == [("compression.type", "producer", 5)]
-    without = {item.key: item for item in describe_topic({}, config)}
+    without = {item.key: item for item in describe_topic({}, config, {})}
     assert (without["retention.ms"].value, without["retention.ms"].source) == ("7000", ConfigSource.FILE)
 
 
@@ -54,7 +54,9 @@ def test_what_is_set_while_brokers_run_stands_between_a_topics_own_value_and_the
 
 def test_a_retention_in_hours_is_shown_in_the_topics_unit() -> None:
     (found,) = (
-        item for item in describe_topic({}, load(None, {"log.retention.hours": "2"}, {})) if item.key == "retention.ms"
+        item
+        for item in describe_topic({}, load(None, {"log.retention.hours": "2"}, {}), {})
+        if item.key == "retention.ms"
     )
     assert (found.value, found.source) == ("7200000", ConfigSource.FILE)
 
@@ -69,6 +71,16 @@ def test_what_was_set_for_one_broker_stands_before_all_brokers() -> None:
     assert (found["num.partitions"].value, found["num.partitions"].read_only) == ("7", True)
 
 
+def test_the_clusters_value_stands_before_the_file_and_can_be_changed_for_all_brokers_only() -> None:
+    config, cluster = load(None, {"min.insync.replicas": "1"}, {}), {"min.insync.replicas": "2"}
+    of_topic = {item.key: item for item in describe_topic({}, config, cluster)}["min.insync.replicas"]
+    assert synonyms(of_topic)[:2] == [("min.insync.replicas", "2", 3), ("min.insync.replicas", "1", 4)]
+    of_broker = {item.key: item for item in describe_broker(config, own={}, cluster=cluster)}["min.insync.replicas"]
+    assert (of_broker.value, of_broker.read_only) == ("2", True)
+    (of_all,) = describe_all_brokers(cluster)
+    assert (of_all.value, of_all.read_only) == ("2", False)
+
+
 def test_of_all_brokers_only_what_was_set_is_known() -> None:
     (found,) = describe_all_brokers({RATE: "100"})
     assert (found.key, found.value, found.source) == (RATE, "100", ConfigSource.CLUSTER)
@@ -80,5 +92,5 @@ def test_the_default_of_every_configuration_of_topics_can_be_set_for_a_broker() 
     for name, definition in DEFINITIONS.items():
         assert broker_name(definition) in known, f"{name} has no default in server.properties"
     config = load(None, {"log.message.timestamp.after.max.ms": "5", "log.message.timestamp.before.max.ms": "6"}, {})
-    found = {item.key: item.value for item in describe_topic({}, config)}
+    found = {item.key: item.value for item in describe_topic({}, config, {})}
     assert (found["message.timestamp.after.max.ms"], found["message.timestamp.before.max.ms"]) == ("5", "6")

@@ -57,7 +57,7 @@ def test_a_connection_buffers_what_its_configuration_says() -> None:
     ("key", "value", "told"),
     [
         ("preallocate", "TRUE", "use false"),
-        ("cleanup.policy", "shred", "the value must be one or more of delete, compact"),
+        ("cleanup.policy", "shred", "must be a comma list of delete, compact"),
     ],
 )
 def test_a_topic_is_refused_what_would_have_no_effect(key: str, value: str, told: str) -> None:
@@ -82,7 +82,7 @@ def test_defaults_of_topics_can_be_set_while_brokers_run(key: str, value: str) -
         ("min.insync.replicas", "2", "min.insync.replicas"),
         ("log.flush.interval.messages", "1", "log.flush.interval.messages"),
         ("log.cleaner.min.compaction.lag.ms", "3", "restart"),
-        ("num.partitions", "3", "restart"),
+        ("num.partitions", "3", "one value for the whole cluster"),
         ("max.connections", "5", "restart"),
         ("log.cleaner.threads", "2", "no effect here: one log"),
         ("log.retention.msec", "2", "unknown configuration key"),

@@ -70,7 +70,10 @@ class Machine:
     def next_deadline_ms(self) -> int | None:
         return self.deadline_ms
 
-    def topics_changed(self, topics: dict[str, int], now_ms: int, *, recreated: AbstractSet[str]) -> Result:
+    def topics_changed(
+        self, topics: dict[str, int], now_ms: int, *, recreated: AbstractSet[str], changed: AbstractSet[str]
+    ) -> Result:
+        assert recreated <= changed
         self.topics.append((topics, frozenset(recreated)))
         return CoordinatorResult(records=cast(Any, self.on_topics), response=None)
 

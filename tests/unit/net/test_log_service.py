@@ -68,6 +68,22 @@ class World:
         return log
 
 
+# --- settings of the cluster ------------------------------------------------------------------------------------------
+
+
+@simulated
+async def test_min_insync_replicas_is_the_clusters_whatever_the_file_says() -> None:
+    world = await World.start(**{"min.insync.replicas": "1", "log.segment.bytes": "2048"})
+    log = world.service.create_log(TP, "id-t")
+    own = world.service.create_log(OTHER, "id-u")
+    for offset, value in ((11, "2"), (12, "3")):
+        configs = {"": {"min.insync.replicas": value, "log.flush.interval.messages": "1"}}
+        topics = {"u": {"min.insync.replicas": "4"}}
+        world.shell.source.publish(image_of(broker_configs=configs, topic_configs=topics, offset=offset))
+        assert (log.config.min_insync_replicas, log.config.flush_messages) == (int(value), 1)
+        assert (own.config.min_insync_replicas, own.config.segment_bytes) == (4, 2048)
+
+
 # --- configuration and the cluster ------------------------------------------------------------------------------------
 
 

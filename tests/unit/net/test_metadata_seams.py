@@ -92,7 +92,7 @@ class World:
             start_fetching=lambda effect: None,
             stop_fetching=lambda effect: None,
             storage_failed=lambda effect: None,
-            took_up=self.log_service.remove_strays,
+            took_up=self.log_service.set_strays_aside,
             flush=lambda effect: None,
             resume_fetching=lambda effect: None,
             resign=lambda effect: None,
@@ -141,7 +141,8 @@ async def test_a_topic_that_was_deleted_while_the_registration_was_lost_goes() -
     assert world.roles == world.names == {"a"}
 
 
-async def test_logs_that_the_cluster_gave_to_others_meanwhile_are_removed() -> None:
+async def test_logs_that_the_cluster_gave_to_others_meanwhile_are_set_aside_and_kept() -> None:
+    """Metadata that was restored from an old backup knows nothing of newer topics: their records were deleted."""
     disk = SimulatedDisk()
     world = World(disk)
     world.replication.registered(EPOCH)
@@ -155,13 +156,21 @@ async def test_logs_that_the_cluster_gave_to_others_meanwhile_are_removed() -> N
     world.replication.registered(EPOCH)
     world.show(image(topic("kept"), topic("moved", ELSEWHERE), topic("renewed", ELSEWHERE, "id-2")))
     assert world.names == {"kept"}
+    strays = world.logs.strays("/d")
+    assert sorted(path.removeprefix("/d/").partition("-")[0] for path in strays) == ["deleted", "moved", "renewed"]
+    world.logs.remove_due(10**15)
+    world.logs.close()
+    world = World(disk)
+    world.logs.remove_due(10**15)
+    assert world.names == {"kept"} and world.logs.strays("/d") == strays
+    assert all(disk.exists(f"{path}/{0:020d}.log") for path in strays)
 
 
 async def test_retention_waits_for_the_topics_own_settings() -> None:
     """A broker that waits long for its quorum must not delete by its own settings what a topic keeps for ever."""
     world = World(**{"log.retention.check.interval.ms": "1", "replica.high.watermark.checkpoint.interval.ms": "1"})
     deleted: list[int] = []
-    world.logs.run_retention = lambda now_ms: deleted.append(now_ms) or 0  # type: ignore[method-assign, func-returns-value]
+    world.logs.run_retention = lambda now_ms: deleted.append(now_ms) or {}  # type: ignore[method-assign, func-returns-value]
     upkeep = asyncio.create_task(world.log_service.run())
     world.clock.time_ms += 1_000
     await asyncio.sleep(0.1)

@@ -23,6 +23,7 @@ from unit.net.wire_world import (
 )
 
 from barnabas.log.errors import (
+    DiskFailedError,
     NetworkError,
 )
 from barnabas.net.dispatcher import RequestContext
@@ -155,6 +156,40 @@ def test_a_client_that_goes_while_a_region_is_being_sent(segment: Any) -> None:
         await server.close()
 
     run_real(body)
+
+
+class UnreadableRegion(ReadRegion):
+    """The disk refuses the first read, and takes the next one."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self.reads = 0
+
+    def read(self) -> bytes:
+        self.reads += 1
+        if self.reads == 1:
+            raise DiskFailedError("cannot read the segment: Input/output error")
+        return self.data
+
+
+def test_a_region_that_cannot_be_read_ends_the_connection(run: Run) -> None:
+    """The head of the answer was lost, the connection stayed, and the client was sent the rest as if it were whole."""
+    regions = [UnreadableRegion(bytes(100)), ReadRegion(bytes(100))]
+
+    def fetch(request: FetchRequest, context: RequestContext, reply: Any) -> None:
+        reply(fetch_response(regions.pop(0)))
+
+    async def body(world: World) -> None:
+        server = await serve(world, {ApiKey.FETCH: fetch})
+        connection = await connect(world, server)
+        with pytest.raises(NetworkError, match=r"clos|lost|reset"):
+            await connection.call(fetch_request(max_bytes=100), timeout_ms=9000)
+        again = await connect(world, server)
+        answer = await again.call(fetch_request(max_bytes=100), timeout_ms=9000)
+        assert answer is not None
+        await server.close()
+
+    run(body)
 
 
 def test_a_file_that_became_shorter_ends_the_connection(segment: Any, tmp_path: Path) -> None:

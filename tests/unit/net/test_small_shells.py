@@ -139,7 +139,7 @@ def test_what_the_controller_takes_as_configuration() -> None:
         with pytest.raises(InvalidConfigError):
             check_topic_config(key, value)
     with pytest.raises(InvalidConfigError, match="restart"):
-        check_broker_config("num.partitions", "3")
+        check_broker_config("num.network.threads", "3")
 
 
 # --- metrics ----------------------------------------------------------------------------------------------------------

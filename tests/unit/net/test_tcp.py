@@ -1,10 +1,11 @@
 import asyncio
+import errno
 import socket
 
 import pytest
 
 from barnabas.net.clock import SystemClock
-from barnabas.net.tcp import USER_TIMEOUT_MS, TcpNetwork
+from barnabas.net.tcp import ACCEPTS_PER_TURN, USER_TIMEOUT_MS, TcpListener, TcpNetwork
 
 
 async def test_both_ends_are_tuned_and_ports_are_real() -> None:
@@ -44,3 +45,63 @@ async def test_the_clock_is_the_loops() -> None:
     clock = SystemClock()
     assert abs(clock.now_ms() - asyncio.get_running_loop().time() * 1000) < 50
     assert clock.wall_ms() > 1_700_000_000_000
+
+
+class NoDescriptorLeft(socket.socket):
+    """A listening socket whose first accepts fail, as in a process that has used up its descriptors."""
+
+    failures = 2
+
+    def accept(self) -> tuple[socket.socket, object]:
+        if self.failures:
+            self.failures -= 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().accept()
+
+
+async def test_accepts_that_fail_are_logged_once_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    class Accept(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            arrived.set_result(None)
+
+    sock = NoDescriptorLeft(socket.AF_INET, socket.SOCK_STREAM)
+    sock.bind(("127.0.0.1", 0))
+    sock.listen()
+    sock.setblocking(False)
+    listener = TcpListener(sock, Accept)
+    transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, *listener.address)
+    async with asyncio.timeout(30):
+        await arrived
+    assert caplog.text.count("connections cannot be accepted") == 1 and "Traceback" not in caplog.text
+    await listener.close()
+    transport.abort()
+    await asyncio.sleep(0)
+
+
+async def test_a_crowd_is_accepted_a_few_at_a_time() -> None:
+    """Between two turns of the loop at most ACCEPTS_PER_TURN connections are made, however many wait."""
+    made: list[int] = []
+    transports: list[asyncio.BaseTransport] = []
+    turn = 0
+
+    class Accept(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            made.append(turn)
+            transports.append(transport)
+
+    crowd = 5 * ACCEPTS_PER_TURN
+    listener = await TcpNetwork().listen(Accept, "127.0.0.1", 0)
+    clients = [socket.create_connection(listener.address) for _ in range(crowd)]
+    async with asyncio.timeout(30):
+        while len(made) < crowd:
+            turn += 1
+            await asyncio.sleep(0)
+    assert max(made.count(number) for number in set(made)) <= ACCEPTS_PER_TURN
+    await listener.close()
+    for client in clients:
+        client.close()
+    for transport in transports:
+        transport.abort()  # type: ignore[attr-defined]
+    await asyncio.sleep(0)

@@ -151,6 +151,8 @@ async def test_an_answer_comes_after_the_commit_and_after_the_publication_that_s
 async def test_refusals_and_other_nodes_answer_with_their_error() -> None:
     world = await World.led(2)
     await_refusal = world.submit(CreateTopic(name="t", replication_factor=3))
+    await turns()
+    world.quorum.run()  # the settings of the cluster, on which the refusal stands
     with pytest.raises(BarnabasError) as refusal:
         await await_refusal
     assert isinstance(refusal.value, InvalidReplicationFactorError)
@@ -166,6 +168,7 @@ async def test_a_lost_leadership_leaves_the_outcome_unknown() -> None:
     world.quorum.lose_leadership()
     with pytest.raises(RequestTimedOutError, match="may or may not"):
         await registered
+    await turns()
     assert world.published[0][-1].leader.leader_id is None and not world.published[0][-1].is_active_controller
 
 

@@ -62,7 +62,7 @@ def test_exactly_one_way_to_subscribe() -> None:
     assert pattern.subscription == TopicPattern("t.*")
     assigned = parse_read_options({**brokers, "assign": '{"t":[1,0,1]}'}, is_stream=True)
     assert assigned.subscription == Assigned((T0, T1))
-    assert "no regular expression" in refusal({**brokers, "subscribePattern": "t["})
+    assert "not a valid regular expression" in refusal({**brokers, "subscribePattern": "t["})
     assert '{"topic":[0,1]}' in refusal({**brokers, "assign": "t-0"})
     assert "no partition" in refusal({**brokers, "assign": "{}"})
     assert "illegal character" in refusal({**brokers, "subscribe": "a b"})

@@ -1,5 +1,7 @@
 """Directed scenarios for the replication bugs that Kafka and its followers had, each under its name."""
 
+import dataclasses
+
 import pytest
 from simulation.isr_log import RECORD, MemoryLog, batch
 
@@ -255,6 +257,28 @@ def test_out_of_range_alone_never_drops_data():
 
 
 # --- the ISR: bug classes 4 to 8 -------------------------------------------------------------------------------------
+
+
+def test_nothing_is_committed_while_replicas_outside_of_the_isr_are_eligible():
+    """The controller's min.insync.replicas is 2, this broker's still 1: its own value must not decide (KIP-966)."""
+    a = replica(1, min_isr=1)
+    a.make_leader(dataclasses.replace(assignment(1, 5, isr=(1,)), eligible=(2,)), 0)
+    produce(a, 1, acks=ACKS_ALL)
+    assert a.high_watermark == 0
+    a.make_leader(assignment(1, 5, partition_epoch=51, isr=(1,)), 0)
+    assert a.high_watermark == 1
+
+
+def test_an_answer_names_the_eligible_replicas_before_the_metadata_does():
+    """It may overtake the metadata of a min.insync.replicas that was raised just before."""
+    a = leader(isr=(1, 2), min_isr=1)
+    produce(a, 1)
+    fetch(a, 2, 1, now_ms=0)
+    produce(a, 2)
+    proposal = proposal_in(a.check_isr(LAG_MS + 600))
+    agreed = IsrAnswer(leader=1, leader_epoch=5, partition_epoch=51, isr=(1,), eligible=(2,))
+    a.isr_answered(proposal, agreed, LAG_MS + 700)
+    assert a.high_watermark == 1
 
 
 def test_bug_4_a_shrink_counts_only_when_the_controller_agreed():

@@ -20,6 +20,7 @@ from barnabas.net.protocol import group_responses, requests, responses
 from barnabas.net.protocol.requests import OwnedPartitions
 
 CLUSTER = "/v3/clusters/c1"
+JSON = {"Content-Type": "application/json"}
 Client = TestClient[Any, Any]
 
 
@@ -49,6 +50,7 @@ class FakeBroker:
     def __init__(self) -> None:
         self.node_id = 0
         self.ready = (True, "")
+        self.quorum = responses.DescribeQuorumResponse(leader_id=0, term=1, committed_index=1, voters=(0, 1, 2))
         self.asked: list[requests.Request] = []
         self.answers: dict[type, Callable[[Any], responses.Response]] = {
             requests.ListGroupsRequest: lambda _: group_responses.ListGroupsResponse(
@@ -75,6 +77,9 @@ class FakeBroker:
     def image(self) -> MetadataImage:
         return an_image()
 
+    def host_names(self) -> set[str]:
+        return {"broker-0.example"}
+
     def is_ready(self) -> tuple[bool, str]:
         return self.ready
 
@@ -88,6 +93,8 @@ class FakeBroker:
         return self.answers.get(type(request), lambda _: responses.EmptyResponse())(request)
 
     async def handle_here(self, request: requests.Request) -> responses.Response:
+        if isinstance(request, requests.DescribeQuorumRequest):
+            return self.quorum
         return await self.handle(request)
 
 
@@ -193,7 +200,7 @@ async def get(client: Client, path: str, status: int = 200) -> Any:
 
 async def test_clusters_and_brokers(client: Client) -> None:
     listed = await get(client, "/v3/clusters")
-    assert listed["kind"] == "KafkaClusterList"
+    assert listed["kind"] == "KafkaClusterList" and "unconfirmed" not in listed
     assert listed["data"][0]["controller"]["related"].endswith("/v3/clusters/c1/brokers/0")
     brokers = (await get(client, f"{CLUSTER}/brokers"))["data"]
     assert [(item["broker_id"], item["port"], item["fenced"]) for item in brokers] == [
@@ -254,12 +261,13 @@ async def test_data_folders_of_a_broker(client: Client, broker: FakeBroker) -> N
         size_bytes=-1,
         free_bytes=-1,
         total_bytes=-1,
+        strays=("/d/t-7.id.1-stray",),
     )
     found = responses.DescribeStorageResponse(node_id=1, folders=(folder,))
     broker.answers[requests.DescribeStorageRequest] = broker.answers[requests.BringBackFolderRequest] = lambda _: found
     (shown,) = (await get(client, f"{CLUSTER}/brokers/1/barnabas/folders"))["data"]
     assert (shown["state"], shown["cause"], shown["free_bytes"]) == ("offline", "EIO", None)
-    assert shown["offline_partitions"] == ["t-0"]
+    assert (shown["offline_partitions"], shown["strays"]) == (["t-0"], ["/d/t-7.id.1-stray"])
     answer = await client.post(f"{CLUSTER}/brokers/1/barnabas/folders:bring-back", json={"path": "/d"})
     assert answer.status == 200 and (await answer.json())["path"] == "/d"
     assert broker.asked[-1] == requests.BringBackFolderRequest(node_id=1, path="/d")
@@ -296,19 +304,19 @@ async def test_create_topic(client: Client, broker: FakeBroker) -> None:
     ],
 )
 async def test_a_malformed_body_is_a_bad_request(client: Client, broker: FakeBroker, body: str) -> None:
-    answer = await client.post(f"{CLUSTER}/topics", data=body)
+    answer = await client.post(f"{CLUSTER}/topics", data=body, headers=JSON)
     assert answer.status == 400
     assert (await answer.json())["error_code"] == 400
     assert broker.asked == []
 
 
 async def test_bytes_that_are_no_text_are_a_bad_request(client: Client) -> None:
-    answer = await client.post(f"{CLUSTER}/topics", data=b"\xff\xfe{")
+    answer = await client.post(f"{CLUSTER}/topics", data=b"\xff\xfe{", headers=JSON)
     assert answer.status == 400
 
 
 async def test_a_body_that_is_too_large_is_refused(client: Client) -> None:
-    answer = await client.post(f"{CLUSTER}/topics", data=io.BytesIO(b" " * (MAX_BODY_BYTES + 1)))
+    answer = await client.post(f"{CLUSTER}/topics", data=io.BytesIO(b" " * (MAX_BODY_BYTES + 1)), headers=JSON)
     assert answer.status == 413
     assert (await answer.json())["error_code"] == 413
 

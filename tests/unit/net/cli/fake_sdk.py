@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from barnabas.log.errors import (
+    BarnabasError,
     BrokerNotAvailableError,
     GroupIdNotFoundError,
     OffsetOutOfRangeError,
@@ -13,7 +14,7 @@ from barnabas.log.errors import (
     UnknownTopicOrPartitionError,
 )
 from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.cli.sdk import PartitionLag
+from barnabas.net.cli.sdk import Greeting, PartitionLag
 from barnabas.net.protocol import group_responses, responses
 from barnabas.net.protocol.requests import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, OwnedPartitions
 
@@ -41,6 +42,7 @@ class FakeCluster:
     troubled_folders: tuple[responses.TroubledFolder, ...] = ()  # of broker 1
     isr: tuple[int, ...] = (0, 1, 2)
     quorum_leader: int = 0
+    at_port: dict[int, Greeting | BarnabasError] = field(default_factory=dict)
     failure: BaseException | None = None
     poll_failure: BaseException | None = None
     commit_failures: list[BaseException] = field(default_factory=list)
@@ -54,6 +56,13 @@ class FakeCluster:
             log.append(
                 FakeRecord(topic=topic, partition=partition, offset=len(log), value=value, timestamp_ms=len(log))
             )
+
+    async def greet(self, host: str, port: int) -> Greeting:
+        """Broker n listens on port n, unless the test says who is there."""
+        found = self.at_port.get(port, Greeting(cluster_id="c", node_id=port))
+        if isinstance(found, BarnabasError):
+            raise found
+        return found
 
     @asynccontextmanager
     async def admin(self, bootstrap: str) -> AsyncIterator[Any]:
@@ -192,7 +201,7 @@ class FakeAdmin:
             responses.ClusterBroker(
                 node_id=node,
                 host="h",
-                port=1,
+                port=node,
                 rack=None,
                 fenced=node in self._cluster.fenced,
                 in_controlled_shutdown=False,
@@ -204,8 +213,14 @@ class FakeAdmin:
         return responses.DescribeClusterResponse(cluster_id="c", controller_id=0, offset=5, brokers=brokers)
 
     async def describe_quorum(self) -> responses.DescribeQuorumResponse:
+        is_lost = self._cluster.quorum_leader < 0
         return responses.DescribeQuorumResponse(
-            leader_id=self._cluster.quorum_leader, term=1, committed_index=5, voters=(0, 1, 2)
+            leader_id=self._cluster.quorum_leader,
+            term=1,
+            committed_index=5,
+            voters=(0, 1, 2),
+            unconfirmed_ms=12_500 if is_lost else -1,
+            unreachable_voters=(1, 2) if is_lost else (),
         )
 
     async def shut_down_broker(self, node_id: int) -> None:

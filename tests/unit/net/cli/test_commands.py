@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,18 @@ from barnabas.consumer_groups.offsets_topic import shown
 from barnabas.kraft.offsets_log import LogEntry
 from barnabas.kraft.records import OffsetCommitRecord
 from barnabas.log.errors import (
+    BarnabasError,
     BrokerNotAvailableError,
     CoordinatorNotAvailableError,
     InvalidTopicError,
+    NetworkError,
     RequestTimedOutError,
     UnknownMemberIdError,
 )
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.cli import consume
 from barnabas.net.cli.main import main
+from barnabas.net.cli.sdk import Greeting
 from barnabas.net.protocol.responses import StorageFolder, TroubledFolder
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -437,6 +441,9 @@ def test_data_folders_are_shown_and_brought_back(run: Any, cluster: FakeCluster)
     cluster.folders = (a_folder(offline=("t-1",)),)
     code, _, err = run("broker", "storage", "2")
     assert code == 3 and "t-1" in err and "bring-back" in err
+    cluster.folders = (replace(a_folder(), strays=("/online/t-7.id.1-stray",)),)
+    code, _, err = run("broker", "storage", "2")
+    assert code == 0 and "/online/t-7.id.1-stray" in err and "rm -r" in err
 
 
 def test_a_cluster_without_a_quorum_is_not_healthy_whatever_its_metadata_says(run: Any, cluster: FakeCluster) -> None:
@@ -445,6 +452,46 @@ def test_a_cluster_without_a_quorum_is_not_healthy_whatever_its_metadata_says(ru
     assert code == 3
     (cause,) = rows(out)["causes"]
     assert "the quorum has no leader" in cause
+    assert "no quorum: as of 12 s ago; voters unreachable: 1, 2" in cause
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (NetworkError("cannot connect"), "broker 1 advertises h:1, which cannot be reached from here (cannot connect)"),
+        (Greeting(cluster_id="c", node_id=2), "broker 1 advertises h:1, where broker 2 answers"),
+        (Greeting(cluster_id="x", node_id=1), "broker 1 advertises h:1, where a broker of another cluster answers (x)"),
+    ],
+)
+def test_an_address_at_which_nobody_reaches_the_broker_is_named(
+    run: Any, cluster: FakeCluster, found: Greeting | BarnabasError, words: str
+) -> None:
+    cluster.at_port[1] = found
+    code, out, _ = run("cluster", "health", "-f", "json")
+    (cause,) = rows(out)["causes"]
+    assert code == 3 and cause.startswith(words) and "advertised.listeners" in cause
+    cluster.fenced = {1}
+    (cause,) = rows(run("cluster", "health", "-f", "json")[1])["causes"]
+    assert "broker 1 is fenced" in cause
+
+
+def test_state_without_a_quorum_is_told_with_its_age_and_who_is_missing(run: Any, cluster: FakeCluster) -> None:
+    cluster.add("t", b"a")
+    for command in (("cluster", "describe"), ("topic", "describe", "t")):
+        code, out, _ = run(*command)
+        assert code == 0 and "unconfirmed" not in out
+        assert rows(run(*command, "-f", "json")[1])["unconfirmed"] is None
+    cluster.quorum_leader = -1
+    words = "no quorum: as of 12 s ago; voters unreachable: 1, 2"
+    for command in (("cluster", "describe"), ("cluster", "quorum"), ("topic", "describe", "t")):
+        code, out, _ = run(*command)
+        assert code == 3 and words in out
+        code, out, _ = run(*command, "-f", "json")
+        assert code == 3 and rows(out)["unconfirmed"]["unreachable_voters"] == [1, 2]
+    code, _, err = run("topic", "list")
+    assert code == 3 and words in err
+    states = [item["state"] for item in rows(run("cluster", "describe", "-f", "json")[1])["brokers"]]
+    assert states == ["active", "unreachable", "unreachable"]
 
 
 def test_voters_are_not_listed_as_none_where_no_leader_knows_them(run: Any, cluster: FakeCluster) -> None:

@@ -24,6 +24,7 @@ from barnabas.net.protocol import responses as r
 from barnabas.net.protocol.api_keys import ApiKey
 
 HANG = object()
+BOOTSTRAP = ("fake", 9000)
 Script = Callable[[int, Any], Any]
 
 
@@ -80,7 +81,9 @@ class FakeCluster:
     def __init__(self, *, brokers: int = 1, topics: dict[str, int] | None = None) -> None:
         self.nodes = {node_id: ("fake", 9000 + node_id) for node_id in range(brokers)}
         self.down: set[int] = set()
+        self.bootstrap_node: int | None = None  # Answers at the clients' bootstrap address, and only there.
         self.logs: dict[TopicPartition, FakeLog] = {}
+        self.topic_ids: dict[str, str] = {}
         self.producer_ids = count(1_000)
         self.offset = 1
         self.requests: list[tuple[int, Any]] = []
@@ -112,6 +115,12 @@ class FakeCluster:
             log = self.logs.setdefault(TopicPartition(topic, number), FakeLog())
             log.leader = number % len(self.nodes)
         self.offset += 1
+
+    def make_anew(self, topic: str) -> None:
+        """Delete the topic and create another one of its name, with as many partitions."""
+        count = len([self.logs.pop(partition) for partition in list(self.logs) if partition.topic == topic])
+        self.topic_ids[topic] = self.topic_ids.get(topic, topic) + "'"
+        self.create(topic, count)
 
     def move_leader(self, partition: TopicPartition, node_id: int) -> None:
         log = self.logs[partition]
@@ -175,7 +184,7 @@ class FakeCluster:
         return r.TopicMetadata(
             error=error,
             name=topic,
-            topic_id=topic,
+            topic_id=self.topic_ids.get(topic, topic),
             partitions=tuple(
                 r.PartitionMetadata(
                     error=0, leader=log.leader, leader_epoch=log.leader_epoch, replicas=nodes, isr=nodes
@@ -227,7 +236,9 @@ class FakeCluster:
         for item in request.partitions:
             partition = TopicPartition(item.topic, item.partition)
             log = self.logs[partition]
-            if log.leader != node_id or item.current_leader_epoch < log.leader_epoch:
+            if item.topic_id not in ("", self.topic_ids.get(item.topic, item.topic)):
+                found[partition] = {"error": int(ErrorCode.INCONSISTENT_TOPIC_ID)}
+            elif log.leader != node_id or item.current_leader_epoch < log.leader_epoch:
                 found[partition] = {"error": 6, "leader_id": log.leader, "leader_epoch": log.leader_epoch}
             elif not log.start_offset <= item.fetch_offset <= log.end_offset:
                 found[partition] = {"error": 1}
@@ -381,6 +392,8 @@ class FakePool:
     async def get(self, host: str, port: int) -> FakeConnection:
         await asyncio.sleep(0)
         node_id = next((node for node, address in self.cluster.nodes.items() if address == (host, port)), None)
+        if self.cluster.bootstrap_node is not None:
+            node_id = self.cluster.bootstrap_node if (host, port) == BOOTSTRAP else None
         if node_id is None or node_id in self.cluster.down:
             await asyncio.sleep(0.05)
             raise NetworkError(f"cannot connect to {host}:{port}: Connection refused")

@@ -4,8 +4,9 @@ from typing import Any
 
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.client.errors import NotAssignedError
-from barnabas.net.client.records import ConsumerRecord, record_class
+from barnabas.net.client.records import ConsumerRecord, ReadingOrigin, record_class
 
+MOST_IDLE_POLLS = 2
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
@@ -14,6 +15,9 @@ class Log:
 
     def __init__(self) -> None:
         self.values: dict[TopicPartition, list[int]] = {P0: [], P1: []}
+        self.removed: set[int] = set()  # by compaction, in every partition
+        self.starts: dict[TopicPartition, int] = {P0: 0, P1: 0}
+        self.topic_id = "id-1"
         self.committed: dict[TopicPartition, int] = {}
 
     def add(self, place: TopicPartition, count: int) -> "Log":
@@ -30,11 +34,24 @@ class FakeConsumer:
     def __init__(self, log: Log, *places: TopicPartition) -> None:
         self.log = log
         self.positions: dict[TopicPartition, int] = {}
+        self.origins: dict[TopicPartition, ReadingOrigin] = {}
+        self.jumps = 0
+        self.idle_polls = 0
         self.give(*places)
 
     def give(self, *places: TopicPartition) -> None:
         """The coordinator assigns exactly these."""
-        self.positions = {place: self.positions.get(place, self.log.committed.get(place, 0)) for place in places}
+        self.origins = {place: origin for place, origin in self.origins.items() if place in places}
+        self.positions = {place: offset for place, offset in self.positions.items() if place in places}
+        for place in places:
+            if place not in self.positions:
+                self.jump(place, self.log.committed.get(place, 0))
+
+    def jump(self, place: TopicPartition, offset: int) -> None:
+        """By whatever: the group's commit, a reset, `group seek`, the application."""
+        self.jumps += 1
+        self.positions[place] = offset
+        self.origins[place] = ReadingOrigin(offset, self.log.topic_id, self.jumps)
 
     @property
     def assignment(self) -> list[TopicPartition]:
@@ -44,12 +61,14 @@ class FakeConsumer:
         self.log.committed |= self.positions
         found = {}
         for place, position in self.positions.items():
-            offsets = range(position, len(self.log.values[place]))[:max_records]
+            every = range(position, len(self.log.values[place]))
+            offsets = [offset for offset in every if offset not in self.log.removed][:max_records]
             if offsets:
                 make = record_class(*place)
                 found[place] = [make((offset, 0, None, b"%d" % offset, ())) for offset in offsets]
                 self.positions[place] = offsets[-1] + 1
-        if not found:
+        self.idle_polls = 0 if found else self.idle_polls + 1
+        if self.idle_polls > MOST_IDLE_POLLS:
             raise EndOfLogError
         return found
 
@@ -59,7 +78,15 @@ class FakeConsumer:
     def seek(self, place: TopicPartition, offset: int) -> None:
         if place not in self.positions:
             raise NotAssignedError(f"{place} is not assigned")
-        self.positions[place] = offset
+        self.jump(place, offset)
+
+    def origin(self, place: TopicPartition) -> ReadingOrigin:
+        if place not in self.positions:
+            raise NotAssignedError(f"{place} is not assigned")
+        return self.origins[place]
+
+    def beginning_offsets(self, place: TopicPartition) -> dict[TopicPartition, int]:
+        return {place: self.log.starts[place]}
 
 
 class EndOfLogError(Exception):

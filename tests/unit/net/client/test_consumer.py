@@ -2,18 +2,30 @@
 
 import asyncio
 import struct
+from functools import partial
 from typing import Any
 
 import pytest
 from crc32c import crc32c
 from unit.net.client.fake_cluster import HANG, FakeCluster
+from unit.net.client.fake_groups import FakeGroups
 from unit.net.client.virtual_time import run
 
 from barnabas.log.errors import CorruptRecordError, OffsetOutOfRangeError
 from barnabas.log.record_codec import encode_batch
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.client.consumer import Consumer
-from barnabas.net.client.errors import ClientClosedError, NoOffsetForPartitionError, NotAssignedError
+from barnabas.net.client.errors import (
+    ClientClosedError,
+    ConcurrentUseError,
+    DeliveryTimeoutError,
+    InvalidRequestError,
+    NoOffsetForPartitionError,
+    NotAssignedError,
+    TopicRecreatedError,
+    UnknownTopicOrPartitionError,
+)
+from barnabas.net.client.producer import Producer
 from barnabas.net.client.records import ConsumerRecord
 from barnabas.net.protocol import group_responses as g
 from barnabas.net.protocol import responses as r
@@ -151,6 +163,102 @@ def test_an_offset_that_is_gone_is_reset(policy: str, expected: int) -> None:
     run(main())
 
 
+def test_a_topic_that_is_made_anew_is_read_from_its_start_and_never_from_the_middle() -> None:
+    """Its leader epochs begin anew too, so that only the topic's id tells the two apart."""
+
+    async def main() -> None:
+        cluster = filled(50)
+        async with consumer(cluster, "t", auto_offset_reset="latest") as reader:
+            reader.seek(T0, 0)
+            await read(reader, 50)
+            cluster.make_anew("t")
+            fill(cluster, T0, 80)
+            assert [record.offset for record in await read(reader, 80)] == list(range(80))
+            assert reader.origin(T0).topic_id == "t'"
+
+    run(main())
+
+
+def test_a_topic_that_is_made_anew_is_an_error_where_no_reset_is_allowed() -> None:
+    async def main() -> None:
+        cluster = filled(50)
+        async with consumer(cluster, auto_offset_reset="none") as reader:
+            reader.assign([T0])
+            reader.seek(T0, 0)
+            await read(reader, 50)
+            cluster.make_anew("t")
+            fill(cluster, T0, 80)
+            with pytest.raises(TopicRecreatedError, match="offset 50 of t-0 was one of the old topic: seek"):
+                await reader.poll(timeout_ms=5_000)
+            reader.seek(T0, 70)
+            reader.resume(T0)
+            assert [record.offset for record in await read(reader, 10)] == list(range(70, 80))
+
+    run(main())
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+def test_a_topic_that_does_not_exist_is_told_within_seconds(group: str | None, caplog: Any) -> None:
+    async def main() -> None:
+        cluster = filled(10)
+        if group is not None:
+            FakeGroups(cluster)
+        reader = consumer(cluster, "typo", group=group)
+        starting = asyncio.create_task(reader.start())
+        polling = asyncio.create_task(asyncio.sleep(6))
+        await polling
+        assert [text for text in caplog.messages if "topic typo" in text] == [
+            "topic typo: topic 'typo' does not exist (yet): create it, or correct the name; trying again"
+        ]
+        cluster.create("typo", 1)
+        await starting
+        await asyncio.sleep(2)
+        assert not reader._client.troubles
+        await reader.close()
+
+    run(main())
+
+
+def test_a_start_that_is_cancelled_or_fails_leaves_nothing_open() -> None:
+    async def main() -> None:
+        cluster = filled(10)
+        for timeout_s, expected in ((1, TimeoutError), (100, UnknownTopicOrPartitionError)):
+            reader = consumer(cluster, "typo")
+            with pytest.raises(expected):
+                async with asyncio.timeout(timeout_s):
+                    await reader.start()
+            assert not cluster.connections
+            assert len(asyncio.all_tasks()) == 1
+
+    run(main())
+
+
+def test_a_wrong_advertised_address_is_named_with_the_one_that_told_it(caplog: Any) -> None:
+    async def main() -> None:
+        cluster = filled(10)
+        cluster.nodes[0] = ("internal", 9092)
+        cluster.bootstrap_node = 0
+        reader = consumer(cluster, "t", group="g")
+        writer = Producer(client=cluster.client(), delivery_timeout_ms=8_000, request_timeout_ms=5_000)
+        await reader.start()
+        await writer.start()
+        handle = await writer.send("t", b"v")
+        assert await reader.poll(timeout_ms=5_000) == {}
+        told = (
+            "Broker 0 advertises internal:9092, as fake:9000 tells: if the broker is up, set its advertised.listeners"
+        )
+        assert any(
+            text.startswith("broker 0: cannot connect to internal:9092") and told in text for text in caplog.messages
+        )
+        assert any(text.startswith("coordinator of group g:") and told in text for text in caplog.messages)
+        with pytest.raises(DeliveryTimeoutError, match=told):
+            await handle
+        await reader.close()
+        await writer.close()
+
+    run(main())
+
+
 def test_no_reset_is_an_error() -> None:
     async def main() -> None:
         cluster = filled()
@@ -167,6 +275,78 @@ def test_no_reset_is_an_error() -> None:
             assert (await read(reader, 1))[0].offset == 20
 
     run(main())
+
+
+def test_a_partition_without_a_commit_leaves_the_others_readable() -> None:
+    async def main() -> None:
+        cluster = filled(10, partitions=3)
+        places = [TopicPartition("t", number) for number in range(3)]
+        cluster.committed["g"] = {places[1]: 4, places[2]: 0}
+        reader = consumer(cluster, group="g", auto_offset_reset="none", auto_commit=False)
+        await reader.start()
+        reader.assign(places)
+        with pytest.raises(NoOffsetForPartitionError, match="committed for t-0, and auto_offset_reset is 'none': seek"):
+            await reader.poll()
+        assert {record.partition for record in await read(reader, 16)} == {1, 2}
+        with pytest.raises(NoOffsetForPartitionError):
+            await reader.position(T0)
+        reader.seek(T0, 3)
+        assert [record.offset for record in await read(reader, 7)] == list(range(3, 10))
+        await reader.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_a_poll_without_room_for_a_record_is_refused(count: int) -> None:
+    async def main() -> None:
+        async with consumer(filled(), "t") as reader:
+            await asyncio.sleep(1)  # Records are there.
+            with pytest.raises(InvalidRequestError, match=f"max_records is {count}"):
+                await reader.poll(max_records=count)
+            assert len(await read(reader, 100)) == 100
+
+    run(main())
+
+
+def test_one_task_at_a_time_asks_for_records() -> None:
+    async def main() -> None:
+        async with consumer(filled(0), "t") as reader:
+            first = asyncio.create_task(reader.poll(timeout_ms=1_000))
+            await asyncio.sleep(0.1)
+            for call in (reader.poll, reader.poll_batch, partial(reader.walk_batch, timeout_ms=10)):
+                with pytest.raises(ConcurrentUseError, match="one task at a time"):
+                    await call()
+            assert await first == {}
+            assert await reader.poll(timeout_ms=10) == {}
+
+    run(main())
+
+
+def test_a_call_from_another_loop_is_refused() -> None:
+    cluster = filled()
+    reader, writer = consumer(cluster, "t"), Producer(client=cluster.client())
+
+    async def start() -> None:
+        await reader.start()
+        await writer.start()
+
+    async def elsewhere() -> None:
+        for call in (reader.poll, reader.end_offsets, partial(writer.send, "t", b"v"), partial(writer.prepare, "t")):
+            with pytest.raises(ConcurrentUseError, match="another event loop"):
+                await call()
+        with pytest.raises(ConcurrentUseError, match="consumer was started on another"):
+            reader.seek(T0, 0)
+
+    async def close() -> None:
+        await reader.close()
+        await writer.close()
+
+    with asyncio.Runner() as home:
+        home.run(start())
+        with asyncio.Runner() as other:
+            other.run(elsewhere())
+        home.run(close())
 
 
 def test_the_leader_moves_unnoticed() -> None:

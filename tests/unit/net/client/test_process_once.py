@@ -12,7 +12,7 @@ from unit.net.client.once_world import P0, P1, EndOfLogError, FakeConsumer, Log,
 
 from barnabas import sync
 from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.errors import InvalidRequestError, OffsetOutOfRangeError
+from barnabas.net.client.errors import InvalidRequestError, OffsetOutOfRangeError, TopicRecreatedError
 from barnabas.net.client.process_once import process_once
 
 
@@ -62,7 +62,7 @@ def test_every_record_has_one_effect_and_the_table_says_how_far_it_is(opened) ->
     work(FakeConsumer(Log().add(P0, 25).add(P1, 7), P0, P1), connection, max_records=10)
     assert effects(connection) == list(range(25)) and effects(connection, P1) == list(range(7))
     stored = connection.execute("SELECT * FROM barnabas_offsets ORDER BY partition_id").fetchall()
-    assert stored == [("g", "t", 0, 24), ("g", "t", 1, 6)]
+    assert stored == [("g", "t", 0, 24, "id-1"), ("g", "t", 1, 6, "id-1")]
 
 
 def test_the_next_owner_goes_on_where_the_database_is_whatever_the_group_has_committed(opened) -> None:
@@ -177,7 +177,7 @@ def test_a_rebalance_that_undoes_a_seek_is_no_reason_to_give_up(opened) -> None:
         seek(place, 4 if len(undone) < 5 else offset)
 
     log.committed[P0] = 4
-    consumer.positions[P0] = 4
+    consumer.jump(P0, 4)
     consumer.seek = undo
     work(consumer, connection)
     assert effects(connection) == list(range(20)) and undone == [10] * 5
@@ -187,14 +187,122 @@ def test_a_topic_that_was_made_anew_is_an_error_with_its_cure_and_not_silence(op
     log = Log().add(P0, 10)
     work(FakeConsumer(log, P0), opened())
     again = FakeConsumer(Log().add(P0, 3), P0)
-    again.seek = lambda place, offset: again.positions.update(
-        {place: 0}
-    )  # the reset policy leads back from out of range
+    again.seek = lambda place, offset: again.jump(place, 0)  # the reset policy leads back from out of range
     with (
         pytest.raises(OffsetOutOfRangeError, match="delete the rows of group 'g'"),
         sync.process_once(again, opened()) as records,
     ):
         next(records)
+
+
+@pytest.mark.parametrize("jump", [0, 12, 30])
+def test_whatever_moves_the_consumer_it_is_sent_back_to_where_the_database_is(opened, jump: int) -> None:
+    """`group seek`, a reset, a seek of the application: in the middle, and forward, too."""
+    connection, log = opened(), Log().add(P0, 40)
+    consumer = FakeConsumer(log, P0)
+    with sync.process_once(consumer, connection, max_records=5) as records:
+        for record, cursor in records:
+            store(cursor, record)
+            if record.offset == 9:
+                consumer.jump(P0, jump)
+            if record.offset == 39:
+                break
+    assert effects(connection) == list(range(40))
+
+
+def test_a_partition_that_goes_and_comes_back_within_one_poll_is_compared_with_the_table(opened) -> None:
+    connection, log = opened(), Log().add(P0, 20)
+    consumer = FakeConsumer(log, P0)
+    with sync.process_once(consumer, connection, max_records=5) as records:
+        for record, cursor in records:
+            store(cursor, record)
+            if (
+                record.offset == 4
+            ):  # Meanwhile somebody sets the group to 15; the member gets the partition back, from there.
+                log.committed[P0] = 15
+                consumer.give()
+                consumer.give(P0)
+            if record.offset == 19:
+                break
+    assert effects(connection) == list(range(20))
+
+
+def test_what_compaction_has_removed_is_no_jump(opened) -> None:
+    connection, log = opened(), Log().add(P0, 40)
+    log.removed = {0, 1, 7, 8, 9, 10, 22, 23, 39}
+    consumer = FakeConsumer(log, P0)
+    work(consumer, connection, max_records=3)
+    assert effects(connection) == [offset for offset in range(40) if offset not in log.removed]
+    assert consumer.jumps == 1, "it was read without a seek"
+
+
+@pytest.mark.parametrize("has_records", [True, False])
+def test_what_retention_has_removed_is_an_error_before_anything_is_skipped(opened, has_records: bool) -> None:
+    """The reset policy, "latest" say, has led the consumer to the end; also where no record comes any more."""
+    connection, log = opened(), Log().add(P0, 10)
+    work(FakeConsumer(log, P0), connection)
+    log.add(P0, 20)
+    log.starts[P0] = 25
+    late = FakeConsumer(log, P0, P1)
+    late.jump(P0, 26 if has_records else 30)
+    log.add(P1, 1)
+    with (
+        pytest.raises(OffsetOutOfRangeError, match="up to offset 9, and the log begins at 25.*set last_offset to 24"),
+        sync.process_once(late, connection) as records,
+    ):
+        next(records)
+    connection.execute("UPDATE barnabas_offsets SET last_offset = 24 WHERE partition_id = 0")
+    connection.commit()
+    work(late, connection)
+    assert effects(connection) == [*range(10), *range(25, 30)]
+    assert effects(connection, P1) == [0], "it came with the poll that failed"
+
+
+@pytest.mark.parametrize("count", [3, 10, 25])
+def test_a_topic_that_was_made_anew_is_told_by_its_id_however_many_records_it_has(opened, count: int) -> None:
+    connection = opened()
+    work(FakeConsumer(Log().add(P0, 10), P0), connection)
+    anew = Log().add(P0, count)
+    anew.topic_id = "id-2"
+    with (
+        pytest.raises(TopicRecreatedError, match="of topic id id-1, and the topic's id is id-2 now.*delete the rows"),
+        sync.process_once(FakeConsumer(anew, P0), connection) as records,
+    ):
+        next(records)
+    connection.execute("DELETE FROM effects")
+    connection.execute("DELETE FROM barnabas_offsets WHERE group_id = 'g' AND topic = 't'")
+    connection.commit()
+    work(FakeConsumer(anew, P0), connection)
+    assert effects(connection) == list(range(count))
+
+
+def test_a_topic_that_is_made_anew_meanwhile_gets_no_claim(opened) -> None:
+    """Another owner has begun with the new topic; this one still reads what it had of the old one."""
+    log = Log().add(P0, 20)
+    with sync.process_once(FakeConsumer(log, P0), opened(), max_records=5) as records:
+        store(*reversed(next(records)))
+        records.__exit__(None, None, None)
+        other = opened()
+        other.execute("UPDATE barnabas_offsets SET topic_id = 'id-2'")
+        other.commit()
+        with pytest.raises(TopicRecreatedError):
+            next(records)
+
+
+def test_a_table_of_before_gets_the_column_of_topic_ids(opened) -> None:
+    connection = opened()
+    connection.execute(
+        "CREATE TABLE barnabas_offsets (group_id TEXT NOT NULL, topic TEXT NOT NULL, partition_id INTEGER NOT NULL,"
+        " last_offset BIGINT NOT NULL, PRIMARY KEY (group_id, topic, partition_id))"
+    )
+    connection.execute("INSERT INTO barnabas_offsets VALUES ('g', 't', 0, 9)")
+    connection.commit()
+    log = Log().add(P0, 20).add(P1, 3)
+    for _ in range(2):
+        work(FakeConsumer(log, P0, P1), connection)
+    assert effects(connection) == list(range(10, 20)) and effects(connection, P1) == [0, 1, 2]
+    stored = connection.execute("SELECT * FROM barnabas_offsets ORDER BY partition_id").fetchall()
+    assert stored == [("g", "t", 0, 19, "id-1"), ("g", "t", 1, 2, "id-1")]
 
 
 def test_connections_that_cannot_do_it_are_refused(path: str) -> None:

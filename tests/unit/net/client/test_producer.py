@@ -218,6 +218,91 @@ def test_a_full_buffer_blocks_and_then_refuses() -> None:
     run(main())
 
 
+def test_a_frozen_partition_holds_up_no_send_while_the_buffer_has_room() -> None:
+    """Neither its own records, beyond a moment, nor those of others at all."""
+
+    async def main(*, partition: int | None, limit_s: float) -> None:
+        cluster = FakeCluster(brokers=2, topics={"t": 2})
+        loop = asyncio.get_running_loop()
+        frozen: list[Any] = []
+
+        def freeze(node_id: int, request: Any) -> Any:
+            if node_id == 0:
+                frozen.append(request)
+                return HANG
+            return None
+
+        async with Producer(client=cluster.client(), max_block_ms=1_000, batch_size=1_000, max_in_flight=1) as client:
+            await client.prepare("t")
+            cluster.script(ApiKey.PRODUCE, freeze, forever=True)
+            longest_s = 0.0
+            for number in range(400):
+                begin = loop.time()
+                where = number % 2 if partition is None else partition
+                await client.send("t", bytes(200), partition=where)
+                if where == 1 or partition is not None:
+                    longest_s = max(longest_s, loop.time() - begin)
+                if number % 16 == 0:
+                    await asyncio.sleep(0)
+            assert frozen and longest_s <= limit_s
+            assert client._reserved_bytes < 200_000, "of 64 MiB"
+            del cluster.scripts[ApiKey.PRODUCE]
+            cluster.drop_connections(0)
+            await client.flush()
+
+    run(main(partition=0, limit_s=0.101))
+    run(main(partition=None, limit_s=0))  # The other one's.
+
+
+def test_records_without_keys_go_round_a_frozen_partition() -> None:
+    async def main() -> None:
+        cluster = FakeCluster(brokers=2, topics={"t": 2})
+        loop = asyncio.get_running_loop()
+        async with Producer(client=cluster.client(), batch_size=1_000, max_in_flight=1) as client:
+            await client.prepare("t")
+            cluster.script(ApiKey.PRODUCE, lambda node, _: HANG if node == 0 else None, forever=True)
+            begin = loop.time()
+            for _ in range(2_000):
+                await client.send("t", bytes(200))
+            assert loop.time() - begin < 1
+            await asyncio.sleep(1)
+            assert len(cluster.logs[TopicPartition("t", 1)].values()) > 1_900
+            del cluster.scripts[ApiKey.PRODUCE]
+            cluster.drop_connections(0)
+
+    run(main())
+
+
+def test_a_send_has_one_deadline_however_often_others_take_the_room() -> None:
+    async def main() -> None:
+        cluster = FakeCluster(topics={"t": 1})
+        loop = asyncio.get_running_loop()
+        blocked: list[float] = []
+
+        async def slowly(node_id: int, request: Any) -> Any:
+            await asyncio.sleep(0.4)
+            return cluster.produce(node_id, request)
+
+        async def one(client: Producer) -> None:
+            begin = loop.time()
+            try:
+                await client.send("t", bytes(900))
+            except BufferExhaustedError:
+                blocked.append(loop.time() - begin)
+
+        options = {"max_block_ms": 1_000, "batch_size": 1_000, "buffer_memory": 2_000, "max_in_flight": 1}
+        async with Producer(client=cluster.client(), **options) as client:
+            await client.prepare("t")
+            cluster.script(ApiKey.PRODUCE, slowly, forever=True)
+            await asyncio.gather(*[one(client) for _ in range(40)])
+            assert len(blocked) > 20
+            assert max(blocked) <= 1.01
+            with pytest.raises(BufferExhaustedError):
+                await asyncio.gather(*[client.send_many("t", [bytes(900)]) for _ in range(40)])
+
+    run(main())
+
+
 def test_all_buffer_memory_comes_back() -> None:
     async def main() -> None:
         cluster = FakeCluster(topics={"t": 3})

@@ -253,7 +253,10 @@ async def test_the_quorum_with_voters_and_observers() -> None:
     assert (response.leader_id, response.term, response.committed_index) == (1, 8, 10)
     assert (response.voters, response.observers) == ((0, 1), (5,))
     world.source.publish(leader=None)
-    assert (await ask(handlers.describe, DescribeQuorumRequest())).leader_id == -1
+    await asyncio.sleep(7)
+    lost = await ask(handlers.describe, DescribeQuorumRequest())
+    assert (lost.leader_id, lost.unreachable_voters) == (-1, (1,))
+    assert 6_900 < lost.unconfirmed_ms < 8_100
 
 
 @simulated

@@ -106,6 +106,15 @@ async def test_a_follower_that_means_another_topic_of_the_same_name_is_told_so()
 
 
 @simulated
+async def test_a_consumer_that_means_another_topic_of_the_same_name_gets_no_record_of_this_one() -> None:
+    world = await world_of(ALONE)
+    world.append(b"a")
+    refused = only(world.send(fetch(position(topic_id="id-old"))).answer())
+    assert refused.error == ErrorCode.INCONSISTENT_TOPIC_ID and not refused.records
+    assert only(world.send(fetch(position())).answer()).records, "who names no id asks for none"
+
+
+@simulated
 async def test_a_follower_whose_log_took_another_course_is_told_where() -> None:
     world = await world_of(REPLICATED)
     world.append(b"a")

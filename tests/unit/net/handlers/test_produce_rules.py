@@ -86,7 +86,6 @@ def test_rules_of_a_request(records: bytes, version: int, code: ErrorCode | None
         (batch(timestamps_ms=[NOW_MS - 1_001, NOW_MS]), {"message.timestamp.before.max.ms": "1000"},
          ErrorCode.INVALID_TIMESTAMP),
         (batch(), {"max.message.bytes": "60"}, ErrorCode.MESSAGE_TOO_LARGE),
-        (batch(), {"cleanup.policy": "compact"}, ErrorCode.INVALID_RECORD),
         (batch(timestamps_ms=[NOW_MS - 1_000, NOW_MS]), {"message.timestamp.before.max.ms": "1000"}, None),
         (batch(timestamps_ms=-1), {"message.timestamp.before.max.ms": "1000"}, None),
         (batch(timestamps_ms=NOW_MS + 3_600_001), {"message.timestamp.type": "LogAppendTime"}, None),

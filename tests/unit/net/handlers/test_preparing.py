@@ -1,24 +1,29 @@
-"""compression.type of a topic: what is stored, in which order, and what of it is refused."""
+"""What is checked and converted before it is appended: what is stored, in which order, and what of it is refused."""
 
 import asyncio
+import struct
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 from unit.net.handlers.handler_world import HandlerWorld
 from unit.net.shell_world import Client, partition, simulated, topic
 
 from barnabas.log.compression import Compression
-from barnabas.log.errors import CorruptRecordError, ErrorCode
+from barnabas.log.errors import CorruptRecordError, ErrorCode, RecordTooLargeError
 from barnabas.log.recompression import codec_named, recompressed
-from barnabas.log.record_batch import check_crc, read_header
+from barnabas.log.record_batch import CRC_COVERS_FROM, CRC_POSITION, HEADER_SIZE, check_crc, read_header
+from barnabas.log.record_check import RecordRules
 from barnabas.log.record_codec import ProducerFields, encode_batch, iter_records
-from barnabas.net.handlers import recompressing
+from barnabas.net.handlers import preparing
 from barnabas.net.handlers.produce import ProduceHandler
 from barnabas.net.protocol.requests import KafkaProduceRequest, ProducePartition, ProduceRequest
 from barnabas.net.protocol.responses import ProducePartitionResponse, ProduceResponse
 
 ALONE = topic("t", partition(0, replicas=(0,)), partition(0, replicas=(0,)))
+RULES = RecordRules(needs_keys=False, max_message_bytes=1 << 20)
 VALUES = [b"value %d " % number * 20 for number in range(50)]
 
 
@@ -26,7 +31,7 @@ VALUES = [b"value %d " % number * 20 for number in range(50)]
 def test_only_the_codec_changes(made: Compression, wanted: Compression) -> None:
     fields = ProducerFields(producer_id=7, producer_epoch=2, base_sequence=9)
     batch = encode_batch(VALUES, timestamps_ms=list(range(50)), compression=made, producer=fields)
-    other = recompressed(batch + batch, wanted)
+    other = recompressed(batch + batch, wanted, RULES)
     header = read_header(other)
     check_crc(other, header)
     assert (header.compression, header.size_bytes * 2) == (wanted, len(other))
@@ -36,11 +41,11 @@ def test_only_the_codec_changes(made: Compression, wanted: Compression) -> None:
 
 def test_what_is_damaged_or_too_large_is_refused() -> None:
     batch = bytearray(encode_batch(VALUES, timestamps_ms=1, compression=Compression.GZIP))
-    with pytest.raises(CorruptRecordError, match="more than 100 bytes"):
-        recompressed(batch, Compression.ZSTD, max_bytes=100)
+    with pytest.raises(RecordTooLargeError, match="under its compression.type"):
+        recompressed(batch, Compression.NONE, replace(RULES, max_message_bytes=len(batch) + 100))
     batch[-1] ^= 1
     with pytest.raises(CorruptRecordError, match="CRC"):
-        recompressed(batch, Compression.ZSTD)
+        recompressed(batch, Compression.ZSTD, RULES)
     assert codec_named("uncompressed") is Compression.NONE
 
 
@@ -49,8 +54,9 @@ class World(HandlerWorld):
         self.made = getattr(self, "made", None) or ProduceHandler(self.services)
         return self.made
 
-    def send(self, *items: tuple[int, bytes], version: int = -1, acks: int = 1) -> Client:
+    def send(self, *items: tuple[int, bytes], version: int = -1, acks: int = 1, connection: object = None) -> Client:
         client = Client()
+        client.connection = connection or client
         made: dict[str, Any] = {}
         make: Any = ProduceRequest
         if version >= 0:
@@ -124,7 +130,7 @@ async def test_what_cannot_be_converted_is_refused_and_the_rest_is_appended() ->
 async def test_what_waits_is_bounded() -> None:
     world = await World.start(ALONE, compression_type="gzip")
     large = batch(b"x" * 500_000)
-    clients = [world.send((0, large)) for _ in range(recompressing.MAX_PENDING_BYTES // len(large) + 1)]
+    clients = [world.send((0, large)) for _ in range(preparing.MAX_PENDING_BYTES // len(large) + 1)]
     assert partitions_of(clients[-1])[0].error == ErrorCode.REQUEST_TIMED_OUT
     assert all(client.replies == [] for client in clients[:-1])
     for task in world.handler().tasks:
@@ -150,3 +156,81 @@ async def test_a_topic_s_level_is_that_of_what_is_stored(codec: Compression, low
         assert world.stored() == [(int(codec), value) for value in values]
         sizes.append(world.log().size_bytes)
     assert sizes[1] < sizes[0]
+
+
+@simulated
+async def test_one_connection_has_a_share_of_what_waits() -> None:
+    world = await World.start(ALONE, compression_type="gzip")
+    large = batch(b"x" * 500_000)
+    greedy, fits = object(), preparing.MAX_PENDING_BYTES_OF_ONE // len(large)
+    clients = [world.send((0, large), connection=greedy) for _ in range(fits + 1)]
+    assert partitions_of(clients[-1])[0].error == ErrorCode.REQUEST_TIMED_OUT
+    other = world.send((0, large))
+    await world.settled()
+    assert partitions_of(other)[0].base_offset == fits
+    assert (
+        partitions_of(world.send((0, batch(b"again", compression=Compression.GZIP)), connection=greedy))[0].error == 0
+    )
+
+
+def of_nonsense(data: bytes) -> bytes:
+    """The same header, with the right CRC of records that are none."""
+    made = bytearray(data)
+    made[HEADER_SIZE:] = b"\xa5" * (len(data) - HEADER_SIZE)
+    struct.pack_into(">I", made, CRC_POSITION, crc32c(memoryview(made)[CRC_COVERS_FROM:]))
+    return bytes(made)
+
+
+@pytest.mark.parametrize("codec", [codec for codec in Compression if codec])
+@simulated
+async def test_a_compressed_batch_of_nonsense_is_refused(codec: Compression) -> None:
+    """Kafka refuses it too: acknowledged, it would stop every consumer at its offset."""
+    world = await World.start(ALONE)
+    good = batch(*VALUES, compression=codec)
+    client = world.send((0, of_nonsense(good)), (1, good))
+    await world.settled()
+    bad, fine = partitions_of(client)
+    assert (bad.error, fine.error) == (ErrorCode.INVALID_RECORD, 0), bad.message
+    assert world.stored() == [] and len(world.stored(1)) == len(VALUES)
+
+
+@simulated
+async def test_an_uncompressed_batch_whose_first_record_is_nonsense_is_refused() -> None:
+    world = await World.start(ALONE)
+    client = world.send((0, of_nonsense(batch(*VALUES))))
+    assert partitions_of(client)[0].error == ErrorCode.INVALID_RECORD
+    assert "first record" in partitions_of(client)[0].message
+
+
+@simulated
+async def test_records_of_compacted_topics_have_keys() -> None:
+    world = await World.start(ALONE, log_cleanup_policy="compact")
+    for codec in (Compression.NONE, Compression.ZSTD):
+        data = encode_batch([b"a", b"b"], keys=[b"k", None], timestamps_ms=1, compression=codec)
+        answer = partitions_of(world.send((0, data)))[0]
+        assert answer.error == ErrorCode.INVALID_RECORD and "no key" in answer.message
+        assert partitions_of(world.send((0, data[:70])))[0].error == ErrorCode.CORRUPT_MESSAGE
+    keyed = encode_batch([b"a", None], keys=[b"k", b"l"], timestamps_ms=1)
+    assert partitions_of(world.send((0, keyed)))[0].error == 0
+
+
+@simulated
+async def test_what_is_long_is_checked_off_the_loop_and_keeps_its_place() -> None:
+    world = await World.start(ALONE, log_cleanup_policy="compact")
+    many = encode_batch([None] * 5_000, keys=[b"k"] * 5_000, timestamps_ms=1, compression=Compression.ZSTD)
+    few = encode_batch([b"v"], keys=[b"k"], timestamps_ms=1, compression=Compression.ZSTD)
+    first, second = world.send((0, many)), world.send((0, few))
+    assert first.replies == second.replies == [], "the second waits for its turn"
+    assert partitions_of(world.send((1, few)))[0].error == 0, "what is short is checked at once"
+    await world.settled()
+    assert [partitions_of(client)[0].base_offset for client in (first, second)] == [0, 5_000]
+
+
+@simulated
+async def test_the_batches_of_a_client_that_has_gone_are_dropped() -> None:
+    world = await World.start(ALONE, compression_type="gzip")
+    gone, forgetful = world.send((0, batch(b"a"))), world.send((0, batch(b"b")), acks=0)
+    gone.disconnect()
+    forgetful.disconnect()
+    await world.settled()
+    assert [value for _, value in world.stored()] == [b"b"], "who asks for no answer may go"

@@ -1,0 +1,89 @@
+"""Small requests that unpack to much: keyed records by the million, zeros by the megabyte, and batches to be packed anew."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import cache
+
+from barnabas.log.compression import Compression
+from barnabas.log.record_codec import encode_batch
+from barnabas.net.client.admin import Admin
+from barnabas.net.protocol.requests import ProducePartition, ProduceRequest
+from barnabas.net.rpc import RpcConnection
+from barnabas.net.tcp import TcpNetwork
+
+from .attack import Address, Attack
+
+COMPACTED = "hostile-compacted"
+PACKED_ANEW = "hostile-gzip"
+RECORDS = 2**20  # the most that a batch may have
+CONNECTIONS = 20
+TIMEOUT_MS = 60_000
+
+
+@cache
+def million_keys() -> bytes:
+    """About 855 KB of zstd: the most records that a batch may have, each with a key and without a value."""
+    return encode_batch([None] * RECORDS, keys=[b"k"] * RECORDS, timestamps_ms=_now_ms(), compression=Compression.ZSTD)
+
+
+@cache
+def zeros(size_bytes: int, codec: Compression) -> bytes:
+    """One keyed record of zeros: 120 MB of them are 30 KB of zstd, or 120 KB of gzip."""
+    return encode_batch([bytes(size_bytes)], keys=[b"k"], timestamps_ms=_now_ms(), compression=codec)
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+async def _topics(brokers: Sequence[Address]) -> None:
+    async with Admin(",".join(f"{host}:{port}" for host, port in brokers)) as admin:
+        existing = {topic.name for topic in await admin.describe_topics()}
+        for name, config in ((COMPACTED, {"cleanup.policy": "compact"}), (PACKED_ANEW, {"compression.type": "gzip"})):
+            if name not in existing:
+                await admin.create_topic(name, partitions=1, replication_factor=1, configs=config)
+
+
+def _sending(topic: str, batch: Callable[[], bytes], times: int, connections: int) -> Callable[..., object]:
+    @asynccontextmanager
+    async def run(brokers: Sequence[Address]) -> AsyncIterator[None]:
+        """All requests are sent to every broker on entry, and answered (or refused) in the background."""
+        await _topics(brokers)
+        data = await asyncio.to_thread(batch)
+        request = ProduceRequest(
+            acks=1,
+            timeout_ms=TIMEOUT_MS,
+            partitions=(ProducePartition(topic=topic, partition=0, records=data),),
+        )
+        opened = [
+            await RpcConnection.open(TcpNetwork(), *address, client_id="stranger")
+            for address in brokers
+            for _ in range(connections)
+        ]
+        answers = [one.send(request, timeout_ms=TIMEOUT_MS) for one in opened for _ in range(times)]
+        try:
+            yield
+            await asyncio.wait(answers)
+        finally:
+            for one in opened:
+                await one.close()
+            await asyncio.gather(*answers, return_exceptions=True)
+
+    return run
+
+
+def _attack(name: str, what: str, topic: str, batch: Callable[[], bytes], times: int, connections: int = 1) -> Attack:
+    return Attack(name=name, what=what, run=_sending(topic, batch, times, connections))  # type: ignore[arg-type]
+
+
+ATTACKS = (
+    _attack("million keys", "2 batches of 2^20 keyed records to a compacted topic", COMPACTED, million_keys, 2),
+    _attack("zstd bomb", "30 KB of zstd that unpack to 120 MB", COMPACTED,
+            lambda: zeros(120 << 20, Compression.ZSTD), 3),
+    _attack("gzip bombs", "7 batches of 120 KB of gzip that unpack to 120 MB", COMPACTED,
+            lambda: zeros(120 << 20, Compression.GZIP), 7),
+    _attack("packed anew", "5 KB zstd batches to a topic with compression.type=gzip, over 20 connections", PACKED_ANEW,
+            lambda: zeros(20 << 20, Compression.ZSTD), 5, CONNECTIONS),
+)  # fmt: skip

@@ -1,0 +1,29 @@
+"""Batches that cost much to look into: the broker answers others meanwhile, and its memory stays within its bounds."""
+
+from collections.abc import Callable
+
+import pytest
+from hostile.attack import Attack
+from hostile.expensive_batches import ATTACKS
+from hostile.watch import Watch
+from integration.cluster import Cluster
+
+LONGEST_ANSWER_S = 1.5  # The loop is never held for 0.1 s; the rest is for a machine that is busy with other tests.
+MAX_RSS_MIB = 300
+Maker = Callable[..., Cluster]
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=[attack.name for attack in ATTACKS])
+async def test_others_are_answered_meanwhile(
+    new_cluster: Maker, attack: Attack, report_line: Callable[[str], None]
+) -> None:
+    cluster = await new_cluster(1).ready()
+    (node,) = cluster.nodes
+    async with Watch((node.host, node.port), node.process.pid) as watch:
+        async with attack.run([(node.host, node.port)]):
+            pass
+        report_line(f"{attack.name}: {watch}")
+        assert watch.pings > 3
+        assert watch.longest_answer_s < LONGEST_ANSWER_S
+        assert watch.peak_rss_mib < MAX_RSS_MIB
+    assert "broker=0 fenced" not in node.log()

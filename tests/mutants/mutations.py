@@ -1,0 +1,198 @@
+"""Small changes of meaning in a module's source: where they can be made, and the source with one of them made.
+
+Pure. A site is found by walking the syntax tree and is changed in the text, so that line numbers and comments stay. Left out
+is what no test can notice: logging, assertions (they are tests), annotations, the texts of messages.
+"""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+COMPARISONS: dict[type[ast.cmpop], str] = {
+    ast.Lt: "<=",
+    ast.LtE: "<",
+    ast.Gt: ">=",
+    ast.GtE: ">",
+    ast.Eq: "!=",
+    ast.NotEq: "==",
+    ast.In: "not in",
+    ast.NotIn: "in",
+    ast.Is: "is not",
+    ast.IsNot: "is",
+}
+SWAPPED_NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
+LOGGERS = frozenset({"logger", "_log", "_logger", "logging", "warnings"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutation:
+    """`source[start:end]` becomes `text`. Offsets count characters of the module's source."""
+
+    kind: str
+    line: int
+    start: int
+    end: int
+    text: str
+
+    def applied(self, source: str) -> str:
+        return source[: self.start] + self.text + source[self.end :]
+
+
+def mutations_of(source: str) -> list[Mutation]:
+    """All of them, in the order of the text; each gives a source that still compiles."""
+    finder = _Finder(source)
+    finder.visit(ast.parse(source))
+    found = sorted(set(finder.found), key=lambda item: (item.start, item.end, item.kind))
+    return [item for item in found if _compiles(item.applied(source))]
+
+
+def _compiles(source: str) -> bool:
+    try:
+        compile(source, "mutant", "exec")
+    except (SyntaxError, ValueError):
+        return False
+    return True
+
+
+class _Finder(ast.NodeVisitor):
+    def __init__(self, source: str) -> None:
+        self.found: list[Mutation] = []
+        self._source = source
+        self._lines = source.splitlines(keepends=True)
+        self._starts = [0]
+        for line in self._lines:
+            self._starts.append(self._starts[-1] + len(line))
+
+    def _offset(self, line: int, column: int) -> int:
+        """Columns of the syntax tree count bytes."""
+        return self._starts[line - 1] + len(self._lines[line - 1].encode()[:column].decode())
+
+    def _start(self, node: ast.expr | ast.stmt) -> int:
+        return self._offset(node.lineno, node.col_offset)
+
+    def _end(self, node: ast.expr | ast.stmt) -> int:
+        assert node.end_lineno is not None and node.end_col_offset is not None
+        return self._offset(node.end_lineno, node.end_col_offset)
+
+    def _text(self, node: ast.expr | ast.stmt) -> str:
+        return self._source[self._start(node) : self._end(node)]
+
+    def _add(
+        self, kind: str, node: ast.expr | ast.stmt, text: str, *, until: ast.expr | ast.stmt | None = None
+    ) -> None:
+        span = (self._start(node), self._end(until or node))
+        self.found.append(Mutation(kind=kind, line=node.lineno, start=span[0], end=span[1], text=text))
+
+    # --- what is left out --------------------------------------------------------------------------------------------
+
+    def visit_Assert(self, node: ast.Assert) -> None:
+        pass
+
+    def visit_Raise(self, node: ast.Raise) -> None:
+        pass
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
+        pass
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            self.visit(node.value)
+
+    def visit_arguments(self, node: ast.arguments) -> None:
+        for default in (*node.defaults, *node.kw_defaults):
+            if default is not None:
+                self.visit(default)
+
+    # --- what is changed ---------------------------------------------------------------------------------------------
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        self.visit(node.args)
+        self._body(node.body)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
+        self.visit(node.args)
+        self._body(node.body)
+
+    def visit_For(self, node: ast.For) -> None:
+        self.visit(node.iter)
+        self._body(node.body)
+        self._body(node.orelse)
+
+    def visit_With(self, node: ast.With) -> None:
+        for item in node.items:
+            self.visit(item.context_expr)
+        self._body(node.body)
+
+    def visit_If(self, node: ast.If) -> None:
+        self._add("negated condition", node.test, f"not ({self._text(node.test)})")
+        self.visit(node.test)
+        self._body(node.body)
+        self._body(node.orelse)
+
+    def _body(self, statements: list[ast.stmt]) -> None:
+        for number, statement in enumerate(statements):
+            if _is_effect(statement):
+                self._add("dropped call", statement, "pass")
+                following = statements[number + 1] if number + 1 < len(statements) else None
+                if following is not None and _is_effect(following):
+                    between = self._source[self._end(statement) : self._start(following)]
+                    text = self._text(following) + between + self._text(statement)
+                    self._add("swapped effects", statement, text, until=following)
+            if isinstance(statement, ast.AugAssign):
+                self._add("dropped assignment", statement, "pass")
+            self.visit(statement)
+
+    def visit_Expr(self, node: ast.Expr) -> None:
+        if _is_effect(node):
+            self.visit(node.value)
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        left = node.left
+        for operator, right in zip(node.ops, node.comparators, strict=True):
+            gap = (self._end(left), self._start(right))
+            between = self._source[gap[0] : gap[1]]
+            if "(" not in between and ")" not in between:
+                other = f" {COMPARISONS[type(operator)]} "
+                self.found.append(Mutation(kind="comparison", line=node.lineno, start=gap[0], end=gap[1], text=other))
+            left = right
+        self.generic_visit(node)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> None:
+        for number in range(len(node.values)):
+            kept = [self._text(value) for place, value in enumerate(node.values) if place != number]
+            word = " and " if isinstance(node.op, ast.And) else " or "
+            self._add("dropped condition", node, word.join(f"({text})" for text in kept))
+        self.generic_visit(node)
+
+    def visit_BinOp(self, node: ast.BinOp) -> None:
+        if isinstance(node.op, ast.Add | ast.Sub) and not isinstance(node.left, ast.Constant):
+            is_number = isinstance(node.right, ast.Constant) and isinstance(node.right.value, int)
+            if is_number:
+                self._add("off by one", node, f"({self._text(node.left)})")
+        self.generic_visit(node)
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        if isinstance(node.value, bool):
+            self._add("constant", node, str(not node.value))
+        elif node.value in (0, 1) and isinstance(node.value, int):
+            self._add("constant", node, str(1 - node.value))
+
+    def visit_Call(self, node: ast.Call) -> None:
+        if _is_logging(node):
+            return
+        if isinstance(node.func, ast.Name) and node.func.id in SWAPPED_NAMES:
+            self._add("swapped function", node.func, SWAPPED_NAMES[node.func.id])
+        self.generic_visit(node)
+
+
+def _is_effect(statement: ast.stmt) -> bool:
+    """A call for its effect: not a docstring, not a log line."""
+    if not isinstance(statement, ast.Expr):
+        return False
+    call = statement.value.value if isinstance(statement.value, ast.Await) else statement.value
+    return isinstance(call, ast.Call) and not _is_logging(call)
+
+
+def _is_logging(call: ast.Call) -> bool:
+    names: Iterator[ast.AST] = ast.walk(call.func)
+    return any(isinstance(name, ast.Name) and name.id in LOGGERS for name in names)

@@ -1,0 +1,61 @@
+"""What the mutants are made of."""
+
+import pytest
+from mutants.mutations import mutations_of
+
+SOURCE = '''
+"""A docstring."""
+def advance(self, end: int, limit: int = 0) -> bool:
+    assert end < 7
+    logger.info("event=%d", end > 3)
+    self.first(end)
+    self.second(end)
+    if end < limit and self.ready:
+        self.end += 1
+        return True
+    raise ValueError(f"{end + 1} is not {limit > 1}")
+'''
+ACCENTS = 'x = ("é", a < b)\n'
+
+
+def made(source: str) -> dict[str, list[str]]:
+    """By kind, the changed lines."""
+    found: dict[str, list[str]] = {}
+    for item in mutations_of(source):
+        before, after = source.splitlines(), item.applied(source).splitlines()
+        assert len(before) == len(after) and before != after
+        changed = [line.strip() for old, line in zip(before, after, strict=True) if old != line]
+        found.setdefault(item.kind, []).append("; ".join(changed))
+    return found
+
+
+def test_every_kind_is_made_where_a_test_could_notice() -> None:
+    assert made(SOURCE) == {
+        "constant": ["def advance(self, end: int, limit: int = 1) -> bool:", "self.end += 0", "return False"],
+        "dropped call": ["pass", "pass"],
+        "swapped effects": ["self.second(end); self.first(end)"],
+        "negated condition": ["if not (end < limit and self.ready):"],
+        "dropped condition": ["if (self.ready):", "if (end < limit):"],
+        "comparison": ["if end <= limit and self.ready:"],
+        "dropped assignment": ["pass"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("source", "kind", "line"),
+    [
+        (ACCENTS, "comparison", 'x = ("é", a <= b)'),
+        ("x = f(a) + 1\n", "off by one", "x = (f(a))"),
+        ("x = min(a, b)\n", "swapped function", "x = max(a, b)"),
+        ("x = a is not None\n", "comparison", "x = a is None"),
+        ("x = a or b\n", "dropped condition", "x = (b)"),
+    ],
+)
+def test_a_change_is_made_in_the_text(source: str, kind: str, line: str) -> None:
+    assert line in made(source)[kind]
+
+
+def test_a_body_is_never_left_empty_and_the_rest_of_a_line_stays() -> None:
+    source = "def f() -> None:\n    g()  # why\n"
+    (mutation,) = mutations_of(source)
+    assert mutation.applied(source) == "def f() -> None:\n    pass  # why\n"

@@ -1,0 +1,43 @@
+"""What is installed beside Barnabas: each once, bounded above where users run it, and one tested version of each."""
+
+import re
+import tomllib
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+from tidy.source_tree import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+GROUPS: dict[str, list[Requirement]] = {
+    name: [Requirement(item) for item in items]
+    for name, items in {"run": PROJECT["dependencies"], **PROJECT["optional-dependencies"]}.items()
+}
+
+
+def constraints() -> dict[str, Version]:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = [re.fullmatch(r"([A-Za-z0-9._-]+)==(\S+)", line) for line in lines if line and not line.startswith("#")]
+    assert all(pinned), "constraints.txt has lines of the form name==version only"
+    return {canonicalize_name(found[1]): Version(found[2]) for found in pinned if found}
+
+
+def test_no_dependency_is_named_twice() -> None:
+    for group, items in GROUPS.items():
+        names = [canonicalize_name(item.name) for item in items]
+        assert len(names) == len(set(names)), f"{group}: {names}"
+
+
+def test_what_users_run_has_an_upper_bound() -> None:
+    bounded = {"<", "<=", "==", "~="}
+    for item in (*GROUPS["run"], *GROUPS["spark"]):
+        assert bounded & {spec.operator for spec in item.specifier}, f"{item} is open above"
+
+
+def test_every_dependency_has_a_tested_version_within_its_range() -> None:
+    known = constraints()
+    for items in GROUPS.values():
+        for item in items:
+            version = known.get(canonicalize_name(item.name))
+            assert version is not None, f"constraints.txt has no {item.name}"
+            assert item.specifier.contains(version), f"{item.name} {version} is not within {item}"

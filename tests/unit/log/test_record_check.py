@@ -1,0 +1,122 @@
+"""Which records inside of a batch are taken for records."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from barnabas.log.compression import (
+    MAX_DECOMPRESSED_BYTES,
+    Compression,
+    compress,
+    compressed_pieces,
+    decompress,
+    decompressed_pieces,
+)
+from barnabas.log.errors import CorruptRecordError, InvalidRecordError, RecordTooLargeError
+from barnabas.log.record_batch import HEADER_SIZE
+from barnabas.log.record_check import PAUSE_AFTER, UNPACKED_RATIO, RecordRules, RecordWalk, check_batches
+from barnabas.log.record_codec import encode_batch
+
+RULES = RecordRules(needs_keys=False, max_message_bytes=1 << 20)
+KEYED = RecordRules(needs_keys=True, max_message_bytes=1 << 20)
+CODECS = tuple(Compression)
+Field = st.none() | st.binary(max_size=300)
+
+
+def records(*values: bytes | None, **columns: Sequence[object]) -> bytes:
+    return encode_batch(values, timestamps_ms=1, **columns)[HEADER_SIZE:]  # type: ignore[arg-type]
+
+
+def walk(data: bytes, count: int, *, piece_bytes: int = 1 << 20, needs_keys: bool = False) -> None:
+    made = RecordWalk(count, needs_keys=needs_keys)
+    for start in range(0, len(data), piece_bytes):
+        made.feed(data[start : start + piece_bytes])
+    made.finish()
+
+
+@given(st.lists(st.tuples(Field, Field, st.lists(st.tuples(st.text(max_size=5), Field), max_size=3)), min_size=1, max_size=80),
+       st.integers(1, 700), st.sampled_from(CODECS))  # fmt: skip
+def test_records_in_any_pieces(rows: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]],
+                               piece_bytes: int, codec: Compression) -> None:  # fmt: skip
+    keys, values, headers = zip(*rows, strict=True)
+    batch = encode_batch(values, keys=keys, headers=headers, timestamps_ms=list(range(len(rows))), compression=codec)
+    check_batches(batch + batch, RULES)
+    walk(decompress(batch[HEADER_SIZE:], codec), len(rows), piece_bytes=piece_bytes)
+
+
+@given(st.binary(max_size=400), st.integers(1, 5), st.integers(1, 50))
+def test_nonsense_never_raises_anything_else(data: bytes, count: int, piece_bytes: int) -> None:
+    try:
+        walk(data, count, piece_bytes=piece_bytes)
+    except InvalidRecordError:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("data", "count", "told"),
+    [
+        (b"", 1, "0 of them can be read"),
+        (records(b"a"), 2, "1 of them can be read"),
+        (records(b"a") + b"x", 1, "behind its last record"),
+        (records(b"a", b"b"), 1, "behind its last record"),
+        (b"\x00", 1, "claims 0 bytes"),
+        (b"\x03", 1, "claims -2 bytes"),
+        (b"\xff" * 20, 1, "more than ten bytes"),
+        (records(b"abc")[:-1] + b"\x02", 1, "claims 1 headers"),
+        (b"\x0e\x00\x00\x00\x01\x01\x00\x00", 1, "do not fill its length"),
+        (b"\x0e\x00\x00\x02\x01\x02a\x00", 1, "offset delta 1"),
+        (b"\x0c\x00\x00\x00\x01\x01\x80", 1, "cut inside of a number"),
+        (b"\x10\x00\x00\x00\x01\x01\x02\x01\x00", 1, "has no name"),
+        (b"\x0c\x00\x00\x00\x01\x01\x7e", 1, "63 headers"),
+    ],
+)
+def test_what_no_consumer_could_read_is_refused(data: bytes, count: int, told: str) -> None:
+    with pytest.raises(InvalidRecordError, match=told):
+        walk(data, count)
+
+
+def test_keys_are_asked_of_compacted_topics_only() -> None:
+    data = records(b"a", b"b", keys=[b"k", None])
+    walk(data, 2)
+    with pytest.raises(InvalidRecordError, match="no key"):
+        walk(data, 2, needs_keys=True)
+
+
+def test_long_walks_pause() -> None:
+    pauses: list[None] = []
+    batch = encode_batch([b""] * (3 * PAUSE_AFTER), timestamps_ms=1, compression=Compression.GZIP)
+    check_batches(batch, RULES, pause=lambda: pauses.append(None))
+    assert len(pauses) == 3
+    headers = [[("n", None)] * (2 * PAUSE_AFTER)]
+    check_batches(encode_batch([b""], headers=headers, timestamps_ms=1), RULES, pause=lambda: pauses.append(None))
+    assert len(pauses) == 5
+
+
+def test_what_a_batch_may_unpack_to() -> None:
+    limit = UNPACKED_RATIO << 20
+    assert RULES.max_unpacked_bytes == limit
+    assert RecordRules(needs_keys=False, max_message_bytes=10).max_unpacked_bytes == limit
+    assert RecordRules(needs_keys=False, max_message_bytes=1 << 30).max_unpacked_bytes == MAX_DECOMPRESSED_BYTES
+    bomb = encode_batch([bytes(limit)], timestamps_ms=1, compression=Compression.ZSTD)
+    with pytest.raises(InvalidRecordError, match="unpacks to more than"):
+        check_batches(bomb, RULES)
+
+
+def test_errors_say_whose_fault_it_is() -> None:
+    batch = bytearray(encode_batch([b"value"] * 50, timestamps_ms=1, compression=Compression.LZ4))
+    with pytest.raises(RecordTooLargeError, match="max.message.bytes"):
+        check_batches(batch, RecordRules(needs_keys=False, max_message_bytes=len(batch) - 1))
+    batch[-3] ^= 1
+    with pytest.raises(CorruptRecordError, match="CRC"):
+        check_batches(batch, RULES)
+
+
+@given(st.binary(max_size=2_000), st.integers(1, 200), st.sampled_from(CODECS), st.integers(1, 3_000))
+def test_pieces_are_the_whole(data: bytes, times: int, codec: Compression, piece_bytes: int) -> None:
+    plain = data * times
+    pieces = [plain[start : start + piece_bytes] for start in range(0, len(plain), piece_bytes)]
+    packed = b"".join(compressed_pieces(pieces, codec))
+    assert decompress(packed, codec) == plain
+    assert b"".join(decompressed_pieces(compress(plain, codec), codec)) == plain

@@ -1,0 +1,87 @@
+"""Who gets a place at a server that is full, and who has to leave for it."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from unit.net.wire_world import RawClient, World, raw_client, run_in_simulation, serve
+
+from barnabas.net.admission import RESERVED_PLACES, Admission, Place, is_reserved_for
+from barnabas.net.limits import UNLIMITED_DESCRIPTORS, ServerLimits
+from barnabas.net.protocol.msgpack import PREAMBLE, ClientHello, write_hello
+from barnabas.net.server import Server
+
+ADMISSION = Admission(max_connections=10, max_descriptor=100)
+
+
+@pytest.mark.parametrize(
+    ("ordinary", "reserved", "descriptor", "place"),
+    [
+        (0, 0, -1, Place.ORDINARY),
+        (9, 0, 99, Place.ORDINARY),
+        (10, 0, 99, Place.RESERVED),
+        (0, 0, 100, Place.RESERVED),
+        (10, RESERVED_PLACES - 1, 500, Place.RESERVED),
+        (10, RESERVED_PLACES, 500, Place.REFUSED),
+        (0, RESERVED_PLACES, 100, Place.REFUSED),
+        (9, RESERVED_PLACES, 99, Place.ORDINARY),
+    ],
+)
+def test_places(ordinary: int, reserved: int, descriptor: int, place: Place) -> None:
+    assert ADMISSION.place(ordinary=ordinary, reserved=reserved, descriptor=descriptor) is place
+
+
+def test_brokers_and_operators_are_known_by_their_names() -> None:
+    for name in ("broker-1", "replica-12", "barnabas-cli", "barnabas-admin", "adminclient-1"):
+        assert is_reserved_for(name)
+    for name in ("", "billing", "barnabas-consumer", "my-broker-1"):
+        assert not is_reserved_for(name)
+
+
+async def greeted(world: World, server: Server, client_id: str) -> RawClient:
+    client = await raw_client(world, server.address, greet=False)
+    client.transport.write(PREAMBLE + write_hello(ClientHello(versions=(1,), client_id=client_id)))
+    return client
+
+
+def crowd(server_limits: ServerLimits) -> Any:
+    async def body(world: World) -> None:
+        server = await serve(world, {}, limits=server_limits)
+        strangers = [await raw_client(world, server.address) for _ in range(3)]
+        stranger = await greeted(world, server, "billing")
+        await stranger.closed
+        silent = await raw_client(world, server.address, greet=False)
+        before = asyncio.get_running_loop().time()
+        await silent.closed
+        assert asyncio.get_running_loop().time() - before < 4, "a reserved place is not for those who say nothing"
+        assert not any(client.closed.done() for client in strangers), "nobody left who was there before"
+        await asyncio.sleep(10)
+        broker = await greeted(world, server, "broker-2")
+        await broker.frame()
+        await strangers[0].closed  # silent for longest, as the first of equals
+        assert server.connection_count == 3
+        assert not server._reserved, "the broker has the place of the stranger now"
+        assert server.metrics.connections_refused == 1
+        for client in (*strangers[1:], broker):
+            client.transport.close()
+        await server.close()
+
+    return body
+
+
+def test_a_full_server_takes_brokers_and_refuses_strangers() -> None:
+    run_in_simulation(crowd(ServerLimits(max_connections=3, max_descriptor=UNLIMITED_DESCRIPTORS)))
+
+
+def test_an_active_client_never_leaves_for_a_broker() -> None:
+    async def body(world: World) -> None:
+        server = await serve(world, {}, limits=ServerLimits(max_connections=1))
+        active = await raw_client(world, server.address)
+        broker = await greeted(world, server, "replica-2")
+        await broker.frame()
+        assert not active.closed.done() and server.connection_count == 2 and len(server._reserved) == 1
+        for client in (active, broker):
+            client.transport.close()
+        await server.close()
+
+    run_in_simulation(body)

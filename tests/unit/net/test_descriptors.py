@@ -1,0 +1,28 @@
+"""The share of clients in the descriptors of a process."""
+
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from barnabas.net.descriptors import MAX_RESERVED_DESCRIPTORS, DescriptorLimit
+
+
+@pytest.mark.parametrize(
+    ("total", "for_clients"),
+    [(1, 1), (256, 128), (1_024, 512), (20_000, 10_000), (1_048_576, 1_048_576 - MAX_RESERVED_DESCRIPTORS)],
+)
+def test_a_part_is_kept_from_clients(total: int, for_clients: int) -> None:
+    assert DescriptorLimit(total=total).for_clients == for_clients
+
+
+def test_the_soft_limit_becomes_the_hard_one() -> None:
+    """In a process of its own: the limit is a property of the process."""
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 200));"
+        "from barnabas.net.descriptors import raise_descriptor_limit; print(raise_descriptor_limit().total)"
+    )
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] >= 200
+    told = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True, timeout=60)
+    assert told.stdout.strip() == "200"

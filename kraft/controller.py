@@ -25,6 +25,7 @@ from .group_control import append_records, balancing_moves, renew_slot, slot_mov
 from .group_state import GROUP_RECORDS
 from .image import MetadataImage, TopicImage
 from .leader_balance import LeaderBalance
+from .mutation_quota import MutationQuota
 from .producer_id_control import allocate
 from .reassignment_control import assign_replicas, end_throttle
 from .records import TOPIC_RESOURCE, Record
@@ -51,7 +52,7 @@ from .requests import (
     UnregisterBroker,
 )
 from .storage_control import report_storage
-from .topic_control import TopicControl
+from .topic_control import TopicControl, changed_partitions
 from .topic_settings import CLUSTER_DEFAULT, MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION, min_insync
 
 # The overlay's broker epoch of a registration that is not committed: nobody can know it, so nobody can act in its name.
@@ -82,6 +83,7 @@ class Controller:
         self._cluster = ClusterControl(settings, self._heartbeats, self._replication)
         self._configurations = ConfigurationControl(config_rules)
         self._topics = TopicControl(settings, rng, self._configurations)
+        self._mutations = MutationQuota()
         self._sessions_begun = False
         self._last_check_ms: dict[str, int] = {}
         self._decide = self._decisions()
@@ -164,9 +166,9 @@ class Controller:
                 ResignReplica: _timeless(self._replication.resign),
                 ElectLeader: _timeless(self._replication.elect_leader),
                 AssignReplicas: _timeless(lambda view, request: assign_replicas(view, self._settings, request)),
-                CreateTopic: _timeless(self._topics.create),
-                DeleteTopic: _timeless(self._topics.delete),
-                AddPartitions: _timeless(self._topics.add_partitions),
+                CreateTopic: self._limited(self._topics.create),
+                DeleteTopic: self._limited(self._topics.delete),
+                AddPartitions: self._limited(self._topics.add_partitions),
                 AlterConfig: _timeless(self._alter_config),
                 AllocateProducerIds: _timeless(allocate),
                 AppendGroupRecords: _timeless(append_records),
@@ -177,6 +179,17 @@ class Controller:
                 FillBroker: _timeless(lambda view, request: fill(view, self._settings, request)),
             },
         )
+
+    def _limited(self, decide: Callable[..., ControllerResult]) -> _Decide:
+        """Refuse what makes or removes partitions faster than the quota allows, before any work is done for it."""
+
+        def limited(view: MetadataDelta, request: ControllerRequest, now_ms: int) -> ControllerResult:
+            self._mutations.check(now_ms)
+            result = decide(view, request)
+            self._mutations.charge(changed_partitions(view, result.records))
+            return result
+
+        return limited
 
     def _alter_config(self, view: MetadataDelta, request: AlterConfig) -> ControllerResult:
         result = self._configurations.alter(view, request)

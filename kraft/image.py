@@ -25,6 +25,8 @@ class Endpoint:
 
 FOLDER_OFFLINE = "offline"  # its replicas are lost to the cluster until it is brought back
 FOLDER_FULL = "full"  # it refuses appends and serves reads; who is in sync elsewhere leads instead
+FOLDER_HANGING = "hanging"  # its disk does not come back from a flush; likewise
+IMPAIRED = (FOLDER_FULL, FOLDER_HANGING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +35,7 @@ class FolderTrouble:
 
     path: str
     directory_id: str  # "" when the folder could not be read
-    state: str  # FOLDER_OFFLINE or FOLDER_FULL
+    state: str  # FOLDER_OFFLINE, FOLDER_FULL or FOLDER_HANGING
     cause: str  # with the cure, for a person
     since_ms: int  # wall clock of the broker
 
@@ -72,7 +74,8 @@ class BrokerImage:
 
     @property
     def has_full_folder(self) -> bool:
-        return any(folder.state == FOLDER_FULL for folder in self.troubled_folders)
+        """Or one whose disk hangs: it leads only where nobody else in sync can."""
+        return any(folder.state in IMPAIRED for folder in self.troubled_folders)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

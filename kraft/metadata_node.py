@@ -335,12 +335,14 @@ class MetadataNode:
 
     # --- observers ---------------------------------------------------------------------------------------------------
 
-    def feed(self, after_offset: int, max_bytes: int) -> MetadataFeed:
-        """What an observer at `after_offset` needs next: about `max_bytes` of commands, or a snapshot if it is too old."""
+    def feed(self, after_offset: int, max_bytes: int) -> MetadataFeed | Callable[[], MetadataFeed]:
+        """What an observer at `after_offset` needs next: about `max_bytes` of commands, or a snapshot if it is too old. The
+        snapshot is packed by whoever calls what is returned, in any thread: that takes longer than an election timeout."""
         commands = self._feed.after(after_offset, max_bytes)
         if commands is not None:
             return MetadataFeed(commands=commands)
-        return MetadataFeed(snapshot_index=self._image.offset, snapshot=tuple(self.snapshot()()))
+        offset, pack = self._image.offset, self.snapshot()
+        return lambda: MetadataFeed(snapshot_index=offset, snapshot=tuple(pack()))
 
     def apply_feed(self, feed: MetadataFeed) -> None:
         """Follow another node's feed. What was seen already is skipped, so a repeated answer does no harm."""

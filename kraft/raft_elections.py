@@ -55,6 +55,7 @@ class RaftElections(RaftInternals):
         self._term_raised_at = _NEVER
         self._refusal_told_at = _NEVER
         self.refused_messages = 0  # that were not believed, since the start
+        self.may_lead = True  # False: this node votes and follows, and leaves the leadership to others if there are any
         super().__init__(
             node_id=node_id,
             other_ids=self.other_ids,
@@ -93,7 +94,7 @@ class RaftElections(RaftInternals):
             return
         if not self.other_ids:  # the only voter has nobody to wait for
             self._campaign(asked=False)
-        elif now <= self.election_deadline:
+        elif now <= self.election_deadline or not self.may_lead:
             return
         elif self.transfer_in_progress:
             self._campaign(asked=True)
@@ -265,7 +266,7 @@ class RaftElections(RaftInternals):
             self.step_down(message["term"])
 
     def on_timeout_now(self, peer_id: int, message: Message) -> None:
-        if not self.formation.blank and self.is_voter:
+        if not self.formation.blank and self.is_voter and self.may_lead:
             self.stock_message(peer_id, message)
 
     def _is_up_to_date(self, message: Message) -> bool:

@@ -54,6 +54,7 @@ class RaftMembership(RaftReplication):
 
     _learner: _Learner | None = None
     _hand_over: _HandOver | None = None
+    _has_offered: bool = False  # a leader that must not lead has asked another voter to take over
     _met: VoterSet | None = None
     _linked: frozenset[int] = frozenset()
     _links_index: int = -1  # of the committed configuration that the links were made for
@@ -185,6 +186,7 @@ class RaftMembership(RaftReplication):
                 self._drop_learner("we lead no more")
         elif self.may_change_voters():
             self._propose_next(now)
+        self._give_way(now)
         if self.membership.at(self.commit_index).index != self._links_index:
             self.links_changed()
         self._advance_hand_over(now)
@@ -232,6 +234,17 @@ class RaftMembership(RaftReplication):
             _log.info("leadership is handed over node=%d to=%d", self.node_id, target)
             self._wake()
         return True
+
+    def _give_way(self, now: float) -> None:
+        """A leader that must not lead hands over. If nobody has taken over in time, it follows, and the others elect."""
+        if self.may_lead or not self.is_leader or not self.other_ids:
+            self._has_offered = False
+        elif self._hand_over is None:
+            if self._has_offered or not self.begin_hand_over(now):
+                _log.warning("leader gives up node=%d term=%d reason=it must not lead", self.node_id, self.term)
+                self.follow(None)
+                self.restart_election_timer()
+            self._has_offered = True
 
     @property
     def is_handing_over(self) -> bool:

@@ -204,6 +204,15 @@ class RaftQuorum:
         while core.is_leader and core.is_handing_over and not core.halted:  # noqa: ASYNC110 - the core knows no loop
             await asyncio.sleep(HAND_OVER_POLL_S)
 
+    @property
+    def may_lead(self) -> bool:
+        return self._started.may_lead
+
+    def set_may_lead(self, may_lead: bool) -> None:
+        """False: hand the leadership over, and do not campaign. For a node that cannot serve as the controller."""
+        self._started.may_lead = may_lead
+        self._wake()
+
     def add_voter(self, voter: Voter) -> VoterProgress:
         """Begin or go on; ask until it is done. Raises NotControllerError, InvalidRequestError (refused)."""
         return self._started.add_voter(voter, self._clock())

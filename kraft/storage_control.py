@@ -16,7 +16,7 @@ from .broker_epochs import check_broker_epoch
 from .controller_result import ControllerResult
 from .controller_settings import MAX_PARTITIONS_PER_REQUEST, ControllerSettings
 from .delta import MetadataDelta
-from .image import FOLDER_FULL, PartitionImage
+from .image import IMPAIRED, PartitionImage
 from .partition_change import ElectionRules, complete_reassignment, difference, elect, led_by, without_inactive
 from .records import BrokerStorageRecord, PartitionChangeRecord
 from .replication_control import full_brokers, leader_counts
@@ -58,7 +58,7 @@ def _changes(
     offline, lost, hand_over = _places(request.offline), _places(request.lost), _places(request.hand_over)
     node_id = request.node_id
     active, leaders, full = view.active_brokers(), leader_counts(view), full_brokers(view)
-    if any(folder.state == FOLDER_FULL for folder in request.troubled_folders):
+    if any(folder.state in IMPAIRED for folder in request.troubled_folders):
         full |= {node_id}
     records: list[PartitionChangeRecord] = []
     for topic in view.topics():

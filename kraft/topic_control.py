@@ -3,6 +3,7 @@
 import random
 import re
 from collections import Counter
+from collections.abc import Iterable
 from itertools import product
 
 from barnabas.log.errors import (
@@ -29,7 +30,7 @@ from .controller_settings import (
 from .delta import MetadataDelta
 from .image import MetadataImage, TopicImage
 from .placement import PlacementBroker, place_replicas
-from .records import TOPIC_RESOURCE, ConfigRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
+from .records import TOPIC_RESOURCE, ConfigRecord, PartitionRecord, Record, RemoveTopicRecord, TopicRecord
 from .replication_control import leader_counts
 from .requests import AddPartitions, CreateTopic, DeleteTopic, TopicCreated
 
@@ -255,6 +256,19 @@ def _new_partition(topic_id: str, number: int, replicas: tuple[int, ...], active
         leader_epoch=0,
         partition_epoch=0,
     )
+
+
+def changed_partitions(view: MetadataDelta, records: Iterable[Record]) -> int:
+    """How many partitions these records make, or remove from the view."""
+    count = 0
+    for record in records:
+        if isinstance(record, PartitionRecord):
+            count += 1
+        elif isinstance(record, RemoveTopicRecord):
+            name = view.topic_name(record.topic_id)
+            topic = None if name is None else view.topic(name)
+            count += 0 if topic is None else len(topic.partitions)
+    return count
 
 
 def _created(name: str, topic_id: str, assignment: _Assignment) -> Respond:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from .cleaning import Cleaning, DirtyPart
 from .errors import BarnabasError, CorruptRecordError, StorageError
 from .files import Files
+from .log_folder import LogFolder
 from .log_manager import LogManager
 from .partition_log import PartitionLog
 from .record_batch import NO_TIMESTAMP
@@ -71,8 +72,8 @@ class LogCleaner:
             return None
         return Cleaning(due, files=self._files, map_size_bytes=self._map_size_bytes, now_ms=now_ms, worked=self._worked)
 
-    def finished(self, cleaning: Cleaning, now_ms: int) -> None:
-        """All steps are done: the part is clean from now on. Raises StorageError when that could not be written down."""
+    def finished(self, cleaning: Cleaning, now_ms: int) -> LogFolder | None:
+        """All steps are done: the part is clean from now on, which is to be written down in the folder that is returned."""
         topic_partition, stats, totals = cleaning.log.topic_partition, cleaning.stats, self.totals
         totals.runs += 1
         totals.bytes_read += stats.bytes_read
@@ -86,8 +87,9 @@ class LogCleaner:
             self._horizons_ms[topic_partition] = cleaning.next_horizon_ms
         _log.info("event=cleaned partition=%s up_to=%d bytes_before=%d bytes_after=%d", topic_partition,
                   cleaning.cleaned_up_to, stats.bytes_before, stats.bytes_after)  # fmt: skip
-        if self._logs.get(topic_partition) is cleaning.log:
-            self._logs.note_cleaned(topic_partition, cleaning.cleaned_up_to)
+        if self._logs.get(topic_partition) is not cleaning.log:
+            return None
+        return self._logs.note_cleaned(topic_partition, cleaning.cleaned_up_to)
 
     def failed(self, cleaning: Cleaning, error: BarnabasError, now_ms: int) -> None:
         """Set the log aside."""

@@ -266,6 +266,12 @@ class NotControllerError(RetriableError):
     code = ErrorCode.NOT_CONTROLLER
 
 
+class ThrottlingQuotaExceededError(RetriableError):
+    """Topics are created or deleted too fast; nothing was done (KIP-599)."""
+
+    code = ErrorCode.THROTTLING_QUOTA_EXCEEDED
+
+
 class InvalidRequestError(BarnabasError):
     code = ErrorCode.INVALID_REQUEST
 

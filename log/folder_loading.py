@@ -100,7 +100,9 @@ def _load(
         if not _is_clean(folder, topic_partition):
             progress.scanned_bytes += _read_from_disk(files, folder, topic_partition)
         directory = f"{folder.path}/{topic_partition}"
-        topic_id = read_topic_id(files, directory)
+        is_known_durable = topic_partition in folder.recovery_points
+        may_be_unfinished = folder.may_have_lost_writes and not is_known_durable
+        topic_id = read_topic_id(files, directory, may_be_unfinished=may_be_unfinished)
         if topic_id is None:
             _log.warning("event=unfinished_partition_removed folder=%s", directory)
             files.remove_tree(directory)

@@ -6,6 +6,7 @@ is remembered in a file of its own until the cluster has been told: the next sta
 killed before it registers.
 """
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -55,6 +56,9 @@ class LogFolder:
         """Lock the folder and read its identity. Raises StorageError; a folder of another node is refused."""
         files.make_dirs(path)
         self._files = files
+        self._writing = threading.Lock()  # a checkpoint in another thread, and a truncation in the owner's
+        self._is_meta_written = True
+        self.has_unsynced_names = False  # partitions were deleted, and a power loss would bring them back
         self._lock = files.lock(f"{path}/{LOCK_FILE}")
         self.path = path
         self.open_segments = open_segments or OpenSegments()
@@ -109,7 +113,8 @@ class LogFolder:
         return self.recovery_points, self.log_start_offsets, self.high_watermarks, self.cleaned_offsets
 
     def join_cluster(self, cluster_id: str) -> None:
-        """Note the cluster. Raises InconsistentClusterIdError when the folder holds the data of another one."""
+        """Note the cluster, which `write_meta` writes. Raises InconsistentClusterIdError when the folder holds the data of
+        another one."""
         if self.cluster_id == cluster_id:
             return
         if self.cluster_id is not None:
@@ -118,7 +123,15 @@ class LogFolder:
                 " in log.dirs, or the voters of the right cluster in controller.quorum.voters"
             )
         self._meta = {**self._meta, "cluster.id": cluster_id}
-        checkpoint.write_properties(self._files, f"{self.path}/{META_PROPERTIES}", self._meta)
+        self._is_meta_written = False
+
+    # --- what waits for the disk: in another thread than the one that serves ---
+
+    def write_meta(self) -> None:
+        with self._writing:
+            if not self._is_meta_written:
+                checkpoint.write_properties(self._files, f"{self.path}/{META_PROPERTIES}", self._meta)
+                self._is_meta_written = True
 
     def loss_was_told(self) -> None:
         """The cluster knows that writes may be lost here, and counts on none of them: from now on this folder is sound."""
@@ -127,13 +140,32 @@ class LogFolder:
             self._files.remove(f"{self.path}/{LOST_WRITES_FILE}")
             self._files.sync_dir(self.path)
 
+    def sync_names(self) -> None:
+        """Make durable which partitions there are."""
+        if self.has_unsynced_names:
+            self.has_unsynced_names = False
+            try:
+                self._files.sync_dir(self.path)
+            except StorageError:
+                self.has_unsynced_names = True
+                raise
+
     def note_lost_writes(self) -> None:
         """Writes that were taken may be gone: a later start must tell the cluster. A failing disk may refuse even this."""
         self.may_have_lost_writes = True
         self._files.write_atomically(f"{self.path}/{LOST_WRITES_FILE}", self._files.boot_id().encode())
 
     def write_offsets(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
-        checkpoint.write_offsets(self._files, f"{self.path}/{name}", offsets)
+        """Write what is noted when it is this writer's turn: an older state never replaces a newer one, so that a truncation
+        that lowers an offset amid a checkpoint is not undone by it."""
+        with self._writing:
+            checkpoint.write_offsets(self._files, f"{self.path}/{name}", dict(offsets))
+
+    def write_checkpoint(self) -> None:
+        """Write all that is noted of partitions."""
+        self.write_offsets(checkpoint.RECOVERY_POINTS, self.recovery_points)
+        self.write_offsets(checkpoint.LOG_START_OFFSETS, self.log_start_offsets)
+        self.write_offsets(checkpoint.HIGH_WATERMARKS, self.high_watermarks)
 
     def lower(
         self, name: str, offsets: dict[TopicPartition, int], topic_partition: TopicPartition, offset: int

@@ -1,14 +1,14 @@
 """All partition logs of a broker, over the folders of `log.dirs`: loading, creating, deleting, checkpoints, retention.
 
 A folder that fails goes offline with all that it holds, and the others go on; `reopen_folder` and `attach` bring it back.
-Methods that only touch the disk (`load_folder`, `reopen_folder`, `remove_due`, `close_folder`) may run in
-other threads; everything else in one.
+Methods that only touch the disk (`load_folder`, `reopen_folder`, `remove_due`, `close_folder`, `make_folders_durable`, those that
+begin with `write_`, `settle_deletions`) may run in other threads, for one folder one at a time; everything else in one.
 """
 
 import base64
 import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from . import checkpoint
 from .config import LogConfig
@@ -68,7 +68,7 @@ class LogManager:
         self._folder_of: dict[TopicPartition, LogFolder] = {}
         self._open_segments_limit = MAX_OPEN_SEALED_SEGMENTS // max(1, len(log_dirs))
         self._due_folders = DueFiles(files.remove_tree)
-        self._deleted: set[TopicPartition] = set()  # since the last checkpoint: its files may still name them
+        self._deleted: dict[TopicPartition, LogFolder] = {}  # since the last checkpoint: its files may still name them
         self._is_loaded = False
         self._is_closed = False
         self._places = tuple(log_dirs)
@@ -121,11 +121,6 @@ class LogManager:
         """True after a stop of the machine without a clean stop of the broker: acknowledged writes may be gone."""
         return any(folder.may_have_lost_writes for folder in self.folders)
 
-    def loss_was_told(self) -> None:
-        """The cluster knows of it. Raises StorageError."""
-        for folder in self.folders:
-            folder.loss_was_told()
-
     @property
     def places(self) -> tuple[str, ...]:
         """The paths of `log.dirs`, whatever their state."""
@@ -149,7 +144,8 @@ class LogManager:
         )
 
     def join_cluster(self, cluster_id: str) -> None:
-        """Raises InconsistentClusterIdError when a folder holds the data of another cluster."""
+        """Each folder's `write_meta` is to follow. Raises InconsistentClusterIdError when a folder holds the data of another
+        cluster."""
         for folder in self.folders:
             folder.join_cluster(cluster_id)
 
@@ -265,6 +261,7 @@ class LogManager:
         try:
             if self.cluster_id is not None:
                 folder.join_cluster(self.cluster_id)
+                folder.write_meta()
             return self.load_folder(folder, now_ms=now_ms, config_for=config_for, progress=progress)
         except BaseException:
             folder.close()
@@ -328,7 +325,7 @@ class LogManager:
         for offsets in folder.all_offsets:
             offsets.pop(topic_partition, None)  # of a partition of the same name that was deleted
         if topic_partition in self._deleted:
-            self._checkpoint(folder)  # a crash must not give the new log the old one's recovery point
+            self.settle_deletions(self._deleted[topic_partition])  # who must not wait here does it beforehand
         log = open_log(self._files, folder, topic_partition, config or self._defaults, now_ms, topic_id)
         self._logs[topic_partition] = log
         self._folder_of[topic_partition] = folder
@@ -371,11 +368,11 @@ class LogManager:
     def _set_aside(self, folder: LogFolder, topic_partition: TopicPartition, log: PartitionLog, now_ms: int) -> str:
         target = f"{folder.path}/{self._name_aside(topic_partition, log.topic_id, now_ms, STRAY_SUFFIX)}"
         self._files.rename(log.directory, target)
+        folder.has_unsynced_names = True
         self._forget(folder, topic_partition, log)
         _log.warning(
             "event=stray partition=%s folder=%s; remove it when nobody needs its records", topic_partition, target
         )
-        self._files.sync_dir(folder.path)
         return target
 
     def strays(self, path: str) -> tuple[str, ...]:
@@ -386,10 +383,10 @@ class LogManager:
     def _retire(self, folder: LogFolder, topic_partition: TopicPartition, log: PartitionLog, now_ms: int) -> None:
         target = f"{folder.path}/{self._name_aside(topic_partition, log.topic_id, now_ms, DELETE_SUFFIX)}"
         self._files.rename(log.directory, target)
+        folder.has_unsynced_names = True  # a deletion that a power loss undoes is met again as a stray
         self._due_folders.add(now_ms + log.config.file_delete_delay_ms, target)
         self._forget(folder, topic_partition, log)
         _log.info("event=deleted partition=%s folder=%s", topic_partition, target)
-        self._files.sync_dir(folder.path)
 
     def _forget(self, folder: LogFolder, topic_partition: TopicPartition, log: PartitionLog) -> None:
         """The folder of the log has another name."""
@@ -397,7 +394,7 @@ class LogManager:
             del self._logs[topic_partition], self._folder_of[topic_partition]
         for offsets in folder.all_offsets:
             offsets.pop(topic_partition, None)
-        self._deleted.add(topic_partition)
+        self._deleted[topic_partition] = folder
 
     @staticmethod
     def _name_aside(topic_partition: TopicPartition, topic_id: str, now_ms: int, suffix: str) -> str:
@@ -412,12 +409,25 @@ class LogManager:
         for log in self._logs.values():
             log.producers.expire(now_ms, expiration_ms=expiration_ms)
 
-    def run_retention(self, now_ms: int) -> Refusals:
-        """Let old segments go. What a disk refuses is met again at the next call; return the worst refusal of each folder."""
-        refused: Refusals = {}
+    def unsettled_folder(self, topic_partition: TopicPartition) -> LogFolder | None:
+        """Where a log of this name was deleted that the checkpoint files still name. A crash must not give a new log the old
+        one's recovery point: `settle_deletions` first."""
+        return self._deleted.get(topic_partition)
+
+    def settle_deletions(self, folder: LogFolder) -> None:
+        """Let neither the folder nor its checkpoint files name what was deleted until now. Raises StorageError."""
+        settled = [topic_partition for topic_partition, place in list(self._deleted.items()) if place is folder]
+        folder.sync_names()
+        folder.write_checkpoint()
+        for topic_partition in settled:
+            self._deleted.pop(topic_partition, None)
+
+    def run_retention(self, now_ms: int, refused: Refusals) -> Iterator[int]:
+        """Let old segments go; after each log tell how many went. What a disk refuses is met again at the next call; the worst
+        refusal of each folder is put into `refused`."""
         for topic_partition, log in list(self._logs.items()):
-            if log.failed:
-                continue  # what its disk has, only opening it again tells
+            if log.failed or self._logs.get(topic_partition) is not log:
+                continue  # what its disk has, only opening it again tells; others went between two steps
             try:
                 gone = log.delete_old_segments(now_ms)
                 log.release_if_idle(now_ms, idle_ms=IDLE_MS)
@@ -430,7 +440,7 @@ class LogManager:
             if gone:
                 _log.info("event=segments_deleted partition=%s first=%d count=%d log_start_offset=%d",
                           topic_partition, gone[0], len(gone), log.log_start_offset)  # fmt: skip
-        return refused
+            yield len(gone)
 
     def remove_due(self, now_ms: int) -> None:
         """Unlink what was deleted long enough ago. May run in another thread. Raises the first refusal, when all others are
@@ -445,53 +455,58 @@ class LogManager:
         if refused is not None:
             raise refused
 
-    def make_folders_durable(self) -> None:
+    def make_folders_durable(self, folder: LogFolder) -> None:
         """Those of logs that were made since the last call. May run in another thread: each costs some flushes."""
-        for log in [log for log in list(self._logs.values()) if not log.folder.is_durable]:
+        for log in [log for log in self.logs_in(folder) if not log.folder.is_durable]:
             try:
                 log.folder.make_durable()
-            except StorageError as error:  # the next append meets it again
+            except StorageError as error:  # the next flush meets it again
                 _log.error("event=folder_not_durable partition=%s cause=%s", log.topic_partition, error)
 
     def due_for_flush(self, now_ms: int) -> list[PartitionLog]:
         """The logs of which flush.messages, flush.ms or a full segment asks for a flush."""
         return [log for log in self._logs.values() if log.is_flush_due(now_ms) and not log.failed]
 
+    # A checkpoint: the indexes are saved, the offsets noted in the thread that owns the logs, and written in another one.
+
+    def save_indexes(self, folder: LogFolder) -> Iterator[None]:
+        """Of one log after the other, without a flush. Raises StorageError."""
+        for log in self.logs_in(folder):
+            if not log.failed:
+                log.save_indexes()
+                yield
+
+    def note_offsets(self, folder: LogFolder) -> None:
+        """Note what a start needs: recovery points, log start offsets, high watermarks."""
+        logs = self.logs_in(folder)
+        recovery_points = {log.topic_partition: log.recovery_point for log in logs if log.folder.is_durable}
+        folder.recovery_points.update(recovery_points)
+        folder.log_start_offsets.update({log.topic_partition: log.log_start_offset for log in logs})
+        self.note_high_watermarks(folder)
+
+    def note_high_watermarks(self, folder: LogFolder) -> None:
+        """They alone change all the time."""
+        folder.high_watermarks.update({log.topic_partition: log.high_watermark for log in self.logs_in(folder)})
+
+    def write_high_watermarks(self, folder: LogFolder) -> None:
+        """Raises StorageError."""
+        folder.write_offsets(checkpoint.HIGH_WATERMARKS, folder.high_watermarks)
+
     def checkpoint(self) -> Refusals:
-        """Write the offsets that a start needs: recovery points, log start offsets, high watermarks."""
-        refused = self._in_each_folder(self._checkpoint)
-        self._deleted.clear()
-        return refused
-
-    def checkpoint_high_watermarks(self) -> Refusals:
-        """Write the high watermarks alone, which change all the time."""
-        return self._in_each_folder(self._checkpoint_high_watermarks)
-
-    def _in_each_folder(self, work: Callable[[LogFolder], None]) -> Refusals:
-        """The trouble of one folder is not that of the others."""
+        """All of it at once, for who may wait for the disk. The trouble of one folder is not that of the others."""
         refused: Refusals = {}
         for folder in list(self.folders):
             try:
-                work(folder)
+                self._checkpoint(folder)
             except StorageError as error:
                 refused[folder.path] = error
         return refused
 
-    def _checkpoint_high_watermarks(self, folder: LogFolder) -> None:
-        folder.high_watermarks.update({log.topic_partition: log.high_watermark for log in self.logs_in(folder)})
-        folder.write_offsets(checkpoint.HIGH_WATERMARKS, folder.high_watermarks)
-
     def _checkpoint(self, folder: LogFolder) -> None:
-        logs = list(self.logs_in(folder))
-        for log in logs:
-            if not log.failed:
-                log.save_indexes()
-        recovery_points = {log.topic_partition: log.recovery_point for log in logs if log.folder.is_durable}
-        folder.recovery_points.update(recovery_points)
-        folder.write_offsets(checkpoint.RECOVERY_POINTS, folder.recovery_points)
-        folder.log_start_offsets.update({log.topic_partition: log.log_start_offset for log in logs})
-        folder.write_offsets(checkpoint.LOG_START_OFFSETS, folder.log_start_offsets)
-        self._checkpoint_high_watermarks(folder)
+        for _ in self.save_indexes(folder):
+            pass
+        self.note_offsets(folder)
+        self.settle_deletions(folder)
 
     def logs_in(self, folder: LogFolder) -> list[PartitionLog]:
         return [
@@ -502,10 +517,14 @@ class LogManager:
         """The first offset of a log that was never compacted; 0 when nothing was."""
         return self._folder_of[topic_partition].cleaned_offsets.get(topic_partition, 0)
 
-    def note_cleaned(self, topic_partition: TopicPartition, end_offset: int) -> None:
-        """Write down that the log is compacted up to there (exclusive). Raises StorageError."""
+    def note_cleaned(self, topic_partition: TopicPartition, end_offset: int) -> LogFolder:
+        """The log is compacted up to there (exclusive). `write_cleaned` of its folder, which is returned, is to follow."""
         folder = self._folder_of[topic_partition]
         folder.cleaned_offsets[topic_partition] = end_offset
+        return folder
+
+    def write_cleaned(self, folder: LogFolder) -> None:
+        """Raises StorageError."""
         folder.write_offsets(checkpoint.CLEANED_OFFSETS, folder.cleaned_offsets)
 
     # --- stopping ---
@@ -526,6 +545,7 @@ class LogManager:
         """Flush the logs of one folder, and mark it as clean if that went well. May run in another thread."""
         try:
             is_clean = self._close_logs(folder)
+            folder.write_meta()
             if self._is_loaded:
                 self._checkpoint(folder)
             if self._is_loaded and is_clean:

@@ -1,9 +1,9 @@
 """The folder of a partition and `partition.metadata`, the file in it that says of which topic id it is.
 
-A folder is made without a single flush: thousands of them are made at once when a topic is created, in the broker's loop,
-and nothing depends on them as long as they are empty. Upkeep makes them durable soon afterwards in another thread; where a
-record comes first, its append does. So records never lie in a folder that a power loss takes away, or of which nobody knows
-whose it is.
+A folder is made without a single flush: thousands of them are made at once when a topic is created, in the broker's loop.
+Upkeep makes them durable soon afterwards in another thread, and so does the first flush of the log, if that comes first. Until
+then nothing in the folder was promised to survive a power loss: a start after one drops a folder of which it cannot tell whose
+it is, and the cluster is told that writes were lost here.
 """
 
 from . import checkpoint
@@ -24,8 +24,9 @@ def make_partition_folder(files: Files, directory: str, topic_id: str) -> None:
     file.close()
 
 
-def read_topic_id(files: Files, directory: str) -> str | None:
-    """The topic id of a folder; None when a crash came before it was on the disk, and the folder has no records.
+def read_topic_id(files: Files, directory: str, *, may_be_unfinished: bool = False) -> str | None:
+    """The topic id of a folder; None when a crash came before it was on the disk, and the folder has no records that were
+    flushed. `may_be_unfinished`: the machine went down, and the folder is not known to have been durable before.
 
     Raises StorageError when it is lost from a folder with records: nobody can tell whose they are then.
     """
@@ -39,7 +40,7 @@ def read_topic_id(files: Files, directory: str) -> str | None:
             fault = "is cut"
         except checkpoint.DamagedCheckpointError:
             fault = "is damaged"
-    if not has_records(files, directory):
+    if may_be_unfinished or not has_records(files, directory):
         return None
     raise StorageError(
         f"{path} {fault}, and the folder has records that may be of any topic of that name: write the topic's id there as"

@@ -178,6 +178,7 @@ class Broker:
             flush=lambda log: self.flusher.ask(log),
         )
         self.replication = self._build_replication()
+        self.metadata.taken_up = lambda: self.replication.taken_up_offset
         self.storage = self._build_storage()
         self.cleaner_service = self._build_cleaner()
         self.proposer = IsrProposer(
@@ -233,6 +234,8 @@ class Broker:
             flush=self._flush,
             resume_fetching=self._resume_fetching,
             resign=lambda effect: self.repair.ask(effect),
+            made_ready=self.log_service.made_ready,
+            progressed=self.metadata.progressed,
         )
 
     def _build_storage(self) -> StorageService:
@@ -251,6 +254,7 @@ class Broker:
         )
         self.log_service.log_failed = storage.log_failed
         self.log_service.folder_refused = storage.folder_refused
+        storage.hanging = lambda: [*self.log_service.writers.hanging(), *self.flusher.hanging()]
         return storage
 
     def _build_cleaner(self) -> CleanerService:
@@ -373,10 +377,7 @@ class Broker:
     def _registered(self, broker_epoch: int) -> None:
         self.replication.registered(broker_epoch)
         self.groups.registered(broker_epoch)
-        try:
-            self.logs.loss_was_told()
-        except StorageError as error:
-            logger.warning("node=%d will report its lost writes again at its next start: %s", self.node_id, error)
+        self.log_service.loss_was_told()
 
     def advertised(self) -> tuple[Endpoint, ...]:
         """Where others reach this broker: what is advertised, else where it really listens."""

@@ -112,6 +112,7 @@ class BrokerLifecycle:
                 await self._pause(self._heartbeat_interval_ms)
                 continue
             assert isinstance(answer, HeartbeatAnswer)
+            self._metadata.confirmed()
             self._trouble = ""
             self._set_fenced(answer.fenced)
             if answer.may_shut_down and self._want_shut_down:
@@ -130,7 +131,7 @@ class BrokerLifecycle:
         return BrokerHeartbeat(
             node_id=self._registration.node_id,
             broker_epoch=self.broker_epoch,
-            metadata_offset=self._metadata.image.offset,
+            metadata_offset=self._metadata.applied_offset,
             want_fence=self._holds_back(),
             want_shut_down=self._want_shut_down,
         )

@@ -26,6 +26,7 @@ from .clock import SystemClock
 from .config import BrokerConfig
 from .descriptors import raise_descriptor_limit
 from .endpoints import Endpoints, remove_endpoints, write_endpoints
+from .greeting import Greeting, greet, mismatch
 from .listeners import advertise_name, needs_name, own_names, reachable_host
 from .metadata_sources import build_source
 from .native_memory import return_freed_memory
@@ -84,7 +85,7 @@ async def _serve(config: BrokerConfig, decommissioned: Callable[[], None]) -> in
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    admin: asyncio.Task[None] | None = None
+    background: list[asyncio.Task[None]] = []
     starting = asyncio.ensure_future(_started(broker))
     if not await _ended_before(starting, stop):
         logger.info("stopped node=%d before it had started", broker.node_id)
@@ -96,14 +97,15 @@ async def _serve(config: BrokerConfig, decommissioned: Callable[[], None]) -> in
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         if listening is not None:
-            admin = asyncio.create_task(_serve_admin(broker, listening))
+            background.append(asyncio.create_task(_serve_admin(broker, listening)))
+        background.append(asyncio.create_task(_look_where_clients_are_sent(broker)))
         await stop.wait()
         if broker.metadata.image.is_emptied(broker.node_id):
             decommissioned()
     finally:
-        if admin is not None:
-            admin.cancel()
-            await asyncio.gather(admin, return_exceptions=True)
+        for task in background:
+            task.cancel()
+        await asyncio.gather(*background, return_exceptions=True)
         for folder in config.data_folders():
             remove_endpoints(folder)
         await broker.stop()
@@ -168,6 +170,23 @@ async def _serve_admin(broker: Broker, listening: socket.socket) -> None:
         await asyncio.Event().wait()
     finally:
         await server.close()
+
+
+async def _look_where_clients_are_sent(broker: Broker) -> None:
+    """A wrong advertised address would show only in clients that hang. From here it may look worse than it is (a NAT that does
+    not lead back), so it is a warning."""
+    for endpoint in broker.advertised():
+        if (endpoint.host, endpoint.port) == broker.addresses[endpoint.listener]:
+            continue
+        found: Greeting | BarnabasError
+        try:
+            found = await greet(broker.ports.network, endpoint.host, endpoint.port, client_id="barnabas-broker")
+        except BarnabasError as error:
+            found = error
+        address = f"{endpoint.host}:{endpoint.port}"
+        trouble = mismatch(broker.node_id, broker.metadata.image.cluster_id, address, found)
+        if trouble:
+            logger.warning("event=advertised_address_wrong listener=%s %s", endpoint.listener, trouble)
 
 
 def _write_endpoints(broker: Broker) -> None:

@@ -17,6 +17,7 @@ from barnabas.log.errors import (
     NetworkError,
     NotControllerError,
     RequestTimedOutError,
+    ThrottlingQuotaExceededError,
 )
 
 from .clock import Clock
@@ -80,14 +81,18 @@ class ControllerChannel:
 
         Raises RequestTimedOutError when no controller answered in time: the change may or may not have happened. With
         `repeat_when_unknown` False a request that may have been taken is not sent again; what had cut it off is raised.
+        A request that is refused because topics change too fast waits for its turn; when its time is over, that is raised.
         A refusal of `done_already` is answered as `Done` when an earlier copy of this request may have been carried out.
         """
         deadline_ms = self._clock.now_ms() + timeout_ms
         backoff_ms = RETRY_BACKOFF_MS
         may_be_done = False
+        throttled: ThrottlingQuotaExceededError | None = None
         while True:
             remaining_ms = deadline_ms - self._clock.now_ms()
             if remaining_ms <= 0:
+                if throttled is not None:
+                    raise throttled
                 raise RequestTimedOutError(f"no active controller answered within {timeout_ms} ms; try again")
             try:
                 attempt_ms = min(remaining_ms, self._attempt_timeout_ms)
@@ -95,7 +100,9 @@ class ControllerChannel:
             except (NetworkError, RequestTimedOutError):
                 if not repeat_when_unknown:
                     raise
-                may_be_done = True
+                may_be_done, throttled = True, None
+            except ThrottlingQuotaExceededError as error:
+                throttled = error  # definite: nothing was done
             except (NotControllerError, BrokerNotAvailableError):
                 pass  # definite: nothing was done
             except done_already:

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 
 from barnabas.log.cleaner import LogCleaner
 from barnabas.log.cleaning import Cleaning, CleaningAborted
@@ -63,6 +64,7 @@ class CleanerService:
         is_current: Callable[[], bool],
     ) -> None:
         self._clock = clock
+        self._logs = logs
         self._backoff_ms = config.log_cleaner_backoff_ms
         self._is_enabled = config.log_cleaner_enable
         self._is_current = is_current  # does the metadata show this broker's own registration?
@@ -86,7 +88,10 @@ class CleanerService:
             return False
         try:
             await self._walk(cleaning)
-            self.cleaner.finished(cleaning, self._clock.wall_ms())
+            folder = self.cleaner.finished(cleaning, self._clock.wall_ms())
+            if folder is not None:
+                write = partial(self._logs.write_cleaned, folder)
+                await _to_its_end(asyncio.get_running_loop().run_in_executor(None, write), cleaning)
             return True
         except CleaningAborted:
             logger.info("event=aborted partition=%s cause=its log has changed", cleaning.log.topic_partition)

@@ -59,7 +59,7 @@ IGNORED_KEYS: Final[dict[str, str]] = {
     "controller.listener.names": "the quorum listens where controller.quorum.voters says for this node",
     "num.network.threads": "a broker serves all connections from one event loop",
     "num.io.threads": "a broker serves all connections from one event loop",
-    "num.recovery.threads.per.data.dir": "folders are recovered one after another",
+    "num.recovery.threads.per.data.dir": "each data folder is recovered in a thread of its own",
     "num.replica.fetchers": "there is one fetcher for each leading broker",
     "socket.send.buffer.bytes": "the system sizes socket buffers",
     "socket.receive.buffer.bytes": "the system sizes socket buffers",
@@ -219,10 +219,10 @@ class BrokerConfig:
         "min.cleanable.dirty.ratio", "Compact a log of which a larger part is dirty."
     )
     log_cleaner_min_compaction_lag_ms: int = topic_default(
-        "min.compaction.lag.ms", "A record stays uncompacted at least so long."
+        "min.compaction.lag.ms", "Minimum time that a record stays uncompacted."
     )
     log_cleaner_max_compaction_lag_ms: int = topic_default(
-        "max.compaction.lag.ms", "A record is due at the latest after so long."
+        "max.compaction.lag.ms", "Maximum time before a record becomes eligible for compaction."
     )
     log_cleaner_delete_retention_ms: int = topic_default(
         "delete.retention.ms", "How long tombstones stay once compacted."
@@ -241,19 +241,19 @@ class BrokerConfig:
     log_scrub_io_max_bytes_per_second: int = setting(
         10 * 1024 * 1024,
         whole_number(0),
-        "Old segments are read again, so fast, to find damage on the disk (ours, not Kafka's); 0: not at all.",
+        "Maximum bytes per second for re-reading old segments to detect disk damage (not a key of Kafka's); 0: off.",
     )
     log_scrub_interval_ms: int = setting(
-        3_600_000, MILLISECONDS, "Pause after all old segments were read again (ours, not Kafka's)."
+        3_600_000, MILLISECONDS, "Pause after all old segments have been re-read (not a key of Kafka's)."
     )
     log_segment_delete_delay_ms: int = topic_default("file.delete.delay.ms", "Wait before a file goes.")
     log_preallocate: bool = topic_default("preallocate", "Allocate a segment whole; only false yet.")
     log_message_timestamp_type: str = topic_default("message.timestamp.type", "Whose clock stamps a record.")
     log_message_timestamp_before_max_ms: int = topic_default(
-        "message.timestamp.before.max.ms", "A record's timestamp may be so far behind the broker's clock."
+        "message.timestamp.before.max.ms", "Maximum time that a record's timestamp may be behind the broker's clock."
     )
     log_message_timestamp_after_max_ms: int = topic_default(
-        "message.timestamp.after.max.ms", "A record's timestamp may be so far ahead of it."
+        "message.timestamp.after.max.ms", "Maximum time that a record's timestamp may be ahead of the broker's clock."
     )
     compression_type: str = topic_default(
         "compression.type", "The codec of stored batches; producer: as each producer chose."

@@ -86,6 +86,12 @@ def server_limits(config: BrokerConfig, *, max_descriptor: int = UNLIMITED_DESCR
     )
 
 
+def loop_limit_ms(config: BrokerConfig) -> int:
+    """How long the loop of a voter may stand still before its quorum must not lead: two thirds of the session. A controller
+    that served nobody for a whole session would fence every broker; the stalls of a healthy loop are far shorter."""
+    return config.broker_session_timeout_ms * 2 // 3
+
+
 def config_rules(config: BrokerConfig) -> ConfigRules:
     """What the controller asks before it takes a configuration; `config` is of the node that it runs on."""
     defaults = config.topic_defaults()

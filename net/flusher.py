@@ -8,7 +8,7 @@ files of a group are flushed by a few threads side by side, because the file sys
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol
 
@@ -20,6 +20,7 @@ logger = logging.getLogger("barnabas.log")
 
 THREADS_PER_FOLDER: Final = 4  # beyond it nothing was won
 MAX_THREADS: Final = 16  # of a broker with many folders
+HANGS_AFTER_MS: Final = 8_000  # of one group: somebody waits for its acknowledgement, and others could give it sooner
 
 
 class FlushableLog(Protocol):
@@ -54,6 +55,7 @@ class Flusher:
         self._fatal = fatal
         self._waiting: dict[str, dict[FlushableLog, None]] = {}  # by folder; at most all logs of the broker
         self._busy: dict[str, asyncio.Task[None]] = {}
+        self._since_s: dict[str, float] = {}  # when the group of a folder was begun
         self._threads = ThreadPoolExecutor(
             max_workers=min(THREADS_PER_FOLDER * max(folders, 1), MAX_THREADS), thread_name_prefix="flusher"
         )
@@ -72,9 +74,16 @@ class Flusher:
     async def _work(self, folder: str) -> None:
         try:
             while logs := self._waiting.pop(folder, None):
+                self._since_s[folder] = asyncio.get_running_loop().time()
                 await self._flush_group(list(logs))
         finally:
             del self._busy[folder]
+            self._since_s.pop(folder, None)
+
+    def hanging(self) -> Iterator[str]:
+        """The folders whose disk does not come back from a group of flushes."""
+        oldest_s = asyncio.get_running_loop().time() - HANGS_AFTER_MS / 1000
+        return (folder for folder, since_s in self._since_s.items() if since_s <= oldest_s)
 
     async def _flush_group(self, logs: list[FlushableLog]) -> None:
         begun: list[tuple[FlushableLog, PendingFlush]] = []

@@ -14,6 +14,9 @@ MAX_ENVELOPE_BYTES = (
 )  # msgpack in front of the raw batches; the largest honest one is a metadata answer.
 MAX_ARRAY_LENGTH = 262_144  # Items of one msgpack array or map: a quarter of a million partitions in one message.
 MAX_MESSAGE_ITEMS = 262_144  # Of all arrays of one Kafka message: a frame of 100 MiB may name fifty million empty ones.
+# Of a Kafka Metadata request, which anybody may send: three times what its handler answers, so that a client with too many topics
+# is told so, and a tenth of a second of decoding.
+MAX_METADATA_ITEMS = 65_536
 MAX_FRAMES_PER_TURN = 64  # Of one connection; then it is the others' turn. A thousand questions take seconds.
 SENDFILE_MIN_BYTES = 256 * 1024  # Below it one pread and one write are faster than sendfile (hot_path.md, fetch).
 SENDMSG_MIN_BYTES = 64 * 1024  # From here on, joining buffers for one write costs more than a gathering write.

@@ -1,12 +1,13 @@
 """The logs of a broker as replication wants them, and their upkeep: retention, checkpoints, flushes, configuration.
 
-Upkeep that only touches the disk runs in the executor; what changes a log's structure runs in the loop, a little at a time.
+What waits for a disk runs in the folders' own threads (`writers`); what changes a log's structure runs in the loop, a slice at
+a time.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TypeVar
+from functools import partial
 
 from barnabas.kraft.cluster_settings import PRODUCER_ID_EXPIRATION
 from barnabas.kraft.image import MetadataImage
@@ -14,6 +15,7 @@ from barnabas.kraft.metadata_node import MetadataPublication
 from barnabas.log.accepted_config import with_effect
 from barnabas.log.config import LogConfig
 from barnabas.log.errors import BarnabasError, InconsistentClusterIdError, StorageError
+from barnabas.log.log_folder import LogFolder
 from barnabas.log.log_manager import LogManager, Refusals
 from barnabas.log.partition_log import PartitionLog
 from barnabas.log.topic_partition import TopicPartition
@@ -22,12 +24,13 @@ from .clock import Clock
 from .cluster_settings import cluster_values
 from .config import BrokerConfig
 from .dynamic_config import topic_defaults_of_image
+from .folder_writers import ALL_FOLDERS, FolderWriters
 from .metadata_service import MetadataService
+from .slices import in_slices
 
 logger = logging.getLogger("barnabas.log")
 
 UPKEEP_INTERVAL_MS = 1_000
-T = TypeVar("T")
 
 
 class LogService:
@@ -54,9 +57,18 @@ class LogService:
         self._defaults = LogConfig.from_map(config.topic_defaults())  # until the metadata names the cluster's values
         self.log_failed: Callable[[TopicPartition, StorageError], None] = lambda topic_partition, error: None
         self.folder_refused: Callable[[str, StorageError], None] = lambda path, error: None
+        self.writers = FolderWriters(refused=self._refused, fatal=fatal)
         self.made_anew: set[TopicPartition] = set()  # empty, where the cluster may believe that there was something
 
     # --- what replication asks for (log.replication.ports.Logs) -------------------------------------------------------
+
+    def made_ready(self, topic_partition: TopicPartition, topic_id: str) -> "asyncio.Future[None] | None":
+        """A log of this name that is another topic's goes first. The future is to be waited for before `create_log`."""
+        log = self._logs.get(topic_partition)
+        if log is not None and log.topic_id != topic_id:
+            self.delete(topic_partition)
+        folder = self._logs.unsettled_folder(topic_partition)
+        return None if folder is None else self._settle(folder)
 
     def create_log(self, topic_partition: TopicPartition, topic_id: str, *, is_new: bool = True) -> PartitionLog:
         was_there = self._logs.get(topic_partition) is not None
@@ -80,7 +92,14 @@ class LogService:
         return self._logs.get(topic_partition)
 
     def delete(self, topic_partition: TopicPartition) -> None:
+        folder = self._logs.folder_of(topic_partition)
         self._logs.delete(topic_partition, now_ms=self._clock.wall_ms())
+        if folder is not None and not self.writers.is_waiting(folder.path, "deletions"):
+            self._settle(folder)
+
+    def _settle(self, folder: LogFolder) -> "asyncio.Future[None]":
+        """One flush for all that are deleted together."""
+        return self.writers.ask(folder.path, "deletions", partial(self._logs.settle_deletions, folder))
 
     def config_of(self, topic: str) -> LogConfig:
         overrides = with_effect(self._metadata.image.topic_configs.get(topic, {}))
@@ -100,9 +119,11 @@ class LogService:
         if cluster_id and self._logs.cluster_id != cluster_id:
             try:
                 self._logs.join_cluster(cluster_id)
-            except (InconsistentClusterIdError, StorageError) as error:
+            except InconsistentClusterIdError as error:
                 self._fatal(error.message)
                 return
+            for folder in self._logs.folders:
+                self.writers.ask(folder.path, "cluster", folder.write_meta, refused=self._cannot_join)
         is_for_all = bool(publication.changes.broker_configs) and self._read_defaults(publication.image)
         if is_for_all or publication.changes.topic_configs:
             for topic_partition, log in self._logs.logs.items():
@@ -122,6 +143,17 @@ class LogService:
         text = cluster_values(self._metadata.image).get(PRODUCER_ID_EXPIRATION, "")
         return int(text) if text.isdecimal() else self._config.producer_id_expiration_ms
 
+    def _cannot_join(self, path: str, error: StorageError) -> None:
+        self._fatal(error.message)
+
+    def loss_was_told(self) -> None:
+        """The cluster knows that writes may be lost here."""
+        for folder in self._logs.folders:
+            self.writers.ask(folder.path, "loss", folder.loss_was_told, refused=self._loss_stays)
+
+    def _loss_stays(self, path: str, error: StorageError) -> None:
+        logger.warning("folder=%s will report its lost writes again at the next start: %s", path, error)
+
     def set_strays_aside(self, image: MetadataImage) -> None:
         """Take out the logs of topics that were deleted, and of replicas that were moved away, while this broker was not there.
 
@@ -139,50 +171,71 @@ class LogService:
 
     async def run(self) -> None:
         """Look after the logs until cancelled. One trouble is logged and met again at the next round."""
-        loop = asyncio.get_running_loop()
         config = self._config
         high_watermarks_ms = config.replica_high_watermark_checkpoint_interval_ms
         checkpoint_ms = config.log_flush_offset_checkpoint_interval_ms  # of all, the high watermarks too
         next_high_watermarks_ms = self._clock.now_ms() + high_watermarks_ms
         next_checkpoint_ms = self._clock.now_ms() + checkpoint_ms
         next_retention_ms = self._clock.now_ms() + config.log_retention_check_interval_ms
-        while True:
-            await asyncio.sleep(min(UPKEEP_INTERVAL_MS, high_watermarks_ms, checkpoint_ms) / 1000)
-            now_ms = self._clock.now_ms()
-            wall_ms = self._clock.wall_ms()
-            try:
-                await _to_its_end(loop.run_in_executor(None, self._logs.make_folders_durable))
-                for log in self._logs.due_for_flush(wall_ms):
-                    self._flush(log)
+        try:
+            while True:
+                await asyncio.sleep(min(UPKEEP_INTERVAL_MS, high_watermarks_ms, checkpoint_ms) / 1000)
+                now_ms = self._clock.now_ms()
+                wall_ms = self._clock.wall_ms()
+                self._make_folders_durable()
+                self._flush_due(wall_ms)
                 # Before the topics' own settings are known, the broker's would delete what a topic wants to keep.
                 if now_ms >= next_retention_ms and self._is_current():
                     next_retention_ms = now_ms + config.log_retention_check_interval_ms
-                    self._note_refusals(self._logs.run_retention(wall_ms))
+                    await self._run_retention(wall_ms)
                     self._logs.expire_producers(wall_ms, expiration_ms=self._producer_expiration_ms())
                 if now_ms >= next_checkpoint_ms:
                     next_checkpoint_ms = now_ms + checkpoint_ms
-                    self._note_refusals(self._logs.checkpoint())
+                    await self._checkpoint()
                 if now_ms >= next_high_watermarks_ms:
                     next_high_watermarks_ms = now_ms + high_watermarks_ms
-                    self._note_refusals(self._logs.checkpoint_high_watermarks())
-                # Last, because a file that cannot be removed is met again in every round.
-                await _to_its_end(loop.run_in_executor(None, self._logs.remove_due, wall_ms))
+                    self._checkpoint_high_watermarks()
+                # A file that cannot be removed is met again in every round.
+                self.writers.ask(ALL_FOLDERS, "due", partial(self._logs.remove_due, wall_ms))
+        finally:
+            await self.writers.close()
+
+    async def _run_retention(self, wall_ms: int) -> None:
+        refused: Refusals = {}
+        await in_slices(self._logs.run_retention(wall_ms, refused), self._clock.now_ms)
+        for path, error in refused.items():
+            self._refused(path, error)
+
+    def _make_folders_durable(self) -> None:
+        for folder in self._logs.folders:
+            self.writers.ask(folder.path, "durable", partial(self._logs.make_folders_durable, folder))
+
+    def _flush_due(self, wall_ms: int) -> None:
+        for log in self._logs.due_for_flush(wall_ms):
+            try:
+                self._flush(log)
             except StorageError as error:
                 logger.error("upkeep failed: %s", error)
 
-    def _note_refusals(self, refusals: Refusals) -> None:
-        for path, error in refusals.items():
-            logger.error("upkeep failed: %s", error)
+    async def _checkpoint(self) -> None:
+        for folder in list(self._logs.folders):
+            try:
+                await in_slices(self._logs.save_indexes(folder), self._clock.now_ms)
+            except StorageError as error:
+                self._refused(folder.path, error)
+                continue
+            self._logs.note_offsets(folder)
+            self.writers.ask(folder.path, "checkpoint", partial(self._logs.settle_deletions, folder))
+
+    def _checkpoint_high_watermarks(self) -> None:
+        for folder in self._logs.folders:
+            self._logs.note_high_watermarks(folder)
+            self.writers.ask(folder.path, "high_watermarks", partial(self._logs.write_high_watermarks, folder))
+
+    def _refused(self, path: str, error: StorageError) -> None:
+        logger.error("upkeep failed: %s", error)
+        if path != ALL_FOLDERS:
             self.folder_refused(path, error)
-
-
-async def _to_its_end(work: "asyncio.Future[T]") -> T:
-    """Whoever cancels upkeep closes the logs next, which no thread may be working on then."""
-    try:
-        return await asyncio.shield(work)
-    except asyncio.CancelledError:
-        await asyncio.wait([work])
-        raise
 
 
 def _is_replica(image: MetadataImage, topic_partition: TopicPartition, topic_id: str, node_id: int) -> bool:

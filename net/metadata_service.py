@@ -68,6 +68,9 @@ class MetadataService:
         self._subscribers: list[Subscriber] = []
         self._waiters: dict[asyncio.Future[None], int] = {}  # the offset that each waits for
         self._known_at_s = 0.0  # when a leader of the quorum was last known to stand behind the image; time of the loop
+        self.taken_up: Callable[[], int] = lambda: (
+            self.image.offset
+        )  # how far the replicas of this broker have followed
 
     @property
     def role(self) -> RoleSource:
@@ -84,6 +87,10 @@ class MetadataService:
         self._known_at_s = asyncio.get_running_loop().time()
         await self.source.start(self._published)
 
+    def confirmed(self) -> None:
+        """An active controller has answered: it would have told of anything newer by now."""
+        self._known_at_s = asyncio.get_running_loop().time()
+
     def unconfirmed_ms(self) -> int:
         """How old the image is if no leader of the quorum can be asked whether it is still the newest."""
         return int((asyncio.get_running_loop().time() - self._known_at_s) * 1000)
@@ -95,7 +102,7 @@ class MetadataService:
 
     def _published(self, publication: MetadataPublication) -> None:
         if publication.leader.leader_id is not None or self.leadership.leader_id is not None:
-            self._known_at_s = asyncio.get_running_loop().time()
+            self.confirmed()
         if publication.leader.leader_id != self.leadership.leader_id:
             logger.info("quorum leader=%s term=%d", publication.leader.leader_id, publication.leader.term)
         self.image = publication.image
@@ -103,16 +110,24 @@ class MetadataService:
         self.is_active_controller = publication.is_active_controller
         for subscriber in self._subscribers:
             subscriber(publication)
-        self._wake()
+        self.progressed()
 
-    def _wake(self) -> None:
+    @property
+    def applied_offset(self) -> int:
+        """Up to here the image and the replicas of this broker are as the metadata says."""
+        return min(self.image.offset, self.taken_up())
+
+    def progressed(self) -> None:
+        """The applied offset may have risen."""
+        applied_offset = self.applied_offset
         for waiter, offset in self._waiters.items():
-            if self.image.offset >= offset and not waiter.done():
+            if applied_offset >= offset and not waiter.done():
                 waiter.set_result(None)
 
     async def wait_for_offset(self, offset: int, *, timeout_ms: int) -> None:
-        """Return once the image has reached `offset`, so that a caller sees what it was told. Raises RequestTimedOutError."""
-        if self.image.offset >= offset:
+        """Return once this broker has applied the metadata up to `offset`, so that a caller sees what it was told. Raises
+        RequestTimedOutError."""
+        if self.applied_offset >= offset:
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters[waiter] = offset
@@ -120,7 +135,7 @@ class MetadataService:
             await asyncio.wait_for(waiter, timeout_ms / 1000)
         except TimeoutError:
             raise RequestTimedOutError(
-                f"the change is committed at metadata offset {offset}, but this broker is still at {self.image.offset}"
+                f"the change is committed at metadata offset {offset}, but this broker is still at {self.applied_offset}"
             ) from None
         finally:
             del self._waiters[waiter]

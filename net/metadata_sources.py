@@ -17,7 +17,7 @@ from barnabas.kraft.raft_quorum import JOURNAL_NAME, RaftQuorum
 from barnabas.kraft.raft_voters import Voter
 
 from .broker import Broker
-from .core_settings import config_rules, controller_settings, raft_timing
+from .core_settings import config_rules, controller_settings, loop_limit_ms, raft_timing
 from .journal_ballast import BALLAST_BYTES, BallastedStorage
 from .metadata_observer import MetadataObserver
 from .metadata_service import MetadataSource, Subscriber
@@ -75,6 +75,7 @@ def _build_voter(broker: Broker, ports: QuorumPorts, contacts: tuple[Voter, ...]
         build_node=lambda publish: _build_node(broker, rng, publish),
         build_quorum=lambda loop, node: _build_quorum(broker, ports, contacts, rng, loop, node),
         fatal=broker.ports.fatal,
+        loop_limit_ms=loop_limit_ms(broker.config),
     )
 
 

@@ -21,6 +21,7 @@ from barnabas.kraft.raft_voters import VoterSet
 from barnabas.kraft.records import Record
 from barnabas.kraft.requests import AlterVoters, ControllerRequest, DescribeVoters
 
+from .loop_watch import ASK_INTERVAL_MS, LoopWatch
 from .metadata_service import Subscriber
 from .quorum_voters import alter_voters, describe_voters
 
@@ -109,8 +110,11 @@ class VoterMetadata:
         build_node: Callable[[Subscriber], MetadataNode],
         build_quorum: Callable[[asyncio.AbstractEventLoop, MetadataNode], RaftQuorum],
         fatal: Callable[[str], None],
+        loop_limit_ms: int,
     ) -> None:
+        """`loop_limit_ms`: for how long the broker's loop may stand still before this voter must not lead the quorum."""
         self._node_id = node_id
+        self._watch = LoopWatch(loop_limit_ms)
         self._host = host
         self._build_node = build_node
         self._build_quorum = build_quorum
@@ -127,6 +131,7 @@ class VoterMetadata:
         self._publish = publish
         await self._host.start(self._build)
         self._host.post(self._tick)
+        self._host.post(self._watch_loop)
 
     # --- in the quorum's loop -----------------------------------------------------------------------------------------
 
@@ -148,7 +153,7 @@ class VoterMetadata:
         assert self._node is not None and self._quorum_loop is not None
         if self._is_closed:
             return
-        now_ms = _now_ms(self._quorum_loop)
+        now_ms = self._controller_ms()
         try:
             self._node.tick(now_ms)
             if self._node.is_active_controller:
@@ -160,6 +165,31 @@ class VoterMetadata:
             return
         delay_ms = MAX_TICK_INTERVAL_MS if deadline_ms is None else min(deadline_ms - now_ms, MAX_TICK_INTERVAL_MS)
         self._quorum_loop.call_later(max(delay_ms, MIN_TICK_INTERVAL_MS) / 1000, self._tick)
+
+    def _watch_loop(self) -> None:
+        """Ask the broker's loop for a sign of life; without one this voter hands the leadership over and does not campaign."""
+        assert self._quorum is not None and self._quorum_loop is not None
+        if self._is_closed:
+            return
+        if self._watch.tick(_now_ms(self._quorum_loop)):
+            self._host.post_back(self._answer)
+        if self._watch.is_silent and self._quorum.may_lead:
+            logger.critical("the broker's event loop stands still node=%d silent_ms=%d: this voter does not lead the quorum"
+                            " until it answers", self._node_id, self._watch.silent_ms)  # fmt: skip
+            self._quorum.set_may_lead(False)
+        self._quorum_loop.call_later(ASK_INTERVAL_MS / 1000, self._watch_loop)
+
+    def _loop_answered(self) -> None:
+        assert self._quorum is not None
+        self._watch.answered()
+        if not self._quorum.may_lead:
+            logger.warning("the broker's event loop answers again node=%d: this voter may lead again", self._node_id)
+            self._quorum.set_may_lead(True)
+
+    def _controller_ms(self) -> int:
+        """The controller's time. It passes only while brokers can be heard."""
+        assert self._quorum_loop is not None
+        return self._watch.heard_ms(_now_ms(self._quorum_loop))
 
     def _tell_voters(self, node: MetadataNode) -> None:
         assert self._quorum is not None
@@ -188,6 +218,10 @@ class VoterMetadata:
             self._unpublished.popleft()
             if self._unpublished:
                 self._loop.call_soon(self._publish_next)
+
+    def _answer(self) -> None:
+        if not self._is_closed:
+            self._host.post(self._loop_answered)
 
     async def submit(self, request: ControllerRequest) -> object:
         if isinstance(request, AlterVoters | DescribeVoters):
@@ -235,7 +269,8 @@ class VoterMetadata:
         return await self._ask(lambda node: node.slot_log(slot, log_offset, limit))
 
     async def feed(self, after_offset: int, max_bytes: int) -> MetadataFeed:
-        return await self._ask(lambda node: node.feed(after_offset, max_bytes))
+        feed = await self._ask(lambda node: node.feed(after_offset, max_bytes))
+        return feed if isinstance(feed, MetadataFeed) else await self._loop.run_in_executor(None, feed)
 
     async def _ask(self, question: Callable[[MetadataNode], Result]) -> Result:
         return cast(Result, await self._cross(lambda node, _, answer: answer(question(node))))
@@ -256,9 +291,9 @@ class VoterMetadata:
             self._host.post_back(lambda: settle(told))
 
         def run() -> None:
-            assert self._node is not None and self._quorum_loop is not None
+            assert self._node is not None
             try:
-                work(self._node, _now_ms(self._quorum_loop), answered)
+                work(self._node, self._controller_ms(), answered)
             except Exception as error:  # noqa: BLE001 - it belongs to the caller, who would wait for ever
                 answered(error)
 

@@ -5,6 +5,7 @@ are looked at once at the end of the turn. So all batches of one wake-up are app
 them, and all that they then acknowledge is answered together.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
@@ -44,6 +45,7 @@ from barnabas.log.topic_partition import TopicPartition
 
 from .clock import Clock
 from .purgatory import Operation, Purgatory
+from .slices import SlicedQueue, Steps
 from .turn import Turn
 
 logger = logging.getLogger("barnabas.replication")
@@ -69,8 +71,12 @@ class ReplicationService:
         flush: Callable[[FlushLog], None],
         resume_fetching: Callable[[ResumeFetching], None],
         resign: Callable[[Resign], None],
+        made_ready: Callable[[TopicPartition, str], "asyncio.Future[None] | None"] = lambda partition, topic_id: None,
+        progressed: Callable[[], None] = lambda: None,
         turn: Turn | None = None,
     ) -> None:
+        """`made_ready` may tell what is to be waited for before the log of a new replica can be made; `progressed` hears that
+        `taken_up_offset` has risen."""
         self.node_id = node_id
         self.manager = manager
         self.purgatory = Purgatory(manager.partition)
@@ -88,6 +94,10 @@ class ReplicationService:
         self._check_is_scheduled = False
         self._image = MetadataImage()
         self._newest: MetadataPublication | None = None
+        self._made_ready = made_ready
+        self._progressed = progressed
+        self._work = SlicedQueue(clock.now_ms)
+        self.taken_up_offset = 0  # of the metadata; nothing before it is left to be done
         self._broker_epoch: int | None = None  # of the registration that the metadata must show before we take a role
 
     # --- the hot path -------------------------------------------------------------------------------------------------
@@ -160,15 +170,26 @@ class ReplicationService:
     def registered(self, broker_epoch: int) -> None:
         """From now on act on metadata that shows this registration, and on nothing older.
 
-        Often it is here already: then it is taken up now, so that nobody is unfenced who has not looked at his replicas.
+        Often it is here already: then it is taken up now, so that a broker is not unfenced before it has applied its replica
+        assignments.
         """
         self._broker_epoch = broker_epoch
         if self._newest is not None:
+            self.taken_up_offset = 0
             self.published(self._newest)
 
     def published(self, publication: MetadataPublication) -> None:
-        """Take up a new image. What came before our own registration is not acted upon: a former incarnation's role."""
+        """Take up a new image, one after the other. Thousands of partitions take a while, in which the loop serves others."""
         self._newest = publication
+        self._work.add(self._take_up(publication))
+
+    def _take_up(self, publication: MetadataPublication) -> Steps:
+        """A step for each partition. What came before our own registration is not acted upon: a former incarnation's role."""
+        yield from self._apply(publication)
+        self.taken_up_offset = publication.image.offset
+        self._progressed()
+
+    def _apply(self, publication: MetadataPublication) -> Steps:
         before, self._image = self._image, publication.image
         image = publication.image
         own = image.brokers.get(self.node_id)
@@ -179,15 +200,19 @@ class ReplicationService:
         # A set has no order to rely on.
         topics: Iterable[str] = image.topics if is_first else sorted(publication.changes.topics)
         broker_epochs = _active_broker_epochs(image)
-        now_ms = self._clock.now_ms()
-        self._remove(self._gone(before, topics, is_first=is_first), now_ms)
-        effects = self.manager.apply(self._ours(before, topics, broker_epochs), (), now_ms)
+        yield from self._remove(self._gone(before, topics, is_first=is_first))
+        for assignment in self._ours(before, topics, broker_epochs):
+            if not self.manager.knows(assignment.topic_partition):
+                yield self._made_ready(assignment.topic_partition, assignment.topic_id)
+            self.perform(self.manager.apply_one(assignment, self._clock.now_ms()))
+            yield None
+        effects = self.manager.storage_failures()
         if is_first or publication.changes.brokers:
-            effects += self.manager.brokers_changed(broker_epochs, now_ms)
+            effects += self.manager.brokers_changed(broker_epochs, self._clock.now_ms())
         of_all = CLUSTER_DEFAULT in publication.changes.broker_configs
         if of_all or publication.changes.topic_configs:
             effects += self.manager.configs_changed(
-                image.topics if of_all else publication.changes.topic_configs, now_ms
+                image.topics if of_all else publication.changes.topic_configs, self._clock.now_ms()
             )
         self.perform(effects)
         if is_first:
@@ -239,10 +264,13 @@ class ReplicationService:
             return [name for name, topic_id in held.items() if name not in topics or topics[name].topic_id != topic_id]
         return [name for name in changed if name not in topics or _is_another(name, before, self._image)]
 
-    def _remove(self, deleted: list[str], now_ms: int) -> None:
+    def _remove(self, deleted: list[str]) -> Steps:
         """Who waits for a deleted topic is answered before another one has its name, and perhaps its leader epoch."""
+        for topic_partition in self.manager.known_of(deleted):
+            self.perform(self.manager.remove(topic_partition))
+            yield None
         if deleted:
-            self.perform(self.manager.apply((), deleted, now_ms))
+            self.perform(self.manager.storage_failures())
             self._check_changed()
 
     def leader_hint(self, topic_partition: TopicPartition) -> tuple[int, int]:
@@ -326,6 +354,7 @@ class ReplicationService:
 
     def stop(self) -> None:
         """Give up every role; who waits is told so."""
+        self._work.clear()
         self.perform(self.manager.stop())
         self._check_changed()
 

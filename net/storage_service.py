@@ -5,7 +5,8 @@ controller moves their leaderships and takes them out of their ISRs (KIP-112, KI
 is left, or when the one with the quorum's journal is gone. `bring_back` is the way back, and somebody has to ask for it:
 a disk that failed once is not to be trusted because it answers again.
 
-A full folder is another matter: it refuses cleanly, so it stays, and only hands over what it leads.
+A full folder is another matter: it refuses cleanly, so it stays, and only hands over what it leads. So does a folder whose disk
+does not come back from a flush: nothing is lost, but whoever waits for it would wait for ever.
 """
 
 import asyncio
@@ -13,7 +14,14 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from barnabas.kraft.image import FOLDER_FULL, FOLDER_OFFLINE, FolderTrouble, MetadataImage, PartitionImage
+from barnabas.kraft.image import (
+    FOLDER_FULL,
+    FOLDER_HANGING,
+    FOLDER_OFFLINE,
+    FolderTrouble,
+    MetadataImage,
+    PartitionImage,
+)
 from barnabas.kraft.requests import Done, ReportOfflineReplicas, TopicNumbers
 from barnabas.log.errors import (
     BarnabasError,
@@ -67,7 +75,7 @@ class FolderDescription:
 
     path: str
     directory_id: str
-    state: str  # "online", FOLDER_FULL or FOLDER_OFFLINE
+    state: str  # "online", FOLDER_FULL, FOLDER_HANGING or FOLDER_OFFLINE
     cause: str
     since_ms: int  # of the state, wall clock; -1: since the start
     partitions: int
@@ -115,6 +123,8 @@ class StorageService:
         self._journal_folder = journal_folder
         self._failures: dict[str, str] = {}  # folders that failed in this turn, and why
         self._full: dict[str, _Full] = {}
+        self._hanging: dict[str, _Full] = {}
+        self.hanging: Callable[[], Iterable[str]] = lambda: ()  # folders whose disk does not come back
         self._lost: set[Place] = set()  # to be told with the next report
         self._hand_over: set[Place] = set()
         self._epoch = -1  # of the registration that the reports are numbered in
@@ -221,6 +231,22 @@ class StorageService:
             logger.info("folder=%s has room again", path)
             self._work.set()
 
+    def _look_at_hanging_folders(self) -> None:
+        now_ms, hanging = self._clock.now_ms(), set(self.hanging())
+        for path in sorted(hanging - self._hanging.keys()):
+            cause = "its disk does not come back from a flush: look at the kernel log, and replace it"
+            self._hanging[path] = _Full(self._clock.wall_ms(), now_ms, now_ms, cause)
+            logger.error("folder=%s hangs: %s", path, cause)
+            self._work.set()
+        for path, found in list(self._hanging.items()):
+            if path not in hanging:
+                del self._hanging[path]
+                logger.info("folder=%s answers again", path)
+                self._work.set()
+            elif not found.asked_ms or now_ms - found.asked_ms >= HAND_OVER_AFTER_MS:
+                found.asked_ms = now_ms
+                self._offer_leaderships(path)
+
     def _offer_leaderships(self, path: str) -> None:
         for partition in self._replication.manager.led():
             folder = self._logs.folder_of(partition.topic_partition)
@@ -228,7 +254,7 @@ class StorageService:
             if folder is not None and folder.path == path and leading is not None and len(leading.isr.isr) > 1:
                 self._hand_over.add((partition.topic_id, partition.topic_partition.partition))
         if self._hand_over:
-            logger.warning("folder=%s is still full: %d leaderships are offered to others", path, len(self._hand_over))
+            logger.warning("folder=%s takes nothing: %d leaderships are offered to others", path, len(self._hand_over))
             self._work.set()
 
     # --- what the cluster is told -------------------------------------------------------------------------------------
@@ -257,6 +283,7 @@ class StorageService:
                 await asyncio.wait_for(self._work.wait(), CHECK_INTERVAL_MS / 1000)
             except TimeoutError:
                 await self._look_at_full_folders()
+                self._look_at_hanging_folders()
                 self._make_missing_logs()
             if self._work.is_set() and self._replication.is_current:
                 await self._report()
@@ -332,18 +359,19 @@ class StorageService:
             )
             for folder in self._logs.offline_folders.values()
         ]
-        full = [
+        impaired = [
             FolderTrouble(
                 path=folder.path,
                 directory_id=folder.directory_id,
-                state=FOLDER_FULL,
-                cause=self._full[folder.path].cause,
-                since_ms=self._full[folder.path].since_wall_ms,
+                state=state,
+                cause=known[folder.path].cause,
+                since_ms=known[folder.path].since_wall_ms,
             )
+            for state, known in ((FOLDER_FULL, self._full), (FOLDER_HANGING, self._hanging))
             for folder in self._logs.folders
-            if folder.path in self._full
+            if folder.path in known
         ]
-        return (*offline, *full)
+        return (*offline, *impaired)
 
     # --- the way back -------------------------------------------------------------------------------------------------
 
@@ -374,7 +402,7 @@ class StorageService:
                 self._lost |= self._places_of(back)
             self._work.set()
             await self._until_told(lambda: not self._places_of(back) & self._marked_places(), "that they are back")
-            loaded.folder.loss_was_told()
+            await asyncio.get_running_loop().run_in_executor(None, loaded.folder.loss_was_told)
             self._replication.take_up_again(back)
             logger.info("folder=%s is back partitions=%d lost_writes=%s", path, len(loaded.logs), not is_sound)
             return next(folder for folder in await self.describe() if folder.path == path)
@@ -418,7 +446,7 @@ class StorageService:
 
     def _describe(self, path: str) -> FolderDescription:
         offline = self._logs.offline_folders.get(path)
-        full = self._full.get(path)
+        impaired = self._full.get(path) or self._hanging.get(path)
         folder = next((folder for folder in self._logs.folders if folder.path == path), None)
         logs = [] if folder is None else self._logs.logs_in(folder)
         sizes = {log.topic_partition: log.size_bytes for log in logs}
@@ -427,12 +455,13 @@ class StorageService:
             strays = () if folder is None else self._logs.strays(path)
         except StorageError:
             usage, strays = None, ()
-        trouble = offline.cause if offline is not None else full.cause if full is not None else ""
-        since_ms = offline.since_ms if offline is not None else full.since_wall_ms if full is not None else -1
+        trouble = offline.cause if offline is not None else impaired.cause if impaired is not None else ""
+        since_ms = offline.since_ms if offline is not None else impaired.since_wall_ms if impaired is not None else -1
+        state = FOLDER_FULL if path in self._full else FOLDER_HANGING if impaired is not None else "online"
         return FolderDescription(
             path=path,
             directory_id=folder.directory_id if folder is not None else offline.directory_id if offline else "",
-            state=FOLDER_OFFLINE if folder is None else FOLDER_FULL if full is not None else "online",
+            state=FOLDER_OFFLINE if folder is None else state,
             cause=trouble,
             since_ms=since_ms,
             partitions=len(sizes),

@@ -58,26 +58,32 @@ class ReplicaManager:
     def apply(
         self, assignments: Iterable[PartitionAssignment], deleted_topics: Iterable[str], now_ms: int
     ) -> list[Effect]:
-        """Take up what changed in the metadata. The trouble of one partition never stops the others."""
+        """Take up what changed in the metadata, all at once. The trouble of one partition never stops the others."""
         effects: list[Effect] = []
-        deleted = frozenset(deleted_topics)
-        if deleted:
-            for topic_partition in [known for known in self._known() if known.topic in deleted]:
-                effects += self._remove(topic_partition)
+        for topic_partition in self.known_of(deleted_topics):
+            effects += self.remove(topic_partition)
         for assignment in assignments:
-            try:
-                effects += self._apply_one(assignment, now_ms)
-            except StorageError as error:
-                self._note_unopened(assignment.topic_partition, error)
-        effects += self.storage_failures()
-        return self._count(effects)
+            effects += self.apply_one(assignment, now_ms)
+        return effects + self.storage_failures()
 
-    def _known(self) -> list[TopicPartition]:
-        return [*self._partitions, *self._unopened]
+    def known_of(self, topics: Iterable[str]) -> list[TopicPartition]:
+        """The replicas of these topics."""
+        wanted = frozenset(topics)
+        if not wanted:
+            return []
+        return [known for known in (*self._partitions, *self._unopened) if known.topic in wanted]
+
+    def apply_one(self, assignment: PartitionAssignment, now_ms: int) -> list[Effect]:
+        """Take up what changed of one partition; `storage_failures` tells of disks that refused."""
+        try:
+            return self._count(self._apply_one(assignment, now_ms))
+        except StorageError as error:
+            self._note_unopened(assignment.topic_partition, error)
+            return []
 
     def _apply_one(self, assignment: PartitionAssignment, now_ms: int) -> list[Effect]:
         if self.node_id not in assignment.replicas:
-            return self._remove(assignment.topic_partition)
+            return self.remove(assignment.topic_partition)
         partition, effects = self._open(assignment)
         if assignment.leader == self.node_id:
             return effects + partition.make_leader(assignment, now_ms)
@@ -89,7 +95,7 @@ class ReplicaManager:
         effects: list[Effect] = []
         partition = self._partitions.get(topic_partition)
         if partition is not None and partition.topic_id != assignment.topic_id:
-            effects += self._remove(topic_partition)
+            effects += self.remove(topic_partition)
             partition = None
         if partition is None:
             log = self._logs.get(topic_partition)
@@ -103,7 +109,8 @@ class ReplicaManager:
             self._unopened.pop(topic_partition, None)
         return partition, effects
 
-    def _remove(self, topic_partition: TopicPartition) -> list[Effect]:
+    def remove(self, topic_partition: TopicPartition) -> list[Effect]:
+        """The replica is not ours any more, and its log goes."""
         partition = self._partitions.pop(topic_partition, None)
         unopened = self._unopened.pop(topic_partition, None)
         self._reported.discard(topic_partition)

@@ -6,6 +6,7 @@ from typing import Final
 from barnabas.log.errors import BarnabasError
 from barnabas.net.protocol.responses import ClusterBroker, DescribeClusterResponse
 
+from ..greeting import Greeting, mismatch
 from .sdk import Connector
 
 AT_ONCE: Final = 32  # connections that are being opened; clusters have up to 1,000 brokers
@@ -23,19 +24,10 @@ async def _cause(
     connector: Connector, cluster: DescribeClusterResponse, broker: ClusterBroker, gate: asyncio.Semaphore
 ) -> str:
     """In words; empty: all is well."""
-    where = f"broker {broker.node_id} advertises {broker.host}:{broker.port}"
+    found: Greeting | BarnabasError
     try:
         async with gate:
-            greeting = await connector.greet(broker.host, broker.port)
+            found = await connector.greet(broker.host, broker.port)
     except BarnabasError as error:
-        return f"{where}, which cannot be reached from here ({error.message}): {_CURE}"
-    if greeting.cluster_id != cluster.cluster_id:
-        return (
-            f"{where}, where a broker of another cluster answers ({greeting.cluster_id or 'not joined yet'}): {_CURE}"
-        )
-    if greeting.node_id != broker.node_id:
-        return f"{where}, where broker {greeting.node_id} answers: {_CURE}"
-    return ""
-
-
-_CURE: Final = "clients are sent there; is the broker up, and its advertised.listeners right?"
+        found = error
+    return mismatch(broker.node_id, cluster.cluster_id, f"{broker.host}:{broker.port}", found)

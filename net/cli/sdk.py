@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from barnabas.log.topic_partition import TopicPartition
+from barnabas.net.greeting import Greeting
 from barnabas.net.protocol.group_responses import DescribeGroupResponse, ListedGroup, UndoOffsetResetResponse
 from barnabas.net.protocol.responses import (
     ConfigEntry,
@@ -55,14 +56,6 @@ class ConsumedRecord(Protocol):
     def value(self) -> bytes | None: ...
     @property
     def headers(self) -> Sequence[tuple[str, bytes | None]]: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Greeting:
-    """How a broker introduces itself."""
-
-    cluster_id: str
-    node_id: int
 
 
 class AdminPort(Protocol):

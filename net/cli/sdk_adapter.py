@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 from barnabas.log.errors import BarnabasError
 from barnabas.log.topic_partition import TopicPartition
 
-from .sdk import AdminPort, ConsumedRecord, ConsumerPort, Greeting, PartitionLag, ProducerPort
+from .sdk import AdminPort, ConsumedRecord, ConsumerPort, PartitionLag, ProducerPort
 
 if TYPE_CHECKING:
     from barnabas.net.client.admin import Admin
     from barnabas.net.client.consumer import Consumer
+    from barnabas.net.greeting import Greeting
     from barnabas.net.protocol.group_responses import DescribeGroupResponse, ListedGroup, UndoOffsetResetResponse
 from barnabas.net.protocol.responses import (
     ConfigEntry,
@@ -33,21 +34,14 @@ from barnabas.net.protocol.responses import (
 logger = logging.getLogger("barnabas.consumer")
 
 
-GREETING_TIMEOUT_MS = 2_000  # a broker that lives says hello at once; a frozen one, or a packet filter, never
-
-
 class SdkConnector:
     """Opens the SDK's own classes."""
 
     async def greet(self, host: str, port: int) -> Greeting:
-        from barnabas.net.rpc import RpcConnection
+        from barnabas.net.greeting import greet
         from barnabas.net.tcp import TcpNetwork
 
-        connection = await RpcConnection.open(
-            TcpNetwork(), host, port, client_id="barnabas-cli", connect_timeout_ms=GREETING_TIMEOUT_MS
-        )
-        await connection.close()
-        return Greeting(cluster_id=connection.hello.cluster_id, node_id=connection.hello.node_id)
+        return await greet(TcpNetwork(), host, port, client_id="barnabas-cli")
 
     @asynccontextmanager
     async def admin(self, bootstrap: str) -> AsyncIterator[AdminPort]:

@@ -47,7 +47,11 @@ def _row(folder: StorageFolder) -> dict[str, object]:
 
 def folder_cause(node_id: int, folder: TroubledFolder) -> str:
     """What is wrong, since when, why, and the cure, in one line."""
-    cure = "" if folder.state == "full" else f"; then `barnabas broker bring-back {node_id} --folder {folder.path}`"
+    cure = (
+        ""
+        if folder.state in ("full", "hanging")
+        else f"; then `barnabas broker bring-back {node_id} --folder {folder.path}`"
+    )
     return f"broker {node_id}: data folder {folder.path} is {folder.state} since {_time(folder.since_ms)}: {folder.cause}{cure}"
 
 

@@ -80,7 +80,8 @@ class KafkaMetadataHandler:
         found = self.answers.find(image, key)
         if found is None:
             response = await self._metadata(request, context)
-            found = _encoded(response, request)
+            items = sum(len(topic.partitions) or 1 for topic in response.topics)
+            found = await self._metadata.work_on(items, lambda: _encoded(response, request))
             # What is not here yet may have to be created by the next who asks.
             if response.offset == image.offset and not any(topic.error for topic in response.topics):
                 self.answers.keep(image, key, found, key_bytes=_KEY_BYTES * (1 + len(response.topics)))

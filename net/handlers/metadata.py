@@ -7,6 +7,8 @@ election without asking again and again.
 """
 
 import asyncio
+from collections.abc import Callable
+from typing import TypeVar
 
 from barnabas.kraft.image import NO_LEADER, MetadataImage, PartitionImage, TopicImage
 from barnabas.kraft.requests import CreateTopic, TopicCreated
@@ -14,6 +16,7 @@ from barnabas.kraft.topic_control import new_topic_id
 from barnabas.log.errors import (
     BarnabasError,
     ErrorCode,
+    InvalidRequestError,
     LeaderNotAvailableError,
     RequestTimedOutError,
     TopicAlreadyExistsError,
@@ -37,11 +40,23 @@ from .services import Services
 
 MAX_METADATA_WAIT_MS = 30_000
 AUTO_CREATION_TIMEOUT_MS = 10_000
+MAX_CREATED_PER_REQUEST = 100  # whoever wants more asks again, as clients do while a topic has no leader
+MAX_CREATIONS_AT_A_TIME = 32  # of one broker: the controller commits those that wait together, and others come between
+MAX_NAMES = (
+    20_000  # of one request: about half a second of work in all; no client names as many as the cluster may have
+)
+# An answer about more partitions or names than this is made in a thread of its own, one at a time: the interpreter switches
+# between threads every millisecond, while on the loop 200,000 partitions would take it for two seconds.
+MAX_ITEMS_ON_LOOP = 1_000
+
+T = TypeVar("T")
 
 
 class MetadataHandler:
     def __init__(self, services: Services) -> None:
         self._services = services
+        self._creations = asyncio.Semaphore(MAX_CREATIONS_AT_A_TIME)
+        self._large_answers = asyncio.Semaphore(1)
 
     @property
     def image(self) -> MetadataImage:
@@ -50,6 +65,11 @@ class MetadataHandler:
 
     async def __call__(self, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
         metadata = self._services.metadata
+        names = len(request.topics or ()) + len(request.topic_ids)
+        if names > MAX_NAMES:
+            raise InvalidRequestError(
+                f"{names} topics are named in one request; name {MAX_NAMES} at most, or ask for all"
+            )
         if request.max_wait_ms > 0 and metadata.image.offset <= request.known_offset:
             try:
                 timeout_ms = min(request.max_wait_ms, MAX_METADATA_WAIT_MS)
@@ -59,7 +79,15 @@ class MetadataHandler:
         failures: dict[str, BarnabasError] = {}
         if request.topics is not None and request.allow_auto_topic_creation:
             failures = await self._create_missing(request.topics)
-        return self._answer(request, context, metadata.image, failures)
+        image = metadata.image
+        return await self.work_on(_items(request, image), lambda: self._answer(request, context, image, failures))
+
+    async def work_on(self, items: int, work: Callable[[], T]) -> T:
+        """Do it here if it is little, else in a thread: it must be pure."""
+        if items <= MAX_ITEMS_ON_LOOP:
+            return work()
+        async with self._large_answers:
+            return await asyncio.get_running_loop().run_in_executor(None, work)
 
     async def _create_missing(self, topics: tuple[str, ...]) -> dict[str, BarnabasError]:
         missing = [
@@ -67,10 +95,19 @@ class MetadataHandler:
         ]
         if not missing or not self._services.config.auto_create_topics_enable:
             return {}
-        outcomes = await asyncio.gather(*(self._create(name) for name in missing))
-        return {name: error for name, error in zip(missing, outcomes, strict=True) if error is not None}
+        now, later = missing[:MAX_CREATED_PER_REQUEST], missing[MAX_CREATED_PER_REQUEST:]
+        outcomes = await asyncio.gather(*(self._create(name) for name in now))
+        failures = {name: error for name, error in zip(now, outcomes, strict=True) if error is not None}
+        too_many = LeaderNotAvailableError(
+            f"{len(missing)} topics are to be created; ask again for those that are left"
+        )
+        return {**failures, **dict.fromkeys(later, too_many)}
 
     async def _create(self, name: str) -> BarnabasError | None:
+        async with self._creations:
+            return await self._create_now(name)
+
+    async def _create_now(self, name: str) -> BarnabasError | None:
         try:
             check_topic_name(name)
             request = CreateTopic(name=name, topic_id=new_topic_id(self._services.rng))
@@ -131,6 +168,14 @@ class MetadataHandler:
             name=name,
             message=f"there is no topic {name!r}; create it: barnabas topic create {name}",
         )
+
+
+def _items(request: MetadataRequest, image: MetadataImage) -> int:
+    """About how much an answer has to tell: partitions, and names that are asked for."""
+    if request.topics is None:
+        return sum(len(topic.partitions) for topic in image.topics.values())
+    asked = [*request.topics, *(image.topic_names.get(topic_id, "") for topic_id in request.topic_ids)]
+    return sum(len(topic.partitions) if (topic := image.topics.get(name)) is not None else 1 for name in asked)
 
 
 def _topic_by_id(topic_id: str, image: MetadataImage) -> TopicMetadata:

@@ -206,7 +206,7 @@ class TroubledFolder:
     """A data folder that is not well."""
 
     path: str
-    state: str  # "offline" | "full"
+    state: str  # "offline" | "full" | "hanging"
     cause: str
     since_ms: int
 
@@ -253,7 +253,7 @@ class StorageFolder:
 
     path: str
     directory_id: str
-    state: str  # "online" | "full" | "offline"
+    state: str  # "online" | "full" | "hanging" | "offline"
     cause: str
     since_ms: int
     partitions: int

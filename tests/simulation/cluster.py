@@ -18,18 +18,21 @@ from barnabas.kraft.metadata_node import MetadataNode
 from barnabas.kraft.raft_config import RaftTiming, SnapshotPolicy
 from barnabas.kraft.raft_network import Listener as RaftListener
 from barnabas.kraft.raft_network import ProtocolFactory
+from barnabas.kraft.raft_quorum import RaftQuorum
+from barnabas.log import checkpoint
 from barnabas.log.errors import BarnabasError
+from barnabas.log.log_folder import META_PROPERTIES
 from barnabas.net.broker import Broker, Ports
 from barnabas.net.clock import SimulatedClock
 from barnabas.net.config import load
 from barnabas.net.metadata_sources import QuorumPorts, build_source
 from barnabas.net.quorum_role import QuorumRole
-from barnabas.net.quorum_source import SameLoopHost, VoterMetadata
+from barnabas.net.quorum_source import BuildQuorum, SameLoopHost, VoterMetadata, Work
 
 from .disk import SimulatedDisk
 from .network import NodeNetwork, SimulatedNetwork
 from .observed_loop import ObservedLoop
-from .process import NOBODY, OWNER, ProcessDied, SimulatedProcess
+from .process import NOBODY, OWNER, ProcessDied, SimulatedProcess, SimulatedThread
 from .raft_loop import DelayedExecutor
 
 CLIENT_PORT, QUORUM_PORT = 9092, 9093
@@ -37,6 +40,8 @@ MOST_VOTERS = 3
 PLENTY_BYTES = 1 << 30
 FIRST_FOLDER, SECOND_FOLDER = "/data", "/more"  # the second one where the scenario wants it
 QUORUM_FOLDER = "/__cluster_metadata/"
+# What each action costs, in flushes: a file that is replaced is flushed, and so is the folder that names it.
+_FLUSHES_OF = {"append": 0.05, "flush": 1.0, "write": 2.0, "sync_dir": 1.0}
 TIMING = RaftTiming(election_min_s=0.3, election_max_s=0.6, heartbeat_s=0.06, leader_fallback_s=0.27)
 # Everything that waits is shortened, so that a seed sees in ten virtual seconds what production sees in minutes.
 SETTINGS = {
@@ -72,6 +77,7 @@ class SimulatedNode:
     clock: SimulatedClock | None = None  # of its process
     clock_skew_ms: int = 0  # of the wall clock only
     slow_disk_s: float = 0.0  # what a flush or write takes at most
+    disk_hangs_until: float = 0.0  # whatever waits for the disk then; the loop itself does not
     disk_may_refuse: bool = False  # so that the broker may end itself
     fatal: list[str] = field(default_factory=list)
 
@@ -82,6 +88,33 @@ class SimulatedNode:
     @property
     def is_running(self) -> bool:
         return self.process is not None
+
+
+class OwnThreadHost:
+    """The quorum in a thread of its own, as in a real broker: it goes on while the broker's loop stands still."""
+
+    def __init__(self, process: SimulatedProcess) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._process = process
+        self._thread = SimulatedThread(process, "quorum")
+        self._quorum: RaftQuorum | None = None
+
+    async def start(self, build: BuildQuorum) -> None:
+        await self._loop.create_task(self._start(build), context=self._thread.context.copy())
+
+    async def _start(self, build: BuildQuorum) -> None:
+        self._quorum = build(self._loop)
+        await self._quorum.start()
+
+    def post(self, work: Work) -> None:
+        self._loop.call_soon(work, context=self._thread.context.copy())
+
+    def post_back(self, work: Work) -> None:
+        self._loop.call_soon(work, context=self._process.context.copy())
+
+    async def stop(self) -> None:
+        if self._quorum is not None:
+            await self._loop.create_task(self._quorum.close(), context=self._thread.context.copy())
 
 
 class QuorumNetwork:
@@ -136,6 +169,7 @@ class SimulatedCluster:
         snapshot_policy: SnapshotPolicy | None = None,
         fsync_s: float = 0.003,
         make_broker: Callable[[Any, Ports], Broker] = Broker,
+        has_quorum_threads: bool = False,
         violate: Callable[[str], None],
     ) -> None:
         self.loop = loop
@@ -154,6 +188,7 @@ class SimulatedCluster:
         self.is_over = False
         self.client_names: list[str] = []
         self._make_broker = make_broker
+        self._has_quorum_threads = has_quorum_threads
         self._settings = SETTINGS | (settings or {})
         self._snapshot_policy = snapshot_policy
         self._voters = ",".join(f"{n}@node-{n}:{QUORUM_PORT}" for n in range(min(brokers, MOST_VOTERS)))
@@ -177,7 +212,7 @@ class SimulatedCluster:
         node.clock = SimulatedClock(self.loop, skew_ms=node.clock_skew_ms)
         quorum = QuorumPorts(
             ballast_bytes=0,
-            host=SameLoopHost,
+            host=(lambda: OwnThreadHost(process)) if self._has_quorum_threads else SameLoopHost,
             network=lambda: QuorumNetwork(network),
             executor=lambda: DelayedExecutor(self.loop, lambda: rng.uniform(0.0002, self.fsync_s + node.slow_disk_s)),
             timing=TIMING,
@@ -266,6 +301,14 @@ class SimulatedCluster:
 
     def stall(self, node_id: int, duration_s: float) -> None:
         """SIGSTOP, and SIGCONT after a while."""
+        process = self.nodes[node_id].process
+        self.stall_process(process, duration_s)
+        for thread in process.threads if process is not None else ():
+            self.stall_process(thread, duration_s)
+
+    def stall_loop(self, node_id: int, duration_s: float) -> None:
+        """The broker's loop stands still, as in a write that hangs; its quorum's thread goes on."""
+        assert self._has_quorum_threads
         self.stall_process(self.nodes[node_id].process, duration_s)
 
     def stall_process(self, process: SimulatedProcess | None, duration_s: float) -> None:
@@ -276,17 +319,21 @@ class SimulatedCluster:
         self.loop.call_at(process.stalled_until, self._resume, process, context=NOBODY)
 
     def _disk_took_time(self, node: SimulatedNode, action: str, path: str) -> None:
-        """The broker's loop stands still for as long as its call to a slow disk takes. Flushes of the quorum run in a
-        thread of their own, so their time is the executor's."""
+        """The broker's loop stands still for as long as its call to a slow disk takes; what an executor does takes the time of
+        whoever waits for it."""
         process = node.process
-        if (
-            not node.slow_disk_s
-            or process is None
-            or QUORUM_FOLDER in path
-            or action not in ("append", "flush", "write")
-        ):
+        if process is None or QUORUM_FOLDER in path or action not in _FLUSHES_OF:
             return
-        taken_s = self.rng.uniform(0.0, node.slow_disk_s) * (1.0 if action == "flush" else 0.05)
+        if not self.loop.is_in_executor and is_serving(node) and _is_left_to_threads(action, path):
+            self.violate(f"the loop of {process} waits for its disk: {action} {path}")
+        if self.loop.is_in_executor and self.loop.time() < node.disk_hangs_until:
+            self.loop.executor_s = max(self.loop.executor_s, node.disk_hangs_until - self.loop.time())
+        if not node.slow_disk_s:
+            return
+        taken_s = self.rng.uniform(0.0, node.slow_disk_s) * _FLUSHES_OF[action]
+        if self.loop.is_in_executor:
+            self.loop.executor_s += taken_s
+            return
         until = max(process.stalled_until, self.loop.time()) + taken_s
         if process.stalled_until <= self.loop.time():
             self.loop.call_at(until, self._resume_from_disk, process, context=NOBODY)
@@ -362,6 +409,13 @@ class SimulatedCluster:
         for process in self.graveyard:
             process.bury(self.loop)
         OWNER.reset(token)
+
+
+def _is_left_to_threads(action: str, path: str) -> bool:
+    """Of a broker that serves: what its loop may never wait for. (A truncation may still lower the recovery points.)"""
+    _, _, name = path.rpartition("/")
+    is_entry = action == "sync_dir" and path in (FIRST_FOLDER, SECOND_FOLDER)
+    return is_entry or (action == "write" and name in (checkpoint.HIGH_WATERMARKS, META_PROPERTIES))
 
 
 def is_serving(node: SimulatedNode) -> bool:

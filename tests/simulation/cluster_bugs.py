@@ -17,6 +17,7 @@ from barnabas.log.replication.partition import Partition
 from barnabas.log.replication.replica_manager import ReplicaManager
 from barnabas.net.group_service import GroupService
 from barnabas.net.handlers.produce import ProduceHandler
+from barnabas.net.log_service import LogService
 from barnabas.net.protocol.responses import ProduceResponse
 
 from .history import Scenario, run_history
@@ -109,7 +110,11 @@ def _successor_takes_the_log() -> Iterator[None]:
         partition = self._partitions.pop(topic_partition, None)
         return [] if partition is None else partition.stop()
 
-    with patch.object(ReplicaManager, "_open", opened), patch.object(ReplicaManager, "_remove", kept):
+    with (
+        patch.object(ReplicaManager, "_open", opened),
+        patch.object(ReplicaManager, "remove", kept),
+        patch.object(LogService, "made_ready", lambda self, topic_partition, topic_id: None),
+    ):
         yield
 
 

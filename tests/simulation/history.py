@@ -47,6 +47,7 @@ class Scenario:
     make_broker: Callable[..., Broker] = Broker
     settings: dict[str, str] = field(default_factory=dict)  # of the brokers, over those of every history
     node_faults: type[NodeFaults] = NodeFaults
+    has_quorum_threads: bool = False  # the quorum of each broker goes on while the broker's loop stands still
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +91,7 @@ class History:
             fsync_s=self.rng.choice((0.001, 0.004, 0.02)),
             settings=self._settings(),
             make_broker=scenario.make_broker,
+            has_quorum_threads=scenario.has_quorum_threads,
             violate=self.violations.append,
         )
         self._draw_surroundings()

@@ -2,6 +2,7 @@
 
 from barnabas.log.config import LogConfig
 from barnabas.log.files import Files
+from barnabas.log.log_manager import LogManager, Refusals
 from barnabas.log.partition_log import PartitionLog
 from barnabas.log.record_batch import iter_headers
 from barnabas.log.record_codec import ProducerFields, encode_batch
@@ -41,3 +42,11 @@ def read_all(log: PartitionLog) -> bytes:
         parts.append(data)
         offset = list(iter_headers(data))[-1].next_offset
     return b"".join(parts)
+
+
+def retain(manager: LogManager, now_ms: int) -> Refusals:
+    """All of retention at once; what the disk refused."""
+    refused: Refusals = {}
+    for _ in manager.run_retention(now_ms, refused):
+        pass
+    return refused

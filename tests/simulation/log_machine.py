@@ -208,7 +208,7 @@ class LogMachine:
         self.log.set_high_watermark(self.log.log_end_offset)
         self.log.update_config(replace(CONFIG, retention_bytes=RETENTION_BYTES))
         self.start = self.log.log_end_offset
-        self.manager.run_retention(self.now_ms)
+        list(self.manager.run_retention(self.now_ms, {}))
         self.manager.remove_due(self.now_ms)
 
     def fault(self, dice: float) -> None:

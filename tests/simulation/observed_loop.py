@@ -4,12 +4,13 @@ import asyncio
 import hashlib
 import heapq
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from .loop import SimulatedLoop, SimulationDeadlock
 from .process import OWNER, SimulatedProcess, make_task
 
 _MAX_CANCELLED_TIMERS = 1_000
+T = TypeVar("T")
 Observer = Callable[[list[SimulatedProcess]], None]
 
 
@@ -26,6 +27,8 @@ class ObservedLoop(SimulatedLoop):
         self.event_count = 0
         self._hash = hashlib.blake2b(digest_size=16)
         self._ran: list[SimulatedProcess] = []
+        self.is_in_executor = False  # what is called now runs in another thread than its loop
+        self.executor_s = 0.0  # and takes so long
         self.set_task_factory(make_task)
 
     @property
@@ -40,8 +43,21 @@ class ObservedLoop(SimulatedLoop):
             self.trace_line(line)
 
     def note_owner(self, owner: SimulatedProcess) -> None:
-        if owner not in self._ran:
-            self._ran.append(owner)
+        if owner.whole not in self._ran:
+            self._ran.append(owner.whole)
+
+    def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
+        """As `SimulatedLoop`'s; the time that its disk takes passes before the future is done, and not for the loop."""
+        self.is_in_executor, self.executor_s = True, 0.0
+        try:
+            ended = super().run_in_executor(executor, func, *args)
+        finally:
+            self.is_in_executor = False
+        if not self.executor_s:
+            return ended
+        late: asyncio.Future[T] = self.create_future()
+        self.call_later(self.executor_s, _pass_on, ended, late)
+        return late
 
     def resume(self, process: SimulatedProcess) -> None:
         """The process goes on where it was stopped."""
@@ -89,7 +105,7 @@ class ObservedLoop(SimulatedLoop):
             if owner.stalled_until > self._virtual_time:
                 owner.parked.append(handle)
                 return
-            ran.append(owner)
+            ran.append(owner.whole)
         self.event_count += 1
         line = f"{self._virtual_time:.6f} {owner or '-'} {_name(handle._callback)}"
         self._hash.update(line.encode())
@@ -100,6 +116,16 @@ class ObservedLoop(SimulatedLoop):
             if self.observer is not None:
                 self.observer(ran)
             ran.clear()
+
+
+def _pass_on(ended: "asyncio.Future[T]", late: "asyncio.Future[T]") -> None:
+    error = ended.exception()
+    if late.done():
+        return
+    if error is not None:
+        late.set_exception(error)
+    else:
+        late.set_result(ended.result())
 
 
 def _name(callback: Any) -> str:

@@ -28,8 +28,14 @@ class SimulatedProcess:
         self.stalled_until = 0.0
         self.parked: list[asyncio.Handle] = []
         self.tasks: list[asyncio.Task[Any]] = []
+        self.threads: list[SimulatedThread] = []
         self.context = contextvars.copy_context()
         self.context.run(OWNER.set, self)
+
+    @property
+    def whole(self) -> "SimulatedProcess":
+        """The process that this is, or is a thread of."""
+        return self
 
     def __repr__(self) -> str:
         return f"{self.name}/{self.incarnation}"
@@ -46,6 +52,29 @@ class SimulatedProcess:
                         self.context.copy().run(coroutine.close)
         self.tasks.clear()
         self.parked.clear()
+        for thread in self.threads:
+            thread.bury(loop)
+
+
+class SimulatedThread(SimulatedProcess):
+    """A thread with a loop of its own: it lives and dies with its process, and goes on where the process's loop stands still."""
+
+    def __init__(self, process: SimulatedProcess, name: str) -> None:
+        self._process = process
+        super().__init__(f"{process.name}-{name}", process.incarnation)
+        process.threads.append(self)
+
+    @property
+    def whole(self) -> SimulatedProcess:
+        return self._process
+
+    @property
+    def is_dead(self) -> bool:
+        return self._process.is_dead
+
+    @is_dead.setter
+    def is_dead(self, is_dead: bool) -> None:
+        assert not is_dead, "a thread dies with its process"
 
 
 OWNER: contextvars.ContextVar[SimulatedProcess | None] = contextvars.ContextVar("OWNER", default=None)

@@ -10,10 +10,10 @@ import struct
 from collections.abc import Callable
 from dataclasses import field as dataclass_field
 from dataclasses import make_dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
-from barnabas.net.limits import MAX_MESSAGE_ITEMS
+from barnabas.net.limits import MAX_MESSAGE_ITEMS, MAX_METADATA_ITEMS
 from barnabas.net.protocol.codec import Chunk, size_of
 
 from .primitives import ONE_BYTE, Decode, read_tags, read_uvarint, tags, uvarint
@@ -110,6 +110,9 @@ def encoder(message: str, version: int) -> Encode:
     return found
 
 
+_MAX_ITEMS = {"MetadataRequest": MAX_METADATA_ITEMS}
+
+
 class _Compiler:
     """Writes the functions of one message and version; `_names` is what they see as globals."""
 
@@ -117,10 +120,12 @@ class _Compiler:
         self._version = version
         self._schema = messages()[message]
         self._types = types_of(message)
+        self._max_items = _MAX_ITEMS.get(message, MAX_MESSAGE_ITEMS)
         self._names: dict[str, Any] = {
             "uvarint": uvarint, "read_uvarint": read_uvarint, "read_tags": read_tags, "tags": tags, "size_of": size_of,
             "unpack_from": struct.unpack_from, "pack": struct.pack, "join": b"".join, "size_error": _size_error,
-            "put_records": put_records, "one_byte": ONE_BYTE, "items_left": [0], "items_error": _items_error,
+            "put_records": put_records, "one_byte": ONE_BYTE, "items_left": [0],
+            "items_error": partial(_items_error, self._max_items),
         }  # fmt: skip
         self._made: set[str] = set()
 
@@ -178,7 +183,7 @@ class _Compiler:
         self._made.add(name)
         lines = [f"def {name}(b, p):"]
         if body is self._schema.body:
-            lines.append(f" items_left[0] = {MAX_MESSAGE_ITEMS}")
+            lines.append(f" items_left[0] = {self._max_items}")
         run: list[Field] = []
         for item in self._present(body):
             if self._fixed(item):
@@ -401,5 +406,5 @@ def _size_error(size: int) -> None:
     raise ValueError(f"a length of {size} reaches behind the message")
 
 
-def _items_error() -> None:
-    raise ValueError(f"its arrays have more than {MAX_MESSAGE_ITEMS} items")
+def _items_error(limit: int) -> None:
+    raise ValueError(f"its arrays have more than {limit} items")

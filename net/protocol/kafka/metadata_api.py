@@ -13,6 +13,7 @@ from .compiler import types_of
 
 _ALL_IS_EMPTY_BELOW = 1  # Version 0 has no null: an empty list asks for all topics.
 _CREATES_ALWAYS_BELOW = 4  # Older versions cannot say that they want no topic created.
+_MAX_FAILED = 100  # topics that a refusal of the whole request is told at
 _IDS_SINCE = 12  # Versions 10 and 11 have the field and must not use it (KIP-516).
 
 
@@ -94,6 +95,8 @@ def _topic(topic: TopicMetadata, types: dict[str, type], version: int) -> Any:
 
 
 def metadata_failed(request: MetadataRequest, error: int, message: str) -> MetadataResponse:
-    by_name = (TopicMetadata(error=error, name=name, message=message) for name in request.topics or ())
-    by_id = (TopicMetadata(error=error, name="", topic_id=item, message=message) for item in request.topic_ids)
+    """An answer has room for an error at its topics only. The first of them are enough to be understood."""
+    names, ids = (request.topics or ())[:_MAX_FAILED], request.topic_ids[:_MAX_FAILED]
+    by_name = (TopicMetadata(error=error, name=name, message=message) for name in names)
+    by_id = (TopicMetadata(error=error, name="", topic_id=item, message=message) for item in ids)
     return MetadataResponse(cluster_id="", controller_id=-1, offset=-1, brokers=(), topics=(*by_name, *by_id))

@@ -394,6 +394,65 @@ def test_leadership_is_handed_over_on_demand() -> None:
     finish(cluster)
 
 
+def test_a_leader_that_must_not_lead_hands_over_at_once() -> None:
+    cluster = running()
+    leader = cluster.wait_for_leader()
+    assert cluster.loop.run_until(lambda: all_linked(cluster), 5.0)
+    cluster.nodes[leader].quorum.set_may_lead(False)
+    assert cluster.loop.run_until(lambda: cluster.leader not in (None, leader), 0.2)
+    cluster.loop.run_for(5.0)
+    assert cluster.leader != leader
+    cluster.commit()
+    finish(cluster)
+
+
+def test_a_leader_that_must_not_lead_follows_when_nobody_takes_over_in_time() -> None:
+    cluster = running()
+    leader = cluster.wait_for_leader()
+    assert cluster.loop.run_until(lambda: all_linked(cluster), 5.0)
+    best, other = sorted(
+        (n for n in cluster.ids if n != leader), key=lambda n: (-core_of(cluster, leader).match_of(n), n)
+    )
+    for node_id in (leader, best):
+        cluster.nodes[node_id].quorum.set_may_lead(False)
+    assert cluster.loop.run_until(lambda: cluster.leader == other, 3.0)
+    cluster.commit()
+    finish(cluster)
+
+
+def test_voters_that_must_not_lead_elect_nobody_and_may_lead_again() -> None:
+    cluster = running()
+    cluster.wait_for_leader()
+    for node in cluster.nodes.values():
+        node.quorum.set_may_lead(False)
+    cluster.loop.run_for(5.0)
+    assert cluster.leader is None
+    cluster.nodes[1].quorum.set_may_lead(True)
+    assert cluster.loop.run_until(lambda: cluster.leader == 1, 2.0)
+    cluster.commit()
+    finish(cluster)
+
+
+def test_the_only_voter_leads_whatever_it_is_told() -> None:
+    cluster = running(1)
+    cluster.nodes[0].quorum.set_may_lead(False)
+    cluster.loop.run_for(3.0)
+    assert cluster.leader == 0
+    cluster.commit()
+    finish(cluster)
+
+
+def test_a_leader_commits_while_its_own_journal_cannot_be_flushed() -> None:
+    """Two followers are a majority; a leader with a disk that hangs loses nothing by leading."""
+    cluster = running()
+    leader = cluster.wait_for_leader()
+    assert cluster.loop.run_until(lambda: all_linked(cluster), 5.0)
+    cluster.nodes[leader].executor.stop()
+    cluster.commit()
+    assert cluster.leader == leader
+    finish(cluster)
+
+
 def test_a_lagging_follower_is_given_a_snapshot_in_chunks() -> None:
     cluster = running(3, SnapshotPolicy(entries=20))
     lagging = next(n for n in cluster.ids if n != cluster.wait_for_leader())

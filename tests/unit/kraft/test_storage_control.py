@@ -8,7 +8,7 @@ from unit.kraft.single_controller import SingleController
 
 from barnabas.kraft.controller_settings import ControllerSettings
 from barnabas.kraft.delta import MetadataDelta
-from barnabas.kraft.image import FOLDER_FULL, FOLDER_OFFLINE, NO_LEADER, FolderTrouble, MetadataImage
+from barnabas.kraft.image import FOLDER_FULL, FOLDER_HANGING, FOLDER_OFFLINE, NO_LEADER, FolderTrouble, MetadataImage
 from barnabas.kraft.records import BrokerStorageRecord, PartitionRecord, RegisterBrokerRecord, TopicRecord
 from barnabas.kraft.requests import (
     AssignReplicas,
@@ -29,6 +29,7 @@ from barnabas.log.errors import (
 
 BAD = FolderTrouble(path="/d1", directory_id="x", state=FOLDER_OFFLINE, cause="EIO; replace it", since_ms=7)
 FULL = FolderTrouble(path="/d1", directory_id="x", state=FOLDER_FULL, cause="full; free space", since_ms=7)
+HANGING = FolderTrouble(path="/d1", directory_id="x", state=FOLDER_HANGING, cause="hangs", since_ms=7)
 
 
 class World(SingleController):
@@ -207,11 +208,12 @@ def test_a_report_has_a_limit() -> None:
     world.refused(world.report_of(0, *range(10_001)), InvalidRequestError)
 
 
-def test_a_full_disk_hands_its_leaderships_to_who_has_room_and_gets_them_back_with_the_room() -> None:
+@pytest.mark.parametrize("trouble", [FULL, HANGING])
+def test_an_impaired_disk_hands_its_leaderships_over_and_gets_them_back_when_it_is_well(trouble: FolderTrouble) -> None:
     world = World(settings=ControllerSettings(preferred_leader_check_interval_ms=100))
     world.topic(0, 1, 2)
-    world.report(1, folder=FULL)
-    world.report(0, folder=FULL, hand_over=(0,))
+    world.report(1, folder=trouble)
+    world.report(0, folder=trouble, hand_over=(0,))
     partition = world.partition()
     assert (partition.leader, partition.isr, partition.offline_replicas) == (2, (0, 1, 2), ())
 

@@ -12,6 +12,7 @@ from barnabas.kraft.configuration_control import ConfigRules
 from barnabas.kraft.controller import Controller
 from barnabas.kraft.controller_settings import MAX_PARTITIONS_PER_REQUEST, ControllerSettings
 from barnabas.kraft.image import MetadataImage
+from barnabas.kraft.mutation_quota import BURST_PARTITIONS, PARTITIONS_PER_S
 from barnabas.kraft.records import BROKER_RESOURCE, TOPIC_RESOURCE
 from barnabas.kraft.requests import (
     AddPartitions,
@@ -30,6 +31,7 @@ from barnabas.log.errors import (
     InvalidReplicationFactorError,
     InvalidRequestError,
     InvalidTopicError,
+    ThrottlingQuotaExceededError,
     TopicAlreadyExistsError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
@@ -225,3 +227,29 @@ def test_creating_ten_thousand_partitions_is_one_command() -> None:
     cluster.beat(0, fence=True)
     assert len(cluster.cluster.log) > commands + 2, "what need not be atomic is cut into smaller commands"
     assert isinstance(cluster.cluster, MetadataCluster)
+
+
+def test_partitions_are_made_and_removed_no_faster_than_the_quota() -> None:
+    cluster = SingleController(1)
+    asked = CreateTopic(name="large", partition_count=BURST_PARTITIONS, replication_factor=1, topic_id="0" * 32)
+    assert isinstance(cluster.ask(asked), TopicCreated)
+    refused = (asked, CreateTopic(name="t"), DeleteTopic(name="large"), AddPartitions(name="large", total_count=9_000))
+    for request in refused:
+        cluster.refused(request, ThrottlingQuotaExceededError)
+    cluster.now_ms += 1_000
+    assert isinstance(cluster.ask(DeleteTopic(name="large")), Done)
+    cluster.now_ms += 1_000 * (BURST_PARTITIONS // PARTITIONS_PER_S - 2)
+    cluster.refused(CreateTopic(name="t"), ThrottlingQuotaExceededError)
+    cluster.now_ms += 2_000
+    assert isinstance(cluster.ask(CreateTopic(name="t")), TopicCreated)
+
+
+def test_what_is_only_validated_or_refused_costs_no_token() -> None:
+    cluster = SingleController(1)
+    for number in range(2):
+        request = CreateTopic(
+            name=f"t{number}", partition_count=BURST_PARTITIONS, replication_factor=1, validate_only=True
+        )
+        assert isinstance(cluster.ask(request), TopicCreated)
+    cluster.refused(CreateTopic(name="t", partition_count=0), InvalidPartitionsError)
+    assert isinstance(cluster.ask(CreateTopic(name="t", partition_count=1)), TopicCreated)

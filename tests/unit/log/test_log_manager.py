@@ -3,7 +3,7 @@ from random import Random
 import pytest
 from simulation.checkers.logs import check_log
 from simulation.disk import SimulatedDisk
-from simulation.log_building import NOW_MS, append, base_offsets, read_all
+from simulation.log_building import NOW_MS, append, base_offsets, read_all, retain
 
 from barnabas.log.config import LogConfig
 from barnabas.log.errors import (
@@ -27,6 +27,12 @@ def manager(files, dirs=DIRS, node_id=0, **arguments):
     return made
 
 
+def join(logs, cluster_id):
+    logs.join_cluster(cluster_id)
+    for folder in logs.folders:
+        folder.write_meta()
+
+
 def create(logs, *partitions):
     return [logs.get_or_create(partition, topic_id=f"id-{partition.topic}", now_ms=NOW_MS) for partition in partitions]
 
@@ -35,7 +41,7 @@ def create(logs, *partitions):
 def test_restart(how):
     disk = SimulatedDisk()
     logs = manager(disk)
-    logs.join_cluster("cluster")
+    join(logs, "cluster")
     a, b, _ = create(logs, A, B, C)
     for _ in range(3):
         append(a, b"x", epoch=2)
@@ -93,7 +99,8 @@ def test_a_loss_is_remembered_until_it_was_told():
     again.close()
     again = manager(disk)
     assert again.may_have_lost_writes
-    again.loss_was_told()
+    for folder in again.folders:
+        folder.loss_was_told()
     assert not again.may_have_lost_writes
     disk.kill()
     assert not manager(disk).may_have_lost_writes
@@ -118,7 +125,7 @@ def test_a_folder_in_use_is_refused(tmp_path):
 def test_a_folder_of_another_node_or_cluster_is_refused():
     disk = SimulatedDisk()
     logs = manager(disk)
-    logs.join_cluster("one")
+    join(logs, "one")
     with pytest.raises(InconsistentClusterIdError):
         logs.join_cluster("two")
     logs.close()
@@ -178,8 +185,7 @@ def test_retention_over_all_logs():
         append(a, b"x" * 50, timestamp_ms=NOW_MS + number)
         append(b, b"x" * 50, timestamp_ms=NOW_MS + 5000)
     a.set_high_watermark(10)
-    assert logs.run_retention(NOW_MS + 5000) == {}
-    assert a.log_start_offset == 10
+    assert sum(logs.run_retention(NOW_MS + 5000, {})) == a.log_start_offset == 10
     logs.remove_due(NOW_MS + 5000)
     assert (b.log_start_offset, a.log_end_offset, a.size_bytes) == (0, 10, 0)
     assert append(a, b"y") == 10
@@ -218,7 +224,7 @@ def test_idle_partitions_hold_no_file():
     (a,) = create(logs, A)
     append(a, b"x")
     a.flush()
-    logs.run_retention(NOW_MS + 600_000)
+    assert retain(logs, NOW_MS + 600_000) == {}
     assert not a.segments[-1].is_open
     assert append(a, b"y") == 1
     assert base_offsets(read_all(a)) == [0, 1]
@@ -247,7 +253,8 @@ def test_a_power_loss_is_not_forgotten_before_it_was_reported():
         logs.close()
     logs = manager(disk)
     assert logs.may_have_lost_writes and not logs.was_stopped_cleanly
-    logs.loss_was_told()
+    for folder in logs.folders:
+        folder.loss_was_told()
     assert not logs.may_have_lost_writes
     disk.kill()
     assert not manager(disk).may_have_lost_writes
@@ -316,14 +323,14 @@ def test_retention_that_is_refused_leaves_what_the_disk_has_and_says_so(suffix):
         append(a, b"x" * 50)
     a.set_high_watermark(10)
     disk.fail_next("rename", f"*/{0:020d}.{suffix}")
-    refused = logs.run_retention(NOW_MS)
+    refused = retain(logs, NOW_MS)
     assert [path for path, error in refused.items() if isinstance(error, DiskFailedError)] == [
         a.directory.rpartition("/")[0]
     ]
     check_log(a, disk)
     offsets = base_offsets(read_all(a))
     assert offsets == list(range(a.log_start_offset, 10))
-    assert logs.run_retention(NOW_MS) == {}
+    assert retain(logs, NOW_MS) == {}
     check_log(a, disk)
     assert a.segment_count < 10 and a.log_start_offset > 0
 

@@ -34,7 +34,7 @@ def test_making_a_log_flushes_nothing() -> None:
     create(logs)
     assert disk.flush_count == before
     assert disk.read_bytes(METADATA) == WHOLE
-    logs.make_folders_durable()
+    logs.make_folders_durable(logs.folders[0])
     assert disk.flush_count == before + 1
 
 
@@ -86,7 +86,7 @@ def test_no_power_loss_parts_records_from_their_topic(seed: int) -> None:
                 log.flush()
                 flushed = appended
             case 1:
-                logs.make_folders_durable()
+                logs.make_folders_durable(logs.folders[0])
             case 2:
                 logs.checkpoint()
             case _:

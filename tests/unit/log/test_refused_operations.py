@@ -10,7 +10,7 @@ import pytest
 from simulation.checkers.logs import check_log, headers_of
 from simulation.compaction import start_cleaning
 from simulation.disk import SimulatedDisk
-from simulation.log_building import NOW_MS, PARTITION, batch_of, open_log
+from simulation.log_building import NOW_MS, PARTITION, batch_of, open_log, retain
 from unit.log.refusing_files import KINDS, RefusingFiles
 
 from barnabas.log.config import LogConfig
@@ -104,7 +104,7 @@ def _commit_all(world: World) -> None:
 def _retain(world: World) -> None:
     _commit_all(world)
     world.log.update_config(replace(CONFIG, retention_bytes=900))
-    refused = world.manager.run_retention(NOW_MS)
+    refused = retain(world.manager, NOW_MS)
     world.manager.remove_due(NOW_MS)
     for error in refused.values():
         raise error
@@ -113,14 +113,14 @@ def _retain(world: World) -> None:
 def _retain_all(world: World) -> None:
     _commit_all(world)
     world.log.update_config(replace(CONFIG, retention_ms=1))
-    for error in world.manager.run_retention(NOW_MS + 100).values():
+    for error in retain(world.manager, NOW_MS + 100).values():
         raise error
 
 
 def _delete_records(world: World) -> None:
     _commit_all(world)
     world.log.delete_records_before(5)
-    for error in world.manager.run_retention(NOW_MS).values():
+    for error in retain(world.manager, NOW_MS).values():
         raise error
     for error in world.manager.checkpoint().values():
         raise error

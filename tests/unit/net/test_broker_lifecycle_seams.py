@@ -30,6 +30,10 @@ class Controller:
 
 class Metadata:
     image = MetadataImage(offset=9)
+    applied_offset = 9
+
+    def confirmed(self) -> None:
+        """Nothing here asks how old the metadata is."""
 
 
 async def live(controller: Controller) -> tuple[BrokerLifecycle, list[int], list[str]]:

@@ -12,6 +12,7 @@ from barnabas.log.errors import (
     NetworkError,
     NotControllerError,
     RequestTimedOutError,
+    ThrottlingQuotaExceededError,
     UnknownTopicOrPartitionError,
 )
 from barnabas.net.dispatcher import Dispatcher, Reply, RequestContext
@@ -206,3 +207,20 @@ async def test_what_must_not_be_repeated_waits_for_its_answer_whoever_leads() ->
     with pytest.raises(RequestTimedOutError):
         await asking
     assert now_ms() >= 1_000 and second.requests == []
+
+
+@simulated
+async def test_who_is_told_that_topics_change_too_fast_waits_for_the_next_turn() -> None:
+    shell = await led_by(0)
+    shell.source.script(*[ThrottlingQuotaExceededError("too fast")] * 3, Done(offset=4))
+    assert await shell.controller.call(REQUEST, timeout_ms=5_000) == Done(offset=4)
+    assert len(shell.source.requests) == 4 and now_ms() > 0
+
+
+@simulated
+async def test_who_does_not_get_a_turn_in_time_is_told_why() -> None:
+    shell = await led_by(0)
+    shell.source.script(*[ThrottlingQuotaExceededError("too fast")] * 100)
+    with pytest.raises(ThrottlingQuotaExceededError, match="too fast"):
+        await shell.controller.call(REQUEST, timeout_ms=2_000)
+    assert 2_000 <= now_ms() <= 2_100 and len(shell.source.requests) < 20

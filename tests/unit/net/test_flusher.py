@@ -7,13 +7,14 @@ from collections.abc import Callable
 import pytest
 from simulation.disk import SimulatedDisk
 from simulation.log_building import NOW_MS, append
+from unit.net.shell_world import simulated
 
 from barnabas.log.config import LogConfig
 from barnabas.log.errors import StorageError
 from barnabas.log.partition_log import PartitionLog
 from barnabas.log.pending_flush import PendingFlush
 from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.flusher import FlushableLog, Flusher
+from barnabas.net.flusher import HANGS_AFTER_MS, FlushableLog, Flusher
 
 
 class SlowLog:
@@ -173,3 +174,21 @@ async def test_a_segment_that_goes_meanwhile_is_no_failure() -> None:
     pending.perform()
     log.finish_flush(pending)
     assert not log.failed and log.recovery_point == 3 and not log.is_flush_due(NOW_MS)
+
+
+@simulated
+async def test_a_group_that_does_not_come_back_is_told_after_the_limit() -> None:
+    world = World()
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[None] = loop.create_future()
+    loop.run_in_executor = lambda *_: answer  # type: ignore[method-assign]  # a disk that hangs
+    log = SlowLog(0)
+    log.log_end_offset = 1
+    world.flusher.ask(log)
+    await asyncio.sleep(HANGS_AFTER_MS / 1000 - 1)
+    assert list(world.flusher.hanging()) == []
+    await asyncio.sleep(2)
+    assert list(world.flusher.hanging()) == ["/d"]
+    answer.set_result(None)
+    assert await world.next_end() == (log, None)
+    assert list(world.flusher.hanging()) == []

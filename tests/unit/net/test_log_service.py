@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from simulation.disk import SimulatedDisk
 from simulation.log_building import append
-from unit.net.shell_world import Shell, image_of, simulated
+from unit.net.shell_world import Shell, image_of, simulated, turns
 
 from barnabas.log.log_manager import LogManager
 from barnabas.log.partition_log import PartitionLog
@@ -177,6 +177,7 @@ async def test_a_folder_that_cannot_note_its_cluster_is_fatal() -> None:
     world = await World.start()
     world.disk.fail_next("write", "*meta.properties")
     world.shell.source.publish(image_of(cluster_id="one"))
+    await turns()
     assert len(world.fatal) == 1 and "cannot write" in world.fatal[0]
 
 

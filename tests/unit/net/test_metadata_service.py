@@ -26,6 +26,19 @@ async def test_a_publication_is_visible_before_its_subscribers_hear_of_it_in_the
 
 
 @simulated
+async def test_the_image_ages_from_the_moment_when_nobody_confirms_it_any_more() -> None:
+    shell = await Shell.start()
+    await asyncio.sleep(3)
+    shell.metadata.confirmed()  # a heartbeat was answered
+    await asyncio.sleep(2)
+    assert round(shell.metadata.unconfirmed_ms(), -2) == 2_000
+    shell.source.publish(leader=None)
+    await asyncio.sleep(4)
+    shell.source.publish(leader=None)
+    assert round(shell.metadata.unconfirmed_ms(), -2) == 4_000
+
+
+@simulated
 async def test_waiters_wake_at_their_offset_after_the_subscribers() -> None:
     shell = await Shell.start()
     order: list[str] = []

@@ -53,6 +53,8 @@ class Node:
 
 
 class Quorum:
+    may_lead = True
+
     def __init__(self) -> None:
         self.cluster_ids: list[str] = []
 
@@ -86,6 +88,7 @@ class World:
             build_node=lambda publish: cast(Any, self._build_node(publish)),
             build_quorum=lambda loop, node: cast(Any, self.quorum),
             fatal=self.fatal.append,
+            loop_limit_ms=2_000,
         )
 
     def _build_node(self, publish: Subscriber) -> Node:

@@ -8,7 +8,7 @@ from simulation.disk import SimulatedDisk
 from simulation.log_building import batch_of
 from unit.net.shell_world import Shell, broker, image_of, partition, simulated, topic, turns
 
-from barnabas.kraft.image import FOLDER_FULL, FOLDER_OFFLINE, MetadataImage, TopicImage
+from barnabas.kraft.image import FOLDER_FULL, FOLDER_HANGING, FOLDER_OFFLINE, MetadataImage, TopicImage
 from barnabas.kraft.requests import Done, ReportOfflineReplicas, TopicNumbers
 from barnabas.log.errors import BrokerNotAvailableError, InvalidRequestError, RequestTimedOutError, StorageError
 from barnabas.log.log_manager import LogManager
@@ -314,3 +314,19 @@ async def test_folders_are_closed_together_and_a_second_time_does_nothing() -> N
     world.logs.close()
     again = LogManager(world.disk, FOLDERS, node_id=0)
     assert again.was_stopped_cleanly
+
+
+@simulated
+async def test_a_folder_whose_disk_hangs_hands_over_at_once_and_ends_by_itself() -> None:
+    world = await World.start()
+    path = FOLDERS[0]
+    world.storage.hanging = lambda: [path]
+    await asyncio.sleep(2.5)
+    report = world.reports[-1]
+    assert [(folder.path, folder.state) for folder in report.troubled_folders] == [(path, FOLDER_HANGING)]
+    assert any(report.hand_over == of(*world.in_folder(path)) for report in world.reports)
+    assert report.offline == () and world.fatal == []
+    assert (await world.storage.describe())[0].state == FOLDER_HANGING
+    world.storage.hanging = list
+    await asyncio.sleep(2.5)
+    assert world.reports[-1].troubled_folders == ()

@@ -1,6 +1,7 @@
 """A voter's metadata: real nodes and controllers over a quorum in memory, on the broker's own loop."""
 
 import asyncio
+from collections.abc import Callable
 from random import Random
 from typing import Any, cast
 
@@ -25,6 +26,28 @@ from barnabas.log.errors import (
 from barnabas.net.metadata_service import Subscriber
 from barnabas.net.quorum_source import SameLoopHost, VoterMetadata, decode_address, encode_address
 
+LOOP_LIMIT_MS = 2_000
+
+
+class Host(SameLoopHost):
+    """The broker's loop can be made to stand still while the quorum goes on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stands_still = False
+        self._parked: list[Callable[[], object]] = []
+
+    def post_back(self, work: Callable[[], object]) -> None:
+        self._parked.append(work)
+        if not self.stands_still:
+            self.go_on()
+
+    def go_on(self) -> None:
+        self.stands_still = False
+        parked, self._parked = self._parked, []
+        for work in parked:
+            super().post_back(work)
+
 
 class StandingQuorum:
     """An `InMemoryNode` with the life of a RaftQuorum round it."""
@@ -33,6 +56,7 @@ class StandingQuorum:
         self._node = node
         self.append = node.append
         self.is_started = self.is_closed = False
+        self.may_lead = True
         self.endpoints: dict[int, bytes] = {}
         self.cluster_id = ""
 
@@ -45,6 +69,9 @@ class StandingQuorum:
 
     async def close(self) -> None:
         self.is_closed = True
+
+    def set_may_lead(self, may_lead: bool) -> None:
+        self.may_lead = may_lead
 
     def set_cluster_id(self, cluster_id: str) -> None:
         self.cluster_id = cluster_id
@@ -66,6 +93,7 @@ class World:
         self.nodes: list[MetadataNode] = []
         self.published: list[list[MetadataPublication]] = [[] for _ in range(count)]
         self.fatal: list[str] = []
+        self.host = Host()
         self.sources = [self._source(node_id) for node_id in range(count)]
 
     @classmethod
@@ -103,10 +131,11 @@ class World:
 
         return VoterMetadata(
             node_id=node_id,
-            host=SameLoopHost(),
+            host=self.host,
             build_node=build_node,
             build_quorum=build_quorum,
             fatal=self.fatal.append,
+            loop_limit_ms=LOOP_LIMIT_MS,
         )
 
     def submit(self, request: Any, node_id: int = 0) -> "asyncio.Task[object]":
@@ -218,6 +247,23 @@ async def test_slots_and_the_feed_are_asked_in_order_with_what_was_submitted() -
 
 
 @simulated
+async def test_a_snapshot_for_an_observer_is_packed_in_another_thread_than_the_quorums() -> None:
+    world = await World.led()
+    node = world.nodes[0]
+    node._feed.restart(node.image.offset)
+    loop = asyncio.get_running_loop()
+    genuine, packed = loop.run_in_executor, []
+
+    def run(executor: Any, work: Any, *args: Any) -> Any:
+        packed.append(work)
+        return genuine(executor, work, *args)
+
+    loop.run_in_executor = run  # type: ignore[method-assign]
+    feed = await world.sources[0].feed(0, 1 << 20)
+    assert feed.snapshot_index == node.image.offset and len(packed) == 1
+
+
+@simulated
 async def test_voters_tell_where_their_brokers_are_and_the_quorum_hears_its_name() -> None:
     world = await World.led()
     world.standing[0].endpoints = {1: encode_address("host-1", 9092), 2: b"nonsense"}
@@ -236,3 +282,20 @@ async def test_a_closed_source_publishes_and_ticks_no_more() -> None:
     world.quorum.run()
     await asyncio.sleep(1)
     assert world.published[0] == [] and world.fatal == []
+
+
+@simulated
+async def test_a_voter_whose_loop_stands_still_must_not_lead_until_it_answers() -> None:
+    world = await World.led()
+    quorum = world.standing[0]
+    await asyncio.sleep(30)
+    assert quorum.may_lead
+    world.host.stands_still = True
+    await asyncio.sleep(LOOP_LIMIT_MS / 1000 - 0.3)
+    assert quorum.may_lead
+    await asyncio.sleep(0.6)
+    assert not quorum.may_lead
+    world.host.go_on()
+    await asyncio.sleep(0.3)
+    assert quorum.may_lead
+    await world.sources[0].close()

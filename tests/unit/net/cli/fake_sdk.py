@@ -14,7 +14,8 @@ from barnabas.log.errors import (
     UnknownTopicOrPartitionError,
 )
 from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.cli.sdk import Greeting, PartitionLag
+from barnabas.net.cli.sdk import PartitionLag
+from barnabas.net.greeting import Greeting
 from barnabas.net.protocol import group_responses, responses
 from barnabas.net.protocol.requests import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, OwnedPartitions
 

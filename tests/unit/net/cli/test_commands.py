@@ -24,7 +24,7 @@ from barnabas.log.errors import (
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.cli import consume
 from barnabas.net.cli.main import main
-from barnabas.net.cli.sdk import Greeting
+from barnabas.net.greeting import Greeting
 from barnabas.net.protocol.responses import StorageFolder, TroubledFolder
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)

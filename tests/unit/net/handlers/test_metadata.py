@@ -1,16 +1,29 @@
 """Metadata: who leads what, topics that come into being by being asked for, and the wait for news."""
 
 import asyncio
+import threading
+from typing import Any, cast
 
 import pytest
 from unit.net.handlers.handler_world import HandlerWorld, ask
 from unit.net.shell_world import broker, now_ms, partition, simulated, topic, turns
 
-from barnabas.kraft.image import NO_LEADER
+from barnabas.kraft.image import NO_LEADER, TopicImage
 from barnabas.kraft.requests import ControllerRequest, CreateTopic, TopicCreated
-from barnabas.log.errors import ErrorCode, InvalidReplicationFactorError, TopicAlreadyExistsError
+from barnabas.log.errors import (
+    ErrorCode,
+    InvalidReplicationFactorError,
+    InvalidRequestError,
+    TopicAlreadyExistsError,
+)
 from barnabas.log.topic_partition import CONSUMER_OFFSETS_TOPIC
-from barnabas.net.handlers.metadata import MetadataHandler
+from barnabas.net.handlers.metadata import (
+    MAX_CREATED_PER_REQUEST,
+    MAX_CREATIONS_AT_A_TIME,
+    MAX_ITEMS_ON_LOOP,
+    MAX_NAMES,
+    MetadataHandler,
+)
 from barnabas.net.protocol.requests import MetadataRequest
 from barnabas.net.protocol.responses import MetadataResponse
 
@@ -182,3 +195,53 @@ async def test_a_long_poll_without_news_ends_with_what_is_known() -> None:
     await turns()
     await asyncio.sleep(31)
     assert poll.done()  # nobody holds a request for longer than 30 s
+
+
+@simulated
+async def test_a_request_that_wants_thousands_of_topics_creates_a_few_at_a_time() -> None:
+    world = await HandlerWorld.start(T)
+    asked = most = 0
+    creating: set[str] = set()
+
+    def decide(request: ControllerRequest) -> TopicCreated:
+        nonlocal asked, most
+        assert isinstance(request, CreateTopic)
+        asked += 1
+        creating.add(request.name)
+        most = max(most, len(creating))
+        name, offset = request.name, 20 + asked
+        made[name] = topic(name, partition(0))
+
+        def show() -> None:
+            creating.discard(name)
+            world.show(T, *made.values(), offset=max(offset, world.shell.metadata.image.offset))
+
+        asyncio.get_running_loop().call_later(0.2, show)
+        return TopicCreated(name=name, topic_id=f"id-{name}", partition_count=1, replication_factor=1, offset=offset)
+
+    made: dict[str, TopicImage] = {}
+    world.source.decide = decide
+    names = [f"new-{number}" for number in range(1_000)]
+    response = await metadata(world, *names, allow_auto_topic_creation=True)
+    errors = [item.error for item in response.topics]
+    assert asked == MAX_CREATED_PER_REQUEST and most <= MAX_CREATIONS_AT_A_TIME
+    assert errors[:asked] == [ErrorCode.NONE] * asked
+    assert errors[asked:] == [ErrorCode.LEADER_NOT_AVAILABLE] * (len(names) - asked)
+
+
+@simulated
+async def test_more_names_than_a_client_may_want_are_refused_before_any_work() -> None:
+    world = await HandlerWorld.start(T)
+    names = ("t", *(f"unknown-{number}" for number in range(MAX_NAMES - 1)))
+    response = await metadata(world, *names)
+    assert [item.error for item in response.topics[:2]] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    with pytest.raises(InvalidRequestError, match="name 20000 at most"):
+        await ask(MetadataHandler(world.services), MetadataRequest(topics=(*names, "one-more")))
+
+
+async def test_an_answer_about_many_partitions_is_not_made_on_the_loop() -> None:
+    threads: list[int] = []
+    handler = MetadataHandler(cast(Any, None))
+    for items in (MAX_ITEMS_ON_LOOP, MAX_ITEMS_ON_LOOP + 1):
+        assert await handler.work_on(items, lambda: threads.append(threading.get_ident()) or "done") == "done"
+    assert threads[0] == threading.get_ident() != threads[1]

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from unit.net.handlers.handler_world import HandlerWorld, answer_of, produce, soon
-from unit.net.shell_world import Client, partition, simulated, topic
+from unit.net.shell_world import Client, partition, simulated, topic, turns
 
 from barnabas.kraft.image import TopicImage
 from barnabas.log.errors import ErrorCode, InvalidRequiredAcksError
@@ -215,6 +215,7 @@ async def test_a_client_that_goes_is_forgotten_and_its_batch_stays() -> None:
 @simulated
 async def test_a_full_disk_is_told_and_does_not_end_the_leadership() -> None:
     world = await world_of(ALONE)
+    await turns()
     world.disk.capacity_bytes = world.disk.used_bytes
     refused = first(world.send(produce(world.batch(b"a" * 100))).answer())
     assert refused.error == ErrorCode.KAFKA_STORAGE_ERROR and "No space left" in refused.message

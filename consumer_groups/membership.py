@@ -66,7 +66,7 @@ class Membership:
         response = self.heartbeat(request, decision)
         if request.max_wait_ms > 0 and request.member_epoch > MemberEpoch.JOIN and _says_nothing(response, request):
             member = self._state.groups[request.group_id].members[response.member_id]
-            wait_ms = min(request.max_wait_ms, self._interval_ms(member))
+            wait_ms = min(request.max_wait_ms, self._interval_ms(member, request))
             parked = ParkedHeartbeat(request=replace(request, owned=None), ticket=ticket)
             self.parked.park(response.member_id, parked, decision.now_ms + wait_ms)
         else:
@@ -92,7 +92,7 @@ class Membership:
         response = HeartbeatResponse(
             member_id=member_id,
             member_epoch=parked.request.member_epoch,
-            heartbeat_interval_ms=self._interval_ms(self._state.groups[group_id].members[member_id]),
+            heartbeat_interval_ms=self._interval_ms(self._state.groups[group_id].members[member_id], parked.request),
         )
         decision.answers.append(Answer(ticket=parked.ticket, value=response))
 
@@ -232,6 +232,7 @@ class Membership:
             member_epoch=after.member_epoch,
             heartbeat_interval_ms=self._interval_ms(
                 group.members[member_id],
+                request,
                 is_waiting=after.state == MemberState.UNRELEASED_PARTITIONS or self._targets.is_put_off(group),
             ),
             assignment=None if in_step else after.assigned,
@@ -275,10 +276,12 @@ class Membership:
         record = self._current_record(before.group_id, before.member_id, after)
         return replace(record, coordinator_epoch=before.coordinator_epoch)
 
-    def _interval_ms(self, member: MemberRecord, *, is_waiting: bool = False) -> int:
+    def _interval_ms(self, member: MemberRecord, request: HeartbeatRequest, *, is_waiting: bool = False) -> int:
         """A member may ask for a session that is shorter than the usual interval: it must get some tries in it."""
         settings = self._settings
-        interval_ms = settings.waiting_heartbeat_interval_ms if is_waiting else settings.heartbeat_interval_ms
+        interval_ms = _given(request.heartbeat_interval_ms, settings.heartbeat_interval_ms)
+        if is_waiting:
+            interval_ms = min(interval_ms, settings.waiting_heartbeat_interval_ms)
         return max(1, min(interval_ms, member.session_timeout_ms // HEARTBEATS_PER_SESSION))
 
     # --- leaving ------------------------------------------------------------------------------------------------------

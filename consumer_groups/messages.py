@@ -61,6 +61,7 @@ class HeartbeatRequest:
     subscribed_pattern: str | None = None  # "" is no pattern
     rebalance_timeout_ms: int = -1  # -1: the default when joining, unchanged later
     session_timeout_ms: int = -1
+    heartbeat_interval_ms: int = -1  # not the member's word: what its group's configuration says; -1: as all groups
     assignor: str | None = None
     reason: str = ""  # of leaving: "poll_interval_exceeded", or what a person may read
     owned: tuple[TopicPartitions, ...] | None = None

@@ -4,13 +4,23 @@ from collections import Counter
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 
-from barnabas.log.errors import InvalidConfigError, InvalidRequestError, UnknownTopicOrPartitionError
+from barnabas.log.errors import (
+    InvalidConfigError,
+    InvalidRequestError,
+    PolicyViolationError,
+    UnknownTopicOrPartitionError,
+)
 
 from .cluster_settings import CLUSTER_SETTINGS
 from .controller_result import ControllerResult
-from .controller_settings import MAX_CONFIG_CHANGES_PER_REQUEST, MAX_CONFIG_VALUE_LENGTH
+from .controller_settings import (
+    MAX_CONFIG_CHANGES_PER_REQUEST,
+    MAX_CONFIG_VALUE_LENGTH,
+    MAX_CONFIGURED_GROUP_ID_LENGTH,
+    MAX_GROUPS_WITH_CONFIGS,
+)
 from .delta import MetadataDelta
-from .records import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigRecord
+from .records import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE, ConfigRecord
 from .requests import AlterConfig, ConfigChange, ConfigOperation
 from .topic_settings import CLUSTER_DEFAULT
 
@@ -27,14 +37,17 @@ class ConfigRules:
     """What is known about keys, injected.
 
     `check_together` looks at all that a topic sets, and raises InvalidConfigError for what is wrong only in combination.
-    `default_list` is the value of a topic's key that sets nothing, None where the key is no list.
+    `default_list` is the value of a topic's key that sets nothing, None where the key is no list; `broker_key` is the key of
+    brokers that gives a key of topics its default.
     """
 
     check_topic: CheckConfig = _accept_any
     check_broker: CheckConfig = _accept_any  # of one broker
     check_cluster: CheckConfig = _accept_any  # of all brokers
+    check_group: CheckConfig = _accept_any
     check_together: Callable[[Mapping[str, str]], object] = lambda values: None
     default_list: Callable[[str], str | None] = lambda key: None
+    broker_key: Callable[[str], str] = lambda key: key
 
 
 ANY_CONFIG = ConfigRules()  # for tests, and for whoever has validated already
@@ -49,11 +62,12 @@ class ConfigurationControl:
     def alter(self, view: MetadataDelta, request: AlterConfig) -> ControllerResult:
         _check_resource(view, request)
         is_topic = request.resource_type == TOPIC_RESOURCE
-        now = view.topic_config(request.resource) if is_topic else view.broker_config(request.resource)
+        now, check = self._known(view, request)
         _check_sizes(request.changes)
-        wanted = {change.key: self._value(change, now, is_topic=is_topic) for change in request.changes}
-        _check_values(wanted, self._check_of(request))
-        kept = CLUSTER_SETTINGS if request.resource == CLUSTER_DEFAULT and not is_topic else {}
+        wanted = {change.key: self._value(change, now, view, is_topic=is_topic) for change in request.changes}
+        _check_values(wanted, check)
+        is_for_all = request.resource_type == BROKER_RESOURCE and request.resource == CLUSTER_DEFAULT
+        kept = CLUSTER_SETTINGS if is_for_all else {}
         _check_removals(wanted, kept)
         if request.replaces_all:
             wanted |= {key: None for key in now if key not in wanted and key not in kept}
@@ -69,10 +83,16 @@ class ConfigurationControl:
             )
         )
 
-    def _check_of(self, request: AlterConfig) -> CheckConfig:
+    def _known(self, view: MetadataDelta, request: AlterConfig) -> tuple[dict[str, str], CheckConfig]:
+        """What the resource sets at this moment, and how its values are checked."""
         if request.resource_type == TOPIC_RESOURCE:
-            return self._rules.check_topic
-        return self._rules.check_cluster if request.resource == CLUSTER_DEFAULT else self._rules.check_broker
+            return view.topic_config(request.resource), self._rules.check_topic
+        if request.resource_type == GROUP_RESOURCE:
+            return view.group_config(request.resource), self._rules.check_group
+        is_for_all = request.resource == CLUSTER_DEFAULT
+        return view.broker_config(request.resource), (
+            self._rules.check_cluster if is_for_all else self._rules.check_broker
+        )
 
     def check_new_topic(self, configs: Mapping[str, str]) -> None:
         """Raises InvalidConfigError, InvalidRequestError."""
@@ -80,13 +100,16 @@ class ConfigurationControl:
         _check_values(configs, self._rules.check_topic)
         self._check_together(configs)
 
-    def _value(self, change: ConfigChange, now: Mapping[str, str], *, is_topic: bool) -> str | None:
+    def _value(
+        self, change: ConfigChange, now: Mapping[str, str], view: MetadataDelta, *, is_topic: bool
+    ) -> str | None:
         """The value behind a change: lists change by what they are at this moment, so that no change overwrites another."""
         if change.operation is ConfigOperation.SET:
             return change.value
         default = self._rules.default_list(change.key) if is_topic else None
         if default is None:
             raise InvalidConfigError(f"{change.key} is no list that could be added to or taken from; set it instead")
+        default = view.broker_config(CLUSTER_DEFAULT).get(self._rules.broker_key(change.key), default)
         items, named = _items(now.get(change.key, default)), _items(change.value or "")
         if change.operation is ConfigOperation.APPEND:
             return ",".join([*items, *(item for item in dict.fromkeys(named) if item not in items)])
@@ -132,8 +155,21 @@ def _check_resource(view: MetadataDelta, request: AlterConfig) -> None:
         if view.topic(request.resource) is None:
             raise UnknownTopicOrPartitionError(f"there is no topic {request.resource!r}")
         return
+    if request.resource_type == GROUP_RESOURCE:
+        _check_group(view, request.resource)
+        return
     if request.resource_type != BROKER_RESOURCE:
         raise InvalidRequestError(f"resources of type {request.resource_type} have no configuration here")
     is_id = request.resource.isascii() and request.resource.isdecimal()
     if request.resource != CLUSTER_DEFAULT and not (is_id and view.broker(int(request.resource)) is not None):
         raise InvalidRequestError(f"broker {request.resource!r} is not registered")
+
+
+def _check_group(view: MetadataDelta, group_id: str) -> None:
+    """A group may be configured before its first member joins, so any name is taken, within limits."""
+    if not 0 < len(group_id) <= MAX_CONFIGURED_GROUP_ID_LENGTH:
+        raise InvalidRequestError(f"a group id has 1 to {MAX_CONFIGURED_GROUP_ID_LENGTH} characters")
+    if not view.group_config(group_id) and view.count_group_configs() >= MAX_GROUPS_WITH_CONFIGS:
+        raise PolicyViolationError(
+            f"{MAX_GROUPS_WITH_CONFIGS} groups have a configuration of their own; remove some, or set the brokers' group.* keys"
+        )

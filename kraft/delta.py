@@ -14,6 +14,7 @@ from barnabas.log.topic_partition import TopicPartition
 
 from .image import BrokerImage, MetadataChanges, MetadataImage, PartitionImage, SlotImage, TopicImage
 from .records import (
+    GROUP_RESOURCE,
     TOPIC_RESOURCE,
     BrokerChangeRecord,
     BrokerStorageRecord,
@@ -80,6 +81,7 @@ class MetadataDelta:
         self._topic_names: dict[str, str | None] = {}
         self._topic_configs: dict[str, dict[str, str]] = {}
         self._broker_configs: dict[str, dict[str, str]] = {}
+        self._group_configs: dict[str, dict[str, str]] = {}
         self._slots: dict[int, SlotImage] = {}
 
     # --- reading -----------------------------------------------------------------------------------------------------
@@ -132,6 +134,13 @@ class MetadataDelta:
 
     def broker_config(self, resource: str) -> dict[str, str]:
         return self._broker_configs.get(resource, self.base.broker_configs.get(resource, {}))
+
+    def group_config(self, group_id: str) -> dict[str, str]:
+        return self._group_configs.get(group_id, self.base.group_configs.get(group_id, {}))
+
+    def count_group_configs(self) -> int:
+        """Groups with a configuration; the changed ones may be counted twice."""
+        return len(self.base.group_configs) + len(self._group_configs)
 
     def slot(self, number: int) -> SlotImage:
         return self._slots.get(number, self.base.slots[number])
@@ -268,6 +277,8 @@ class MetadataDelta:
             if self.topic(record.resource) is None:
                 return False
             self._topic_configs[record.resource] = _with_config(self.topic_config(record.resource), record)
+        elif record.resource_type == GROUP_RESOURCE:
+            self._group_configs[record.resource] = _with_config(self.group_config(record.resource), record)
         else:
             self._broker_configs[record.resource] = _with_config(self.broker_config(record.resource), record)
         return True
@@ -320,6 +331,7 @@ class MetadataDelta:
             topic_names=_merged(self.base.topic_names, self._topic_names),
             topic_configs=_merged_configs(self.base.topic_configs, self._topic_configs),
             broker_configs=_merged_configs(self.base.broker_configs, self._broker_configs),
+            group_configs=_merged_configs(self.base.group_configs, self._group_configs),
             slots=tuple(self._slots.get(number, slot) for number, slot in enumerate(self.base.slots))
             if self._slots
             else self.base.slots,

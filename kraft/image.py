@@ -142,6 +142,7 @@ class MetadataImage:
     topics: dict[str, TopicImage] = field(default_factory=dict)
     topic_names: dict[str, str] = field(default_factory=dict)  # topic id -> name
     topic_configs: dict[str, dict[str, str]] = field(default_factory=dict)
+    group_configs: dict[str, dict[str, str]] = field(default_factory=dict)  # by group id
     broker_configs: dict[str, dict[str, str]] = field(
         default_factory=dict
     )  # by node id, "" is the cluster-wide default

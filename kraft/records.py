@@ -247,12 +247,13 @@ class PartitionChangeRecord(Record):
 
 TOPIC_RESOURCE = 2  # Kafka's ConfigResource types
 BROKER_RESOURCE = 4
+GROUP_RESOURCE = 32
 
 
 @record(24)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigRecord(Record):
-    """One configuration value; None removes it. `resource` is a topic's name, or a node id ("" for all brokers)."""
+    """One configuration value; None removes it. `resource` is a topic's name, a node id ("" for all brokers), or a group id."""
 
     resource_type: int
     resource: str

@@ -21,7 +21,9 @@ SNAPSHOT_VERSION = 1
 MAX_CHUNK_BYTES = 256 * 1024  # a frame of the quorum and of the metadata feed; both are sent between other messages
 _TARGET_CHUNK_BYTES = 128 * 1024  # of items, which leaves room for what stands around them, and for one large item
 
-_HEADER, _BROKERS, _TOPIC, _PARTITIONS, _TOPIC_CONFIGS, _BROKER_CONFIGS, _SLOTS, _GROUPS, _END = range(9)
+_HEADER, _BROKERS, _TOPIC, _PARTITIONS, _TOPIC_CONFIGS, _BROKER_CONFIGS, _SLOTS, _GROUPS, _END, _GROUP_CONFIGS = range(
+    10
+)
 
 
 class SnapshotError(Exception):
@@ -78,7 +80,11 @@ def _parts(image: MetadataImage, groups: GroupState) -> Iterator[tuple[int, obje
         yield _TOPIC, [topic.name, topic.topic_id]
         for some in _limited(to_plain(partition) for partition in topic.partitions):
             yield _PARTITIONS, [topic.name, some]
-    for kind, configs in ((_TOPIC_CONFIGS, image.topic_configs), (_BROKER_CONFIGS, image.broker_configs)):
+    for kind, configs in (
+        (_TOPIC_CONFIGS, image.topic_configs),
+        (_BROKER_CONFIGS, image.broker_configs),
+        (_GROUP_CONFIGS, image.group_configs),  # none where there are none, so that older versions read the snapshot
+    ):
         entries = ([resource, key, value] for resource, values in configs.items() for key, value in values.items())
         for some in _limited(entries):
             yield kind, some
@@ -112,7 +118,11 @@ class _Reader:
         self._count = 0
         self._brokers: dict[int, BrokerImage] = {}
         self._topics: dict[str, TopicImage] = {}
-        self._configs: dict[int, dict[str, dict[str, str]]] = {_TOPIC_CONFIGS: {}, _BROKER_CONFIGS: {}}
+        self._configs: dict[int, dict[str, dict[str, str]]] = {
+            _TOPIC_CONFIGS: {},
+            _BROKER_CONFIGS: {},
+            _GROUP_CONFIGS: {},
+        }
         self._slots: tuple[SlotImage, ...] = ()
         self._groups: list[Record] = []
 
@@ -173,6 +183,7 @@ class _Reader:
             topic_names={topic.topic_id: name for name, topic in self._topics.items()},
             topic_configs=self._configs[_TOPIC_CONFIGS],
             broker_configs=self._configs[_BROKER_CONFIGS],
+            group_configs=self._configs[_GROUP_CONFIGS],
             slots=self._slots,
         )
         return image, self._groups

@@ -18,13 +18,11 @@ _MAX_LONG = 2**63 - 1
 # Of unknown topic configurations: what to do instead.
 CURES = {
     "message.timestamp.difference.max.ms": "use message.timestamp.before.max.ms and message.timestamp.after.max.ms",
-    "remote.storage.enable": "records stay on the brokers; set retention.ms and retention.bytes to what those can hold",
-    "local.retention.ms": "there is no remote storage; use retention.ms",
-    "local.retention.bytes": "there is no remote storage; use retention.bytes",
-    "compression.gzip.level": "codecs run at their default level; set compression.type only",
-    "compression.lz4.level": "codecs run at their default level; set compression.type only",
-    "compression.zstd.level": "codecs run at their default level; set compression.type only",
 }
+_OF_RETENTION = -2  # local.retention.*: the same as retention.*
+# What Kafka, too, refuses where its brokers have no remote storage, and what to do instead.
+_REMOTE_STORAGE = "remote.storage.enable"
+_NO_REMOTE_STORAGE = "there is no remote storage: set retention.ms and retention.bytes to what the brokers can hold"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +53,17 @@ def _throttled(side: str) -> ConfigDefinition:
     )
 
 
+def _of_remote_storage(name: str, type: ConfigType, default: str, minimum: float | None = None) -> ConfigDefinition:
+    return ConfigDefinition(
+        name=name,
+        type=type,
+        default=default,
+        minimum=minimum,
+        maximum=_MAX_LONG if minimum is not None else None,
+        documentation="Without effect, as in Kafka where remote storage is off.",
+    )
+
+
 WITHOUT_EFFECT: dict[str, ConfigDefinition] = {
     found.name: found
     for found in (
@@ -82,6 +91,11 @@ WITHOUT_EFFECT: dict[str, ConfigDefinition] = {
             maximum=_MAX_LONG,
             documentation="Without effect: segments roll at their age.",
         ),
+        _of_remote_storage("local.retention.bytes", ConfigType.LONG, str(_OF_RETENTION), _OF_RETENTION),
+        _of_remote_storage("local.retention.ms", ConfigType.LONG, str(_OF_RETENTION), _OF_RETENTION),
+        _of_remote_storage("remote.log.copy.disable", ConfigType.BOOLEAN, "false"),
+        _of_remote_storage("remote.log.delete.on.disable", ConfigType.BOOLEAN, "false"),
+        _of_remote_storage(_REMOTE_STORAGE, ConfigType.BOOLEAN, "false"),
     )
 }
 
@@ -95,4 +109,6 @@ def check_topic_value(name: str, text: str) -> None:
     """Raises InvalidConfigError for a key that a topic cannot have, and for a wrong value."""
     if name in CURES:
         raise InvalidConfigError(f"unknown topic configuration {name}: {CURES[name]}")
-    (WITHOUT_EFFECT.get(name) or definition_of(name)).parse(text)
+    value = (WITHOUT_EFFECT.get(name) or definition_of(name)).parse(text)
+    if name == _REMOTE_STORAGE and value:
+        raise InvalidConfigError(f"{name}={text}: {_NO_REMOTE_STORAGE}")

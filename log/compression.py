@@ -16,8 +16,12 @@ from .record_batch import Buffer
 MAX_DECOMPRESSED_BYTES = 128 * 1024 * 1024
 PIECE_BYTES = 256 * 1024  # What is unpacked at once, where a batch is read piece by piece.
 _GZIP_WINDOW = 31  # zlib's word for "with a gzip header"
-_GZIP_LEVEL = 6
-_ZSTD_LEVEL = 3
+# Kafka's levels where none is set (KIP-390).
+GZIP_DEFAULT_LEVEL = -1  # zlib's own choice, 6
+LZ4_DEFAULT_LEVEL = 9  # stands for the fast compressor; all others are levels of the slow one, as in Kafka's Java
+ZSTD_DEFAULT_LEVEL = 3
+_LZ4_FAST = 0  # what the library calls it
+_LZ4_SLOW_FROM = 3  # its lowest level of the slow compressor
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES = 32 * 1024  # What snappy-java writes; its readers take any.
@@ -42,12 +46,13 @@ def compression_of(number: int) -> Compression:
         raise UnsupportedCompressionError(f"no codec has the number {number}; use gzip, snappy, lz4 or zstd") from error
 
 
-def compress(data: bytes, codec: Compression) -> bytes:
+def compress(data: bytes, codec: Compression, level: int | None = None) -> bytes:
+    """`level` None is the codec's default; snappy and none have no levels."""
     match codec:
         case Compression.NONE:
             return data
         case Compression.GZIP:
-            packer = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_WINDOW)
+            packer = zlib.compressobj(GZIP_DEFAULT_LEVEL if level is None else level, zlib.DEFLATED, _GZIP_WINDOW)
             return packer.compress(data) + packer.flush()
         case Compression.SNAPPY:
             return _compress_snappy(data)
@@ -55,11 +60,15 @@ def compress(data: bytes, codec: Compression) -> bytes:
             import lz4.frame
 
             # Readers of Kafka in Java refuse blocks that depend on each other.
-            return bytes(lz4.frame.compress(data, block_linked=False))
+            return bytes(lz4.frame.compress(data, compression_level=_lz4_level(level), block_linked=False))
         case Compression.ZSTD:
             import zstandard
 
-            return zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compress(data)
+            return zstandard.ZstdCompressor(level=ZSTD_DEFAULT_LEVEL if level is None else level).compress(data)
+
+
+def _lz4_level(level: int | None) -> int:
+    return _LZ4_FAST if level in (None, LZ4_DEFAULT_LEVEL) else max(level, _LZ4_SLOW_FROM)
 
 
 def decompress(data: Buffer, codec: Compression, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> bytes:
@@ -98,13 +107,13 @@ def decompressed_pieces(
     return _bounded(codec.name.lower(), pieces, max_bytes)
 
 
-def compressed_pieces(pieces: Iterable[bytes], codec: Compression) -> Iterator[bytes]:
+def compressed_pieces(pieces: Iterable[bytes], codec: Compression, level: int | None = None) -> Iterator[bytes]:
     """As `compress`, of what comes piece by piece. Some pieces may be empty."""
     match codec:
         case Compression.NONE:
             yield from pieces
         case Compression.GZIP:
-            packer = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_WINDOW)
+            packer = zlib.compressobj(GZIP_DEFAULT_LEVEL if level is None else level, zlib.DEFLATED, _GZIP_WINDOW)
             yield from map(packer.compress, pieces)
             yield packer.flush()
         case Compression.SNAPPY:
@@ -114,14 +123,14 @@ def compressed_pieces(pieces: Iterable[bytes], codec: Compression) -> Iterator[b
         case Compression.LZ4:
             import lz4.frame
 
-            frame = lz4.frame.LZ4FrameCompressor(block_linked=False)
+            frame = lz4.frame.LZ4FrameCompressor(block_linked=False, compression_level=_lz4_level(level))
             yield bytes(frame.begin())
             yield from map(frame.compress, pieces)
             yield bytes(frame.flush())
         case Compression.ZSTD:
             import zstandard
 
-            stream = zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compressobj()
+            stream = zstandard.ZstdCompressor(level=ZSTD_DEFAULT_LEVEL if level is None else level).compressobj()
             yield from map(stream.compress, pieces)
             yield stream.flush()
 

@@ -12,6 +12,7 @@ from enum import Enum
 from functools import cache
 from typing import Any
 
+from .compression import GZIP_DEFAULT_LEVEL, LZ4_DEFAULT_LEVEL, ZSTD_DEFAULT_LEVEL
 from .errors import InvalidConfigError
 
 FOREVER_MS = -1  # retention.ms and retention.bytes: no limit
@@ -155,12 +156,23 @@ def _choice(name: str, default: str, choices: tuple[str, ...], text: str, *, bro
     )
 
 
+def _level(name: str, default: int, minimum: int, maximum: int, text: str) -> ConfigDefinition:
+    return ConfigDefinition(name=name, type=ConfigType.INT, default=str(default), minimum=minimum, maximum=maximum,
+                            documentation=text, broker_name=name)  # fmt: skip
+
+
 _COMPRESSIONS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 _ALL_DEFINITIONS = (
     _choice("cleanup.policy", "delete", ("delete", "compact"), "Old segments go; or only the last record of a key stays.",
             many=True),
+    _level("compression.gzip.level", GZIP_DEFAULT_LEVEL, GZIP_DEFAULT_LEVEL, 9,
+           "Level of gzip where compression.type is gzip: 1 to 9, or -1 for gzip's own."),
+    _level("compression.lz4.level", LZ4_DEFAULT_LEVEL, 1, 17,
+           "Level of lz4 where compression.type is lz4; 9 is the fast one, as in Kafka."),
     _choice("compression.type", "producer", _COMPRESSIONS, "Codec on disk; `producer`: what the producer chose.",
             broker="compression.type"),
+    _level("compression.zstd.level", ZSTD_DEFAULT_LEVEL, -131_072, 22,
+           "Level of zstd where compression.type is zstd."),
     _long("delete.retention.ms", _DAY_MS, 0, "How long a compacted topic keeps tombstones once they are compacted.",
           broker="log.cleaner.delete.retention.ms"),
     _long("file.delete.delay.ms", 60_000, 0, "How long a removed file stays on disk.",
@@ -201,7 +213,10 @@ class LogConfig:
     """The values. A field is called like its key, with underscores, so the defaults stand in one place: DEFINITIONS."""
 
     cleanup_policy: tuple[str, ...] = ("delete",)
+    compression_gzip_level: int = GZIP_DEFAULT_LEVEL
+    compression_lz4_level: int = LZ4_DEFAULT_LEVEL
     compression_type: str = "producer"
+    compression_zstd_level: int = ZSTD_DEFAULT_LEVEL
     delete_retention_ms: int = _DAY_MS
     file_delete_delay_ms: int = 60_000
     flush_messages: int = _MAX_LONG
@@ -230,6 +245,8 @@ class LogConfig:
         config = replace(defaults or cls(), **values)
         if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
             raise InvalidConfigError("min.compaction.lag.ms must not be above max.compaction.lag.ms")
+        if config.compression_gzip_level == 0:
+            raise InvalidConfigError("compression.gzip.level=0: the level must be 1 to 9, or -1 for gzip's own")
         return config
 
     @classmethod
@@ -241,6 +258,16 @@ class LogConfig:
     def to_map(self) -> dict[str, str]:
         """All keys with their values, as a user would write them."""
         return {name: found.text_of(getattr(self, found.field_name)) for name, found in DEFINITIONS.items()}
+
+    @property
+    def compression_level(self) -> int:
+        """Of the codec that compression.type names; of no use with any other."""
+        levels = {
+            "gzip": self.compression_gzip_level,
+            "lz4": self.compression_lz4_level,
+            "zstd": self.compression_zstd_level,
+        }
+        return levels.get(self.compression_type, 0)
 
     @property
     def is_compacted(self) -> bool:

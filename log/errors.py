@@ -41,6 +41,8 @@ class ErrorCode(IntEnum):
     REBALANCE_IN_PROGRESS = 27
     INVALID_COMMIT_OFFSET_SIZE = 28
     INVALID_TIMESTAMP = 32
+    UNSUPPORTED_SASL_MECHANISM = 33
+    ILLEGAL_SASL_STATE = 34
     UNSUPPORTED_VERSION = 35
     TOPIC_ALREADY_EXISTS = 36
     INVALID_PARTITIONS = 37
@@ -55,6 +57,7 @@ class ErrorCode(IntEnum):
     DUPLICATE_SEQUENCE_NUMBER = 46
     INVALID_PRODUCER_EPOCH = 47
     INVALID_TXN_STATE = 48
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
     SECURITY_DISABLED = 54
     KAFKA_STORAGE_ERROR = 56
     UNKNOWN_PRODUCER_ID = 59
@@ -84,6 +87,7 @@ class ErrorCode(IntEnum):
     BROKER_ID_NOT_REGISTERED = 102
     INCONSISTENT_TOPIC_ID = 103
     INCONSISTENT_CLUSTER_ID = 104
+    TRANSACTIONAL_ID_NOT_FOUND = 105
     INELIGIBLE_REPLICA = 107
     NEW_LEADER_ELECTED = 108
     FENCED_MEMBER_EPOCH = 110
@@ -330,10 +334,14 @@ class UnknownProducerIdError(BarnabasError):
     code = ErrorCode.UNKNOWN_PRODUCER_ID
 
 
-class InvalidTxnStateError(BarnabasError):
-    """The transaction that the request speaks of is not open here."""
+class NoTransactionsError(BarnabasError):
+    """There are no transactions yet. The code is the one that every client of Kafka takes for final: with any other of those
+    that fit, librdkafka and others ask again until their own timeout."""
 
-    code = ErrorCode.INVALID_TXN_STATE
+    code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+    def __init__(self, text: str = "there are no transactions here yet; produce without a transactional id") -> None:
+        super().__init__(text)
 
 
 class NonEmptyGroupError(BarnabasError):

@@ -42,9 +42,14 @@ def is_stored_otherwise(batches: Buffer, compression_type: str) -> bool:
 
 
 def recompressed(
-    batches: Buffer, codec: Compression, rules: RecordRules, *, pause: Callable[[], None] = no_pause
+    batches: Buffer,
+    codec: Compression,
+    rules: RecordRules,
+    *,
+    level: int | None = None,
+    pause: Callable[[], None] = no_pause,
 ) -> bytearray:
-    """The same whole batches, all under `codec`, with their records checked.
+    """The same whole batches, all under `codec`, with their records checked. Those that are already keep their level.
 
     Unpacks and packs piece by piece, so that neither lies in memory as a whole. Raises what `check_batches` raises.
     """
@@ -57,15 +62,20 @@ def recompressed(
                 pass
             made += whole
         else:
-            made += _under(codec, whole, header, records, rules)
+            made += _under(codec, level, whole, header, records, rules)
     return made
 
 
 def _under(
-    codec: Compression, whole: memoryview, header: BatchHeader, records: Iterator[bytes], rules: RecordRules
+    codec: Compression,
+    level: int | None,
+    whole: memoryview,
+    header: BatchHeader,
+    records: Iterator[bytes],
+    rules: RecordRules,
 ) -> bytearray:
     made = bytearray(whole[:HEADER_SIZE])
-    for piece in compressed_pieces(records, codec):
+    for piece in compressed_pieces(records, codec, level):
         made += piece
         if len(made) > rules.max_message_bytes:
             raise RecordTooLargeError(

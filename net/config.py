@@ -258,6 +258,9 @@ class BrokerConfig:
     compression_type: str = topic_default(
         "compression.type", "The codec of stored batches; producer: as each producer chose."
     )
+    compression_gzip_level: int = topic_default("compression.gzip.level", "Level of gzip: 1 to 9; -1: gzip's own.")
+    compression_lz4_level: int = topic_default("compression.lz4.level", "Level of lz4; 9: the fast one.")
+    compression_zstd_level: int = topic_default("compression.zstd.level", "Level of zstd.")
     message_max_bytes: int = topic_default("max.message.bytes", "Largest record batch.")
 
     # --- the network
@@ -371,17 +374,6 @@ class BrokerConfig:
     def text(self, key: str) -> str | None:
         """The value of a key as it would be written in a file; None: not set."""
         return _shown(_setting_of(key), getattr(self, _attribute(key)))
-
-    def altered(self, changes: Mapping[str, str]) -> "BrokerConfig":
-        """This configuration with the changes that were made while the cluster runs (dynamic keys only)."""
-        for key in changes:
-            if not _setting_of(key).dynamic:
-                raise InvalidConfigError(
-                    f"{key} cannot be changed while the broker runs: set it in its file and restart it"
-                )
-        values = {_attribute(key): parse_value(key, text) for key, text in changes.items()}
-        sources = {**self.sources, **dict.fromkeys(changes, "dynamic")}
-        return dataclasses.replace(self, **values, sources=sources)
 
 
 def client_port(node_id: int, base_port: int = DEFAULT_BASE_PORT) -> int:

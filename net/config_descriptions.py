@@ -1,7 +1,8 @@
 """Configurations as tools show them: every key with its value, where that came from, and what else would have given one. Pure.
 
-A topic's value stands before the cluster's, that before the broker's file, and that before the default (KIP-226: synonyms,
-in the order in which they count). Nothing here is secret: there are no passwords among the keys yet.
+A topic's value stands before what was set for the broker and for all brokers while they run, that before the broker's file,
+and that before the default (KIP-226: synonyms, in the order in which they count). Nothing here is secret: there are no
+passwords among the keys yet.
 """
 
 from collections.abc import Container, Iterator, Mapping
@@ -12,9 +13,12 @@ from barnabas.kraft.cluster_settings import CLUSTER_SETTINGS
 from barnabas.log.accepted_config import WITHOUT_EFFECT
 from barnabas.log.config import DEFINITIONS, ConfigDefinition, broker_name
 
-from .cluster_settings import topic_defaults
 from .config import BrokerConfig, Definition, definitions
+from .dynamic_config import dynamic_keys, topic_defaults_in_force
+from .group_config import definitions as group_definitions
 from .replication_throttle import THROTTLE_KEYS
+
+NOTHING_SET: Mapping[str, str] = {}
 
 # Keys of a broker that say the same of topics in other units, the one that counts first.
 _IN_OTHER_UNITS = {
@@ -29,6 +33,7 @@ class ConfigSource(IntEnum):
     TOPIC = 1
     BROKER = 2  # changed while the cluster runs, for one broker
     CLUSTER = 3  # the same for all brokers
+    GROUP = 8
     FILE = 4  # what a broker was started with: file, environment, flags
     DEFAULT = 5
 
@@ -58,10 +63,14 @@ class DescribedConfig:
 
 
 def describe_topic(
-    overrides: Mapping[str, str], config: BrokerConfig, cluster: Mapping[str, str]
+    overrides: Mapping[str, str],
+    config: BrokerConfig,
+    cluster: Mapping[str, str],
+    own: Mapping[str, str] = NOTHING_SET,
 ) -> tuple[DescribedConfig, ...]:
-    """Every configuration of a topic that sets `overrides`, as the broker with `config` sees it; `cluster` holds for all."""
-    of_broker = topic_defaults(config, cluster)
+    """Every configuration of a topic that sets `overrides`, as the broker with `config` sees it; `own` and `cluster` were set
+    for it and for all brokers while the cluster runs."""
+    of_broker = topic_defaults_in_force(config, own=own, cluster=cluster)
     return tuple(
         DescribedConfig(
             key=key,
@@ -70,14 +79,18 @@ def describe_topic(
             default=definition.default,
             documentation=definition.documentation,
             read_only=False,
-            synonyms=tuple(_of_topic(definition, overrides, config, cluster)),
+            synonyms=tuple(_of_topic(definition, overrides, config, cluster, own)),
         )
         for key, definition in sorted((DEFINITIONS | WITHOUT_EFFECT).items())
     )
 
 
 def _of_topic(
-    definition: ConfigDefinition, overrides: Mapping[str, str], config: BrokerConfig, cluster: Mapping[str, str]
+    definition: ConfigDefinition,
+    overrides: Mapping[str, str],
+    config: BrokerConfig,
+    cluster: Mapping[str, str],
+    own: Mapping[str, str],
 ) -> Iterator[ConfigSynonym]:
     key = definition.name
     if key in overrides:
@@ -86,12 +99,39 @@ def _of_topic(
         yield ConfigSynonym(key=key, value=definition.default, source=ConfigSource.DEFAULT)
         return
     name = broker_name(definition)
-    if name in cluster:
-        yield ConfigSynonym(key=name, value=cluster[name], source=ConfigSource.CLUSTER)
+    for values, source in ((own, ConfigSource.BROKER), (cluster, ConfigSource.CLUSTER)):
+        if name in values:
+            yield ConfigSynonym(key=name, value=values[name], source=source)
     for broker_key in _IN_OTHER_UNITS.get(key, (name,)):
         if broker_key in config.sources:
             yield ConfigSynonym(key=broker_key, value=config.text(broker_key), source=ConfigSource.FILE)
     yield ConfigSynonym(key=name, value=definition.default, source=ConfigSource.DEFAULT)
+
+
+def describe_group(overrides: Mapping[str, str], config: BrokerConfig) -> tuple[DescribedConfig, ...]:
+    """Every configuration of a group that sets `overrides`, as the broker with `config` sees it."""
+    return tuple(
+        DescribedConfig(
+            key=key,
+            value=overrides.get(key, definition.default),
+            type=definition.type.name,
+            default=definition.default,
+            documentation=definition.documentation,
+            read_only=False,
+            synonyms=tuple(_of_group(definition, overrides, config)),
+        )
+        for key, definition in group_definitions(config).items()
+    )
+
+
+def _of_group(
+    definition: ConfigDefinition, overrides: Mapping[str, str], config: BrokerConfig
+) -> Iterator[ConfigSynonym]:
+    name = broker_name(definition)
+    if definition.name in overrides:
+        yield ConfigSynonym(key=definition.name, value=overrides[definition.name], source=ConfigSource.GROUP)
+    source = ConfigSource.FILE if name in config.sources else ConfigSource.DEFAULT
+    yield ConfigSynonym(key=name, value=definition.default, source=source)
 
 
 def describe_broker(
@@ -99,7 +139,9 @@ def describe_broker(
 ) -> tuple[DescribedConfig, ...]:
     """Every configuration of the broker with `config`; `own` and `cluster` were set while the cluster runs."""
     return tuple(
-        _described(definition, tuple(_of_broker(definition, config, own, cluster)), THROTTLE_KEYS)
+        _described(
+            definition, tuple(_of_broker(definition, config, own, cluster)), THROTTLE_KEYS | dynamic_keys().keys()
+        )
         for definition in definitions()
     )
 
@@ -107,7 +149,11 @@ def describe_broker(
 def describe_all_brokers(cluster: Mapping[str, str]) -> tuple[DescribedConfig, ...]:
     """What was set for all brokers while the cluster runs: nothing else is known of all of them."""
     return tuple(
-        _described(definition, (_set_for_all(definition, cluster),), THROTTLE_KEYS | CLUSTER_SETTINGS.keys())
+        _described(
+            definition,
+            (_set_for_all(definition, cluster),),
+            THROTTLE_KEYS | dynamic_keys().keys() | CLUSTER_SETTINGS.keys(),
+        )
         for definition in definitions()
         if definition.key in cluster
     )

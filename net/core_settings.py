@@ -8,10 +8,12 @@ from barnabas.kraft.configuration_control import ConfigRules
 from barnabas.kraft.controller_settings import ControllerSettings
 from barnabas.kraft.raft_config import RaftTiming
 from barnabas.log.accepted_config import WITHOUT_EFFECT, check_topic_value
-from barnabas.log.config import DEFINITIONS, ConfigType, LogConfig
+from barnabas.log.config import DEFINITIONS, ConfigType, LogConfig, broker_name
 from barnabas.log.errors import InvalidConfigError
 
-from .config import BrokerConfig, check_available, parse_value
+from .config import IGNORED_KEYS, BrokerConfig, check_available, parse_value
+from .dynamic_config import check_dynamic_value, dynamic_keys
+from .group_config import check_group_value
 from .limits import UNLIMITED_DESCRIPTORS, ServerLimits
 from .replica_fetcher import FetchSettings
 from .replication_throttle import THROTTLE_KEYS
@@ -105,9 +107,11 @@ def config_rules(config: BrokerConfig) -> ConfigRules:
     return ConfigRules(
         check_topic=check_topic_config,
         check_broker=check_broker_config,
+        check_group=lambda key, value: check_group_value(config, key, value),
         check_cluster=check_cluster_config,
         check_together=check_together,
         default_list=default_list,
+        broker_key=lambda key: broker_name(DEFINITIONS[key]) if key in DEFINITIONS else key,
     )
 
 
@@ -130,9 +134,15 @@ def check_broker_config(key: str, value: str) -> None:
     if key in THROTTLE_KEYS:
         parse_value(key, value)
         return
+    if key in dynamic_keys():
+        check_dynamic_value(key, value)
+        return
     if key in CLUSTER_SETTINGS:
         raise InvalidConfigError(
             f"{key} has one value for the whole cluster: {CLUSTER_SETTINGS[key]}. Set it for all brokers "
             f"(`barnabas cluster alter -c {key}={value}`, `kafka-configs --entity-type brokers --entity-default`)"
         )
+    if key in IGNORED_KEYS:
+        raise InvalidConfigError(f"{key} has no effect here: {IGNORED_KEYS[key]}")
+    parse_value(key, value)  # so that an unknown key is called so
     raise InvalidConfigError(f"{key} cannot be changed while a broker runs: set it in server.properties and restart")

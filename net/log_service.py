@@ -12,7 +12,6 @@ from functools import partial
 from barnabas.kraft.cluster_settings import PRODUCER_ID_EXPIRATION
 from barnabas.kraft.image import MetadataImage
 from barnabas.kraft.metadata_node import MetadataPublication
-from barnabas.kraft.topic_settings import CLUSTER_DEFAULT
 from barnabas.log.accepted_config import with_effect
 from barnabas.log.config import LogConfig
 from barnabas.log.errors import BarnabasError, InconsistentClusterIdError, StorageError
@@ -22,8 +21,9 @@ from barnabas.log.partition_log import PartitionLog
 from barnabas.log.topic_partition import TopicPartition
 
 from .clock import Clock
-from .cluster_settings import cluster_values, topic_defaults
+from .cluster_settings import cluster_values
 from .config import BrokerConfig
+from .dynamic_config import topic_defaults_of_image
 from .folder_writers import ALL_FOLDERS, FolderWriters
 from .metadata_service import MetadataService
 from .slices import in_slices
@@ -103,6 +103,8 @@ class LogService:
 
     def config_of(self, topic: str) -> LogConfig:
         overrides = with_effect(self._metadata.image.topic_configs.get(topic, {}))
+        if not overrides:  # most topics, and all of them are asked for where a default changes
+            return self._defaults
         try:
             return LogConfig.from_map(overrides, self._defaults)
         except BarnabasError as error:
@@ -122,7 +124,7 @@ class LogService:
                 return
             for folder in self._logs.folders:
                 self.writers.ask(folder.path, "cluster", folder.write_meta, refused=self._cannot_join)
-        is_for_all = CLUSTER_DEFAULT in publication.changes.broker_configs and self._read_defaults(publication.image)
+        is_for_all = bool(publication.changes.broker_configs) and self._read_defaults(publication.image)
         if is_for_all or publication.changes.topic_configs:
             for topic_partition, log in self._logs.logs.items():
                 if is_for_all or topic_partition.topic in publication.changes.topic_configs:
@@ -132,9 +134,9 @@ class LogService:
         """Has what holds for a topic that sets nothing changed?"""
         before = self._defaults
         try:
-            self._defaults = LogConfig.from_map(topic_defaults(self._config, cluster_values(image)))
+            self._defaults = LogConfig.from_map(topic_defaults_of_image(self._config, image))
         except BarnabasError as error:  # as in config_of
-            logger.error("the cluster's settings for topics cannot be read, the former ones hold: %s", error)
+            logger.error("the defaults of topics cannot be used, the former ones hold: %s", error)
         return self._defaults != before
 
     def _producer_expiration_ms(self) -> int:

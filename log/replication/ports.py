@@ -58,6 +58,10 @@ class ReplicatedLogConfig(Protocol):
     @property
     def compression_type(self) -> str: ...
     @property
+    def compression_level(self) -> int:
+        """Of the codec that `compression_type` names."""
+
+    @property
     def is_compacted(self) -> bool: ...
     @property
     def max_message_bytes(self) -> int: ...

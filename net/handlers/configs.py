@@ -12,7 +12,6 @@ from barnabas.kraft.requests import AlterConfig, ConfigChange, Done
 from barnabas.kraft.topic_settings import CLUSTER_DEFAULT
 from barnabas.log.errors import InvalidRequestError, UnknownTopicOrPartitionError
 from barnabas.log.topic_partition import CONSUMER_OFFSETS_TOPIC
-from barnabas.net.cluster_settings import cluster_values
 from barnabas.net.config_descriptions import ConfigSource, DescribedConfig, describe_broker, describe_topic
 from barnabas.net.dispatcher import RequestContext
 from barnabas.net.protocol.requests import AlterConfigRequest, DescribeConfigsRequest
@@ -75,8 +74,16 @@ def check_is_me(node_id: int, resource: str) -> None:
         raise InvalidRequestError(f"this is broker {node_id}; ask broker {resource!r} for its own configuration")
 
 
+def check_is_this_broker(node_id: int, resource: str) -> None:
+    """The same of what has no meaning without a broker. Raises InvalidRequestError."""
+    if resource != str(node_id):
+        raise InvalidRequestError(f"this is broker {node_id}; ask broker {resource!r} for its own loggers")
+
+
 def described_topic(services: Services, overrides: Mapping[str, str]) -> tuple[DescribedConfig, ...]:
-    return describe_topic(overrides, services.config, cluster_values(services.metadata.image))
+    configs = services.metadata.image.broker_configs
+    own, cluster = configs.get(str(services.node_id), {}), configs.get(CLUSTER_DEFAULT, {})
+    return describe_topic(overrides, services.config, cluster, own)
 
 
 def described_broker(services: Services) -> tuple[DescribedConfig, ...]:

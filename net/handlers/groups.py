@@ -76,6 +76,7 @@ class GroupHandlers:
     async def heartbeat(
         self, request: ConsumerGroupHeartbeatRequest, context: RequestContext
     ) -> ConsumerGroupHeartbeatResponse:
+        times = self._services.group_times(request.group_id)
         asked = HeartbeatRequest(
             group_id=request.group_id,
             member_id=request.member_id,
@@ -87,7 +88,8 @@ class GroupHandlers:
             subscribed_topics=request.subscribed_topics,
             subscribed_pattern=request.subscribed_pattern,
             rebalance_timeout_ms=request.rebalance_timeout_ms,
-            session_timeout_ms=request.session_timeout_ms,
+            session_timeout_ms=request.session_timeout_ms if times.session_timeout_ms < 0 else times.session_timeout_ms,
+            heartbeat_interval_ms=times.heartbeat_interval_ms,
             assignor=request.assignor,
             owned=None if request.owned is None else _as_topic_partitions(request.owned),
             reason=request.reason,

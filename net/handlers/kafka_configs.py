@@ -2,7 +2,8 @@
 
 Versions: 0-4, 0-2, 0-1, 0-1. Behaviour: many resources in one request, each with its own error; every key is listed with its
 source, synonyms, type and documentation. AlterConfigs resets what it does not name; lists are added to and taken from by the
-controller. Differs from Kafka: a broker takes changes for another one too; loggers, groups and client metrics have none.
+controller. The levels of loggers are the business of the broker that is named, and last until it stops. Differs from Kafka: a
+broker takes changes of configurations for another one too; client metrics have none, nor have share and streams groups.
 """
 
 import asyncio
@@ -10,18 +11,25 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from barnabas.kraft.records import BROKER_RESOURCE, TOPIC_RESOURCE
+from barnabas.kraft.records import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
 from barnabas.kraft.requests import AlterConfig, ConfigChange, ConfigOperation
 from barnabas.kraft.topic_settings import CLUSTER_DEFAULT
 from barnabas.log.errors import BarnabasError, InvalidRequestError, UnsupportedVersionError
 from barnabas.log.topic_partition import check_topic_name
-from barnabas.net.cluster_settings import cluster_values
-from barnabas.net.config_descriptions import ConfigSource, DescribedConfig, describe_all_brokers, describe_topic
+from barnabas.net.broker_loggers import change_levels, levels
+from barnabas.net.config_descriptions import ConfigSource, DescribedConfig, describe_all_brokers, describe_group
 from barnabas.net.dispatcher import RequestContext, error_response
 from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
 from barnabas.net.protocol.kafka.compiler import encoder, types_of
 
-from .configs import change_config, check_is_me, described_broker, topic_overrides
+from .configs import (
+    change_config,
+    check_is_me,
+    check_is_this_broker,
+    described_broker,
+    described_topic,
+    topic_overrides,
+)
 from .many import check_named_once
 from .services import Services
 
@@ -31,12 +39,12 @@ CHANGES_AT_ONCE = 64  # of one request: they share commits, and leave the contro
 _TYPES = {"BOOLEAN": 1, "STRING": 2, "INT": 3, "SHORT": 4, "LONG": 5, "DOUBLE": 6, "LIST": 7}
 _DELETE = 1  # IncrementalAlterConfigs; for us it is to set None
 _OPERATIONS = {0: ConfigOperation.SET, 2: ConfigOperation.APPEND, 3: ConfigOperation.SUBTRACT}
-_RESOURCE_TYPES_LISTED = (TOPIC_RESOURCE, BROKER_RESOURCE)
+_IN_THE_QUORUM = (TOPIC_RESOURCE, BROKER_RESOURCE, GROUP_RESOURCE)  # what the controller changes
 _CLIENT_METRICS = 16
+_BROKER_LOGGER = 8
+_SOURCE_OF_LEVELS = 6  # DYNAMIC_BROKER_LOGGER_CONFIG
 _WITHOUT_CONFIGS = {
-    8: "levels of loggers cannot be read or set through the protocol; see the broker's log",
     _CLIENT_METRICS: "client metrics are not collected here",
-    32: "groups have no configuration of their own; the group.* keys of the brokers hold for all of them",
 }
 
 
@@ -62,15 +70,17 @@ class KafkaConfigHandlers:
     async def list_resources(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
         """Version 0 asks for client metrics only, of which there are none."""
         types = types_of("ListConfigResourcesResponse")
-        wanted = set(request.body.resource_types or _RESOURCE_TYPES_LISTED) if request.version > 0 else set()
-        unknown = wanted - {*_RESOURCE_TYPES_LISTED, *_WITHOUT_CONFIGS}
+        image = self._services.metadata.image
+        brokers = [str(node) for node in image.brokers]
+        names = {TOPIC_RESOURCE: list(image.topics), BROKER_RESOURCE: brokers, _BROKER_LOGGER: brokers}
+        names[GROUP_RESOURCE] = list(image.group_configs)
+        wanted = set(request.body.resource_types or names) if request.version > 0 else set()
+        unknown = wanted - {*names, *_WITHOUT_CONFIGS}
         if unknown:
             raise UnsupportedVersionError(f"resources of type {min(unknown)} are not known")
-        image = self._services.metadata.image
-        names = {TOPIC_RESOURCE: list(image.topics), BROKER_RESOURCE: [str(node) for node in image.brokers]}
         resources = [
             types["ConfigResource"](resource_name=name, resource_type=resource_type)
-            for resource_type in _RESOURCE_TYPES_LISTED
+            for resource_type in names
             if resource_type in wanted
             for name in sorted(names[resource_type])
         ]
@@ -95,6 +105,9 @@ class KafkaConfigHandlers:
             )
             try:
                 check_named_once(repr(resource.resource_name), named[resource.resource_type, resource.resource_name])
+                if resource.resource_type == _BROKER_LOGGER:
+                    self._change_levels(resource, is_incremental, request.body.validate_only)
+                    return result
                 wanted = _wanted(resource, is_incremental=is_incremental, validate_only=request.body.validate_only)
                 async with room:
                     await change_config(self._services, wanted)
@@ -105,6 +118,17 @@ class KafkaConfigHandlers:
 
         results = await asyncio.gather(*map(change, request.body.resources))
         return KafkaResponse(body=types[message](responses=results))
+
+    def _change_levels(self, resource: Any, is_incremental: bool, validate_only: bool) -> None:
+        """Raises InvalidConfigError, InvalidRequestError."""
+        check_is_this_broker(self._services.node_id, resource.resource_name)
+        if not is_incremental:
+            raise InvalidRequestError("levels of loggers are changed one by one: use IncrementalAlterConfigs")
+        changes = [_change(config, is_incremental) for config in resource.configs]
+        for change in changes:
+            if change.operation is not ConfigOperation.SET:
+                raise InvalidRequestError(f"{change.key}: a level is set or deleted, it is no list")
+        change_levels({change.key: change.value for change in changes}, validate_only=validate_only)
 
 
 class _Description:
@@ -143,6 +167,19 @@ class _Description:
         if resource_type == TOPIC_RESOURCE:
             check_topic_name(name)
             return self._topic_entries(topic_overrides(self._image, name))
+        if resource_type == _BROKER_LOGGER:
+            check_is_this_broker(self._services.node_id, name)
+            return [
+                self._types["DescribeConfigsResourceResult"](
+                    name=item.name, value=item.level, config_source=_SOURCE_OF_LEVELS, synonyms=[], documentation=None
+                )
+                for item in levels()
+            ]
+        if resource_type == GROUP_RESOURCE:
+            if not name:
+                raise InvalidRequestError("the group id is empty; name a group")
+            overrides = self._image.group_configs.get(name, {})
+            return self._written(describe_group(overrides, self._services.config))
         if resource_type != BROKER_RESOURCE:
             raise InvalidRequestError(_no_configs(resource_type))
         if name == CLUSTER_DEFAULT:
@@ -154,9 +191,7 @@ class _Description:
         key = tuple(overrides.items())
         found = self._of_topics.get(key)
         if found is None:
-            found = self._of_topics[key] = self._written(
-                describe_topic(overrides, self._services.config, cluster_values(self._image))
-            )
+            found = self._of_topics[key] = self._written(described_topic(self._services, overrides))
         return found
 
     def _written(self, found: tuple[DescribedConfig, ...]) -> list[Any]:
@@ -169,7 +204,10 @@ def _times_named(request: KafkaRequest) -> Counter[tuple[int, str]]:
 
 def _no_configs(resource_type: int) -> str:
     reason = _WITHOUT_CONFIGS.get(resource_type, f"resources of type {resource_type} are not known")
-    return f"{reason}; topics ({TOPIC_RESOURCE}) and brokers ({BROKER_RESOURCE}) have configurations"
+    return (
+        f"{reason}; topics ({TOPIC_RESOURCE}), brokers ({BROKER_RESOURCE}), their loggers ({_BROKER_LOGGER}) and groups "
+        f"({GROUP_RESOURCE}) have configurations"
+    )
 
 
 def _entry(item: DescribedConfig, body: Any, types: dict[str, type]) -> Any:
@@ -191,7 +229,7 @@ def _entry(item: DescribedConfig, body: Any, types: dict[str, type]) -> Any:
 
 def _wanted(resource: Any, *, is_incremental: bool, validate_only: bool) -> AlterConfig:
     """Raises InvalidRequestError."""
-    if resource.resource_type not in _RESOURCE_TYPES_LISTED:
+    if resource.resource_type not in _IN_THE_QUORUM:
         raise InvalidRequestError(_no_configs(resource.resource_type))
     return AlterConfig(
         resource_type=resource.resource_type,

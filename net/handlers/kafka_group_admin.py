@@ -14,9 +14,10 @@ from barnabas.kraft.records import TopicPartitions
 from barnabas.log.errors import BarnabasError, ErrorCode
 from barnabas.log.group_protocol import ClientSubscription, encode_assignment, encode_subscription
 from barnabas.net.dispatcher import RequestContext
-from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
+from barnabas.net.protocol.kafka.apis import OPERATIONS_NOT_ASKED, KafkaRequest, KafkaResponse
 from barnabas.net.protocol.kafka.compiler import types_of
 
+from .kafka_access import ALL_GROUP_OPERATIONS
 from .services import Services
 
 _CLASSIC_STATES = {
@@ -62,9 +63,11 @@ class KafkaGroupAdminHandlers:
         groups = []
         for group_id in request.body.groups:
             try:
-                groups.append(_described(await self._found(group_id), types))
+                group = _described(await self._found(group_id), types)
+                group.authorized_operations = _operations(request)
             except BarnabasError as error:
-                groups.append(types["DescribedGroup"](group_id=group_id, error_code=error.code))
+                group = types["DescribedGroup"](group_id=group_id, error_code=error.code)
+            groups.append(group)
         return KafkaResponse(body=types["DescribeGroupsResponse"](groups=groups))
 
     async def describe_consumer_groups(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
@@ -88,7 +91,9 @@ class KafkaGroupAdminHandlers:
                     )
                 )
                 continue
-            groups.append(self._consumer_group(found, types))
+            group = self._consumer_group(found, types)
+            group.authorized_operations = _operations(request)
+            groups.append(group)
         return KafkaResponse(body=types["ConsumerGroupDescribeResponse"](groups=groups))
 
     async def delete(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
@@ -151,6 +156,11 @@ class KafkaGroupAdminHandlers:
                 if item.topic in topics
             ]
         )
+
+
+def _operations(request: KafkaRequest) -> int:
+    """Without an authorizer everybody may do everything."""
+    return ALL_GROUP_OPERATIONS if request.body.include_authorized_operations else OPERATIONS_NOT_ASKED
 
 
 def _described(found: GroupDescription, types: dict[str, type]) -> Any:

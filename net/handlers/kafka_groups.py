@@ -10,14 +10,21 @@ from typing import Any
 from barnabas.consumer_groups.classic_messages import JoinAnswer, JoinRequest, LeavingMember, SyncAnswer, SyncRequest
 from barnabas.consumer_groups.messages import HeartbeatRequest, HeartbeatResponse
 from barnabas.kraft.records import TopicPartitions
-from barnabas.log.errors import BarnabasError, CoordinatorNotAvailableError, ErrorCode, UnsupportedVersionError
+from barnabas.log.errors import (
+    BarnabasError,
+    CoordinatorNotAvailableError,
+    ErrorCode,
+    InvalidRequestError,
+    NoTransactionsError,
+)
 from barnabas.net.dispatcher import RequestContext
+from barnabas.net.group_config import default_session_ms
 from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
 from barnabas.net.protocol.kafka.compiler import types_of
 
 from .services import Services
 
-_KEY_IS_GROUP = 0
+_KEY_IS_GROUP, _KEY_IS_TRANSACTION = 0, 1
 _MANY_KEYS_SINCE = 4  # of FindCoordinator
 _KNOWN_ID_SINCE = 4  # of JoinGroup (KIP-394)
 _SKIP_ASSIGNMENT_SINCE = 9  # of JoinGroup (KIP-814)
@@ -28,6 +35,7 @@ class KafkaGroupHandlers:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._groups = services.groups
+        self._default_session_ms = default_session_ms(services.config)
 
     # --- where a group is ---------------------------------------------------------------------------------------------
 
@@ -44,10 +52,10 @@ class KafkaGroupHandlers:
 
     def _coordinator(self, key: str, key_type: int, context: RequestContext) -> dict[str, Any]:
         try:
+            if key_type == _KEY_IS_TRANSACTION:
+                raise NoTransactionsError
             if key_type != _KEY_IS_GROUP:
-                raise UnsupportedVersionError(
-                    "there are no coordinators of transactions here yet; produce without them"
-                )
+                raise InvalidRequestError(f"coordinators of type {key_type} are not known; groups (0) have one")
             node_id = self._groups.coordinator_of(key)
             broker = self._services.metadata.image.brokers.get(node_id)
             if broker is None:
@@ -144,6 +152,7 @@ class KafkaGroupHandlers:
     async def consumer_heartbeat(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
         body = request.body
         names = body.subscribed_topic_names
+        times = self._services.group_times(body.group_id)
         asked = HeartbeatRequest(
             group_id=body.group_id,
             member_id=body.member_id,
@@ -155,6 +164,8 @@ class KafkaGroupHandlers:
             subscribed_topics=None if names is None else tuple(sorted(names)),
             subscribed_pattern=body.subscribed_topic_regex,
             rebalance_timeout_ms=body.rebalance_timeout_ms,
+            session_timeout_ms=self._default_session_ms if times.session_timeout_ms < 0 else times.session_timeout_ms,
+            heartbeat_interval_ms=times.heartbeat_interval_ms,
             assignor=body.server_assignor,
             owned=None if body.topic_partitions is None else self._by_name(body.topic_partitions),
         )

@@ -14,6 +14,7 @@ from barnabas.kraft.controller_errors import ElectionNotNeededError, NoReassignm
 from barnabas.kraft.image import NO_LEADER, PartitionImage
 from barnabas.kraft.requests import AssignReplicas, ControllerRequest, ElectLeader
 from barnabas.log.errors import BarnabasError, ErrorCode, InvalidReplicaAssignmentError
+from barnabas.log.producer_state import ProducerEntry
 from barnabas.log.topic_partition import CONSUMER_OFFSETS_PARTITIONS, CONSUMER_OFFSETS_TOPIC, TopicPartition
 from barnabas.net.dispatcher import Reply, RequestContext
 from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
@@ -61,7 +62,7 @@ class KafkaPartitionHandlers:
         return KafkaResponse(body=types["ElectLeadersResponse"](replica_election_results=results))
 
     async def _elect(self, item: TopicPartition, unclean: bool, timeout_ms: int) -> Outcome:
-        if item.topic == CONSUMER_OFFSETS_TOPIC and 0 <= item.partition < CONSUMER_OFFSETS_PARTITIONS:
+        if _is_slot(item):
             # Clients that want all of them name these too. Their "leaders" are coordinators, which nobody elects.
             raise ElectionNotNeededError(f"{item} always has a coordinator that is alive")
         request = ElectLeader(topic=item.topic, partition=item.partition, unclean=unclean)
@@ -192,7 +193,7 @@ class KafkaPartitionHandlers:
                     last_timestamp=entry.last_update_ms,
                     current_txn_start_offset=entry.open_transaction_offset,
                 )
-                for producer_id, entry in self._replication.replica(topic_partition).log.producers.entries()
+                for producer_id, entry in self._producers_of(topic_partition)
             ]
         except BarnabasError as error:
             outcome = Outcome.of(error)
@@ -202,6 +203,17 @@ class KafkaPartitionHandlers:
             error_message=outcome.message,
             active_producers=producers,
         )
+
+    def _producers_of(self, topic_partition: TopicPartition) -> Iterable[tuple[int, ProducerEntry]]:
+        """No client produces to a slot. Raises UnknownTopicOrPartitionError, NotLeaderOrFollowerError."""
+        if _is_slot(topic_partition):
+            return ()
+        return self._replication.replica(topic_partition).log.producers.entries()
+
+
+def _is_slot(item: TopicPartition) -> bool:
+    """A partition of `__consumer_offsets`: read-only, written by its coordinator through the quorum."""
+    return item.topic == CONSUMER_OFFSETS_TOPIC and 0 <= item.partition < CONSUMER_OFFSETS_PARTITIONS
 
 
 def _named(topics: Iterable[tuple[str, Iterable[int]]]) -> list[TopicPartition]:

@@ -55,13 +55,16 @@ class _Job:
     records: Buffer
     rules: RecordRules
     codec: Compression | None  # None: the batches stay as they are
+    level: int  # of the codec
     is_wanted: Callable[[], bool]
     done: "asyncio.Future[Buffer | BarnabasError]"
 
     def perform(self) -> Buffer | BarnabasError:
         try:
             if self.codec is not None:
-                return recompressed(self.records, self.codec, self.rules, pause=_let_the_loop_go_first)
+                return recompressed(
+                    self.records, self.codec, self.rules, level=self.level, pause=_let_the_loop_go_first
+                )
             check_batches(self.records, self.rules, pause=_let_the_loop_go_first)
             return self.records
         except BarnabasError as error:
@@ -159,6 +162,7 @@ class Preparing:
             records=item.records,
             rules=_rules(config),
             codec=codec_named(config.compression_type) if is_otherwise else None,
+            level=config.compression_level,
             is_wanted=lambda: context.is_connected or request.acks == 0,
             done=asyncio.get_running_loop().create_future(),
         )

@@ -1,7 +1,7 @@
 """What a produce request may not bring beyond what a log checks: rules of Kafka's versions, and transactions. Pure."""
 
 from barnabas.log.compression import Compression
-from barnabas.log.errors import InvalidRecordError, InvalidTxnStateError, UnsupportedCompressionError
+from barnabas.log.errors import InvalidRecordError, NoTransactionsError, UnsupportedCompressionError
 from barnabas.log.record_batch import (
     COMPRESSION_MASK,
     HEADER_SIZE,
@@ -19,7 +19,7 @@ _ZSTD_SINCE = 7  # Produce v7 (KIP-110)
 
 
 def check_produced(records: Buffer, *, kafka_version: int) -> None:
-    """Raises InvalidRecordError, InvalidTxnStateError, UnsupportedCompressionError.
+    """Raises InvalidRecordError, NoTransactionsError, UnsupportedCompressionError.
 
     What is cut, too long or damaged is left to the log. `kafka_version` is -1 for our protocol, where a request may have
     several batches of a partition.
@@ -29,7 +29,7 @@ def check_produced(records: Buffer, *, kafka_version: int) -> None:
     position = 0
     while position + HEADER_SIZE <= len(records):
         if records[position + _ATTRIBUTES_POSITION] & TRANSACTIONAL_MASK:
-            raise InvalidTxnStateError("there are no transactions here yet; produce without a transactional id")
+            raise NoTransactionsError
         position += max(HEADER_SIZE, LENGTH.unpack_from(records, position + LENGTH_POSITION)[0] + LOG_OVERHEAD)
 
 

@@ -4,7 +4,7 @@ Versions: 0 of ours, 0 to 4 of Kafka's. Behaviour: any broker answers, from its 
 producer bumps it by itself. Differs from Kafka: transactional ids are refused, at once and for good.
 """
 
-from barnabas.log.errors import UnsupportedVersionError
+from barnabas.log.errors import NoTransactionsError
 from barnabas.net.dispatcher import RequestContext
 from barnabas.net.producer_ids import ProducerIds
 from barnabas.net.protocol.requests import InitProducerIdRequest
@@ -19,5 +19,5 @@ class ProducerIdHandler:
 
     async def init(self, request: InitProducerIdRequest, context: RequestContext) -> InitProducerIdResponse:
         if request.transactional_id is not None:
-            raise UnsupportedVersionError("there are no transactions here yet; produce without a transactional id")
+            raise NoTransactionsError
         return InitProducerIdResponse(producer_id=await self._producer_ids.next_id(), producer_epoch=FIRST_EPOCH)

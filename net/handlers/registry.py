@@ -7,6 +7,7 @@ from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.kafka.apis import KafkaApi
 from barnabas.net.storage_service import StorageService
 
+from . import kafka_sasl, kafka_transactions
 from .classic_groups import ClassicGroupHandlers
 from .cluster import ClusterHandlers
 from .configs import ConfigHandlers
@@ -106,7 +107,10 @@ def _kafka_handlers(services: Services) -> dict[ApiKey | KafkaApi, Handler]:
     kafka_offsets = KafkaOffsetHandlers(services)
     kafka_group_admin = KafkaGroupAdminHandlers(services)
     return {
-        KafkaApi.API_VERSIONS: api_versions,
+        KafkaApi.API_VERSIONS: api_versions(lambda: services.metadata.image.offset),
+        KafkaApi.SASL_HANDSHAKE: kafka_sasl.handshake,
+        KafkaApi.SASL_AUTHENTICATE: kafka_sasl.authenticate,
+        **kafka_transactions.HANDLERS,
         KafkaApi.FIND_COORDINATOR: answering(kafka_groups.find_coordinator),
         KafkaApi.JOIN_GROUP: answering(kafka_groups.join),
         KafkaApi.SYNC_GROUP: answering(kafka_groups.sync),

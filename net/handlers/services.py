@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from barnabas.net.broker_to_controller import ControllerChannel
 from barnabas.net.clock import Clock
 from barnabas.net.config import BrokerConfig
+from barnabas.net.group_config import GroupTimes, times_of
 from barnabas.net.group_service import GroupService
 from barnabas.net.memory_budget import MemoryBudget
 from barnabas.net.metadata_service import MetadataService
@@ -27,3 +28,7 @@ class Services:
     throttle: ReplicationThrottle
     producer_ids: ProducerIds
     memory: MemoryBudget = field(default_factory=MemoryBudget)
+
+    def group_times(self, group_id: str) -> GroupTimes:
+        """What the configuration of a group says of its members."""
+        return times_of(self.metadata.image.group_configs.get(group_id, {}))

@@ -23,7 +23,7 @@ from barnabas.log.record_codec import decode_batch, encode_batch
 from barnabas.net.handlers.produce_rules import check_produced
 from barnabas.net.limits import MAX_MESSAGE_ITEMS
 from barnabas.net.protocol.codec import DecodedRequest
-from barnabas.net.protocol.kafka.apis import API_VERSIONS_KEY, SERVED, KafkaRequest, is_flexible
+from barnabas.net.protocol.kafka.apis import API_VERSIONS_KEY, LISTED, SERVED, KafkaRequest, is_flexible
 from barnabas.net.protocol.kafka.codec import KafkaCodec
 from barnabas.net.protocol.kafka.compiler import encoder, types_of
 from barnabas.net.protocol.kafka.primitives import uvarint
@@ -93,7 +93,7 @@ def kafka_strange_versions(rng: Random) -> None:
     if decoded is not None:
         answer = b"".join(CODEC.encode_response(decoded, ErrorResponse(error=35, message="unknown")))  # type: ignore[arg-type]
         size, correlation_id, error, count = struct.unpack_from(">iihi", answer)
-        assert (size, correlation_id, error, count) == (len(answer) - 4, 7, 35, len(SERVED))
+        assert (size, correlation_id, error, count) == (len(answer) - 4, 7, 35, len(LISTED))
 
 
 def kafka_lengths(rng: Random) -> None:

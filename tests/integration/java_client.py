@@ -1,4 +1,4 @@
-"""Kafka's own client, in Java: fetched by mvn into a temporary folder, run from one source file."""
+"""Kafka's own client and tools, in Java: fetched by mvn into a temporary folder; the client is run from one source file."""
 
 import shutil
 import subprocess
@@ -16,12 +16,12 @@ def find() -> str:
     return f"no {' and no '.join(missing)} here" if missing else ""
 
 
-def fetch(folder: Path, version: str) -> Path | None:
-    """Return the folder of the libraries, or None where Maven Central is out of reach."""
+def fetch(folder: Path, version: str, libraries: str = "pom.xml") -> Path | None:
+    """Return the folder of the libraries that a pom names, or None where Maven Central is out of reach."""
     target = folder / version
     made = subprocess.run(
         [
-            "mvn", "-q", "-B", "-f", str(SOURCES / "pom.xml"), f"-Dmaven.repo.local={folder / 'repository'}",
+            "mvn", "-q", "-B", "-f", str(SOURCES / libraries), f"-Dmaven.repo.local={folder / 'repository'}",
             f"-Dkafka.version={version}", "dependency:copy-dependencies", f"-DoutputDirectory={target}",
         ],
         env=clean_environment(), capture_output=True, timeout=FETCH_LIMIT_S, check=False,
@@ -37,3 +37,23 @@ def round_trip(
         "java", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-XX:TieredStopAtLevel=1", "-cp", f"{libraries}/*",
         str(SOURCES / "RoundTrip.java"), bootstrap, topic, str(count), str(pause_ms), codecs, protocols,
     ]  # fmt: skip
+
+
+def refusals(libraries: Path, bootstrap: str) -> list[str]:
+    """The command line of Refusals.java."""
+    quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"
+    return [
+        "java",
+        quiet,
+        "-XX:TieredStopAtLevel=1",
+        "-cp",
+        f"{libraries}/*",
+        str(SOURCES / "Refusals.java"),
+        bootstrap,
+    ]
+
+
+def tool(libraries: Path, main_class: str, *arguments: str) -> list[str]:
+    """The command line of one of Kafka's tools, such as kafka.admin.ConfigCommand."""
+    quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
+    return ["java", quiet, "-XX:TieredStopAtLevel=1", "-cp", f"{libraries}/*", main_class, *arguments]

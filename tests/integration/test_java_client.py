@@ -15,6 +15,7 @@ COUNT = 2_000
 PAUSE_MS = 50  # between hundreds, so that the leader dies among them
 CODECS = "lz4,none,gzip,snappy,zstd"
 LIMIT_S = 150.0
+AT_ONCE_MS = 10_000  # two seconds where nothing else runs; max.block.ms is a minute
 
 if java_client.find():
     pytest.skip(java_client.find(), allow_module_level=True)
@@ -66,3 +67,21 @@ async def test_what_java_writes_it_reads_once_though_a_leader_is_killed(
     await cluster.ready()
     values = [value for records in (await read_all(cluster.bootstrap, "java")).values() for value in records.values()]
     assert len(values) == len(set(values)) == COUNT * len(CODECS.split(","))
+
+
+@pytest.mark.timeout(LIMIT_S)
+async def test_what_is_not_there_ends_a_java_client_at_once(
+    new_cluster: Callable[..., Cluster], libraries: Path
+) -> None:
+    cluster = await new_cluster(1).ready()
+    command = java_client.refusals(libraries, cluster.bootstrap)
+    ended = await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, timeout=LIMIT_S / 2, check=True
+    )
+    told = {
+        what: (int(took_ms), error)
+        for what, took_ms, error in (line.split(" ", 2) for line in ended.stdout.splitlines())
+    }
+    assert "TransactionalIdAuthorizationException" in told["TRANSACTION"][1]
+    assert "UnsupportedSaslMechanismException" in told["SASL"][1] and "mechanisms are []" in told["SASL"][1]
+    assert max(took_ms for took_ms, _ in told.values()) < AT_ONCE_MS

@@ -106,8 +106,9 @@ def look_at_brokers(cluster: Cluster) -> None:
             )
             assert changed == {"broker": {str(node.node_id): "OK"}}
             assert configs_of(admin, BROKER, str(node.node_id))[rate]["value"] == str(10**9 + node.node_id)
-        refused = admin.alter_configs([ConfigResource(BROKER, "0", {"max.connections": "5"})], raise_on_unknown=False)
-        assert "restart" in refused["broker"]["0"]
+        for key, told in (("controlled.shutdown.timeout.ms", "restart"), ("num.partitions", "for the whole cluster")):
+            refused = admin.alter_configs([ConfigResource(BROKER, "0", {key: "5"})], raise_on_unknown=False)
+            assert told in refused["broker"]["0"]
 
 
 async def test_aiokafka_describes_and_alters(shared_cluster: Cluster) -> None:

@@ -27,16 +27,22 @@ class KafkaApi(IntEnum):
     SYNC_GROUP = _KAFKA + 14
     DESCRIBE_GROUPS = _KAFKA + 15
     LIST_GROUPS = _KAFKA + 16
+    SASL_HANDSHAKE = _KAFKA + 17
     API_VERSIONS = _KAFKA + 18
     CREATE_TOPICS = _KAFKA + 19
     DELETE_TOPICS = _KAFKA + 20
     DELETE_RECORDS = _KAFKA + 21
+    ADD_PARTITIONS_TO_TXN = _KAFKA + 24
+    ADD_OFFSETS_TO_TXN = _KAFKA + 25
+    END_TXN = _KAFKA + 26
+    TXN_OFFSET_COMMIT = _KAFKA + 28
     DESCRIBE_ACLS = _KAFKA + 29
     CREATE_ACLS = _KAFKA + 30
     DELETE_ACLS = _KAFKA + 31
     DESCRIBE_CONFIGS = _KAFKA + 32
     ALTER_CONFIGS = _KAFKA + 33
     DESCRIBE_LOG_DIRS = _KAFKA + 35
+    SASL_AUTHENTICATE = _KAFKA + 36
     CREATE_PARTITIONS = _KAFKA + 37
     DELETE_GROUPS = _KAFKA + 42
     ELECT_LEADERS = _KAFKA + 43
@@ -51,6 +57,8 @@ class KafkaApi(IntEnum):
     DESCRIBE_QUORUM = _KAFKA + 55
     DESCRIBE_CLUSTER = _KAFKA + 60
     DESCRIBE_PRODUCERS = _KAFKA + 61
+    DESCRIBE_TRANSACTIONS = _KAFKA + 65
+    LIST_TRANSACTIONS = _KAFKA + 66
     CONSUMER_GROUP_HEARTBEAT = _KAFKA + 68
     CONSUMER_GROUP_DESCRIBE = _KAFKA + 69
     LIST_CONFIG_RESOURCES = _KAFKA + 74
@@ -78,11 +86,15 @@ class KafkaResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """`name` without "Request"; versions below `taken_from` are listed and refused."""
+    """`name` without "Request"; versions below `taken_from` are listed and refused.
+
+    Not `listed`: answered with an error of its own to clients that ask without looking, and no promise in ApiVersions.
+    """
 
     name: str
     versions: Versions
     taken_from: int = 0
+    is_listed: bool = True
 
 
 SERVED: dict[int, Served] = {
@@ -99,18 +111,24 @@ SERVED: dict[int, Served] = {
     14: Served(name="SyncGroup", versions=Versions(0, 5)),
     15: Served(name="DescribeGroups", versions=Versions(0, 5)),
     16: Served(name="ListGroups", versions=Versions(0, 5)),
+    17: Served(name="SaslHandshake", versions=Versions(0, 1), is_listed=False),
     18: Served(name="ApiVersions", versions=Versions(0, 4)),
     19: Served(name="CreateTopics", versions=Versions(0, 7)),
     20: Served(name="DeleteTopics", versions=Versions(0, 6)),
     21: Served(name="DeleteRecords", versions=Versions(0, 2)),
     22: Served(name="InitProducerId", versions=Versions(0, 4)),
     23: Served(name="OffsetForLeaderEpoch", versions=Versions(2, 4)),
+    24: Served(name="AddPartitionsToTxn", versions=Versions(0, 3), is_listed=False),
+    25: Served(name="AddOffsetsToTxn", versions=Versions(0, 3), is_listed=False),
+    26: Served(name="EndTxn", versions=Versions(0, 3), is_listed=False),
+    28: Served(name="TxnOffsetCommit", versions=Versions(0, 3), is_listed=False),
     29: Served(name="DescribeAcls", versions=Versions(1, 3)),
     30: Served(name="CreateAcls", versions=Versions(1, 3)),
     31: Served(name="DeleteAcls", versions=Versions(1, 3)),
     32: Served(name="DescribeConfigs", versions=Versions(0, 4)),
     33: Served(name="AlterConfigs", versions=Versions(0, 2)),
     35: Served(name="DescribeLogDirs", versions=Versions(1, 4)),
+    36: Served(name="SaslAuthenticate", versions=Versions(0, 2), is_listed=False),
     37: Served(name="CreatePartitions", versions=Versions(0, 3)),
     42: Served(name="DeleteGroups", versions=Versions(0, 2)),
     43: Served(name="ElectLeaders", versions=Versions(0, 2)),
@@ -125,10 +143,13 @@ SERVED: dict[int, Served] = {
     55: Served(name="DescribeQuorum", versions=Versions(0, 2)),
     60: Served(name="DescribeCluster", versions=Versions(0, 2)),
     61: Served(name="DescribeProducers", versions=Versions(0, 0)),
+    65: Served(name="DescribeTransactions", versions=Versions(0, 0)),
+    66: Served(name="ListTransactions", versions=Versions(0, 1)),
     68: Served(name="ConsumerGroupHeartbeat", versions=Versions(0, 1)),
     69: Served(name="ConsumerGroupDescribe", versions=Versions(0, 1)),
     74: Served(name="ListConfigResources", versions=Versions(0, 1)),
 }
+LISTED: dict[int, Versions] = {key: served.versions for key, served in SERVED.items() if served.is_listed}
 API_VERSIONS_KEY = 18
 NO_TOPIC_ID = bytes(16)
 OPERATIONS_NOT_ASKED = -(2**31)  # the authorised operations of who did not ask for them

@@ -1,16 +1,43 @@
-"""ApiVersions' answer: what is served, in which versions. Pure."""
+"""ApiVersions' answer: what is served, in which versions, and Kafka's features with the levels that this amounts to. Pure."""
 
 from typing import Any
 
-from .apis import SERVED
+from .apis import LISTED
 from .compiler import types_of
 
+NO_EPOCH = -1  # of the finalized features: they are not known yet, and none are told
+_METADATA_VERSION_MIN = 7  # 3.3-IV3: no broker of Kafka 4 knows an older one
+_METADATA_VERSION = (
+    25  # 4.0-IV3, the first with all that is served here: KIP-848, KIP-966, directories of DescribeQuorum
+)
+_ZERO_TOLD_SINCE = 4  # of ApiVersions: older clients cannot read a range that begins at 0 (KAFKA-17492)
+# By name: the lowest and the highest level, and the one in force. Levels never change while a cluster runs.
+FEATURES: dict[str, tuple[int, int, int]] = {
+    "metadata.version": (_METADATA_VERSION_MIN, _METADATA_VERSION, _METADATA_VERSION),
+    "kraft.version": (0, 0, 0),  # Kafka's own requests for changing voters are not served
+    "group.version": (0, 1, 1),  # KIP-848
+    "transaction.version": (0, 0, 0),  # no transactions: no client may begin one by KIP-890
+}
 
-def versions_response(error: int = 0) -> Any:
+
+def versions_response(error: int = 0, *, version: int = 0, epoch: int = NO_EPOCH) -> Any:
     """The ranges are told with an error too, so that a client of the future can come again (KIP-511)."""
     types = types_of("ApiVersionsResponse")
     keys = [
-        types["ApiVersion"](api_key=key, min_version=served.versions.first, max_version=served.versions.last)
-        for key, served in sorted(SERVED.items())
+        types["ApiVersion"](api_key=key, min_version=versions.first, max_version=versions.last)
+        for key, versions in sorted(LISTED.items())
     ]
-    return types["ApiVersionsResponse"](error_code=error, api_keys=keys)
+    answer = types["ApiVersionsResponse"](error_code=error, api_keys=keys, finalized_features_epoch=epoch)
+    if not error:
+        answer.supported_features = [
+            types["SupportedFeatureKey"](name=name, min_version=first, max_version=last)
+            for name, (first, last, _) in FEATURES.items()
+            if first > 0 or version >= _ZERO_TOLD_SINCE
+        ]
+    if epoch != NO_EPOCH:
+        answer.finalized_features = [
+            types["FinalizedFeatureKey"](name=name, min_version_level=level, max_version_level=level)
+            for name, (_, _, level) in FEATURES.items()
+            if level > 0  # 0 is the absence of a feature
+        ]
+    return answer

@@ -68,6 +68,7 @@ def images(draw: st.DrawFn) -> MetadataImage:
         topic_names={topic.topic_id: name for name, topic in topics.items()},
         topic_configs=draw(configs),
         broker_configs=draw(configs),
+        group_configs=draw(configs),
         slots=tuple(
             SlotImage(coordinator=number, coordinator_epoch=epoch + number % 3) for number in range(SLOT_COUNT)
         ),

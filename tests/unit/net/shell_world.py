@@ -97,6 +97,7 @@ def image_of(
     cluster_id: str = "cluster",
     topic_configs: dict[str, dict[str, str]] | None = None,
     broker_configs: dict[str, dict[str, str]] | None = None,
+    group_configs: dict[str, dict[str, str]] | None = None,
 ) -> MetadataImage:
     empty = MetadataImage().slots
     return MetadataImage(
@@ -109,6 +110,7 @@ def image_of(
         topic_names={item.topic_id: item.name for item in topics},
         topic_configs=topic_configs or {},
         broker_configs=broker_configs or {},
+        group_configs=group_configs or {},
         slots=tuple((slots or {}).get(number, slot) for number, slot in enumerate(empty)),
     )
 

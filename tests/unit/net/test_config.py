@@ -11,7 +11,6 @@ from barnabas.log.config import LogConfig
 from barnabas.log.errors import InvalidConfigError
 from barnabas.net.config import (
     IGNORED_KEYS,
-    BrokerConfig,
     admin_port,
     client_port,
     definitions,
@@ -228,16 +227,6 @@ def test_definitions_are_complete_and_their_defaults_are_allowed() -> None:
         assert definition.documentation.endswith((".", "?")), definition.key
         if definition.default is not None:
             parse_value(definition.key, definition.default)
-
-
-def test_only_dynamic_keys_change_while_the_broker_runs() -> None:
-    config = BrokerConfig().altered({"max.connections": "5"})
-    assert config.max_connections == 5
-    assert config.sources == {"max.connections": "dynamic"}
-    with pytest.raises(InvalidConfigError, match="cannot be changed while the broker runs"):
-        config.altered({"node.id": "5"})
-    with pytest.raises(InvalidConfigError, match="unknown configuration key sources"):
-        config.altered({"sources": "x"})
 
 
 def test_the_admin_listener_can_be_switched_off() -> None:

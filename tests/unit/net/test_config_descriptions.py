@@ -38,6 +38,20 @@ def test_a_topics_own_value_stands_before_the_file_and_that_before_the_default()
     assert (without["retention.ms"].value, without["retention.ms"].source) == ("7000", ConfigSource.FILE)
 
 
+def test_what_is_set_while_brokers_run_stands_between_a_topics_own_value_and_the_file() -> None:
+    config = load(None, {"log.retention.hours": "2", "node.id": "3"}, {})
+    cluster, own = {"log.retention.ms": "7000", "log.roll.ms": "8000"}, {"log.retention.ms": "6000"}
+    found = {item.key: item for item in describe_topic({}, config, cluster, own)}
+    assert (found["retention.ms"].value, found["retention.ms"].source) == ("6000", ConfigSource.BROKER)
+    assert synonyms(found["retention.ms"]) == [
+        ("log.retention.ms", "6000", 2),
+        ("log.retention.ms", "7000", 3),
+        ("log.retention.hours", "2", 4),
+        ("log.retention.ms", "604800000", 5),
+    ]
+    assert (found["segment.ms"].value, found["segment.ms"].source) == ("8000", ConfigSource.CLUSTER)
+
+
 def test_a_retention_in_hours_is_shown_in_the_topics_unit() -> None:
     (found,) = (
         item

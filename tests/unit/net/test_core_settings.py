@@ -6,7 +6,13 @@ from barnabas.kraft.raft_config import RaftTiming
 from barnabas.log.config import DEFINITIONS
 from barnabas.log.errors import InvalidConfigError
 from barnabas.net.config import load
-from barnabas.net.core_settings import check_topic_config, fetch_settings, raft_timing, server_limits
+from barnabas.net.core_settings import (
+    check_broker_config,
+    check_topic_config,
+    fetch_settings,
+    raft_timing,
+    server_limits,
+)
 from barnabas.net.replica_fetcher import FetchSettings
 
 
@@ -58,6 +64,33 @@ def test_a_topic_is_refused_what_would_have_no_effect(key: str, value: str, told
     with pytest.raises(InvalidConfigError, match=told) as refused:
         check_topic_config(key, value)
     assert str(refused.value).startswith(f"{key}={value}")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("log.retention.ms", "5"), ("compression.type", "zstd"), ("message.max.bytes", "2000"), ("log.roll.ms", "60000")],
+)
+def test_defaults_of_topics_can_be_set_while_brokers_run(key: str, value: str) -> None:
+    check_broker_config(key, value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("log.retention.ms", "soon", "log.retention.ms=soon"),
+        ("compression.gzip.level", "0", "must be 1 to 9"),
+        ("min.insync.replicas", "2", "min.insync.replicas"),
+        ("log.flush.interval.messages", "1", "log.flush.interval.messages"),
+        ("log.cleaner.min.compaction.lag.ms", "3", "restart"),
+        ("num.partitions", "3", "one value for the whole cluster"),
+        ("max.connections", "5", "restart"),
+        ("log.cleaner.threads", "2", "no effect here: one log"),
+        ("log.retention.msec", "2", "unknown configuration key"),
+    ],
+)
+def test_what_would_not_be_noticed_is_refused(key: str, value: str, told: str) -> None:
+    with pytest.raises(InvalidConfigError, match=told):
+        check_broker_config(key, value)
 
 
 def test_a_topic_may_say_every_default_and_its_flush_policy() -> None:

@@ -108,6 +108,28 @@ async def test_a_change_reaches_the_logs_of_its_topic_and_its_removal_too() -> N
 
 
 @simulated
+async def test_a_default_that_is_set_while_the_broker_runs_reaches_its_logs_and_its_removal_too() -> None:
+    world = await World.start()
+    log, other = world.service.create_log(TP, "id-t"), world.service.create_log(OTHER, "id-u")
+    own = {"t": {"retention.ms": "9"}}
+
+    def show(offset: int, **brokers: dict[str, str]) -> tuple[int, int]:
+        configs = {name.removeprefix("_"): values for name, values in brokers.items()}
+        world.shell.source.publish(image_of(topic_configs=own, broker_configs=configs, offset=offset))
+        return log.config.retention_ms, other.config.retention_ms
+
+    for_all = {"log.retention.ms": "70", "log.segment.bytes": "4096"}
+    assert show(11, _=for_all) == (9, 70)
+    assert world.service.create_log(TopicPartition("v", 0), "id-v").config.segment_bytes == 4096
+    assert show(12, _=for_all, _0={"log.retention.ms": "60"}) == (9, 60), "set for this broker"
+    assert show(13, _=for_all, _1={"log.retention.ms": "60"}) == (9, 70), "set for another one"
+    assert show(14, _={"log.retention.ms": "banana"}) == (9, HOUR_MS), "the file's, rather than none"
+    wrong = {"compression.gzip.level": "0", "log.retention.ms": "40"}
+    assert show(16, _=wrong) == (9, HOUR_MS), "what cannot be used leaves the former values"
+    assert show(17) == (9, HOUR_MS)
+
+
+@simulated
 async def test_a_log_that_was_there_before_gets_its_topics_configuration_when_it_is_assigned() -> None:
     disk = SimulatedDisk()
     first = await World.start(disk)

@@ -6,7 +6,12 @@ import pytest
 from unit.net.shell_world import simulated
 
 from barnabas.kraft.requests import ProducerIdBlock
-from barnabas.log.errors import BarnabasError, CoordinatorLoadInProgressError, UnsupportedVersionError
+from barnabas.log.errors import (
+    BarnabasError,
+    CoordinatorLoadInProgressError,
+    NoTransactionsError,
+    UnsupportedVersionError,
+)
 from barnabas.net import producer_ids
 from barnabas.net.handlers.producer_ids import ProducerIdHandler
 from barnabas.net.producer_ids import ProducerIds
@@ -89,5 +94,5 @@ async def test_the_handler_gives_ids_and_refuses_transactions() -> None:
     handler = ProducerIdHandler(ProducerIds(Controller().fetch))
     answer = await handler.init(InitProducerIdRequest(), None)  # type: ignore[arg-type]
     assert (answer.producer_id, answer.producer_epoch, answer.error) == (100, 0, 0)
-    with pytest.raises(UnsupportedVersionError, match="transactional"):
+    with pytest.raises(NoTransactionsError, match="transactional"):
         await handler.init(InitProducerIdRequest(transactional_id="t"), None)  # type: ignore[arg-type]

@@ -453,7 +453,7 @@ def test_a_version_of_api_versions_that_nobody_knows_yet_is_answered_and_the_con
     """Also where it is the first that is heard of the client (KIP-511)."""
 
     async def body(world: World) -> None:
-        server = await serve(world, {KafkaApi.API_VERSIONS: api_versions}, kafka_codec=KafkaCodec())
+        server = await serve(world, {KafkaApi.API_VERSIONS: api_versions(lambda: 9)}, kafka_codec=KafkaCodec())
         client = await raw_client(world, server.address, greet=False)
         request = struct.pack(">hhi", 18, version, 77) + b"\x00\x01x\x00\x01\x01\x00"
         client.transport.write(len(request).to_bytes(4, "big") + request)

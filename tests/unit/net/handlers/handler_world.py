@@ -120,6 +120,7 @@ class HandlerWorld:
         slots: tuple[int, ...] = (),
         offset: int = 10,
         topic_configs: dict[str, dict[str, str]] | None = None,
+        group_configs: dict[str, dict[str, str]] | None = None,
     ) -> MetadataImage:
         image = image_of(
             *(brokers or (broker(0), broker(1))),
@@ -127,6 +128,7 @@ class HandlerWorld:
             slots={number: SlotImage(coordinator=0, coordinator_epoch=1) for number in slots},
             offset=offset,
             topic_configs=topic_configs,
+            group_configs=group_configs,
         )
         self.source.publish(image)
         return image

@@ -31,6 +31,7 @@ from barnabas.log.errors import (
     UnknownTopicOrPartitionError,
 )
 from barnabas.net.config import definitions
+from barnabas.net.dynamic_config import dynamic_keys
 from barnabas.net.handlers.cluster import ClusterHandlers
 from barnabas.net.handlers.configs import ConfigHandlers
 from barnabas.net.handlers.topics import TopicHandlers
@@ -182,7 +183,7 @@ async def test_every_key_of_a_topic_is_listed_with_its_value_where_it_comes_from
 
 
 @simulated
-async def test_every_key_of_a_broker_is_listed_and_says_that_it_cannot_be_changed() -> None:
+async def test_every_key_of_a_broker_is_listed_and_says_whether_it_can_be_changed() -> None:
     world = await HandlerWorld.start(num_partitions="7")
     response = await ask(
         ConfigHandlers(world.services).describe, DescribeConfigsRequest(resource_type=BROKER, resource="0")
@@ -190,7 +191,7 @@ async def test_every_key_of_a_broker_is_listed_and_says_that_it_cannot_be_change
     entries = {entry.key: entry for entry in response.entries}
     assert set(entries) == {definition.key for definition in definitions()}
     assert all(entry.documentation for entry in entries.values())
-    assert {key for key, entry in entries.items() if not entry.read_only} == THROTTLE_KEYS
+    assert {key for key, entry in entries.items() if not entry.read_only} == THROTTLE_KEYS | dynamic_keys().keys()
     assert (entries["num.partitions"].value, entries["num.partitions"].source) == ("7", "broker")
     assert entries["default.replication.factor"].source == "default"
 

@@ -1,5 +1,7 @@
 """Configurations as Kafka's clients ask for them: many resources in one request, each with its own answer."""
 
+import logging
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -117,9 +119,9 @@ async def test_each_resource_has_its_own_error() -> None:
         (TOPIC, "nope"),
         (TOPIC, "ill/egal"),
         (BROKER, "1"),
-        (8, "0"),
+        (8, "1"),
         (16, "m"),
-        (32, "g"),
+        (32, ""),
         (99, "x"),
         (TOPIC, "t"),
     ]
@@ -196,7 +198,7 @@ async def test_a_refused_resource_leaves_the_others_their_change() -> None:
         (TOPIC, "t", [("a", "x", 0)]),
         (TOPIC, "u", bad[0]),
         (TOPIC, "v", bad[1]),
-        (8, "0", []),
+        (8, "1", []),
         (TOPIC, "w", []),
         (TOPIC, "w", []),
         (TOPIC, "x", [("a", "1", 0)]),
@@ -215,7 +217,7 @@ async def test_resources_are_listed_by_type() -> None:
     world = await HandlerWorld.start(T)
     for version, types, expected in (
         (0, None, []),
-        (1, [], [(TOPIC, "t"), (BROKER, "0"), (BROKER, "1")]),
+        (1, [], [(TOPIC, "t"), (BROKER, "0"), (BROKER, "1"), (8, "0"), (8, "1")]),
         (1, [TOPIC, 16, 32], [(TOPIC, "t")]),
     ):
         values = {} if types is None else {"resource_types": types}
@@ -224,3 +226,104 @@ async def test_resources_are_listed_by_type() -> None:
         assert [(kind(item), item.resource_name) for item in answer.config_resources] == expected
     with pytest.raises(UnsupportedVersionError):
         await ask(world, request(LIST, 1, resource_types=[3]))
+
+
+# --- loggers ----------------------------------------------------------------------------------------------------------
+
+LOGGER = 8
+SET, REMOVE, APPEND = 0, 1, 2
+
+
+@pytest.fixture
+def logger() -> Iterator[logging.Logger]:
+    made = logging.getLogger("barnabas.levels_under_test")
+    made.setLevel(logging.WARNING)
+    root = logging.root.level
+    yield made
+    made.setLevel(logging.NOTSET)
+    logging.root.setLevel(root)
+
+
+async def levels_of(world: HandlerWorld) -> dict[str, str]:
+    answer = await ask(world, described((LOGGER, "0", None)))
+    (result,) = answer.results
+    assert result.error_code == 0
+    assert {(item.config_source, item.read_only) for item in result.configs} == {(6, False)}
+    return {item.name: item.value for item in result.configs}
+
+
+async def set_levels(world: HandlerWorld, *changes: Any, name: str = "0", **more: Any) -> tuple[int, str]:
+    answer = await ask(world, altered(INCREMENTAL, (LOGGER, name, list(changes)), **more))
+    (response,) = answer.responses
+    return response.error_code, response.error_message
+
+
+@simulated
+async def test_levels_of_loggers_are_really_set(logger: logging.Logger) -> None:
+    world = await HandlerWorld.start(T)
+    before = await levels_of(world)
+    assert before[logger.name] == "WARN" and "root" in before
+    assert await set_levels(world, (logger.name, "DEBUG", SET), ("root", "ERROR", SET)) == (0, None)
+    assert (logger.level, logging.root.level) == (logging.DEBUG, logging.ERROR)
+    assert (await levels_of(world))[logger.name] == "DEBUG"
+    assert await set_levels(world, (logger.name, None, REMOVE)) == (0, None)
+    assert logger.level == logging.NOTSET and (await levels_of(world))[logger.name] == "ERROR", "the root's now"
+    for level in ("FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE"):
+        assert await set_levels(world, (logger.name, level, SET)) == (0, None)
+        assert (await levels_of(world))[logger.name] == level
+    assert world.source.asked(AlterConfig) == [], "no business of the controller's"
+
+
+@simulated
+async def test_levels_that_cannot_be_set_change_nothing(logger: logging.Logger) -> None:
+    world = await HandlerWorld.start(T)
+    good = (logger.name, "DEBUG", SET)
+    for wrong, code in (
+        (("barnabas.nobody", "INFO", SET), ErrorCode.INVALID_CONFIG),
+        (("root", "LOUD", SET), ErrorCode.INVALID_CONFIG),
+        (("root", None, REMOVE), ErrorCode.INVALID_REQUEST),
+        (("root", "INFO", APPEND), ErrorCode.INVALID_REQUEST),
+    ):
+        error, message = await set_levels(world, good, wrong)
+        assert error == code and message
+    assert (await set_levels(world, good, validate_only=True))[0] == 0
+    for name in ("1", ""):
+        assert (await set_levels(world, good, name=name))[0] == ErrorCode.INVALID_REQUEST
+    answer = await ask(world, altered(ALTER, (LOGGER, "0", [good[:2]])))
+    assert answer.responses[0].error_code == ErrorCode.INVALID_REQUEST, "it would reset all others"
+    assert logger.level == logging.WARNING
+
+
+# --- groups -----------------------------------------------------------------------------------------------------------
+
+GROUP = 32
+SESSION, INTERVAL = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+
+
+@simulated
+async def test_a_groups_configuration_is_described_altered_and_listed() -> None:
+    world = await HandlerWorld.start(T, group_consumer_session_timeout_ms="30000")
+    world.show(T, offset=11, group_configs={"g": {INTERVAL: "700"}})
+    answer = await ask(world, described((GROUP, "g", None), (GROUP, "new", None), include_synonyms=True))
+    ours, new = ({item.name: item for item in result.configs} for result in answer.results)
+    assert {name: (item.value, item.config_source) for name, item in ours.items()} == {
+        INTERVAL: ("700", 8),
+        SESSION: ("30000", 4),
+    }
+    assert [(item.name, item.value, item.source) for item in ours[INTERVAL].synonyms] == [
+        (INTERVAL, "700", 8),
+        ("group.consumer.heartbeat.interval.ms", "5000", 5),
+    ]
+    assert (new[INTERVAL].value, new[INTERVAL].config_source) == ("5000", 5), "a group may be configured beforehand"
+    answer = await ask(world, request(LIST, 1, resource_types=[GROUP]))
+    assert [(item.resource_type, item.resource_name) for item in answer.config_resources] == [(GROUP, "g")]
+    world.source.script(Done(offset=11))
+    answer = await ask(world, altered(INCREMENTAL, (GROUP, "g", [(SESSION, "9000", SET), (INTERVAL, None, REMOVE)])))
+    assert answer.responses[0].error_code == 0
+    assert world.source.asked(AlterConfig) == [
+        AlterConfig(
+            resource_type=GROUP,
+            resource="g",
+            changes=(ConfigChange(key=SESSION, value="9000"), ConfigChange(key=INTERVAL, value=None)),
+        )
+    ]

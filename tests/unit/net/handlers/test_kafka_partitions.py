@@ -215,6 +215,7 @@ async def test_producers_are_described_where_there_is_a_replica() -> None:
     topics = [
         made(message, "TopicRequest", name="t", partition_indexes=[0, 1]),
         made(message, "TopicRequest", name="nope", partition_indexes=[0]),
+        made(message, "TopicRequest", name="__consumer_offsets", partition_indexes=[0, 49, 50]),
     ]
     answer = await client.ask(PRODUCERS, 0, made(message, topics=topics))
     here, elsewhere = answer.topics[0].partitions
@@ -225,3 +226,5 @@ async def test_producers_are_described_where_there_is_a_replica() -> None:
     assert elsewhere.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert "leader is 1" in elsewhere.error_message
     assert answer.topics[1].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    slots = [(item.error_code, item.active_producers) for item in answer.topics[2].partitions]
+    assert slots == [(0, []), (0, []), (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, [])], "listed, and produced to by nobody"

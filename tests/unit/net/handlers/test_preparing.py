@@ -141,6 +141,27 @@ async def test_what_waits_is_bounded() -> None:
     assert memory.used_bytes == 0
 
 
+@pytest.mark.parametrize(
+    ("codec", "low", "high"), [(Compression.GZIP, 1, 9), (Compression.LZ4, 9, 17), (Compression.ZSTD, -100, 19)]
+)
+@simulated
+async def test_a_topic_s_level_is_that_of_what_is_stored(codec: Compression, low: int, high: int) -> None:
+    """A higher level makes smaller batches of the same records. Of lz4, 9 is the fast compressor, as in Kafka."""
+    values = [b"%d" % (number * number % 977) * 9 for number in range(2_000)]
+    sizes = []
+    name = codec.name.lower()
+    for level in (low, high):
+        world = await World.start(ALONE)
+        configs = {"compression.type": name, f"compression.{name}.level": str(level)}
+        world.show(ALONE, offset=11, topic_configs={"t": configs})
+        client = world.send((0, batch(*values)))
+        await world.settled()
+        assert partitions_of(client)[0].error == 0
+        assert world.stored() == [(int(codec), value) for value in values]
+        sizes.append(world.log().size_bytes)
+    assert sizes[1] < sizes[0]
+
+
 @simulated
 async def test_one_connection_has_a_share_of_what_waits() -> None:
     world = await World.start(ALONE, compression_type="gzip")

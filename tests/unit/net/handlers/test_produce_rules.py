@@ -55,7 +55,7 @@ def patched(data: bytes, position: int, layout: str, *values: int) -> bytes:
         (batch() + batch(), 9, ErrorCode.INVALID_RECORD),
         (batch() + b"x", 9, ErrorCode.INVALID_RECORD),
         (batch(Compression.ZSTD), 6, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
-        (patched(batch(producer=IDEMPOTENT), 21, ">h", 0x10), 9, ErrorCode.INVALID_TXN_STATE),
+        (patched(batch(producer=IDEMPOTENT), 21, ">h", 0x10), 9, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
         (batch() + batch(), -1, None),
         (batch(Compression.ZSTD), 7, None),
         (batch(producer=IDEMPOTENT), 3, None),

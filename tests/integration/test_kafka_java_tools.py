@@ -1,0 +1,119 @@
+"""Kafka's own command-line tools, in Java, against three real brokers: dynamic configurations, features, transactions."""
+
+import asyncio
+import subprocess
+from pathlib import Path
+
+import pytest
+from integration import java_client
+from integration.cluster import Cluster
+
+VERSION = "4.1.1"
+TOOL_LIMIT_S = 60.0  # of one call, which takes two seconds where nothing else runs
+LIMIT_S = 240.0  # of a test: JVMs start one after another
+
+if java_client.find():
+    pytest.skip(java_client.find(), allow_module_level=True)
+pytestmark = pytest.mark.timeout(LIMIT_S)
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = java_client.fetch(tmp_path_factory.mktemp("tools"), VERSION, "tools.xml")
+    if found is None:
+        pytest.skip("Maven Central is out of reach")
+    return found
+
+
+class Tools:
+    def __init__(self, libraries: Path, bootstrap: str) -> None:
+        self._libraries = libraries
+        self._bootstrap = bootstrap
+
+    async def run(self, main_class: str, *arguments: str) -> str:
+        """What a tool prints, complaints included."""
+        command = java_client.tool(
+            self._libraries, main_class, "--bootstrap-server", self._bootstrap, *" ".join(arguments).split()
+        )
+        ended = await asyncio.to_thread(
+            subprocess.run, command, capture_output=True, text=True, timeout=TOOL_LIMIT_S, check=False
+        )
+        return str(ended.stdout + ended.stderr)
+
+    async def configs(self, *arguments: str) -> str:
+        return await self.run("kafka.admin.ConfigCommand", *arguments)
+
+
+@pytest.fixture
+async def tools(shared_cluster: Cluster, libraries: Path) -> Tools:
+    return Tools(libraries, (await shared_cluster.ready()).bootstrap)
+
+
+async def test_kafka_configs_changes_brokers_while_they_run(shared_cluster: Cluster, tools: Tools) -> None:
+    brokers = "--entity-type brokers"
+    async with shared_cluster.admin() as admin:
+        await admin.create_topic("dynamic", partitions=1, replication_factor=3)
+    for where in ("--entity-default", "--entity-name 1"):
+        altered = await tools.configs("--alter", brokers, where, "--add-config log.retention.ms=123456789")
+        assert "Completed updating" in altered, altered
+        assert "log.retention.ms=123456789" in await tools.configs("--describe", brokers, where)
+    topic = await tools.configs("--describe --entity-type topics --entity-name dynamic --all")
+    assert "retention.ms=123456789" in topic and "DYNAMIC_DEFAULT_BROKER_CONFIG:log.retention.ms=123456789" in topic
+    for where in ("--entity-default", "--entity-name 1"):
+        assert "Completed updating" in await tools.configs(
+            "--alter", brokers, where, "--delete-config log.retention.ms"
+        )
+        assert "log.retention.ms" not in await tools.configs("--describe", brokers, where)
+    for wrong in ("controlled.shutdown.timeout.ms=3", "log.cleaner.threads=2", "log.retention.ms=soon"):
+        refused = await tools.configs("--alter", brokers, "--entity-default --add-config", wrong)
+        assert "InvalidConfigurationException" in refused and wrong.partition("=")[0] in refused
+
+
+async def test_kafka_configs_changes_groups(tools: Tools) -> None:
+    group = "--entity-type groups --entity-name by-tool"
+    altered = await tools.configs("--alter", group, "--add-config consumer.heartbeat.interval.ms=1500")
+    assert "Completed updating config for group by-tool" in altered, altered
+    for described in (group, "--entity-type groups"):
+        assert "consumer.heartbeat.interval.ms=1500" in await tools.configs("--describe", described)
+    refused = await tools.configs("--alter", group, "--add-config share.session.timeout.ms=45000")
+    assert "InvalidConfigurationException" in refused and "no share groups" in refused
+    removed = await tools.configs("--alter", group, "--delete-config consumer.heartbeat.interval.ms")
+    assert "Completed updating" in removed, removed
+
+
+async def test_kafka_configs_changes_levels_of_loggers_of_one_broker(tools: Tools) -> None:
+    loggers = "--entity-type broker-loggers --entity-name 1"
+    altered = await tools.configs("--alter", loggers, "--add-config barnabas.metadata=DEBUG")
+    assert "Completed updating config for broker-logger 1" in altered, altered
+    assert "barnabas.metadata=DEBUG" in await tools.configs("--describe", loggers)
+    other = await tools.configs("--describe --entity-type broker-loggers --entity-name 2")
+    assert "barnabas.metadata=INFO" in other, other
+    assert "InvalidConfigurationException" in await tools.configs(
+        "--alter", loggers, "--add-config barnabas.metadata=LOUD"
+    )
+
+
+async def test_kafka_configs_is_refused_quotas(tools: Tools) -> None:
+    clients = "--entity-type clients --entity-name c"
+    assert "no quotas here" in await tools.configs("--alter", clients, "--add-config producer_byte_rate=1024")
+    assert "producer_byte_rate" not in await tools.configs("--describe", clients)
+
+
+async def test_kafka_features_shows_what_is_served(tools: Tools) -> None:
+    found = await tools.run("org.apache.kafka.tools.FeatureCommand", "describe")
+    levels = {line.split()[1]: line.split() for line in found.splitlines() if line.startswith("Feature:")}
+    assert {name: words[words.index("FinalizedVersionLevel:") + 1] for name, words in levels.items()} == {
+        "group.version": "1",
+        "kraft.version": "0",
+        "metadata.version": "4.0-IV3",
+        "transaction.version": "0",
+    }
+
+
+async def test_kafka_transactions_finds_none_and_ends(tools: Tools) -> None:
+    """Every broker is asked for the partitions that it leads, those of __consumer_offsets too."""
+    main_class = "org.apache.kafka.tools.TransactionsCommand"
+    for verb in ("list", "find-hanging --broker-id 0", "find-hanging --broker-id 1"):
+        found = await asyncio.wait_for(tools.run(main_class, verb), timeout=30)
+        heads = [line for line in found.splitlines() if line.startswith(("TransactionalId", "Topic"))]
+        assert len(heads) == 1 and found.strip().endswith(heads[0].strip()), found

@@ -521,6 +521,7 @@ class Broker:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.log_service.writers.close()  # also where the start failed before upkeep ran
         await self.liveness.close()
         await self.fetchers.close()
         await self.flusher.close()

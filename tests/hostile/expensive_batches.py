@@ -9,6 +9,7 @@ from functools import cache
 from barnabas.log.compression import Compression
 from barnabas.log.record_codec import encode_batch
 from barnabas.net.client.admin import Admin
+from barnabas.net.client.producer import Producer
 from barnabas.net.protocol.requests import ProducePartition, ProduceRequest
 from barnabas.net.rpc import RpcConnection
 from barnabas.net.tcp import TcpNetwork
@@ -39,11 +40,19 @@ def _now_ms() -> int:
 
 
 async def _topics(brokers: Sequence[Address]) -> None:
-    async with Admin(",".join(f"{host}:{port}" for host, port in brokers)) as admin:
+    bootstrap = ",".join(f"{host}:{port}" for host, port in brokers)
+    async with Admin(bootstrap) as admin:
         existing = {topic.name for topic in await admin.describe_topics()}
         for name, config in ((COMPACTED, {"cleanup.policy": "compact"}), (PACKED_ANEW, {"compression.type": "gzip"})):
             if name not in existing:
                 await admin.create_topic(name, partitions=1, replication_factor=1, configs=config)
+                await _led(bootstrap, name)
+
+
+async def _led(bootstrap: str, topic: str) -> None:
+    """Until the partition takes records: an attack that is refused by a leader to be proves nothing."""
+    async with Producer(bootstrap, delivery_timeout_ms=TIMEOUT_MS) as producer:
+        await (await producer.send(topic, b"ready", key=b"ready"))
 
 
 def _sending(topic: str, batch: Callable[[], bytes], times: int, connections: int) -> Callable[..., object]:

@@ -11,14 +11,13 @@ PING_INTERVAL_S = 0.02
 
 
 class Watch:
-    """A context: pings on a connection of its own and reads /proc in between. `pid` is the broker's."""
+    """A context: pings on a connection of its own. `pid` is the broker's."""
 
     def __init__(self, address: Address, pid: int) -> None:
         self._address = address
         self._pid = pid
         self.longest_answer_s = 0.0
         self.pings = 0
-        self.peak_rss_mib = 0.0
 
     async def __aenter__(self) -> "Watch":
         self._reader, self._writer = await api_versions(self._address)
@@ -35,9 +34,13 @@ class Watch:
             began = time.monotonic()
             await ping(self._reader, self._writer)
             self.longest_answer_s = max(self.longest_answer_s, time.monotonic() - began)
-            self.peak_rss_mib = max(self.peak_rss_mib, rss_mib(self._pid))
             self.pings += 1
             await asyncio.sleep(PING_INTERVAL_S)
+
+    @property
+    def peak_rss_mib(self) -> float:
+        """As the kernel has seen it, also while the broker answered nobody."""
+        return _memory_mib(self._pid, "VmHWM")
 
     def __str__(self) -> str:
         return (
@@ -47,6 +50,10 @@ class Watch:
 
 
 def rss_mib(pid: int) -> float:
-    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(encoding="ascii"))
+    return _memory_mib(pid, "VmRSS")
+
+
+def _memory_mib(pid: int, name: str) -> float:
+    found = re.search(rf"{name}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(encoding="ascii"))
     assert found is not None
     return int(found[1]) / 1024

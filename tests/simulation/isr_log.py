@@ -45,7 +45,7 @@ class MemoryConfig:
     min_insync_replicas: int = 1
     flush_messages: int = 2**63 - 1
     compression_type: str = "producer"
-    compression_level: int | None = None
+    compression_level: int = 0
     is_compacted: bool = False
     max_message_bytes: int = 1 << 20
     is_deleted_by_retention: bool = True

@@ -268,6 +268,21 @@ def test_idempotent_producer_window_of_five():
     assert log.log_end_offset == 14
 
 
+def test_a_sequence_before_the_first_that_is_known_was_not_appended_as_far_as_is_known():
+    """Told that it was, a producer drops the records."""
+    log = open_log(SimulatedDisk())
+
+    def send(sequence):
+        producer = ProducerFields(producer_id=7, producer_epoch=0, base_sequence=sequence)
+        return log.append_as_leader(batch_of(b"a", producer=producer), leader_epoch=0, now_ms=NOW_MS)
+
+    for sequence in range(1, 5):
+        send(sequence)
+    with pytest.raises(OutOfOrderSequenceError, match="known from 1 on"):
+        send(0)
+    assert send(1).duplicate and log.log_end_offset == 4
+
+
 def test_failed_write_changes_nothing_and_fails_the_log():
     disk = SimulatedDisk()
     log = open_log(disk)

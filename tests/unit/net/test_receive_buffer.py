@@ -126,3 +126,22 @@ def test_the_smallest_wish_is_granted_first() -> None:
     assert order == ["small", "middle"]
     budget.forget("large")
     assert not budget.is_short and budget.used_bytes == 95 and budget.is_tight
+
+
+def test_a_request_that_is_parked_does_not_keep_the_memory_of_its_large_frame() -> None:
+    budget, shared = world()
+    buffer = ReceiveBuffer(MAX_FRAME_BYTES, shared)
+    data = framed(b"x" * (9 << 20))
+    parked: list[memoryview] = []
+    taken = 0
+    while taken < len(data):
+        room = buffer.get_buffer()
+        count = min(len(room), len(data) - taken)
+        room[:count] = data[taken : taken + count]
+        buffer.received(count)
+        taken += count
+        if (frame := buffer.next_frame()) is not None:
+            parked.append(frame)
+        assert buffer.settle()
+    assert budget.used_bytes == 0 and len(parked) == 1
+    assert not any(parked[0][:: 1 << 12])  # its pages were given back to the system

@@ -16,7 +16,15 @@ from barnabas.log.errors import BarnabasError, ErrorCode, InvalidRequestError
 
 from .admission import PROBATION_MS, Place
 from .dispatcher import error_response
-from .limits import MAX_FRAMES_PER_TURN, MAX_HELLO_BYTES, MIN_PROGRESS_BYTES, SHORT_FRAME_MS, TIGHT_BUFFERED_BYTES
+from .limits import (
+    MAX_FRAMES_PER_TURN,
+    MAX_HELLO_BYTES,
+    MIN_PACE_BYTES,
+    MIN_PROGRESS_BYTES,
+    SHORT_FRAME_MS,
+    SHORT_STALL_MS,
+    TIGHT_BUFFERED_BYTES,
+)
 from .outbox import Outbox
 from .protocol.codec import Chunk, Codec, DecodedRequest, size_of
 from .protocol.kafka.apis import KafkaResponse
@@ -228,7 +236,8 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.stalled_ms = 0
         else:
             self.stalled_ms += elapsed_ms
-        self._frame_age_ms = self._frame_age_ms + elapsed_ms if self._reader.own_bytes else 0
+        if self.has_unfinished_request and not (self.waits_for_memory or self._is_over_limit()):
+            self._frame_age_ms += elapsed_ms  # Else it is we who do not read.
 
     @property
     def held_bytes(self) -> int:
@@ -243,7 +252,8 @@ class ServerConnection(asyncio.BufferedProtocol):
     @property
     def is_slow(self) -> bool:
         """Its request has been on its way for longer than others should wait for the memory."""
-        return self._frame_age_ms >= SHORT_FRAME_MS
+        due_bytes = (self._frame_age_ms - SHORT_STALL_MS) * MIN_PACE_BYTES // 1000
+        return self._frame_age_ms >= SHORT_FRAME_MS or self._reader.pending_bytes < due_bytes
 
     def _is_late(self) -> bool:
         """A handshake must end in time even if a byte of it arrives now and then."""
@@ -355,6 +365,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _serve(self, frame: memoryview) -> None:
         decoded = self._codec.decode_request(frame)
         call = _Call(self, decoded)
+        self._frame_age_ms = 0
         self._in_flight += 1
         if self._ordered is not None:
             self._ordered.append(call)

@@ -17,6 +17,9 @@ MAX_MESSAGE_ITEMS = 262_144  # Of all arrays of one Kafka message: a frame of 10
 # Of a Kafka Metadata request, which anybody may send: three times what its handler answers, so that a client with too many topics
 # is told so, and a tenth of a second of decoding.
 MAX_METADATA_ITEMS = 65_536
+# Of a client's Produce, Fetch, ListOffsets or OffsetForLeaderEpoch: to read an item, look it up and answer it costs the loop 10 to
+# 20 microseconds, and no client has as many partitions of one broker.
+MAX_DATA_ITEMS = 20_000
 MAX_FRAMES_PER_TURN = 64  # Of one connection; then it is the others' turn. A thousand questions take seconds.
 SENDFILE_MIN_BYTES = 256 * 1024  # Below it one pread and one write are faster than sendfile (hot_path.md, fetch).
 SENDMSG_MIN_BYTES = 64 * 1024  # From here on, joining buffers for one write costs more than a gathering write.
@@ -26,7 +29,8 @@ SWEEP_INTERVAL_MS = 1_000  # How often a server looks for idle, stalled and sile
 TIGHT_BUFFERED_BYTES = 64 * 1024  # In place of max_buffered_bytes while the memory of all connections is short.
 MIN_PROGRESS_BYTES = 4 * 1024  # Between two sweeps. Who sends or reads less, though memory is held for it, is stalled.
 SHORT_STALL_MS = 2_000  # A stalled connection is closed after this where others wait for the memory that it holds ...
-SHORT_FRAME_MS = 30_000  # ... and one whose request takes longer than this, whatever its progress.
+MIN_PACE_BYTES = 256 * 1024  # ... and one whose request comes with less than this in each second behind that time ...
+SHORT_FRAME_MS = 30_000  # ... or takes longer than this, whatever its progress.
 LONG_STALL_MS = 30_000  # A stalled connection with an unfinished request is closed after this in any case.
 MAX_LOGGED_PEERS = 256  # Peers remembered for "log once": a scan from many addresses must not grow this map.
 LOG_AGAIN_AFTER_MS = 60_000  # The same peer's garbage is logged once a minute, not once a connection.

@@ -34,10 +34,6 @@ class MemoryBudget:
         """What the most modest of those who wait asks for."""
         return min((size_bytes for size_bytes, _ in self._waiting.values()), default=0)
 
-    @property
-    def newest_waiting(self) -> object | None:
-        return next(reversed(self._waiting), None)
-
     def take(self, size_bytes: int) -> bool:
         """False, and nothing is taken, where there is not so much left."""
         if self.used_bytes + size_bytes > self.limit_bytes:

@@ -13,7 +13,9 @@ from .protocol.framing import SIZE_BYTES, FrameReader
 
 SHARED_BYTES: Final = 256 * 1024  # one read of a busy connection; it stays in the processor's cache
 TIGHT_READ_BYTES: Final = 4 * 1024  # What is read at once while memory is short, since it may have to be kept.
-AT_ONCE_BYTES: Final = 1024 * 1024  # A frame up to this size gets its whole buffer at once: most requests are smaller.
+# A frame up to this size gets its whole buffer at once, since most requests are smaller; not while memory is short, when only
+# what has come may take some.
+AT_ONCE_BYTES: Final = 1024 * 1024
 # A buffer of this size is kept while its connection is busy: one for each frame would cost a mapping and its page faults.
 KEPT_BYTES: Final = 8 * 1024 * 1024
 _MAPPED_FROM_BYTES: Final = 1024 * 1024
@@ -68,7 +70,8 @@ class ReceiveBuffer(FrameReader):
         if kept < self.own_bytes:  # There is room to receive into.
             return True
         needed = max(self._needed, kept + 1)
-        capacity = needed if needed <= AT_ONCE_BYTES else min(needed, 2 * kept)
+        is_generous = needed <= AT_ONCE_BYTES and not self._shared.budget.is_tight
+        capacity = needed if is_generous else min(needed, 2 * kept)
         missing = capacity - self.own_bytes - self._granted_bytes
         if missing > 0 and not self._shared.budget.take(missing):
             self.wanted_bytes = missing

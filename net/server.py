@@ -203,11 +203,11 @@ class Server:
             self._end_standstill()
 
     def _end_standstill(self) -> None:
-        """All who hold memory may wait for more. Then the last who came gives way, so that the first can go on."""
-        newest = self.memory.newest_waiting
-        is_moving = any(one.held_bytes and not one.waits_for_memory for one in self._connections)
-        if isinstance(newest, ServerConnection) and newest in self._connections and not is_moving:
-            self._expire(newest)
+        """All who hold memory may wait for more. Then the one with the most gives way: not whoever came last, who may want a
+        little behind a few that hold all."""
+        holders = [one for one in self._connections if one.held_bytes]
+        if holders and all(one.waits_for_memory for one in holders):
+            self._expire(max(holders, key=lambda one: one.held_bytes))
 
     def _expire(self, connection: ServerConnection) -> None:
         if connection.is_on_probation:

@@ -19,6 +19,7 @@ from barnabas.net.protocol.requests import READ_COMMITTED, FetchPartition, Fetch
 from barnabas.net.protocol.responses import FetchPartitionResponse, FetchResponse
 from barnabas.net.purgatory import DelayedFetch, Operation, ReadUpTo
 
+from .many import check_count
 from .services import Services
 
 MAX_FETCH_BYTES = 64 << 20  # of one answer, whatever fetch.max.bytes says: clients take no frame above 100 MiB
@@ -37,6 +38,8 @@ class FetchHandler:
         self._read_offsets_topic = answering(self._fetch_offsets_topic)
 
     def __call__(self, request: FetchRequest, context: RequestContext, reply: Reply) -> None:
+        if request.replica_id < 0:
+            check_count(request.partitions)  # Followers name all that they have.
         responses, size_bytes, is_final = self._read(request, is_first_read=True)
         if (
             is_final

@@ -1,14 +1,15 @@
-"""Requests of Kafka's that name many things: each is done for itself and has an outcome of its own.
+"""Requests that name many things: each is done for itself and has an outcome of its own, and there are not too many of them.
 
 One thing that is refused or times out keeps no other from being done.
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from barnabas.log.errors import BarnabasError, ErrorCode, InvalidRequestError
+from barnabas.net.limits import MAX_DATA_ITEMS
 
 MAX_CHANGES_AT_A_TIME = (
     32  # of one request, at the controller: it commits those that wait together, others come between
@@ -36,6 +37,14 @@ def check_named_once(what: str, times: int) -> None:
     """Raises InvalidRequestError."""
     if times > 1:
         raise InvalidRequestError(f"{what} is named {times} times in one request; name it once")
+
+
+def check_count(partitions: Sequence[object]) -> None:
+    """Raises InvalidRequestError for more than a client may name in one request."""
+    if len(partitions) > MAX_DATA_ITEMS:
+        raise InvalidRequestError(
+            f"{len(partitions)} partitions are named in one request; name {MAX_DATA_ITEMS} at most"
+        )
 
 
 async def each(work: Iterable[Awaitable[T]]) -> list[T | Outcome]:

@@ -24,6 +24,7 @@ from barnabas.net.protocol.responses import (
     OffsetForLeaderEpochResponse,
 )
 
+from .many import check_count
 from .services import Services
 
 
@@ -35,6 +36,7 @@ class OffsetHandlers:
         self._list_with_slots = answering(self._list_offsets_topic)
 
     def list_offsets(self, request: ListOffsetsRequest, context: RequestContext, reply: Reply) -> None:
+        check_count(request.partitions)
         if any(item.topic == CONSUMER_OFFSETS_TOPIC for item in request.partitions):
             self._list_with_slots(request, context, reply)
             return
@@ -94,6 +96,8 @@ class OffsetHandlers:
         )
 
     def end_of_epoch(self, request: OffsetForLeaderEpochRequest, context: RequestContext, reply: Reply) -> None:
+        if request.replica_id < 0:
+            check_count(request.partitions)
         reply(OffsetForLeaderEpochResponse(partitions=tuple(self._end_of_one(item) for item in request.partitions)))
 
     def _end_of_one(self, item: EpochPartition) -> EpochEndOffset:

@@ -27,6 +27,7 @@ from barnabas.net.protocol.requests import ProducePartition
 from barnabas.net.protocol.responses import ProducePartitionResponse, ProduceResponse
 from barnabas.net.purgatory import DelayedProduce, Operation
 
+from .many import check_count
 from .preparing import AnyProduce, Preparing, Refused
 from .produce_rules import check_produced
 from .refused_sequences import RefusedSequences
@@ -55,6 +56,7 @@ class ProduceHandler:
         """Appends in order of arrival: at once, or after the batches have been prepared. The answer may come later."""
         if request.acks not in VALID_ACKS:
             raise InvalidRequiredAcksError(f"acks={request.acks} is not known; use 0, 1 or -1 (all)")
+        check_count(request.partitions)
         refused = self.preparing.at_once(request)
         if refused is None:
             self.preparing.later(request, context, lambda made, bad: self._serve_later(made, bad, context, reply))

@@ -25,7 +25,7 @@ from barnabas.net.limits import MAX_MESSAGE_ITEMS
 from barnabas.net.protocol.codec import DecodedRequest
 from barnabas.net.protocol.kafka.apis import API_VERSIONS_KEY, LISTED, SERVED, KafkaRequest, is_flexible
 from barnabas.net.protocol.kafka.codec import KafkaCodec
-from barnabas.net.protocol.kafka.compiler import encoder, types_of
+from barnabas.net.protocol.kafka.compiler import encoder, max_items, types_of
 from barnabas.net.protocol.kafka.primitives import uvarint
 from barnabas.net.protocol.kafka.schema import Field, Struct, messages
 from barnabas.net.protocol.requests import KafkaProduceRequest, Request
@@ -125,7 +125,7 @@ def kafka_arrays(rng: Random) -> None:
     chunks: list[Any] = [head(key, version, with_tags=is_flexible(name, version))]
     encoder(name, version)(made, chunks)
     decoded = decode_anyhow(b"".join(map(bytes, chunks)))
-    assert (decoded is None) == (items > MAX_MESSAGE_ITEMS), (name, version, items)
+    assert (decoded is None) == (items > max_items(name)), (name, version, items)
 
 
 def _crowded(body: Struct, version: int, types: dict[str, type], count: int) -> tuple[Any, int]:

@@ -13,7 +13,7 @@ from dataclasses import make_dataclass
 from functools import cache, partial
 from typing import Any
 
-from barnabas.net.limits import MAX_MESSAGE_ITEMS, MAX_METADATA_ITEMS
+from barnabas.net.limits import MAX_DATA_ITEMS, MAX_MESSAGE_ITEMS, MAX_METADATA_ITEMS
 from barnabas.net.protocol.codec import Chunk, size_of
 
 from .primitives import ONE_BYTE, Decode, read_tags, read_uvarint, tags, uvarint
@@ -110,7 +110,18 @@ def encoder(message: str, version: int) -> Encode:
     return found
 
 
-_MAX_ITEMS = {"MetadataRequest": MAX_METADATA_ITEMS}
+_MAX_ITEMS = {
+    "MetadataRequest": MAX_METADATA_ITEMS,
+    "ProduceRequest": MAX_DATA_ITEMS,
+    "FetchRequest": MAX_DATA_ITEMS,
+    "ListOffsetsRequest": MAX_DATA_ITEMS,
+    "OffsetForLeaderEpochRequest": MAX_DATA_ITEMS,
+}
+
+
+def max_items(message: str) -> int:
+    """How many items all arrays of one message may have."""
+    return _MAX_ITEMS.get(message, MAX_MESSAGE_ITEMS)
 
 
 class _Compiler:
@@ -120,7 +131,7 @@ class _Compiler:
         self._version = version
         self._schema = messages()[message]
         self._types = types_of(message)
-        self._max_items = _MAX_ITEMS.get(message, MAX_MESSAGE_ITEMS)
+        self._max_items = max_items(message)
         self._names: dict[str, Any] = {
             "uvarint": uvarint, "read_uvarint": read_uvarint, "read_tags": read_tags, "tags": tags, "size_of": size_of,
             "unpack_from": struct.unpack_from, "pack": struct.pack, "join": b"".join, "size_error": _size_error,

@@ -13,7 +13,7 @@ from unit.net.wire_world import (
     serve,
 )
 
-from barnabas.net.limits import LONG_STALL_MS, SHORT_STALL_MS, SWEEP_INTERVAL_MS
+from barnabas.net.limits import LONG_STALL_MS, MIN_PROGRESS_BYTES, SHORT_FRAME_MS, SHORT_STALL_MS, SWEEP_INTERVAL_MS
 from barnabas.net.memory_budget import MemoryBudget
 from barnabas.net.protocol.api_keys import ApiKey
 
@@ -46,7 +46,7 @@ def test_a_request_that_does_not_go_on_gives_way() -> None:
     run_in_simulation(body)
 
 
-def test_where_all_wait_for_each_other_the_last_gives_way() -> None:
+def test_where_all_wait_for_each_other_one_gives_way() -> None:
     async def body(world: World) -> None:
         memory = MemoryBudget(3 << 20)
         server = await serve(world, {ApiKey.PRODUCE: answer}, memory=memory)
@@ -101,5 +101,52 @@ def test_answers_that_are_not_read_count() -> None:
         assert server.memory.used_bytes == 0
         reader.transport.close()
         await server.close()
+
+    run_in_simulation(body)
+
+
+def test_a_client_that_sends_request_after_request_is_not_taken_for_a_slow_one() -> None:
+    """A part of its next request is there at any moment, for longer than one request may take."""
+
+    async def body(world: World) -> None:
+        memory = MemoryBudget(LIMIT_BYTES)
+        server = await serve(world, {ApiKey.PRODUCE: answer}, memory=memory)
+        busy = await raw_client(world, server.address)
+        request = request_bytes(1, produce_request(bytes(800_000)))
+        half = len(request) // 2
+        busy.transport.write(request[:half])
+        for _ in range(2 * SHORT_FRAME_MS // 1000):
+            await asyncio.sleep(0.5)
+            busy.transport.write(request[half:] + request[:half])
+            await busy.frame()
+        (connection,) = server._connections
+        assert connection.held_bytes and not connection.is_slow
+        busy.transport.close()
+        await server.close()
+        assert memory.used_bytes == 0
+
+    run_in_simulation(body)
+
+
+def test_clients_that_dribble_do_not_hold_the_memory_for_long() -> None:
+    async def body(world: World) -> None:
+        memory = MemoryBudget(LIMIT_BYTES)
+        server = await serve(world, {ApiKey.PRODUCE: answer}, memory=memory)
+        slow = [await raw_client(world, server.address) for _ in range(4)]
+        honest = await raw_client(world, server.address)
+        for client in slow:
+            client.transport.write(request_bytes(1, produce_request(bytes(1_000_000)))[:300_000])
+        await asyncio.sleep(1)
+        honest.transport.write(request_bytes(1, produce_request(bytes(500_000))))
+        answered, began = asyncio.ensure_future(honest.frame()), asyncio.get_running_loop().time()
+        while not answered.done():
+            for client in slow:
+                client.transport.write(bytes(3 * MIN_PROGRESS_BYTES))
+            await asyncio.sleep(1)
+        assert asyncio.get_running_loop().time() - began <= 6
+        for client in (honest, *slow):
+            client.transport.close()
+        await server.close()
+        assert memory.used_bytes == 0
 
     run_in_simulation(body)

@@ -1,13 +1,24 @@
 """ListOffsets, OffsetForLeaderEpoch, DeleteRecords: what a leader tells of its offsets."""
 
+from typing import Any
+
 import pytest
 from unit.net.handlers.handler_world import HandlerWorld, answer_of
 from unit.net.shell_world import partition, simulated, topic
 
-from barnabas.log.errors import ErrorCode, NotLeaderOrFollowerError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from barnabas.log.errors import (
+    ErrorCode,
+    InvalidRequestError,
+    NotLeaderOrFollowerError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
 from barnabas.log.record_codec import ProducerFields
 from barnabas.log.topic_partition import TopicPartition
+from barnabas.net.handlers.fetch import FetchHandler
 from barnabas.net.handlers.offsets import OffsetHandlers
+from barnabas.net.handlers.produce import ProduceHandler
+from barnabas.net.limits import MAX_DATA_ITEMS
 from barnabas.net.protocol.requests import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -15,9 +26,13 @@ from barnabas.net.protocol.requests import (
     READ_COMMITTED,
     DeleteRecordsRequest,
     EpochPartition,
+    FetchPartition,
+    FetchRequest,
     ListOffsetsPartition,
     ListOffsetsRequest,
     OffsetForLeaderEpochRequest,
+    ProducePartition,
+    ProduceRequest,
 )
 from barnabas.net.protocol.responses import DeleteRecordsResponse, ListOffsetsPartitionResponse
 
@@ -158,3 +173,26 @@ async def test_the_earliest_local_offset_is_the_earliest() -> None:
         world.append(b"a")
     OffsetHandlers(world.services).delete_before(TopicPartition("t", 0), 2)
     assert listed(world, -4).offset == listed(world, EARLIEST_TIMESTAMP).offset == 2
+
+
+@simulated
+async def test_more_partitions_than_a_client_has_are_refused_before_they_are_looked_at() -> None:
+    world = await HandlerWorld.start(ALONE)
+    many = MAX_DATA_ITEMS + 1
+    produced = ProducePartition(topic="u", partition=0, records=b"")
+    fetched = FetchPartition(topic="u", partition=0, fetch_offset=0, max_bytes=1)
+    listed_one = ListOffsetsPartition(topic="u", partition=0, timestamp_ms=LATEST_TIMESTAMP)
+    epoch = EpochPartition(topic="u", partition=0, leader_epoch=0)
+    offsets = OffsetHandlers(world.services)
+    asked: list[tuple[Any, Any]] = [
+        (ProduceHandler(world.services), ProduceRequest(acks=1, timeout_ms=1, partitions=(produced,) * many)),
+        (
+            FetchHandler(world.services),
+            FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=1, partitions=(fetched,) * many),
+        ),
+        (offsets.list_offsets, ListOffsetsRequest(partitions=(listed_one,) * many)),
+        (offsets.end_of_epoch, OffsetForLeaderEpochRequest(partitions=(epoch,) * many)),
+    ]
+    for handler, request in asked:
+        with pytest.raises(InvalidRequestError, match=f"{many} partitions"):
+            handler(request, None, None)

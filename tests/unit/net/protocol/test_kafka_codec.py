@@ -14,7 +14,7 @@ from kafka.protocol.api_message import ApiMessage
 from kio.serial import entity_reader, entity_writer
 from unit.net.protocol.random_messages import RandomMessages, plain
 
-from barnabas.net.limits import MAX_MESSAGE_ITEMS, MAX_METADATA_ITEMS
+from barnabas.net.limits import MAX_DATA_ITEMS, MAX_MESSAGE_ITEMS, MAX_METADATA_ITEMS
 from barnabas.net.protocol.kafka.compiler import decoder, encoder, types_of
 from barnabas.net.protocol.kafka.primitives import read_uvarint, uvarint
 from barnabas.net.protocol.kafka.schema import Versions, messages
@@ -154,6 +154,14 @@ def test_items_without_end_are_refused_before_they_are_made() -> None:
         else:
             with pytest.raises(ValueError, match=str(MAX_METADATA_ITEMS)):
                 decoder("MetadataRequest", 9)(frame, 0)
+    begin = struct.pack(">hhiih", -1, 1, 1_000, 1, 1) + b"t"
+    for count, is_taken in ((MAX_DATA_ITEMS - 1, True), (MAX_DATA_ITEMS, False)):
+        frame = memoryview(begin + struct.pack(">i", count) + struct.pack(">ii", 0, 0) * count)
+        if is_taken:
+            assert len(decoder("ProduceRequest", 3)(frame, 0)[0].topic_data[0].partition_data) == count
+        else:
+            with pytest.raises(ValueError, match=str(MAX_DATA_ITEMS)):
+                decoder("ProduceRequest", 3)(frame, 0)
     frame = memoryview(b"\x02g" + uvarint(MAX_MESSAGE_ITEMS + 2) + b"\x01\x01\x00" * (MAX_MESSAGE_ITEMS + 1))
     with pytest.raises(ValueError, match=f"more than {MAX_MESSAGE_ITEMS} items"):
         decoder("OffsetFetchRequest", 6)(frame, 0)

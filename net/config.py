@@ -100,7 +100,6 @@ class Definition:
     type: str
     default: str | None
     documentation: str
-    dynamic: bool
     topic_key: str | None
 
 
@@ -140,14 +139,13 @@ class BrokerConfig:
         -1, whole_number(-1, 32_767), "Replicas of a new topic that does not say; -1: three, or all brokers if fewer."
     )
     min_insync_replicas: int = topic_default(
-        "min.insync.replicas", "In-sync replicas without which acks=all is refused.", dynamic=True
+        "min.insync.replicas", "In-sync replicas without which acks=all is refused."
     )
     auto_create_topics_enable: bool = setting(True, BOOLEAN, "Create a topic when a client first asks for it.")
     delete_topic_enable: bool = setting(True, BOOLEAN, "May topics be deleted?")
     unclean_leader_election_enable: bool = topic_default(
         "unclean.leader.election.enable",
         "May a replica out of sync lead where no other lives? It loses records.",
-        dynamic=True,
     )
     auto_leader_rebalance_enable: bool = setting(True, BOOLEAN, "Give leadership back to preferred replicas.")
     leader_imbalance_check_interval_seconds: int = setting(300, large_number(1), "How often that is looked at.")
@@ -177,19 +175,16 @@ class BrokerConfig:
         2**63 - 1,
         MILLISECONDS,
         "Bytes per second that this broker sends to replicas that a reassignment adds.",
-        dynamic=True,
     )
     follower_replication_throttled_rate: int = setting(
         2**63 - 1,
         MILLISECONDS,
         "Bytes per second that this broker fetches for replicas that a reassignment adds.",
-        dynamic=True,
     )
     reassignment_throttled_rate: int = setting(
         2**63 - 1,
         MILLISECONDS,
         "Both of these together; the cluster takes its value away when the last reassignment has ended.",
-        dynamic=True,
     )
     replica_high_watermark_checkpoint_interval_ms: int = setting(5_000, MILLISECONDS, "How often it is written.")
 
@@ -265,7 +260,7 @@ class BrokerConfig:
 
     # --- the network
     socket_request_max_bytes: int = setting(100 * 1024 * 1024, whole_number(1024), "Largest request.")
-    max_connections: int = setting(10_000, COUNT, "Connections at a time.", dynamic=True)
+    max_connections: int = setting(10_000, COUNT, "Connections at a time.")
     connections_max_idle_ms: int = setting(600_000, MILLISECONDS, "Silence after which a connection is closed.")
     queued_max_requests: int = setting(500, COUNT, "Requests of one connection in flight.")
     queued_max_request_bytes: int = setting(
@@ -400,7 +395,6 @@ def definitions() -> tuple[Definition, ...]:
             type=known.kind.name,
             default=_shown(known, default),
             documentation=known.documentation,
-            dynamic=known.dynamic,
             topic_key=known.topic_key,
         )
         for key, known, default in _settings()

@@ -62,7 +62,6 @@ class Setting:
 
     kind: Kind[Any]
     documentation: str
-    dynamic: bool = False  # may be changed while the broker runs
     topic_key: str | None = None  # this key is the default of that key of topics
     nullable: bool = False  # an empty value means "not set"
 

@@ -40,6 +40,10 @@ def decisions(old: MetadataImage, new: MetadataImage, changes: MetadataChanges) 
     for node in sorted(changes.broker_configs):
         before, now = old.broker_configs.get(node, {}), new.broker_configs.get(node, {})
         yield from _of_configs(CONTROLLER, f"broker={node or 'all'}", before, now)
+    if old.group_configs is not new.group_configs:  # images share what did not change
+        for group in sorted({*old.group_configs, *new.group_configs}):
+            before, now = old.group_configs.get(group, {}), new.group_configs.get(group, {})
+            yield from _of_configs(CONTROLLER, f"group={group}", before, now)
 
 
 def own_roles(node_id: int, old: MetadataImage, new: MetadataImage, changes: MetadataChanges) -> Iterator[Change]:

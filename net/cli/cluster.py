@@ -134,7 +134,9 @@ async def _describe(context: Context) -> int:
         context.out.record({**summary, "unconfirmed": doubt, "settings": cluster.settings, "brokers": brokers})
         return exit_code_in(doubt)
     settings = [f"{key}={value}" for key, value in cluster.settings.items()]
-    context.out.record({**summary, **shown_doubt(doubt), "settings": settings})
+    ignored = _ignored_settings(cluster)
+    told = {"ignored_settings": ignored} if ignored else {}
+    context.out.record({**summary, **shown_doubt(doubt), "settings": settings, **told})
     context.out.text()
     context.out.rows(brokers, ("broker", "address", "admin", "rack", "state", "replicas"))
     return exit_code_in(doubt)

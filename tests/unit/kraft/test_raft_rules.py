@@ -554,6 +554,15 @@ def test_a_term_that_no_election_can_have_reached_is_taken_in_steps_and_the_quor
     finish(cluster)
 
 
+def test_a_term_that_is_one_step_too_far_is_not_believed() -> None:
+    cluster = running()
+    victim = core_of(cluster, cluster.wait_for_leader())
+    before = victim.term
+    victim.receive(victim.other_ids[0], {"type": "stale_term", "term": before + MAX_TERM_STEP + 1})
+    assert (victim.term, victim.refused_messages) == (before + MAX_TERM_STEP, 1)
+    finish(cluster)
+
+
 def test_a_voter_that_is_many_terms_behind_catches_up() -> None:
     cluster = running()
     core = core_of(cluster, 2)

@@ -96,6 +96,14 @@ CASES: tuple[tuple[MetadataImage, MetadataImage, list[str]], ...] = (
         ],
     ),
     (
+        image(group_configs={"g": {"k": "1"}, "same": {"k": "1"}}),
+        image(group_configs={"same": {"k": "1"}, "x": {"k": "2"}}),
+        [
+            "controller event=configured group=g key=k value=default was=1",
+            "controller event=configured group=x key=k value=2 was=default",
+        ],
+    ),
+    (
         image(PARTITION),
         image(replace(PARTITION, leader=1, leader_epoch=1, isr=(1, 2), eligible_leader_replicas=(0,))),
         [

@@ -45,7 +45,16 @@ async def refusal(answer: aiohttp.ClientResponse, status: int) -> str:
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example:9094", "evil.example", "localhost.evil.example", "", "127.0.0.1.nip.io"]
+    "host",
+    [
+        "evil.example:9094",
+        "evil.example",
+        "localhost.evil.example",
+        "",
+        "127.0.0.1.nip.io",
+        "evil127.0.0.1",
+        "evillocalhost",
+    ],
 )
 @pytest.mark.parametrize("path", ["/v3/clusters", "/metrics", "/openapi.json", "/nothing"])
 async def test_a_page_whose_name_was_rebound_to_us_reads_nothing(client: Client, host: str, path: str) -> None:

@@ -42,6 +42,7 @@ class FakeCluster:
     fenced: set[int] = field(default_factory=set)
     folders: tuple[responses.StorageFolder, ...] = ()
     troubled_folders: tuple[responses.TroubledFolder, ...] = ()  # of broker 1
+    ignored_settings: tuple[responses.IgnoredSetting, ...] = ()  # of broker 1
     isr: tuple[int, ...] = (0, 1, 2)
     quorum_leader: int = 0
     at_port: dict[int, Greeting | BarnabasError] = field(default_factory=dict)
@@ -223,6 +224,7 @@ class FakeAdmin:
                 in_controlled_shutdown=False,
                 broker_epoch=1,
                 troubled_folders=self._cluster.troubled_folders if node == 1 else (),
+                ignored_settings=self._cluster.ignored_settings if node == 1 else (),
             )
             for node in range(3)
         )

@@ -27,7 +27,7 @@ from barnabas.net.cli.exit_codes import CommandError
 from barnabas.net.cli.main import main
 from barnabas.net.cli.patience import Patience
 from barnabas.net.greeting import Greeting
-from barnabas.net.protocol.responses import StorageFolder, TroubledFolder
+from barnabas.net.protocol.responses import IgnoredSetting, StorageFolder, TroubledFolder
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -539,6 +539,15 @@ def test_state_without_a_quorum_is_told_with_its_age_and_who_is_missing(run: Any
     assert code == 3 and words in err
     states = [item["state"] for item in rows(run("cluster", "describe", "-f", "json")[1])["brokers"]]
     assert states == ["active", "unreachable", "unreachable"]
+
+
+def test_files_that_differ_from_the_cluster_are_listed(run: Any, cluster: FakeCluster) -> None:
+    for verb in ("health", "describe"):
+        assert "ignored settings" not in run("cluster", verb)[1]
+    cluster.ignored_settings = (IgnoredSetting(key="min.insync.replicas", of_file="2", of_cluster="1"),)
+    for verb in ("health", "describe"):
+        code, out, _ = run("cluster", verb)
+        assert code == 0 and "broker 1: min.insync.replicas=2 in its configuration, 1 in the cluster" in out
 
 
 def test_voters_are_not_listed_as_none_where_no_leader_knows_them(run: Any, cluster: FakeCluster) -> None:

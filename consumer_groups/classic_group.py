@@ -57,11 +57,15 @@ class ClassicGroup:
     protocol_type: str = ""
     protocol_name: str = ""
     leader_id: str = ""
-    members: dict[str, ClassicMember] = field(default_factory=dict)
+    members: dict[str, ClassicMember] = field(
+        default_factory=dict
+    )  # changed by `add`, `change`, `swap` and `remove` alone
     pending: set[str] = field(default_factory=set)  # ids that were given out and have not joined yet
     # While the first members of an empty group come in, the join waits a little for more (KIP-134).
     first_join_ends_ms: int | None = None
     has_newcomers: bool = False
+    # Protocol name -> how many members know it; none has 0. Asking all members at every join costs n^2 in a crowd of n.
+    _knowing: Counter[str] = field(default_factory=Counter)
 
     @staticmethod
     def of(state: GroupState) -> "ClassicGroup":
@@ -79,12 +83,42 @@ class ClassicGroup:
             current = state.currents.get(member_id)
             is_current = current is not None and current.member_epoch == record.group_epoch
             assignment = current.classic_assignment if current is not None and is_current else None
-            group.members[member_id] = ClassicMember(record=member, assignment=assignment or b"", has_synced=is_current)
+            group.add(ClassicMember(record=member, assignment=assignment or b"", has_synced=is_current))
             group.members[member_id].holds = group.told_by(assignment or b"")
         if group.members:
             is_assigned = group.assigned_generation == group.generation
             group.phase = GroupPhase.STABLE if is_assigned else GroupPhase.COMPLETING_REBALANCE
         return group
+
+    def add(self, member: ClassicMember) -> None:
+        assert member.member_id not in self.members
+        self.members[member.member_id] = member
+        self._knowing.update(member.metadata.keys())
+
+    def change(self, member: ClassicMember, record: MemberRecord) -> None:
+        """The same member wants something else."""
+        self._unknow(member)
+        member.record = record
+        self._knowing.update(member.metadata.keys())
+
+    def swap(self, old: ClassicMember, new: ClassicMember) -> None:
+        """Another member in the place of one: the order of members is that of their first joins."""
+        self._unknow(old)
+        self.members = {
+            (new.member_id if key == old.member_id else key): (new if key == old.member_id else value)
+            for key, value in self.members.items()
+        }
+        self._knowing.update(new.metadata.keys())
+
+    def remove(self, member: ClassicMember) -> None:
+        del self.members[member.member_id]
+        self._unknow(member)
+
+    def _unknow(self, member: ClassicMember) -> None:
+        for name in member.metadata:
+            self._knowing[name] -= 1
+            if not self._knowing[name]:
+                del self._knowing[name]
 
     @property
     def has_all_joined(self) -> bool:
@@ -102,14 +136,18 @@ class ClassicGroup:
 
     def supports(self, protocol_type: str, protocols: tuple[tuple[str, bytes], ...], *, but: str = "") -> bool:
         """Has this member (which may be `but` itself, joining anew) a protocol in common with all others?"""
-        others = [member for member_id, member in self.members.items() if member_id != but]
+        itself = self.members.get(but)
+        others = len(self.members) - (itself is not None)
         if not others:
             return bool(protocol_type and protocols)
-        return protocol_type == self.protocol_type and bool(_common(others) & {name for name, _ in protocols})
+        own = () if itself is None else itself.metadata
+        return protocol_type == self.protocol_type and any(
+            self._knowing[name] - (name in own) == others for name, _ in protocols
+        )
 
     def vote(self) -> str:
         """The protocol that most members like best among those that all of them know; the first by name among equals."""
-        candidates = _common(list(self.members.values()))
+        candidates = {name for name, count in self._knowing.items() if count == len(self.members)}
         votes = Counter(
             next(name for name in member.metadata if name in candidates) for member in self.members.values()
         )
@@ -122,22 +160,21 @@ class ClassicGroup:
 
     def join_answer(self, member_id: str, *, skip_assignment: bool = False) -> JoinAnswer:
         """What a member of this generation is told; its leader, about all others too."""
-        is_leader = member_id == self.leader_id
-        members = tuple(
-            JoinedMember(
-                member_id=member.member_id,
-                instance_id=member.record.instance_id,
-                metadata=member.metadata.get(self.protocol_name, b""),
-            )
-            for member in self.members.values()
-        )
+        members = self.members.values() if member_id == self.leader_id else ()
         return JoinAnswer(
             member_id=member_id,
             generation=self.generation,
             protocol_type=self.protocol_type,
             protocol_name=self.protocol_name,
             leader_id=self.leader_id,
-            members=members if is_leader else (),
+            members=tuple(
+                JoinedMember(
+                    member_id=member.member_id,
+                    instance_id=member.record.instance_id,
+                    metadata=member.metadata.get(self.protocol_name, b""),
+                )
+                for member in members
+            ),
             skip_assignment=skip_assignment,
         )
 
@@ -145,7 +182,3 @@ class ClassicGroup:
         return SyncAnswer(
             protocol_type=self.protocol_type, protocol_name=self.protocol_name, assignment=member.assignment
         )
-
-
-def _common(members: list[ClassicMember]) -> set[str]:
-    return set.intersection(*(set(member.metadata) for member in members))

@@ -124,7 +124,7 @@ class ClassicMembership:
         if not group.members:
             group.protocol_type = request.protocol_type
         member = ClassicMember(record=member_record(self._state, member_id, request), is_new=True)
-        group.members[member_id] = member
+        group.add(member)
         group.has_newcomers = True
         self._park_join(group, member, ticket, decision)
         self._rebalance(group, RebalanceCause.MEMBER_JOINED, member.record, request.reason, decision)
@@ -141,7 +141,7 @@ class ClassicMembership:
             decision.answers.append(Answer(ticket=ticket, value=group.join_answer(member.member_id)))
             return
         cause = cause_of_joining_again(member.record, record, is_leader=member.member_id == group.leader_id)
-        member.record = record
+        group.change(member, record)
         self._let_go(group, member, let_go_by_joining(member, group.protocol_name), decision.now_ms)
         self._park_join(group, member, ticket, decision)
         if group.phase is GroupPhase.PREPARING_REBALANCE:
@@ -166,10 +166,7 @@ class ClassicMembership:
         holds = old.holds
         self._let_go(group, old, holds, lost_ms)
         member = replace(old, record=record)
-        group.members = {
-            (member_id if key == old.member_id else key): (member if key == old.member_id else value)
-            for key, value in group.members.items()
-        }
+        group.swap(old, member)
         if was_leader:
             group.leader_id = member_id
         if group.phase is GroupPhase.STABLE and is_same:
@@ -478,7 +475,7 @@ class ClassicMembership:
     def _forget(self, group: ClassicGroup, member: ClassicMember, since_ms: int) -> None:
         """`since_ms`: when it read for the last time."""
         self._let_go(group, member, member.holds, since_ms)
-        del group.members[member.member_id]
+        group.remove(member)
         self.sessions.cancel((group.group_id, member.member_id))
 
     def _refuse_parked(self, member: ClassicMember, error: BarnabasError, decision: Decision) -> None:

@@ -12,6 +12,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from . import clusters, configs, group_explain, group_seek, groups, metrics, openapi, records, storage, topics
 from .backend import AdminBackend
@@ -22,6 +23,7 @@ from .lags import LagsOfGroups
 from .origins import SAFE_METHODS, check_host, check_media_type, check_origin
 
 log = logging.getLogger("barnabas.admin")
+http_log = logging.getLogger("barnabas.admin.http")  # aiohttp's
 
 MAX_BODY_BYTES: Final = 8 * 1024 * 1024  # a record in base64 and JSON, with room; brokers refuse larger batches anyway
 LONE_SURROGATE: Final = "\\ud"  # as JSON escapes it; together with its other half it is a character, and welcome
@@ -30,6 +32,20 @@ SHUTDOWN_TIMEOUT_S: Final = 2.0  # calls in flight may end; a broker that stops 
 _BACKEND: Final = web.AppKey("backend", AdminBackend)
 _LAGS: Final = web.AppKey("lags", LagsOfGroups)
 _DOUBTS: Final = web.AppKey("doubts", Doubts)
+
+
+class _ClientErrors(logging.Filter):
+    """aiohttp logs a traceback for every request that is not HTTP: a stranger could fill the disk. The client is answered 400."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, HttpProcessingError):
+            log.debug("not HTTP error=%r", str(error))
+            return False
+        return True
+
+
+http_log.addFilter(_ClientErrors())
 
 
 async def _healthz(call: Call) -> Reply:
@@ -91,7 +107,7 @@ class AdminServer:
 
 async def start_admin(backend: AdminBackend, listening: socket.socket) -> AdminServer:
     """Serve on a socket that listens already: its port was told to the cluster before this module was imported."""
-    runner = web.AppRunner(build_app(backend), access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT_S)
+    runner = web.AppRunner(build_app(backend), access_log=None, logger=http_log, shutdown_timeout=SHUTDOWN_TIMEOUT_S)
     await runner.setup()
     await web.SockSite(runner, listening).start()
     bound_host, bound_port = runner.addresses[0][:2]

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
+from hostile.attacker import AttackSucceeded, attacking
+from hostile.catalogue import ATTACKS, BESIDE_FAULTS
+
 from barnabas.net.client.admin import Admin
 from barnabas.net.client.errors import BarnabasError
 
@@ -41,6 +44,7 @@ HANG_US: Final = 20_000_000  # longer than any session; a hang ends with its ord
 CHURN_KILLS: Final = 3
 SETTING: Final = "min.insync.replicas"
 TRANSFERS: Final = 10
+BOMBS_S: Final = 30.0  # of an attack that takes longer, the rest is left out
 MOVES_S: Final = 30.0  # until a move is accepted, whatever else goes on
 
 
@@ -551,6 +555,18 @@ async def _kill_leaders(injector: Injector) -> None:
                 broker.start()
 
 
+async def bombs(injector: Injector) -> None:
+    """A hostile client of any kind, beside the load. What it must not achieve is judged by `scripts/hostile`; here another
+    fault may be in its way."""
+    leader = injector.leader()
+    brokers = [leader, *(injector.cluster.brokers[node_id] for node_id in injector.others(leader))]
+    addresses = [(broker.address.rpartition(":")[0], int(broker.address.rpartition(":")[2])) for broker in brokers]
+    attack = ATTACKS[injector.rng.choice(BESIDE_FAULTS)]
+    with suppress(AttackSucceeded, TimeoutError):
+        async with asyncio.timeout(BOMBS_S), attacking(attack, addresses):
+            await injector.hold()
+
+
 async def _restarted_if_ended(broker: FaultBroker) -> None:
     if not broker.is_running:
         broker.start()
@@ -586,6 +602,7 @@ FAULTS: Final[dict[str, Kind]] = {
         Kind(inflict=reassign_and_pause, need=None),
         Kind(inflict=churn, need=None),
         Kind(inflict=wiped, need=None),
+        Kind(inflict=bombs, need=None),
         Kind(inflict=different_settings, need=None, weight=0.3),
         Kind(inflict=isolate_leader, need=NETWORK_NEED),
         Kind(inflict=isolate_controller, need=NETWORK_NEED),

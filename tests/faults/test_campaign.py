@@ -18,7 +18,16 @@ from barnabas.net.client.producer import Producer
 
 SECONDS = float(os.environ.get("BARNABAS_FAULT_SECONDS", "45"))  # of each of two campaigns
 SEED = int(os.environ.get("BARNABAS_FAULT_SEED", "1"))
-PROCESSES = ("kill_leader", "kill_controller", "kill_all", "bounce", "pause_leader", "transfer", "reassign_and_kill")
+PROCESSES = (
+    "kill_leader",
+    "kill_controller",
+    "kill_all",
+    "bounce",
+    "pause_leader",
+    "transfer",
+    "reassign_and_kill",
+    "bombs",
+)
 MACHINES = (
     "isolate_leader",
     "isolate_inside",

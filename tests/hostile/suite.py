@@ -24,6 +24,7 @@ SDK_TOPIC: Final = "honest"
 LIBRDKAFKA_TOPIC: Final = "honest-librdkafka"
 PARTITIONS: Final = 3
 ACKNOWLEDGED_MEANWHILE: Final = 40  # on every partition by each producer, before an attack may end: some two seconds
+ACKNOWLEDGED_HUNG: Final = 150  # instead, while a disk hangs: longer than any session
 SERVED_S: Final = 60.0  # until all brokers are in sync again after an attack
 HANG_US: Final = 60_000_000  # longer than any attack; it ends with its order
 LAG_INTERVAL_S: Final = 0.02
@@ -34,7 +35,7 @@ def with_shim(library: Path) -> tuple[str, ...]:
     """A launcher of brokers whose disks obey orders in `<folder of the broker>/orders`."""
     script = (
         'for config; do :; done; folder=$(dirname "$config"); '
-        f'LD_PRELOAD={library} DISKFAULT_ORDERS="$folder/{_ORDERS}" DISKFAULT_PATH="$folder/data" exec "$@"'
+        f'exec env LD_PRELOAD={library} DISKFAULT_ORDERS="$folder/{_ORDERS}" DISKFAULT_PATH="$folder/data" "$@"'
     )
     return ("/bin/sh", "-c", script, "sh", *LAUNCHER)
 
@@ -136,7 +137,7 @@ class Field:
         self._lag.longest_s = 0.0
         try:
             async with attacking(attack, addresses(self._cluster, attack.port)), self._disk(attack):
-                await self._more(ACKNOWLEDGED_MEANWHILE)
+                await self._more(ACKNOWLEDGED_HUNG if attack.hangs_disk else ACKNOWLEDGED_MEANWHILE)
         except (AttackSucceeded, AssertionError) as error:
             found.broken.append(str(error))
         found.seconds = time.monotonic() - began_s

@@ -1,6 +1,9 @@
 """What the admin API refuses before a handler sees it (strangers' pages, wrong bodies), and what it adds to an answer."""
 
+import asyncio
 import json
+import logging
+import socket
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -11,7 +14,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from unit.net.admin.test_admin_api import CLUSTER, JSON, FakeBroker
 
 from barnabas.log.errors import ErrorCode
-from barnabas.net.admin.app import ROUTES, build_app
+from barnabas.net.admin.app import ROUTES, build_app, start_admin
 from barnabas.net.admin.call import Field, Route
 from barnabas.net.admin.origins import check_host
 from barnabas.net.config import load
@@ -270,3 +273,24 @@ async def test_no_request_whatsoever_is_an_internal_error(client: Client, broker
 async def test_a_deeply_nested_value_is_taken_or_refused(client: Client, depth: int) -> None:
     data = '{"value": {"type": "JSON", "data": ' + "[" * depth + "]" * depth + "}}"
     assert (await client.post(f"{TOPICS}/t/records", data=data.encode(), headers=JSON)).status in (200, 400)
+
+
+# --- what is not HTTP -------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_not_http_is_refused_without_a_traceback(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    listening = socket.create_server(("127.0.0.1", 0))
+    listening.setblocking(False)
+    server = await start_admin(broker, listening)
+    try:
+        for bad in (b"GET / HTTP/\xff\r\n\r\n", b"GET / HTTP/1.1\r\nHo\x80st: x\r\n\r\n", b"\0\1\2\r\n\r\n"):
+            reader, writer = await asyncio.open_connection(*server.address)
+            writer.write(bad)
+            assert (await reader.read()).startswith(b"HTTP/1.0 400 ")
+            writer.close()
+            await writer.wait_closed()
+    finally:
+        await server.close()
+    assert not [record for record in caplog.records if record.levelno > logging.DEBUG]

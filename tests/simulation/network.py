@@ -394,20 +394,24 @@ class SimulatedTransport(asyncio.Transport):
                 if not call_in(self._context, self._protocol.eof_received):
                     self.close()
                 return
-            call_in(self._context, self._feed, segment)
-            self.peer.acknowledged(len(segment))
+            rest = call_in(self._context, self._feed, segment)
+            if rest:
+                self._arrived.appendleft(rest)
+            self.peer.acknowledged(len(segment) - len(rest))
 
-    def _feed(self, segment: bytes) -> None:
+    def _feed(self, segment: bytes) -> bytes:
+        """Return what it leaves, because the protocol reads no more."""
         if isinstance(self._protocol, asyncio.BufferedProtocol):
             rest = memoryview(segment)
-            while rest and not self._is_lost:
+            while rest and not (self._is_lost or self._reader_is_paused):
                 buffer = memoryview(self._protocol.get_buffer(len(rest)))
                 taken = min(len(buffer), len(rest))
                 buffer[:taken] = rest[:taken]
                 self._protocol.buffer_updated(taken)
                 rest = rest[taken:]
-        else:
-            self._protocol.data_received(segment)
+            return b"" if self._is_lost else bytes(rest)
+        self._protocol.data_received(segment)
+        return b""
 
     def acknowledged(self, size_bytes: int) -> None:
         """The peer took this much. The ack takes no time, but it needs the way back."""

@@ -392,6 +392,7 @@ class LogManager:
 
     def _forget(self, folder: LogFolder, topic_partition: TopicPartition, log: PartitionLog) -> None:
         """The folder of the log has another name."""
+        log.abandon()
         if self._logs.get(topic_partition) is log:
             del self._logs[topic_partition], self._folder_of[topic_partition]
         for offsets in folder.all_offsets:

@@ -235,6 +235,8 @@ class LogManager:
             self._logs.pop(topic_partition).release()
         self._note_offline(dict.fromkeys(gone, f"the data folder {path} is offline: {cause}"), path)
         self._due_folders.forget_below(path)
+        # Nothing can be written down there, and a new log of that name is made elsewhere.
+        self._deleted = {name: place for name, place in self._deleted.items() if place is not folder}
         try:
             folder.note_lost_writes()
         except StorageError:
@@ -390,6 +392,7 @@ class LogManager:
 
     def _forget(self, folder: LogFolder, topic_partition: TopicPartition, log: PartitionLog) -> None:
         """The folder of the log has another name."""
+        log.abandon()
         if self._logs.get(topic_partition) is log:
             del self._logs[topic_partition], self._folder_of[topic_partition]
         for offsets in folder.all_offsets:

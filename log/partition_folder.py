@@ -61,6 +61,7 @@ class PartitionFolder:
         self.path = directory
         self._is_changed = True
         self.is_durable = is_durable  # the folder itself and its metadata; never becomes false
+        self.is_gone = False  # it has another name, and nobody needs what is in it
 
     def changed(self) -> None:
         """Files were made in it, or removed from it."""
@@ -68,7 +69,7 @@ class PartitionFolder:
 
     def make_durable(self) -> None:
         """The folder, its metadata and its entry in the folder above survive a power loss from now on."""
-        if self.is_durable:
+        if self.is_durable or self.is_gone:
             return
         path = _path(self.path)
         if self._files.exists(path):
@@ -82,7 +83,7 @@ class PartitionFolder:
     def sync(self) -> None:
         """Make durable which files there are."""
         self.make_durable()
-        if self._is_changed:
+        if self._is_changed and not self.is_gone:
             self._sync()
 
     def _sync(self) -> None:

@@ -578,6 +578,10 @@ class PartitionLog:
         self._saved_epochs.save()
         self.release()
 
+    def abandon(self) -> None:
+        """Its folder has another name: a flush that is under way touches nothing under the former one, which may be taken."""
+        self.folder.is_gone = self._saved_epochs.is_gone = True
+
     def release(self) -> None:
         """Let go of all open files; slices that are being sent keep theirs."""
         self._truncations += 1

@@ -21,6 +21,7 @@ class SavedEpochs:
         self._saved: tuple[EpochStart, ...] | None = None
         self._is_cut = False  # the file may name epochs of which nothing is left
         self.is_sound = True
+        self.is_gone = False  # the folder has another name, and a new log may have the former one
         self.cache = LeaderEpochCache()
         try:
             self.cache = LeaderEpochCache(checkpoint.read_epochs(files, self._path))
@@ -32,6 +33,8 @@ class SavedEpochs:
     def save(self) -> None:
         """Write the file if it says anything else."""
         with self._lock:
+            if self.is_gone:
+                return
             entries = self.cache.entries
             if entries != self._saved:
                 checkpoint.write_epochs(self._files, self._path, entries)

@@ -523,13 +523,13 @@ class Broker:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.replication.stop()  # before the fetchers: metadata goes on coming, and would begin new ones
         await self.log_service.writers.close()  # also where the start failed before upkeep ran
         await self.liveness.close()
         await self.fetchers.close()
         await self.flusher.close()
         await self.repair.close()
         await self.groups.close()
-        self.replication.stop()
         await self.producer_ids.close()
         await self.dispatcher.close()
         await self.metadata.close()

@@ -356,6 +356,8 @@ class ServerConnection(asyncio.BufferedProtocol):
             frame = self._reader.next_frame()
             if frame is None:
                 return True
+            if self._frame_age_ms and 2 * len(frame) >= self._reader.own_bytes:
+                self._frame_age_ms = 0  # What the memory is held for has come; the next request is a new one.
             if self._phase is _Phase.SERVING:
                 self._serve(frame)
             else:

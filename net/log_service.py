@@ -24,7 +24,7 @@ from .clock import Clock
 from .cluster_settings import cluster_values
 from .config import BrokerConfig
 from .dynamic_config import topic_defaults_of_image
-from .folder_writers import ALL_FOLDERS, FolderWriters
+from .folder_writers import ALL_FOLDERS, HANGS_AFTER_MS, FolderWriters
 from .metadata_service import MetadataService
 from .slices import in_slices
 
@@ -63,15 +63,29 @@ class LogService:
     # --- what replication asks for (log.replication.ports.Logs) -------------------------------------------------------
 
     def made_ready(self, topic_partition: TopicPartition, topic_id: str) -> "asyncio.Future[None] | None":
-        """A log of this name that is another topic's goes first. The future is to be waited for before `create_log`."""
+        """A log of this name that is another topic's goes first. The future is to be waited for before `create_log`, which then
+        meets what was refused. It ends in any case: whoever waits for a disk that hangs does nothing for the other disks."""
         log = self._logs.get(topic_partition)
         if log is not None and log.topic_id != topic_id:
-            self.delete(topic_partition)
+            try:
+                self.delete(topic_partition)
+            except StorageError:
+                return None
         folder = self._logs.unsettled_folder(topic_partition)
-        return None if folder is None else self._settle(folder)
+        if folder is None:
+            return None
+        settled = self._settle(folder)
+        return None if folder.path in self.writers.hanging() else _until(settled, HANGS_AFTER_MS)
 
     def create_log(self, topic_partition: TopicPartition, topic_id: str, *, is_new: bool = True) -> PartitionLog:
+        """Raises StorageError."""
         was_there = self._logs.get(topic_partition) is not None
+        unsettled = None if was_there else self._logs.unsettled_folder(topic_partition)
+        if unsettled is not None:
+            self._settle(unsettled)
+            raise StorageError(
+                f"{topic_partition} is made when {unsettled.path} has flushed the deletion of another one"
+            )
         log = self._logs.get_or_create(
             topic_partition,
             topic_id=topic_id,
@@ -236,6 +250,21 @@ class LogService:
         logger.error("upkeep failed: %s", error)
         if path != ALL_FOLDERS:
             self.folder_refused(path, error)
+
+
+def _until(done: "asyncio.Future[None]", limit_ms: int) -> "asyncio.Future[None]":
+    """Ends when that ends, or after this time."""
+    loop = asyncio.get_running_loop()
+    ended = loop.create_future()
+
+    def end() -> None:
+        timer.cancel()
+        if not ended.done():
+            ended.set_result(None)
+
+    timer = loop.call_later(limit_ms / 1000, end)
+    done.add_done_callback(lambda _: end())
+    return ended
 
 
 def _is_replica(image: MetadataImage, topic_partition: TopicPartition, topic_id: str, node_id: int) -> bool:

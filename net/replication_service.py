@@ -98,6 +98,7 @@ class ReplicationService:
         self._progressed = progressed
         self._work = SlicedQueue(clock.now_ms)
         self.taken_up_offset = 0  # of the metadata; nothing before it is left to be done
+        self._is_stopped = False
         self._broker_epoch: int | None = None  # of the registration that the metadata must show before we take a role
 
     # --- the hot path -------------------------------------------------------------------------------------------------
@@ -180,6 +181,8 @@ class ReplicationService:
 
     def published(self, publication: MetadataPublication) -> None:
         """Take up a new image, one after the other. Thousands of partitions take a while, in which the loop serves others."""
+        if self._is_stopped:
+            return
         self._newest = publication
         self._work.add(self._take_up(publication))
 
@@ -353,7 +356,8 @@ class ReplicationService:
         return self.purgatory.next_deadline_ms()
 
     def stop(self) -> None:
-        """Give up every role; who waits is told so."""
+        """Give up every role, and take none any more; who waits is told so."""
+        self._is_stopped = True
         self._work.clear()
         self.perform(self.manager.stop())
         self._check_changed()

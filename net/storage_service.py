@@ -418,7 +418,10 @@ class StorageService:
         for topic_partition in topic_partitions:
             topic = self._metadata.image.topics.get(topic_partition.topic)
             if topic is not None and self._logs.get(topic_partition) is None:
-                self._log_service.create_log(topic_partition, topic.topic_id)
+                try:
+                    self._log_service.create_log(topic_partition, topic.topic_id)
+                except StorageError:
+                    continue  # `_make_missing_logs` meets it again
                 self._lost.add((topic.topic_id, topic_partition.partition))
 
     async def _until_told(self, is_so: Callable[[], bool], what: str) -> None:

@@ -7,6 +7,7 @@ turn, so a client with many expensive batches delays its own most.
 """
 
 import asyncio
+import logging
 import struct
 import time
 from collections import OrderedDict, deque
@@ -28,6 +29,8 @@ from barnabas.net.memory_budget import MemoryBudget
 from barnabas.net.protocol.requests import KafkaProduceRequest, ProducePartition, ProduceRequest
 
 from .produce_rules import check_produced
+
+logger = logging.getLogger("barnabas.produce")
 
 MAX_PENDING_BYTES_OF_ONE: Final = 16 * 1024 * 1024  # of one connection; more are refused, and come again
 MAX_THREADS: Final = 2  # the loop needs a processor, too
@@ -137,7 +140,8 @@ class Preparing:
     async def _run(
         self, request: AnyProduce, context: RequestContext, before: list[asyncio.Task[None]], serve: Serve
     ) -> None:
-        prepared = await asyncio.gather(*(self._prepared(item, request, context) for item in request.partitions))
+        preparing = [self._prepared(item, request, context) for item in request.partitions]
+        prepared = [_told(found) for found in await asyncio.gather(*preparing, return_exceptions=True)]
         if before:
             await asyncio.wait(before)
         refused = {number: found for number, found in enumerate(prepared) if isinstance(found, BarnabasError)}
@@ -200,6 +204,16 @@ class Preparing:
         else:
             job.done.set_result(ended.result())
         self._work()
+
+
+def _told(found: "Buffer | BaseException") -> Buffer | BarnabasError:
+    """Whoever asked is answered also where the preparation has failed by a bug, or for want of memory."""
+    if not isinstance(found, BaseException) or isinstance(found, BarnabasError):
+        return found
+    logger.error("batches could not be prepared error=%r", found, exc_info=found)
+    return BarnabasError(
+        "the broker failed to check the batches because of an error of its own; its log has the details"
+    )
 
 
 def _rules(config: ReplicatedLogConfig) -> RecordRules:

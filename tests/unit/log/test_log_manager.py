@@ -385,6 +385,37 @@ def test_a_log_that_is_deleted_amid_a_checkpoint_is_left_out_of_it(is_made_anew)
         assert disk.list_dir("/one/b-c-1") == ["00000000000000000000.log", "partition.metadata"]
 
 
+@pytest.mark.parametrize("is_made_anew", [False, True])
+def test_a_flush_of_a_log_that_was_deleted_meanwhile_touches_nothing_of_the_next_one(is_made_anew):
+    """The new log had got the leader epochs of the former one: after a crash it refused its leader's."""
+    disk = SimulatedDisk()
+    logs = manager(disk, DIRS[:1])
+    (a,) = create(logs, A)
+    append(a, b"x", epoch=7)
+    pending = a.begin_flush()
+    logs.delete(A, now_ms=NOW_MS)
+    if is_made_anew:
+        create(logs, A)
+    pending.perform()
+    assert pending.error is None
+    if is_made_anew:
+        assert disk.list_dir("/one/a-0") == ["00000000000000000000.log", "partition.metadata"]
+
+
+def test_a_folder_that_fails_before_a_deletion_is_flushed_does_not_keep_the_name_from_the_others():
+    disk = SimulatedDisk()
+    logs = manager(disk)
+    (a,) = create(logs, A)
+    append(a, b"x")
+    a.flush()
+    logs.checkpoint()
+    logs.delete(A, now_ms=NOW_MS)
+    disk.fail_folder("/one")
+    logs.fail_folder("/one", "Input/output error", now_ms=NOW_MS)
+    (again,) = create(logs, A)
+    assert again.directory == "/two/a-0"
+
+
 class CheckpointedMeanwhile(dict[TopicPartition, int]):
     """Before an offset in it changes, a checkpoint in another thread writes what is noted, if it may."""
 

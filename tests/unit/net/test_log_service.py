@@ -7,10 +7,12 @@ from simulation.disk import SimulatedDisk
 from simulation.log_building import append
 from unit.net.shell_world import Shell, image_of, simulated, turns
 
+from barnabas.log.errors import StorageError
 from barnabas.log.log_manager import LogManager
 from barnabas.log.partition_log import PartitionLog
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.config import load
+from barnabas.net.folder_writers import HANGS_AFTER_MS
 from barnabas.net.log_service import LogService
 
 TP, OTHER = TopicPartition("t", 0), TopicPartition("u", 0)
@@ -158,6 +160,36 @@ async def test_a_deleted_log_is_gone_and_its_files_follow() -> None:
     assert any(name.endswith("-delete") for name in world.disk.list_dir("/data"))
     await asyncio.sleep(2)
     assert not any(name.endswith("-delete") for name in world.disk.list_dir("/data"))
+
+
+@simulated
+async def test_a_former_log_that_cannot_be_deleted_holds_up_only_its_own_partition() -> None:
+    """The refusal ended the take-up of the metadata, and all partitions behind this one had no role."""
+    world = await World.start()
+    world.service.create_log(TP, "former")
+    world.disk.fail_next("rename", "/data/t-0")
+    assert world.service.made_ready(TP, "new") is None
+    log = world.service.get(TP)
+    assert log is not None and log.topic_id == "former"
+
+
+@simulated
+async def test_a_disk_that_hangs_does_not_hold_up_the_metadata_for_ever() -> None:
+    world = await World.start()
+    world.service.create_log(TP, "former")
+    loop = asyncio.get_running_loop()
+    hangs: asyncio.Future[None] = loop.create_future()
+    loop.run_in_executor = lambda *_: hangs  # type: ignore[method-assign]
+    ready = world.service.made_ready(TP, "new")
+    assert ready is not None
+    await asyncio.sleep(HANGS_AFTER_MS / 1000 - 1)
+    assert not ready.done()
+    await asyncio.sleep(2)
+    assert ready.done()
+    with pytest.raises(StorageError, match="has flushed the deletion"):  # it does not wait in the loop either
+        world.service.create_log(TP, "new")
+    assert world.service.made_ready(TP, "new") is None, "nobody waits for it again"
+    hangs.set_result(None)
 
 
 @simulated

@@ -385,3 +385,15 @@ async def test_stopping_tells_everybody_who_waits_at_once() -> None:
     assert produce.errors == {TP: ErrorCode.NOT_LEADER_OR_FOLLOWER}
     with pytest.raises(NotLeaderOrFollowerError):
         world.at()
+
+
+@simulated
+async def test_a_broker_that_stops_takes_no_role_that_metadata_gives_it_meanwhile() -> None:
+    """It fetched and appended while its logs were being closed, and marked as clean."""
+    brokers = broker(0), broker(1)
+    world = await World.start(image_of(*brokers, topics=[topic("t", partition(0))]))
+    world.service.stop()
+    world.fetching.clear()
+    world.publish(image_of(*brokers, topics=[topic("t", partition(1, epoch=2))], offset=11))
+    await turns()
+    assert world.fetching == []

@@ -13,7 +13,11 @@ from unit.net.wire_world import (
     serve,
 )
 
+<<<<<<< HEAD
 from barnabas.net.limits import LONG_STALL_MS, MIN_PROGRESS_BYTES, SHORT_FRAME_MS, SHORT_STALL_MS, SWEEP_INTERVAL_MS
+=======
+from barnabas.net.limits import LONG_STALL_MS, SHORT_FRAME_MS, SHORT_STALL_MS, SWEEP_INTERVAL_MS
+>>>>>>> refs/heads/attacker
 from barnabas.net.memory_budget import MemoryBudget
 from barnabas.net.protocol.api_keys import ApiKey
 
@@ -46,7 +50,33 @@ def test_a_request_that_does_not_go_on_gives_way() -> None:
     run_in_simulation(body)
 
 
+<<<<<<< HEAD
 def test_where_all_wait_for_each_other_one_gives_way() -> None:
+=======
+def test_a_busy_producer_does_not_give_way_however_long_it_has_been_busy() -> None:
+    """It always has the beginning of a request in its buffer, and always of another one."""
+
+    async def body(world: World) -> None:
+        server = await serve(world, {ApiKey.PRODUCE: answer}, memory=MemoryBudget(3 << 20))
+        busy, greedy = await raw_client(world, server.address), await raw_client(world, server.address)
+        request = request_bytes(1, produce_request(LARGE))
+        half = len(request) // 2
+        busy.transport.write(request[:half])
+        for number in range(SHORT_FRAME_MS // 500 + 20):
+            await asyncio.sleep(0.5)
+            busy.transport.write(request[half:] + request[:half])
+            if number == SHORT_FRAME_MS // 500 + 5:
+                greedy.transport.write(request_bytes(1, produce_request(bytes(2_900_000))))
+        assert not busy.closed.done()
+        for client in (busy, greedy):
+            client.transport.close()
+        await server.close()
+
+    run_in_simulation(body)
+
+
+def test_where_all_wait_for_each_other_the_last_gives_way() -> None:
+>>>>>>> refs/heads/attacker
     async def body(world: World) -> None:
         memory = MemoryBudget(3 << 20)
         server = await serve(world, {ApiKey.PRODUCE: answer}, memory=memory)

@@ -17,8 +17,10 @@ from barnabas.log.recompression import codec_named, recompressed
 from barnabas.log.record_batch import CRC_COVERS_FROM, CRC_POSITION, HEADER_SIZE, check_crc, read_header
 from barnabas.log.record_check import RecordRules
 from barnabas.log.record_codec import ProducerFields, encode_batch, iter_records
+from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.handlers import preparing
 from barnabas.net.handlers.produce import ProduceHandler
+from barnabas.net.memory_budget import MemoryBudget
 from barnabas.net.protocol.requests import KafkaProduceRequest, ProducePartition, ProduceRequest
 from barnabas.net.protocol.responses import ProducePartitionResponse, ProduceResponse
 
@@ -275,3 +277,18 @@ async def test_the_threads_take_one_request_of_each_connection_in_turn() -> None
         await asyncio.sleep(0.01)
     assert [bytes(work.__self__.records) == batch(b"b") for work, _ in begun] == [False] * 2 + [True] + [False] * 3
     await world.settled()
+async def test_a_request_whose_preparation_fails_by_a_bug_is_answered() -> None:
+    """It was never answered, and with it none of those behind it on a connection of Kafka's protocol."""
+
+    def fails(topic_partition: TopicPartition) -> None:
+        raise MemoryError
+
+    made = preparing.Preparing(fails, MemoryBudget())
+    client, served = Client(), list[preparing.Refused]()
+    client.connection = client
+    item = ProducePartition(topic="t", partition=0, records=batch(b"a"))
+    request = ProduceRequest(acks=1, timeout_ms=1_000, partitions=(item,))
+    made.later(request, client, lambda _, refused: served.append(refused))  # type: ignore[arg-type]
+    await asyncio.wait(list(made.tasks))
+    (refused,) = served
+    assert refused[0].code == ErrorCode.UNKNOWN_SERVER_ERROR

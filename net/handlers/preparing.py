@@ -7,6 +7,7 @@ turn, so a client with many expensive batches delays its own most.
 """
 
 import asyncio
+import logging
 import struct
 import time
 from collections import OrderedDict, deque
@@ -28,6 +29,8 @@ from barnabas.net.memory_budget import MemoryBudget
 from barnabas.net.protocol.requests import KafkaProduceRequest, ProducePartition, ProduceRequest
 
 from .produce_rules import check_produced
+
+logger = logging.getLogger("barnabas.produce")
 
 MAX_PENDING_BYTES_OF_ONE: Final = 16 * 1024 * 1024  # of one connection; more are refused, and come again
 MAX_THREADS: Final = 2  # the loop needs a processor, too
@@ -69,6 +72,9 @@ class _Job:
             return self.records
         except BarnabasError as error:
             return type(error)(error.message)  # without a traceback, whose frames hold what was unpacked
+        except Exception:
+            logger.exception("a batch could not be checked or compressed, by a bug: it is refused")
+            return BarnabasError("the broker failed to check the batch, because of an error of its own; see its log")
 
 
 class Preparing:

@@ -24,7 +24,7 @@ from .clock import Clock
 from .cluster_settings import cluster_values
 from .config import BrokerConfig
 from .dynamic_config import topic_defaults_of_image
-from .folder_writers import ALL_FOLDERS, FolderWriters
+from .folder_writers import FolderWriters
 from .metadata_service import MetadataService
 from .slices import in_slices
 
@@ -196,7 +196,8 @@ class LogService:
                     next_high_watermarks_ms = now_ms + high_watermarks_ms
                     self._checkpoint_high_watermarks()
                 # A file that cannot be removed is met again in every round.
-                self.writers.ask(ALL_FOLDERS, "due", partial(self._logs.remove_due, wall_ms))
+                for folder in self._logs.folders:
+                    self.writers.ask(folder.path, "due", partial(self._logs.remove_due, folder, wall_ms))
         finally:
             await self.writers.close()
 
@@ -234,8 +235,7 @@ class LogService:
 
     def _refused(self, path: str, error: StorageError) -> None:
         logger.error("upkeep failed: %s", error)
-        if path != ALL_FOLDERS:
-            self.folder_refused(path, error)
+        self.folder_refused(path, error)
 
 
 def _is_replica(image: MetadataImage, topic_partition: TopicPartition, topic_id: str, node_id: int) -> bool:

@@ -160,15 +160,18 @@ def test_delete_and_create_again():
         logs.delete(A, now_ms=NOW_MS)
     (a,) = create(logs, A)
     assert a.log_end_offset == 0
-    logs.remove_due(NOW_MS + 59_999)
+    for folder in logs.folders:
+        logs.remove_due(folder, NOW_MS + 59_999)
     assert any(name.endswith("-delete") for name in disk.list_dir("/one"))
-    logs.remove_due(NOW_MS + 60_000)
+    for folder in logs.folders:
+        logs.remove_due(folder, NOW_MS + 60_000)
     assert not any(name.endswith("-delete") for name in disk.list_dir("/one"))
     logs.delete(C, now_ms=NOW_MS)
     disk.kill()
     logs = manager(disk)
     assert set(logs.logs) == {A}
-    logs.remove_due(NOW_MS)
+    for folder in logs.folders:
+        logs.remove_due(folder, NOW_MS)
     assert not any(name.endswith("-delete") for folder in DIRS for name in disk.list_dir(folder))
 
 
@@ -186,7 +189,8 @@ def test_retention_over_all_logs():
         append(b, b"x" * 50, timestamp_ms=NOW_MS + 5000)
     a.set_high_watermark(10)
     assert sum(logs.run_retention(NOW_MS + 5000, {})) == a.log_start_offset == 10
-    logs.remove_due(NOW_MS + 5000)
+    for folder in logs.folders:
+        logs.remove_due(folder, NOW_MS + 5000)
     assert (b.log_start_offset, a.log_end_offset, a.size_bytes) == (0, 10, 0)
     assert append(a, b"y") == 10
     logs.checkpoint()

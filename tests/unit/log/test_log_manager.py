@@ -87,6 +87,23 @@ def test_bit_rot_behind_the_checkpoint_counts_as_a_loss(is_damaged):
     assert again.may_have_lost_writes == is_damaged
 
 
+def test_a_loss_is_remembered_when_the_disk_refuses_the_cut():
+    """The next try finds the shorter log, and no trace of what it lost."""
+    disk = SimulatedDisk()
+    (log,) = create(manager(disk), A)
+    for _ in range(3):
+        append(log, b"x" * 60)
+    place = log.segments[0].batch_at(1)
+    disk.kill()
+    disk.flip_bit(log.segments[0].path, place.position + place.size_bytes - 1)
+    disk.fail_next("flush", log.segments[0].path)
+    assert A in manager(disk).offline
+    disk.kill()
+    again = manager(disk)
+    assert (again.get(A).log_end_offset, again.get(A).has_lost_batches) == (1, False)
+    assert again.may_have_lost_writes
+
+
 def test_a_loss_is_remembered_until_it_was_told():
     """Also when the first process that noticed it is killed, or stops cleanly, before it could register."""
     disk = SimulatedDisk()

@@ -12,6 +12,7 @@ anew with another ControllerRecord.
 """
 
 import base64
+import logging
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -28,7 +29,7 @@ from .image import MetadataChanges, MetadataImage, QuorumVoter
 from .metadata_feed import FeedRing, MetadataFeed
 from .offsets_log import SlotLog
 from .pending_appends import Answer, PendingAppend, PendingAppends, Waiter
-from .quarantine import Quarantine
+from .quarantine import MAX_SHOWN_LENGTH, Quarantine
 from .quorum import AppendOutcome, CommittedCommand, Leadership, Quorum
 from .records import (
     ClusterRecord,
@@ -44,6 +45,8 @@ from .records import (
 )
 from .requests import ControllerRequest
 from .snapshot import SnapshotError, decode_snapshot, encode_snapshot
+
+logger = logging.getLogger("barnabas.quorum")
 
 MAX_PENDING_RECORDS = 50_000  # appended and not committed: about 5 MB; more only makes everybody wait longer
 _MAX_WORK_PER_TICK = 100  # pieces of maintenance; what is left over is done at the next tick
@@ -125,6 +128,8 @@ class MetadataNode:
             result = self._controller.decide(request, now_ms)
         except BarnabasError as error:
             result = ControllerResult(respond=_refuse(error))
+        except Exception as error:  # noqa: BLE001 - a bug about one request must not end the quorum's thread
+            result = ControllerResult(respond=_refuse(self._own_fault(f"nothing was decided on {request!r}", error)))
         self._perform(result, answer)
 
     def tick(self, now_ms: int) -> None:
@@ -171,15 +176,37 @@ class MetadataNode:
             return
         pending = None
         for records in _commands(result):
-            pending = PendingAppend(term=term, claim=self._claims, command=self._encode(records), records=records)
             try:
+                pending = PendingAppend(term=term, claim=self._claims, command=self._encode(records), records=records)
+                self._controller.appended(records)  # first: what cannot be replayed must never be committed
                 self._append(pending)
             except BarnabasError as error:  # too large for a command: nothing of it was appended
+                self._forget_decision()
                 answer(error)
                 return
-            self._controller.appended(records)
+            except Exception as error:
+                self._forget_decision()
+                if answer is _nobody_waits:
+                    raise  # maintenance would decide the same again and again
+                answer(self._own_fault(f"its decision cannot be replayed: {records!r}", error))
+                return
         assert pending is not None
         pending.waiters.append(waiter)
+
+    def _forget_decision(self) -> None:
+        """The overlay may hold a part of what was not appended: make it anew."""
+        if self._controller.is_active:
+            pending = self._pending.since(self._leadership.term, self._claims)
+            self._controller.committed(self._image, (), (item.records for item in pending))
+
+    def _own_fault(self, what: str, error: Exception) -> BarnabasError:
+        shown = what[:MAX_SHOWN_LENGTH]
+        logger.critical(
+            "node=%d request refused by a bug of the controller, %s; report it", self._node_id, shown, exc_info=error
+        )
+        return BarnabasError(
+            "the controller failed by an error of its own, and changed nothing; its log has the details"
+        )
 
     def _encode(self, records: tuple[Record, ...]) -> bytes:
         return encode_batch(RecordBatch(controller_epoch=self._leadership.term, records=records))

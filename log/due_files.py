@@ -20,11 +20,12 @@ class DueFiles:
             if path.startswith(f"{folder}/"):
                 self._due.pop(path, None)
 
-    def remove_due(self, now_ms: int) -> None:
-        """Remove what is due; what cannot be removed is met again. Raises the first refusal, when all others are gone."""
+    def remove_due(self, now_ms: int, *, below: str = "") -> None:
+        """Remove what is due in that folder ("": in all); what cannot be removed is met again. Raises the first refusal, when
+        all others are gone."""
         refused: StorageError | None = None
         for path in self._paths():
-            if self._due.get(path, now_ms + 1) <= now_ms:
+            if self._due.get(path, now_ms + 1) <= now_ms and (not below or path.startswith(f"{below}/")):
                 try:
                     self._remove(path)
                     self._due.pop(path, None)

@@ -108,8 +108,6 @@ def _load(
             files.remove_tree(directory)
             return
         log = open_log(files, folder, topic_partition, config, now_ms, topic_id)
-        if log.has_lost_batches:
-            folder.note_lost_writes()  # nobody counts on this replica until it has them again from its leader
     except (StorageError, CorruptRecordError) as error:
         loaded.offline[topic_partition] = error.message
         folder.recovery_points.pop(topic_partition, None)  # no stop is clean for a log that nobody could recover
@@ -173,6 +171,7 @@ def open_log(
         folder_is_durable=topic_partition in folder.recovery_points,
         open_segments=folder.open_segments,
         before_truncation=lower_recovery_point,
+        before_loss=folder.note_lost_writes,  # nobody counts on this replica until it has them again from its leader
     )
     lower_log_start(log.log_start_offset)
     return log

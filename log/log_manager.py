@@ -9,6 +9,7 @@ import base64
 import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 from . import checkpoint
 from .config import LogConfig
@@ -445,12 +446,13 @@ class LogManager:
                           topic_partition, gone[0], len(gone), log.log_start_offset)  # fmt: skip
             yield len(gone)
 
-    def remove_due(self, now_ms: int) -> None:
-        """Unlink what was deleted long enough ago. May run in another thread. Raises the first refusal, when all others are
-        gone."""
+    def remove_due(self, folder: LogFolder, now_ms: int) -> None:
+        """Unlink what was deleted in a folder long enough ago. May run in another thread. Raises the first refusal, when all
+        others are gone."""
         refused: StorageError | None = None
-        works = [log.remove_due_files for log in self._logs.values()]
-        for work in (*works, self._due_folders.remove_due):
+        works: list[Callable[[int], None]] = [log.remove_due_files for log in self.logs_in(folder)]
+        works.append(partial(self._due_folders.remove_due, below=folder.path))
+        for work in works:
             try:
                 work(now_ms)
             except StorageError as error:

@@ -60,11 +60,13 @@ class PartitionLog:
         folder_is_durable: bool = False,
         open_segments: OpenSegments | None = None,
         before_truncation: Callable[[int], None] | None = None,
+        before_loss: Callable[[], None] = lambda: None,
     ) -> None:
         """Open the folder, which must exist; an empty one is a new log that begins at `log_start_offset`.
 
         `before_truncation(end_offset)` is called before records from there on go: a recovery point that was written
-        somewhere must come down first, or a crash would leave bytes behind it that nobody scans.
+        somewhere must come down first, or a crash would leave bytes behind it that nobody scans. `before_loss`: see
+        `recover_log`.
         """
         self._files = files
         self._config = config
@@ -80,7 +82,8 @@ class PartitionLog:
         if not self._saved_epochs.is_sound:
             recovery_point, was_stopped_cleanly = 0, False
         recovered = recover_log(files, directory, config=config, epochs=self._epochs, recovery_point=recovery_point,
-                                log_start_offset=log_start_offset, was_stopped_cleanly=was_stopped_cleanly)  # fmt: skip
+                                log_start_offset=log_start_offset, was_stopped_cleanly=was_stopped_cleanly,
+                                before_loss=before_loss)  # fmt: skip
         self._segments = LogSegments(files, recovered.segments, folder=self.folder, opened=open_segments)
         self.damage = LogDamage(lambda: self._segments.all)
         self._active_since_ms = now_ms

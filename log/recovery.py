@@ -6,6 +6,7 @@ recovery point was flushed and is believed.
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -49,8 +50,13 @@ def recover_log(
     recovery_point: int,
     log_start_offset: int,
     was_stopped_cleanly: bool,
+    before_loss: Callable[[], None] = lambda: None,
 ) -> RecoveredLog:
-    """Open the segments of a folder. `epochs` is brought in line with the batches that are scanned."""
+    """Open the segments of a folder. `epochs` is brought in line with the batches that are scanned.
+
+    `before_loss` is called before whole batches are cut off: if the disk refuses afterwards, the next try finds a shorter log
+    and no trace of them.
+    """
     segments = _found_segments(files, directory, config)
     if not segments:
         first = new_segment(files, directory, log_start_offset, config)
@@ -63,7 +69,9 @@ def recover_log(
     else:
         # What was assigned behind it is in the batches that are scanned now, if it was not truncated away since.
         epochs.truncate_from_end(recovery_point + 1)
-    truncated, has_lost_batches = _recover_segments(segments, recovery_point, epochs, is_clean=was_stopped_cleanly)
+    truncated, has_lost_batches = _recover_segments(
+        segments, recovery_point, epochs, is_clean=was_stopped_cleanly, before_loss=before_loss
+    )
     cut = (directory, truncated, segments[-1].next_offset)
     if has_lost_batches:
         _log.error("event=lost_batches folder=%s bytes=%d end_offset=%d", *cut)
@@ -95,7 +103,12 @@ def _learn_earliest_epochs(segments: list[LogSegment], epochs: LeaderEpochCache,
 
 
 def _recover_segments(
-    segments: list[LogSegment], recovery_point: int, epochs: LeaderEpochCache, *, is_clean: bool
+    segments: list[LogSegment],
+    recovery_point: int,
+    epochs: LeaderEpochCache,
+    *,
+    is_clean: bool,
+    before_loss: Callable[[], None],
 ) -> tuple[int, bool]:
     """Scan the segments that reach behind the recovery point; drop all behind the first fault. Return the bytes cut off, and
     whether there were whole batches among them, or are missing."""
@@ -107,14 +120,18 @@ def _recover_segments(
         segment = segments[number]
         is_last = number == len(segments) - 1
         expected_end = segment.next_offset
-        cut, is_torn_tail = _recover_segment(segment, recovery_point, epochs, verify_crc=not is_clean)
+        end = _sound_end(segment, recovery_point, epochs, verify_crc=not is_clean)
+        cut = segment.size_bytes - end
         number += 1
         # A power loss may take the end of a segment at the border of a batch, and leave the following segment whole. A
         # segment that was compacted has gaps inside, and still ends where the next one begins (see batch_cleaning).
         has_gap = not is_last and segment.next_offset != expected_end
         if cut or has_gap:
             # An append that a kill cut short is at the very end, and was never acknowledged. After a clean stop there is none.
-            has_lost_batches = is_clean or not is_last or not is_torn_tail
+            has_lost_batches = is_clean or not is_last or not _is_torn(segment, end)
+            if has_lost_batches:
+                before_loss()
+            _cut(segment, end)
             truncated += cut + _drop(segments, number)
         elif not is_last:
             segment.next_offset = expected_end
@@ -123,10 +140,8 @@ def _recover_segments(
     return truncated, has_lost_batches
 
 
-def _recover_segment(
-    segment: LogSegment, recovery_point: int, epochs: LeaderEpochCache, *, verify_crc: bool
-) -> tuple[int, bool]:
-    """Return the bytes cut off, and whether they were the beginning of a batch and no more."""
+def _sound_end(segment: LogSegment, recovery_point: int, epochs: LeaderEpochCache, *, verify_crc: bool) -> int:
+    """Scan the segment. Return the position up to which it has whole, sound batches."""
     position = segment.open_active(trusted_up_to=recovery_point if verify_crc else None)
     for header, _ in segment.batches(position, verify_crc=verify_crc):
         if header.base_offset < segment.next_offset:
@@ -134,13 +149,13 @@ def _recover_segment(
         epochs.assign(header.leader_epoch, header.base_offset)
         segment.note_batch(position, header.size_bytes, header.base_offset, header.last_offset, header.newest_record_ms)
         position += header.size_bytes
-    cut = segment.size_bytes - position
-    if not cut:
-        return 0, False
-    is_torn_tail = _is_torn(segment, position)
-    segment.cut_at(position)
-    segment.transaction_index.truncate_to(segment.next_offset)
-    return cut, is_torn_tail
+    return position
+
+
+def _cut(segment: LogSegment, position: int) -> None:
+    if position < segment.size_bytes:
+        segment.cut_at(position)
+        segment.transaction_index.truncate_to(segment.next_offset)
 
 
 def _is_torn(segment: LogSegment, position: int) -> bool:

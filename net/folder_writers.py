@@ -17,7 +17,6 @@ logger = logging.getLogger("barnabas.log")
 
 MAX_THREADS: Final = 16  # more folders than that are served in turns
 HANGS_AFTER_MS: Final = 30_000  # twice what a checkpoint takes on a disk of 2 s a flush, which is slow but works
-ALL_FOLDERS: Final = ""  # a place of its own, for work that walks them all
 
 Work = Callable[[], None]
 Refused = Callable[[str, StorageError], None]
@@ -68,7 +67,7 @@ class FolderWriters:
     def hanging(self) -> Iterator[str]:
         """The folders whose thread does not come back."""
         oldest_s = asyncio.get_running_loop().time() - HANGS_AFTER_MS / 1000
-        return (path for path, since_s in self._since_s.items() if since_s <= oldest_s and path != ALL_FOLDERS)
+        return (path for path, since_s in self._since_s.items() if since_s <= oldest_s)
 
     async def _work(self, path: str) -> None:
         loop = asyncio.get_running_loop()

@@ -24,7 +24,11 @@ from .clock import Clock
 from .cluster_settings import cluster_values
 from .config import BrokerConfig
 from .dynamic_config import topic_defaults_of_image
+<<<<<<< HEAD
 from .folder_writers import ALL_FOLDERS, HANGS_AFTER_MS, FolderWriters
+=======
+from .folder_writers import FolderWriters
+>>>>>>> refs/heads/gaps
 from .metadata_service import MetadataService
 from .slices import in_slices
 
@@ -210,7 +214,8 @@ class LogService:
                     next_high_watermarks_ms = now_ms + high_watermarks_ms
                     self._checkpoint_high_watermarks()
                 # A file that cannot be removed is met again in every round.
-                self.writers.ask(ALL_FOLDERS, "due", partial(self._logs.remove_due, wall_ms))
+                for folder in self._logs.folders:
+                    self.writers.ask(folder.path, "due", partial(self._logs.remove_due, folder, wall_ms))
         finally:
             await self.writers.close()
 
@@ -248,8 +253,7 @@ class LogService:
 
     def _refused(self, path: str, error: StorageError) -> None:
         logger.error("upkeep failed: %s", error)
-        if path != ALL_FOLDERS:
-            self.folder_refused(path, error)
+        self.folder_refused(path, error)
 
 
 def _until(done: "asyncio.Future[None]", limit_ms: int) -> "asyncio.Future[None]":

@@ -15,7 +15,7 @@ from barnabas.log.topic_partition import TopicPartition
 from ..protocol.requests import FetchPartition, FetchRequest
 from ..protocol.responses import ErrorResponse, FetchPartitionResponse, FetchResponse, Response
 from .client import Client
-from .errors import BarnabasError, CorruptRecordError, ErrorCode, error_for
+from .errors import BarnabasError, CorruptRecordError, ErrorCode, UnreadableBatchError, error_for
 from .partition_state import PartitionState
 
 logger = logging.getLogger("barnabas.consumer")
@@ -208,9 +208,18 @@ class Fetcher:
         try:
             state.fetched(bytes(answer.records))
         except CorruptRecordError as error:
-            where = f"the answer to a fetch of {state.partition} at offset {state.fetch_offset}"
-            self._failed([state], CorruptRecordError(f"{where} is damaged: {error.message}"))
+            self._unreadable(state, error)
         return state.has_records
+
+    def _unreadable(self, state: PartitionState, error: CorruptRecordError) -> None:
+        """The header of the next batch means nothing. The application is told when it has everything before it: it may seek
+        behind the offset that is named. Until it does, or another leader answers, the fetch is repeated and told again."""
+        self._back_off(state)
+        if not state.has_records:
+            offset = state.fetch_offset
+            reason = f"its header is damaged ({error.message}), so where the batch ends is not known"
+            self._on_error(UnreadableBatchError(state.partition, offset, offset + 1, reason))
+            self._client.request_refresh()
 
     def _refused(self, state: PartitionState, answer: FetchPartitionResponse) -> None:
         if answer.error == ErrorCode.OFFSET_OUT_OF_RANGE:

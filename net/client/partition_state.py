@@ -143,12 +143,19 @@ class PartitionState:
         return not self.is_paused and bool(self._records or self._chunks)
 
     def fetched(self, data: bytes) -> None:
-        """Take whole batches in, leave a cut one at the end; the next fetch goes on behind the last whole one."""
+        """Take whole batches in, leave a cut one at the end; the next fetch goes on behind the last whole one.
+
+        Raises CorruptRecordError where the header of the first batch is damaged; what comes before one is taken in.
+        """
         end = 0
         last: BatchHeader | None = None
-        while (size_bytes := _batch_size(data, end)) is not None:
-            last = read_header(data, end)
-            end += size_bytes
+        try:
+            while (size_bytes := _batch_size(data, end)) is not None:
+                last = read_header(data, end)
+                end += size_bytes
+        except CorruptRecordError:
+            if last is None:
+                raise
         if last is None:
             self.max_bytes *= 2  # A batch that is larger than what we asked for: ask for more.
             return

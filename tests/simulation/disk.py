@@ -370,6 +370,7 @@ class SimulatedDisk:
             folder.change(remove)
 
     def remove_tree(self, path: str) -> None:
+        self.check_fault("remove", path)
         for other in [other for other in self._folders if other == path or other.startswith(path + "/")]:
             del self._folders[other]
             self._unsynced_folders.pop(other, None)

@@ -23,12 +23,12 @@ from .planted import Planted
 
 def _torn_batch_is_kept() -> AbstractContextManager[Any]:
     """Recovery believes lengths, and looks at no CRC."""
-    genuine = recovery._recover_segment
+    genuine = recovery._sound_end
 
-    def recover(segment: Any, recovery_point: int, epochs: Any, *, verify_crc: bool) -> tuple[int, bool]:
+    def sound_end(segment: Any, recovery_point: int, epochs: Any, *, verify_crc: bool) -> int:
         return genuine(segment, recovery_point, epochs, verify_crc=False)
 
-    return patch.object(recovery, "_recover_segment", recover)
+    return patch.object(recovery, "_sound_end", sound_end)
 
 
 def _recovery_point_without_flush() -> AbstractContextManager[Any]:
@@ -58,16 +58,16 @@ def _truncation_keeps_a_record() -> AbstractContextManager[Any]:
 
 def _gap_between_segments() -> AbstractContextManager[Any]:
     """A segment that lost its end at the border of a batch is followed by the next one all the same."""
-    genuine = recovery._recover_segment
+    genuine = recovery._sound_end
 
-    def recover(segment: Any, recovery_point: int, epochs: Any, *, verify_crc: bool) -> tuple[int, bool]:
+    def sound_end(segment: Any, recovery_point: int, epochs: Any, *, verify_crc: bool) -> int:
         begins_the_next = segment.next_offset
-        found = genuine(segment, recovery_point, epochs, verify_crc=verify_crc)
-        if not found[0] and begins_the_next > segment.next_offset:
+        end = genuine(segment, recovery_point, epochs, verify_crc=verify_crc)
+        if end == segment.size_bytes and begins_the_next > segment.next_offset:
             segment.next_offset = begins_the_next
-        return found
+        return end
 
-    return patch.object(recovery, "_recover_segment", recover)
+    return patch.object(recovery, "_sound_end", sound_end)
 
 
 def _retention_above_the_start() -> AbstractContextManager[Any]:

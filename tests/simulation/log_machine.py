@@ -254,7 +254,8 @@ class LogMachine:
         self.start = self.log.log_end_offset
         if retain(self.manager, self.now_ms):
             self.check_memory()
-        self.manager.remove_due(self.now_ms)
+        for folder in self.manager.folders:
+            self.manager.remove_due(folder, self.now_ms)
 
     def fault(self, dice: float) -> None:
         if dice < 0.89:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from unit.kraft.metadata_cluster import FakeQuorum, MetadataCluster
 from unit.kraft.single_controller import SingleController
 
+from barnabas.kraft.controller import Controller
+from barnabas.kraft.controller_result import ControllerResult
 from barnabas.kraft.group_slots import GroupSlots
 from barnabas.kraft.image import SLOT_COUNT
 from barnabas.kraft.metadata_feed import FeedRing, MetadataFeed
@@ -23,8 +26,14 @@ from barnabas.kraft.records import (
     TopicRecord,
     encode_batch,
 )
-from barnabas.kraft.requests import CreateTopic, DeleteTopic, Done, TopicCreated
-from barnabas.log.errors import InvalidRequestError, NotControllerError, RequestTimedOutError, TopicAlreadyExistsError
+from barnabas.kraft.requests import ControllerRequest, CreateTopic, DeleteTopic, Done, TopicCreated
+from barnabas.log.errors import (
+    BarnabasError,
+    InvalidRequestError,
+    NotControllerError,
+    RequestTimedOutError,
+    TopicAlreadyExistsError,
+)
 
 
 def test_a_node_that_does_not_lead_names_the_leader() -> None:
@@ -176,6 +185,37 @@ def test_a_command_over_the_limit_is_refused_and_leaves_no_trace() -> None:
     answers = open_request(cluster)
     assert isinstance(answers[0], InvalidRequestError)
     assert node.controller.overlay.topic("t") is None
+
+
+class ForgetfulController(Controller):
+    """Its decision on a topic named "bad" cannot be replayed to its end; on "worse", it decides nothing."""
+
+    def decide(self, request: ControllerRequest, now_ms: int) -> ControllerResult:
+        if isinstance(request, CreateTopic) and request.name == "worse":
+            raise KeyError(request.name)
+        if isinstance(request, CreateTopic) and request.name == "bad":
+            unhashable: Any = ["half"]
+            half = TopicRecord(name="half", topic_id="1" * 32)
+            return ControllerResult(records=(half, TopicRecord(name=unhashable, topic_id="2" * 32)))
+        return super().decide(request, now_ms)
+
+
+@pytest.mark.parametrize("name", ["bad", "worse"])
+def test_a_decision_that_cannot_be_replayed_is_refused_and_the_controller_goes_on(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = SingleController(1)
+    node = cluster.cluster.nodes[0]
+    node.controller.__class__ = ForgetfulController
+    with caplog.at_level("CRITICAL", logger="barnabas.quorum"):
+        answers = open_request(cluster, name)
+    cluster.cluster.run()
+    assert type(answers[0]) is BarnabasError and "changed nothing" in answers[0].message
+    assert [record.levelname for record in caplog.records] == ["CRITICAL"]
+    assert node.controller.overlay.topic("half") is None
+    assert not cluster.cluster.fatal and node.is_active_controller
+    assert isinstance(cluster.ask(CreateTopic(name="t")), TopicCreated)
+    assert cluster.image.topics.keys() == {"t"}
 
 
 # --- snapshots and the feed ------------------------------------------------------------------------------------------

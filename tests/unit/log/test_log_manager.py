@@ -88,6 +88,23 @@ def test_bit_rot_behind_the_checkpoint_counts_as_a_loss(is_damaged):
     assert again.may_have_lost_writes == is_damaged
 
 
+def test_a_loss_is_remembered_when_the_disk_refuses_the_cut():
+    """The next try finds the shorter log, and no trace of what it lost."""
+    disk = SimulatedDisk()
+    (log,) = create(manager(disk), A)
+    for _ in range(3):
+        append(log, b"x" * 60)
+    place = log.segments[0].batch_at(1)
+    disk.kill()
+    disk.flip_bit(log.segments[0].path, place.position + place.size_bytes - 1)
+    disk.fail_next("flush", log.segments[0].path)
+    assert A in manager(disk).offline
+    disk.kill()
+    again = manager(disk)
+    assert (again.get(A).log_end_offset, again.get(A).has_lost_batches) == (1, False)
+    assert again.may_have_lost_writes
+
+
 def test_a_loss_is_remembered_until_it_was_told():
     """Also when the first process that noticed it is killed, or stops cleanly, before it could register."""
     disk = SimulatedDisk()
@@ -161,15 +178,18 @@ def test_delete_and_create_again():
         logs.delete(A, now_ms=NOW_MS)
     (a,) = create(logs, A)
     assert a.log_end_offset == 0
-    logs.remove_due(NOW_MS + 59_999)
+    for folder in logs.folders:
+        logs.remove_due(folder, NOW_MS + 59_999)
     assert any(name.endswith("-delete") for name in disk.list_dir("/one"))
-    logs.remove_due(NOW_MS + 60_000)
+    for folder in logs.folders:
+        logs.remove_due(folder, NOW_MS + 60_000)
     assert not any(name.endswith("-delete") for name in disk.list_dir("/one"))
     logs.delete(C, now_ms=NOW_MS)
     disk.kill()
     logs = manager(disk)
     assert set(logs.logs) == {A}
-    logs.remove_due(NOW_MS)
+    for folder in logs.folders:
+        logs.remove_due(folder, NOW_MS)
     assert not any(name.endswith("-delete") for folder in DIRS for name in disk.list_dir(folder))
 
 
@@ -187,7 +207,8 @@ def test_retention_over_all_logs():
         append(b, b"x" * 50, timestamp_ms=NOW_MS + 5000)
     a.set_high_watermark(10)
     assert sum(logs.run_retention(NOW_MS + 5000, {})) == a.log_start_offset == 10
-    logs.remove_due(NOW_MS + 5000)
+    for folder in logs.folders:
+        logs.remove_due(folder, NOW_MS + 5000)
     assert (b.log_start_offset, a.log_end_offset, a.size_bytes) == (0, 10, 0)
     assert append(a, b"y") == 10
     logs.checkpoint()

@@ -185,9 +185,11 @@ def test_removal_goes_on_past_a_refusal() -> None:
     assert len(deleted) > 4
     disk.fail_next("remove", deleted[0])
     with pytest.raises(StorageError, match="remove"):
-        logs.remove_due(NOW_MS + 10)
+        logs.remove_due(logs.folders[0], NOW_MS + 10)
+    logs.remove_due(logs.folders[1], NOW_MS + 10)
     assert [path for path in deleted if disk.exists(path)] == deleted[:1]
-    logs.remove_due(NOW_MS + 10)
+    for folder in logs.folders:
+        logs.remove_due(folder, NOW_MS + 10)
     assert not disk.exists(deleted[0])
 
 

@@ -105,7 +105,8 @@ def _retain(world: World) -> None:
     _commit_all(world)
     world.log.update_config(replace(CONFIG, retention_bytes=900))
     refused = retain(world.manager, NOW_MS)
-    world.manager.remove_due(NOW_MS)
+    for folder in world.manager.folders:
+        world.manager.remove_due(folder, NOW_MS)
     for error in refused.values():
         raise error
 

@@ -10,6 +10,7 @@ from barnabas.kraft.image import BrokerImage, Endpoint, MetadataChanges, Metadat
 from barnabas.kraft.metadata_node import MetadataPublication
 from barnabas.kraft.quorum import Leadership
 from barnabas.log.errors import RequestTimedOutError
+from barnabas.log.log_folder import LogFolder
 from barnabas.log.log_manager import LogManager
 from barnabas.log.replication.replica_manager import ReplicaManager
 from barnabas.net.config import load
@@ -158,10 +159,12 @@ async def test_logs_that_the_cluster_gave_to_others_meanwhile_are_set_aside_and_
     assert world.names == {"kept"}
     strays = world.logs.strays("/d")
     assert sorted(path.removeprefix("/d/").partition("-")[0] for path in strays) == ["deleted", "moved", "renewed"]
-    world.logs.remove_due(10**15)
+    for folder in world.logs.folders:
+        world.logs.remove_due(folder, 10**15)
     world.logs.close()
     world = World(disk)
-    world.logs.remove_due(10**15)
+    for folder in world.logs.folders:
+        world.logs.remove_due(folder, 10**15)
     assert world.names == {"kept"} and world.logs.strays("/d") == strays
     assert all(disk.exists(f"{path}/{0:020d}.log") for path in strays)
 
@@ -191,7 +194,7 @@ async def test_cancelled_upkeep_ends_after_its_thread() -> None:
     started = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def remove_slowly(_now_ms: int) -> None:
+    def remove_slowly(_folder: LogFolder, _now_ms: int) -> None:
         loop.call_soon_threadsafe(started.set)
         asyncio.run(asyncio.sleep(0.1))
         ended.append("remove")

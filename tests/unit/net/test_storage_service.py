@@ -170,6 +170,23 @@ async def test_a_flush_and_a_checkpoint_that_fail_do_the_same() -> None:
 
 
 @simulated
+async def test_files_that_a_disk_does_not_let_go_take_its_folder_out() -> None:
+    world = await World.start()
+    world.log_service.folder_refused = world.storage.folder_refused
+    old = TopicPartition("old", 0)
+    world.logs.get_or_create(old, topic_id="id-old", now_ms=0)
+    folder = world.logs.folder_of(old)
+    assert folder is not None
+    world.logs.delete(old, now_ms=0)
+    world.disk.fail_next("remove", f"{folder.path}/old-0*")
+    upkeep = asyncio.create_task(world.log_service.run())
+    await asyncio.sleep(5)
+    upkeep.cancel()
+    assert world.reports[-1].offline == of(*world.in_folder(folder.path)) != ()
+    assert [place.path for place in world.logs.folders] == [path for path in FOLDERS if path != folder.path]
+
+
+@simulated
 async def test_the_last_folder_and_the_one_with_the_journal_stop_the_broker() -> None:
     world = await World.start()
     world.storage.folder_failed("/two", "EIO")

@@ -673,6 +673,36 @@ def test_a_batch_that_cannot_be_read_is_named_and_can_be_left_out(
     run(main())
 
 
+@pytest.mark.parametrize("step", [by_poll, by_batch, by_step])
+def test_a_batch_whose_header_is_damaged_is_named_behind_all_records_before_it(
+    step: Callable[[Consumer], Awaitable[list[int]]],
+) -> None:
+    """Where it ends is not known, so the application may have to seek more than once."""
+
+    async def main() -> None:
+        cluster = filled(30)
+        log = cluster.logs[T0]
+        base, end, data = log.batches[1]
+        log.batches[1] = (base, end, data[:16] + b"\x09" + data[17:])
+        async with consumer(cluster, "t") as reader:
+            seen: list[int] = []
+            while len(seen) < 10:
+                seen += await step(reader)
+            for _ in range(2):
+                with pytest.raises(
+                    UnreadableBatchError, match="t-0 with the offsets 10 to 10.*header is damaged"
+                ) as caught:
+                    await step(reader)
+            error = caught.value
+            assert (error.partition, error.offset, error.next_offset, error.retriable) == (T0, 10, 11, False)
+            reader.seek(T0, 20)
+            while len(seen) < 20:
+                seen += await step(reader)
+        assert seen == [*range(10), *range(20, 30)]
+
+    run(main())
+
+
 def test_a_damaged_batch_of_one_partition_takes_no_records_of_another() -> None:
     async def main() -> None:
         cluster = filled(20, partitions=2)

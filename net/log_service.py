@@ -24,11 +24,7 @@ from .clock import Clock
 from .cluster_settings import cluster_values
 from .config import BrokerConfig
 from .dynamic_config import topic_defaults_of_image
-<<<<<<< HEAD
-from .folder_writers import ALL_FOLDERS, HANGS_AFTER_MS, FolderWriters
-=======
-from .folder_writers import FolderWriters
->>>>>>> refs/heads/gaps
+from .folder_writers import HANGS_AFTER_MS, FolderWriters
 from .metadata_service import MetadataService
 from .slices import in_slices
 

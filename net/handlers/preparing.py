@@ -72,9 +72,6 @@ class _Job:
             return self.records
         except BarnabasError as error:
             return type(error)(error.message)  # without a traceback, whose frames hold what was unpacked
-        except Exception:
-            logger.exception("a batch could not be checked or compressed, by a bug: it is refused")
-            return BarnabasError("the broker failed to check the batch, because of an error of its own; see its log")
 
 
 class Preparing:

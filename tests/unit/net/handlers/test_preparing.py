@@ -291,6 +291,8 @@ async def test_the_threads_take_one_request_of_each_connection_in_turn() -> None
         await asyncio.sleep(0.01)
     assert [bytes(work.__self__.records) == batch(b"b") for work, _ in begun] == [False] * 2 + [True] + [False] * 3
     await world.settled()
+
+
 async def test_a_request_whose_preparation_fails_by_a_bug_is_answered() -> None:
     """It was never answered, and with it none of those behind it on a connection of Kafka's protocol."""
 

@@ -394,7 +394,6 @@ class SimulatedTransport(asyncio.Transport):
                 if not call_in(self._context, self._protocol.eof_received):
                     self.close()
                 return
-<<<<<<< HEAD
             left = call_in(self._context, self._feed, segment) or b""
             if left:
                 self._arrived.appendleft(left)
@@ -404,28 +403,13 @@ class SimulatedTransport(asyncio.Transport):
         """Returns what the reader has not taken, because it paused."""
         rest = memoryview(segment)
         if isinstance(self._protocol, asyncio.BufferedProtocol):
-=======
-            rest = call_in(self._context, self._feed, segment)
-            if rest:
-                self._arrived.appendleft(rest)
-            self.peer.acknowledged(len(segment) - len(rest))
-
-    def _feed(self, segment: bytes) -> bytes:
-        """Return what it leaves, because the protocol reads no more."""
-        if isinstance(self._protocol, asyncio.BufferedProtocol):
-            rest = memoryview(segment)
->>>>>>> refs/heads/attacker
             while rest and not (self._is_lost or self._reader_is_paused):
                 buffer = memoryview(self._protocol.get_buffer(len(rest)))
                 taken = min(len(buffer), len(rest))
                 buffer[:taken] = rest[:taken]
                 self._protocol.buffer_updated(taken)
                 rest = rest[taken:]
-<<<<<<< HEAD
-            return bytes(rest)
-=======
             return b"" if self._is_lost else bytes(rest)
->>>>>>> refs/heads/attacker
         self._protocol.data_received(segment)
         return b""
 

@@ -13,11 +13,7 @@ from unit.net.wire_world import (
     serve,
 )
 
-<<<<<<< HEAD
 from barnabas.net.limits import LONG_STALL_MS, MIN_PROGRESS_BYTES, SHORT_FRAME_MS, SHORT_STALL_MS, SWEEP_INTERVAL_MS
-=======
-from barnabas.net.limits import LONG_STALL_MS, SHORT_FRAME_MS, SHORT_STALL_MS, SWEEP_INTERVAL_MS
->>>>>>> refs/heads/attacker
 from barnabas.net.memory_budget import MemoryBudget
 from barnabas.net.protocol.api_keys import ApiKey
 
@@ -50,9 +46,6 @@ def test_a_request_that_does_not_go_on_gives_way() -> None:
     run_in_simulation(body)
 
 
-<<<<<<< HEAD
-def test_where_all_wait_for_each_other_one_gives_way() -> None:
-=======
 def test_a_busy_producer_does_not_give_way_however_long_it_has_been_busy() -> None:
     """It always has the beginning of a request in its buffer, and always of another one."""
 
@@ -75,8 +68,7 @@ def test_a_busy_producer_does_not_give_way_however_long_it_has_been_busy() -> No
     run_in_simulation(body)
 
 
-def test_where_all_wait_for_each_other_the_last_gives_way() -> None:
->>>>>>> refs/heads/attacker
+def test_where_all_wait_for_each_other_one_gives_way() -> None:
     async def body(world: World) -> None:
         memory = MemoryBudget(3 << 20)
         server = await serve(world, {ApiKey.PRODUCE: answer}, memory=memory)

@@ -12,7 +12,7 @@ from unit.net.handlers.handler_world import HandlerWorld
 from unit.net.shell_world import Client, partition, simulated, topic
 
 from barnabas.log.compression import Compression
-from barnabas.log.errors import BarnabasError, CorruptRecordError, ErrorCode, RecordTooLargeError
+from barnabas.log.errors import CorruptRecordError, ErrorCode, RecordTooLargeError
 from barnabas.log.recompression import codec_named, recompressed
 from barnabas.log.record_batch import CRC_COVERS_FROM, CRC_POSITION, HEADER_SIZE, check_crc, read_header
 from barnabas.log.record_check import RecordRules
@@ -49,20 +49,6 @@ def test_what_is_damaged_or_too_large_is_refused() -> None:
     with pytest.raises(CorruptRecordError, match="CRC"):
         recompressed(batch, Compression.ZSTD, RULES)
     assert codec_named("uncompressed") is Compression.NONE
-
-
-async def test_a_bug_in_a_thread_is_answered() -> None:
-    no_buffer: Any = None  # stands for a bug: it fails by something that nobody expects
-    job = preparing._Job(
-        records=no_buffer,
-        rules=RULES,
-        codec=Compression.ZSTD,
-        level=3,
-        is_wanted=lambda: True,
-        done=asyncio.get_running_loop().create_future(),
-    )
-    error = await asyncio.to_thread(job.perform)
-    assert type(error) is BarnabasError and "error of its own" in error.message
 
 
 class World(HandlerWorld):

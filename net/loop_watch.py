@@ -11,6 +11,9 @@ ASK_INTERVAL_MS: Final = 100  # short beside the limit, and nothing beside what 
 # A tick of the quorum's own loop never counts for more than this: after SIGCONT, or when the machine was asleep, both stood
 # still, and the broker's loop must first have had the time to answer.
 MAX_COUNTED_MS: Final = 2 * ASK_INTERVAL_MS
+# A busy loop answers late all the time. Up to this part of the limit (a sixth of a session) a heartbeat may come late without
+# harm, and the clock goes on: if it stood still in each of these moments, a broker that has died would not be missed for minutes.
+ORDINARY_PART: Final = 4
 
 
 class LoopWatch:
@@ -18,9 +21,10 @@ class LoopWatch:
 
     def __init__(self, limit_ms: int) -> None:
         self._limit_ms = limit_ms
+        self._ordinary_ms = limit_ms // ORDINARY_PART
         self._is_open = False
         self._ticked_ms = 0
-        self._deaf_ms = 0  # in all silences that are over
+        self._deaf_ms = 0  # in all silences that are over, as far as the clock stood still
         self.silent_ms = 0
 
     @property
@@ -37,9 +41,14 @@ class LoopWatch:
 
     def answered(self) -> None:
         self._is_open = False
-        self._deaf_ms += self.silent_ms
+        self._deaf_ms += self._too_long_ms
         self.silent_ms = 0
 
+    @property
+    def _too_long_ms(self) -> int:
+        """Of the silence, what is more than a busy loop may take."""
+        return max(0, self.silent_ms - self._ordinary_ms)
+
     def heard_ms(self, now_ms: int) -> int:
-        """A clock that stands still while the loop is silent. It never goes back."""
-        return now_ms - self._deaf_ms - self.silent_ms
+        """A clock that stands still while the loop is silent for longer than busy loops are. It never goes back."""
+        return now_ms - self._deaf_ms - self._too_long_ms

@@ -1,6 +1,8 @@
 """How long the broker's loop has not answered."""
 
-from barnabas.net.loop_watch import ASK_INTERVAL_MS, MAX_COUNTED_MS, LoopWatch
+import pytest
+
+from barnabas.net.loop_watch import ASK_INTERVAL_MS, MAX_COUNTED_MS, ORDINARY_PART, LoopWatch
 
 LIMIT_MS = 1_000
 
@@ -48,4 +50,18 @@ def test_the_clock_of_what_is_heard_stands_still_in_a_silence_and_never_goes_bac
             watch.answered()
             told.append(watch.heard_ms(now_ms))
     assert told == sorted(told)
-    assert told[-1] == 4_900 - 2_000
+    assert told[-1] == 4_900 - (2_000 - LIMIT_MS // ORDINARY_PART)
+
+
+@pytest.mark.parametrize("answers_after_ms", [50, 150, 250])
+def test_the_clock_goes_on_with_a_loop_that_is_busy_all_the_time(answers_after_ms: int) -> None:
+    """It ran at a third of its pace, so a broker that had died was fenced after three sessions."""
+    watch = LoopWatch(LIMIT_MS)
+    answer_ms = 0
+    for now_ms in range(0, 60_000, 10):
+        if answer_ms and now_ms >= answer_ms:
+            watch.answered()
+            answer_ms = 0
+        if now_ms % ASK_INTERVAL_MS == 0 and watch.tick(now_ms):
+            answer_ms = now_ms + answers_after_ms
+    assert watch.heard_ms(60_000) == 60_000

@@ -17,8 +17,8 @@ MAX_MESSAGE_ITEMS = 262_144  # Of all arrays of one Kafka message: a frame of 10
 # Of a Kafka Metadata request, which anybody may send: three times what its handler answers, so that a client with too many topics
 # is told so, and a tenth of a second of decoding.
 MAX_METADATA_ITEMS = 65_536
-# Of a client's Produce, Fetch, ListOffsets or OffsetForLeaderEpoch: reading, finding and answering an item costs the loop 10 to
-# 20 microseconds, and no client has as many partitions of one broker.
+# Of a client's Produce, Fetch, ListOffsets or OffsetForLeaderEpoch: to read, look up and answer an item costs the loop 10 to 20
+# microseconds, and no client has as many partitions of one broker.
 MAX_DATA_ITEMS = 20_000
 MAX_FRAMES_PER_TURN = 64  # Of one connection; then it is the others' turn. A thousand questions take seconds.
 SENDFILE_MIN_BYTES = 256 * 1024  # Below it one pread and one write are faster than sendfile (hot_path.md, fetch).

@@ -49,6 +49,11 @@ class PeerConnection(asyncio.Protocol):
         self._unsent_bytes = 0
         self._transport: asyncio.Transport | None = None
 
+    @property
+    def is_greeted(self) -> bool:
+        """The peer's hello is here."""
+        return self._greeted
+
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

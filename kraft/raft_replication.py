@@ -130,7 +130,7 @@ class RaftReplication(RaftElections):
         known = 0
         while known < len(entries) and entries[known][1] <= journal.last_index:
             if journal.term_at(entries[known][1]) != entries[known][2]:
-                self._truncate(entries[known][1])
+                self._truncate(entries[known][1], entries[known][2])
                 break
             known += 1
         changed = False
@@ -141,9 +141,16 @@ class RaftReplication(RaftElections):
             self.voters_changed()
         return entries[-1][1] if entries else int(message["prevLogIdx"])
 
-    def _truncate(self, index: int) -> None:
+    def _truncate(self, index: int, term: int) -> None:
         if index <= self.commit_index:
-            raise LogDiverged(f"the leader replaces entry {index}, committed is {self.commit_index}")
+            raise LogDiverged(
+                f"the quorum has lost committed metadata: its leader, voter {self.leader_id}, replaces entry {index} of term "
+                f"{self.journal.term_at(index)} by one of term {term}, and this voter {self.node_id} saw everything up to "
+                f"{self.commit_index} committed. So a majority of the voters ({sorted(self.other_ids)} without this one) runs on "
+                "older copies of __cluster_metadata: restored from a backup, from a snapshot of the machine, or emptied. Stop "
+                "those voters, compare the folders with `barnabas cluster recover --config FILE` (it changes nothing), and make "
+                "the newest one, probably this one, the quorum with `--accept-loss`; then empty __cluster_metadata of the others"
+            )
         _log.info("entries overwritten node=%d from=%d to=%d", self.node_id, index, self.journal.last_index)
         self.journal.deleteEntriesFrom(index - self.journal.first_index)
         if self.membership.truncated(index):

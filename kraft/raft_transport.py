@@ -204,15 +204,28 @@ class RaftTransport:
     # Connections coming and going (ConnectionOwner)
 
     def opened(self, connection: PeerConnection) -> None:
-        strangers = sum(1 for other in self._connections if other.peer_id is None)
+        is_refused = self._closed or (connection.dialed_id is None and not self._has_room_for_a_stranger())
         self._connections[connection] = None
-        if self._closed or strangers >= MAX_STRANGERS:
+        if is_refused:
             connection.abort()
             return
         self._loop.call_later(HELLO_TIMEOUT_S, self._expect_hello, connection)
         if connection.dialed_id is not None:
             connection.token = secrets.randbits(62) | 1 << 62  # never NO_TOKEN, and always of one length
             connection.put(encode_hello(replace(self._handler.hello(), token=connection.token)))
+
+    def _has_room_for_a_stranger(self) -> bool:
+        """Who has been silent for longest makes room: a voter says its hello at once, so a crowd cannot keep it out. Those that
+        have said theirs are being confirmed, and stay; connections that we dialed are no strangers."""
+        strangers = [other for other in self._connections if other.peer_id is None and other.dialed_id is None]
+        if len(strangers) < MAX_STRANGERS:
+            return True
+        silent = next((other for other in strangers if not other.is_greeted and not other.is_closing), None)
+        if silent is None:
+            return False
+        self.refuse(silent, f"it has not said its hello, and {MAX_STRANGERS} others wait: it makes room")
+        silent.abort()
+        return True
 
     def first_frame(self, connection: PeerConnection, body: bytes) -> None:
         hello = decode_hello(body)

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-MOST_SEEDS = {"schedule": 20, "partition": 500, "log": 300, "journal": 300, "quorum": 120, "cluster": 40, "groups": 40}
+MOST_SEEDS = {"schedule": 20, "partition": 500, "log": 500, "journal": 300, "quorum": 120, "cluster": 40, "groups": 40}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

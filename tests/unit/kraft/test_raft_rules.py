@@ -18,6 +18,7 @@ from barnabas.kraft.raft_config import (
     SnapshotPolicy,
 )
 from barnabas.kraft.raft_core import RaftCore
+from barnabas.kraft.raft_replication import LogDiverged
 from barnabas.kraft.raft_storage import DamagedQuorumError
 from barnabas.log.errors import InvalidRequestError
 
@@ -182,6 +183,22 @@ def test_rule_11_entries_that_match_are_kept() -> None:
     early = {"type": "append_entries", "term": leader.term, "commit_index": 1, "prevLogIdx": 1, "prevLogTerm": 0}
     follower.receive(leader.node_id, {**early, "entries": entries})
     assert follower.journal.last_index == last
+    finish(cluster)
+
+
+def test_whoever_would_replace_committed_entries_is_named_with_the_cure() -> None:
+    cluster = running()
+    leader = core_of(cluster, cluster.wait_for_leader())
+    follower = core_of(cluster, leader.other_ids[0])
+    cluster.commit()
+    assert cluster.wait_until_equal()
+    index, term = follower.commit_index, follower.term
+    replaced = {"prevLogIdx": index - 1, "entries": ((b"\0older copy", index, term + 1),)}
+    with pytest.raises(LogDiverged) as caught:
+        follower._store(replaced)
+    told = str(caught.value)
+    assert f"voter {leader.node_id}, replaces entry {index} of term {term}" in told
+    assert "older copies of __cluster_metadata" in told and "barnabas cluster recover --config" in told
     finish(cluster)
 
 

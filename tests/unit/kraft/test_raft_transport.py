@@ -198,6 +198,16 @@ async def test_strangers_that_hang_up_do_not_make_us_dial_without_end(
     assert network.most_dialing == MAX_CONFIRMING
 
 
+async def test_strangers_that_say_nothing_make_room_for_whoever_says_its_hello(voter: Voter) -> None:
+    pairs = [await asyncio.open_connection("127.0.0.1", voter.port) for _ in range(MAX_STRANGERS)]
+    directory = await ask_directory(LoopNetwork(), "127.0.0.1", voter.port)
+    assert directory.node_id == 0
+    assert await asyncio.wait_for(pairs[0][0].read(), timeout=3) == b""  # the one that had been silent for longest
+    for _, writer in pairs:
+        writer.close()
+    await asyncio.gather(*(writer.wait_closed() for _, writer in pairs), return_exceptions=True)
+
+
 async def test_the_thread_of_one_voter_commits_a_megabyte(voter: Voter) -> None:
     assert await voter.commit(b"x" * 1024 * 1024) is AppendOutcome.COMMITTED
     assert len(voter.listener.commands[-1]) == 1024 * 1024

@@ -515,9 +515,9 @@ class LogManager:
         self.settle_deletions(folder)
 
     def logs_in(self, folder: LogFolder) -> list[PartitionLog]:
-        return [
-            self._logs[key] for key, place in list(self._folder_of.items()) if place is folder and key in self._logs
-        ]
+        """May run in another thread, while logs come and go."""
+        found = [self._logs.get(key) for key, place in list(self._folder_of.items()) if place is folder]
+        return [log for log in found if log is not None]
 
     def cleaned_up_to(self, topic_partition: TopicPartition) -> int:
         """The first offset of a log that was never compacted; 0 when nothing was."""

@@ -1,3 +1,4 @@
+import sys
 import threading
 from random import Random
 
@@ -435,6 +436,36 @@ def test_a_folder_that_fails_before_a_deletion_is_flushed_does_not_keep_the_name
     logs.fail_folder("/one", "Input/output error", now_ms=NOW_MS)
     (again,) = create(logs, A)
     assert again.directory == "/two/a-0"
+
+
+def test_logs_come_and_go_while_other_threads_walk_them():
+    """What such a thread raises, unless it is the disk's refusal, ends the broker."""
+    logs = manager(SimulatedDisk(), DIRS[:1])
+    create(logs, *(TopicPartition("t", number) for number in range(300)))
+    raised, is_over = [], threading.Event()
+
+    def walk():
+        while not is_over.is_set():
+            try:
+                logs.remove_due(0)
+                logs.logs_in(logs.folders[0])
+            except Exception as error:
+                raised.append(error)
+                return
+
+    walking = threading.Thread(target=walk)
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        walking.start()
+        for number in range(300):
+            create(logs, TopicPartition("u", number))
+            logs.delete(TopicPartition("t", number), now_ms=NOW_MS)
+    finally:
+        is_over.set()
+        walking.join()
+        sys.setswitchinterval(interval_s)
+    assert raised == []
 
 
 class CheckpointedMeanwhile(dict[TopicPartition, int]):

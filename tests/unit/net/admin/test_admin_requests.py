@@ -13,6 +13,7 @@ from unit.net.admin.test_admin_api import CLUSTER, JSON, FakeBroker
 from barnabas.log.errors import ErrorCode
 from barnabas.net.admin.app import ROUTES, build_app
 from barnabas.net.admin.call import Field, Route
+from barnabas.net.admin.errors import ApiError
 from barnabas.net.admin.origins import check_host
 from barnabas.net.config import load
 from barnabas.net.listeners import own_names
@@ -95,6 +96,9 @@ def test_the_names_of_a_broker_are_where_it_is_reached_and_what_is_allowed() -> 
     check_host("/metrics", "Metrics.SVC:9094", names)
     check_host("/metrics", "anything", own_names(load(None, {"admin.allowed.hosts": "*"}, {}), "machine"))
     check_host("/metrics", None, names)
+    for other in ("evilmetrics.svc", "metrics.svc.evil", "vc", ""):
+        with pytest.raises(ApiError):
+            check_host("/metrics", other, names)
 
 
 CROSS_SITE: tuple[dict[str, str], ...] = (

@@ -55,6 +55,8 @@ async def refusal(answer: aiohttp.ClientResponse, status: int) -> str:
         "127.0.0.1.nip.io",
         "evil127.0.0.1",
         "evillocalhost",
+        "[::1]evil.example",
+        "127.0.0.1:80.evil.example",
     ],
 )
 @pytest.mark.parametrize("path", ["/v3/clusters", "/metrics", "/openapi.json", "/nothing"])

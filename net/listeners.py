@@ -6,6 +6,7 @@ server.properties that was written for Kafka must not be served without its prot
 
 import dataclasses
 import ipaddress
+import socket
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -24,10 +25,22 @@ NOT_AVAILABLE: Final = "TLS and SASL are not available yet"
 
 def binds_all_interfaces(host: str) -> bool:
     """Is this an address to listen on, but none to connect to?"""
+    if host in ("", "*"):
+        return True
     try:
-        return not host or ipaddress.ip_address(host).is_unspecified
+        address = ipaddress.ip_address(host)
     except ValueError:
-        return host in ("0", "*")  # as resolvers write 0.0.0.0
+        return _is_zero_as_resolvers_read_it(host)
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_unspecified
+
+
+def _is_zero_as_resolvers_read_it(host: str) -> bool:
+    """`0`, `0x0` and `00.0.0.0` are 0.0.0.0 too. Numbers only: no name is looked up."""
+    try:
+        return socket.inet_aton(host) == bytes(4)
+    except OSError:
+        return False
 
 
 def check_listeners(config: "BrokerConfig") -> None:

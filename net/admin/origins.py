@@ -12,6 +12,7 @@ Programs that are no browsers (curl, Prometheus, clients) send neither Origin no
 """
 
 import ipaddress
+import re
 from collections.abc import Collection, Mapping
 from http import HTTPStatus
 from typing import Final
@@ -21,6 +22,7 @@ from .errors import SHOWN_CHARS, ApiError
 ANY_HOST: Final = "*"
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})  # RFC 9110, 9.2.1
 PROBES: Final = frozenset({"/healthz", "/readyz"})  # Load balancers ask under any name; the answer is no secret.
+_HOST: Final = re.compile(r"(\[(?P<v6>[^\]]*)\]|(?P<name>[^:\[\]]*))(:[0-9]*)?")  # RFC 9110, 7.2
 _OWN_SITES: Final = frozenset({"same-origin", "none"})  # "none": typed by the user
 
 
@@ -61,10 +63,9 @@ def check_media_type(content_type: str) -> None:
 
 
 def _host_of(header: str) -> str:
-    """Without the port: `name:port`, `[v6]:port`."""
-    if header.startswith("["):
-        return header[1:].partition("]")[0].lower()
-    return _plain(header.partition(":")[0])
+    """Without the port: `name:port`, `[v6]:port`. Empty for anything else."""
+    found = _HOST.fullmatch(header.strip())
+    return "" if found is None else _plain(found["v6"] or found["name"] or "")
 
 
 def _plain(name: str) -> str:

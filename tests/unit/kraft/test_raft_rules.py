@@ -432,6 +432,7 @@ def test_a_leader_that_must_not_lead_follows_when_nobody_takes_over_in_time() ->
     )
     for node_id in (leader, best):
         cluster.nodes[node_id].quorum.set_may_lead(False)
+    assert not cluster.loop.run_until(lambda: cluster.leader == best, 0.5), "it was asked to lead, and must not"
     assert cluster.loop.run_until(lambda: cluster.leader == other, 3.0)
     cluster.commit()
     finish(cluster)

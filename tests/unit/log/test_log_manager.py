@@ -1,3 +1,4 @@
+import copy
 import sys
 import threading
 from random import Random
@@ -16,7 +17,7 @@ from barnabas.log.errors import (
     UnknownTopicOrPartitionError,
 )
 from barnabas.log.files import RealFiles
-from barnabas.log.log_manager import LogManager
+from barnabas.log.log_manager import LogManager, Refusals
 from barnabas.log.topic_partition import TopicPartition
 
 A, B, C = (TopicPartition("a", 0), TopicPartition("b-c", 1), TopicPartition("a", 1))
@@ -356,6 +357,37 @@ def test_retention_that_is_refused_leaves_what_the_disk_has_and_says_so(suffix):
     assert retain(logs, NOW_MS) == {}
     check_log(a, disk)
     assert a.segment_count < 10 and a.log_start_offset > 0
+
+
+def test_retention_passes_over_a_log_that_was_deleted_between_two_steps():
+    logs = manager(SimulatedDisk(), defaults=LogConfig(segment_bytes=200, retention_ms=1000, file_delete_delay_ms=0))
+    for log in create(logs, A, B):
+        for _ in range(10):
+            append(log, b"x" * 50)
+        log.set_high_watermark(10)
+    refused: Refusals = {}
+    steps = logs.run_retention(NOW_MS + 5000, refused)
+    (left,) = {A, B} - {A if next(steps) == 10 and not logs.get(A).size_bytes else B}
+    deleted = logs.get(left)
+    logs.delete(left, now_ms=NOW_MS)
+    assert list(steps) == [] and refused == {}
+    assert deleted.log_start_offset == 0
+
+
+def test_a_settled_deletion_outlives_a_power_loss():
+    disk = SimulatedDisk()
+    logs = manager(disk)
+    (a,) = create(logs, A)
+    append(a, b"x")
+    a.flush()
+    logs.checkpoint()
+    folder = logs.folder_of(A)
+    logs.delete(A, now_ms=NOW_MS)
+    logs.settle_deletions(folder)
+    for seed in range(20):
+        after = copy.deepcopy(disk)
+        after.power_loss(Random(seed))
+        assert manager(after).get(A) is None
 
 
 def test_a_log_whose_deletion_is_refused_is_still_there():

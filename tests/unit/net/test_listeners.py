@@ -84,8 +84,11 @@ def test_a_map_that_cannot_be_read_is_refused(text: str) -> None:
 
 
 def test_addresses_to_listen_on_only_are_told_from_hosts() -> None:
-    assert all(map(binds_all_interfaces, ("", "0.0.0.0", "::", "0:0::0", "0", "*")))
-    assert not any(map(binds_all_interfaces, ("127.0.0.1", "::1", "example.org", "0.example.org")))
+    every = ("", "0.0.0.0", "::", "0:0::0", "0", "*", "0x0", "00.0.0.0", "0.0", "::ffff:0.0.0.0")
+    assert all(map(binds_all_interfaces, every))
+    assert not any(
+        map(binds_all_interfaces, ("127.0.0.1", "::1", "example.org", "0.example.org", "0x1", "::ffff:127.0.0.1"))
+    )
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "0"])

@@ -16,6 +16,7 @@ from unit.net.admin.test_admin_api import CLUSTER, JSON, FakeBroker
 from barnabas.log.errors import ErrorCode
 from barnabas.net.admin.app import ROUTES, build_app, start_admin
 from barnabas.net.admin.call import Field, Route
+from barnabas.net.admin.errors import ApiError
 from barnabas.net.admin.origins import check_host
 from barnabas.net.config import load
 from barnabas.net.listeners import own_names
@@ -57,6 +58,8 @@ async def refusal(answer: aiohttp.ClientResponse, status: int) -> str:
         "127.0.0.1.nip.io",
         "evil127.0.0.1",
         "evillocalhost",
+        "[::1]evil.example",
+        "127.0.0.1:80.evil.example",
     ],
 )
 @pytest.mark.parametrize("path", ["/v3/clusters", "/metrics", "/openapi.json", "/nothing"])
@@ -98,6 +101,9 @@ def test_the_names_of_a_broker_are_where_it_is_reached_and_what_is_allowed() -> 
     check_host("/metrics", "Metrics.SVC:9094", names)
     check_host("/metrics", "anything", own_names(load(None, {"admin.allowed.hosts": "*"}, {}), "machine"))
     check_host("/metrics", None, names)
+    for other in ("evilmetrics.svc", "metrics.svc.evil", "vc", ""):
+        with pytest.raises(ApiError):
+            check_host("/metrics", other, names)
 
 
 CROSS_SITE: tuple[dict[str, str], ...] = (

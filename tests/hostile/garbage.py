@@ -15,7 +15,7 @@ from barnabas.net.protocol.msgpack import PREAMBLE, ClientHello, write_hello
 
 from .attack import Address, Attack
 
-CONNECTIONS = 1_000  # to each broker, one after the other, some at a time
+CONNECTIONS = 400  # to each broker, one after the other, some at a time
 AT_A_TIME = 20
 FORGED = "FORGED LINE"
 _EVIL = f"x\n{FORGED}: all data lost\x1b[31m"

@@ -29,6 +29,7 @@ from .partition_folder import PartitionFolder
 from .pending_flush import PendingFlush
 from .producer_state import ProducerState
 from .record_batch import NO_PRODUCER_ID, NO_TIMESTAMP, BatchHeader, Buffer, iter_headers, patch
+from .record_codec import LookIntoBatch, first_record_at_or_after
 from .recovery import new_segment, recover_log
 from .retention import expired_segments
 from .saved_append_times import SavedAppendTimes
@@ -339,17 +340,19 @@ class PartitionLog:
             number += 1
         return _NOTHING
 
-    def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
+    def offset_for_timestamp(
+        self, timestamp_ms: int, look: LookIntoBatch = first_record_at_or_after
+    ) -> tuple[int, int] | None:
         """The (offset, timestamp) of the first record that is at least as young as `timestamp_ms`."""
         return self._segments.sealed.find_timestamp(
-            timestamp_ms, from_offset=self.log_start_offset, opened=self._segments.opened
+            timestamp_ms, from_offset=self.log_start_offset, opened=self._segments.opened, look=look
         )
 
-    def max_timestamp(self) -> tuple[int, int] | None:
+    def max_timestamp(self, look: LookIntoBatch = first_record_at_or_after) -> tuple[int, int] | None:
         """The (offset, timestamp) of the first record with the largest timestamp."""
         segments = self._segments
         largest_ms = max(segments.sealed.largest_timestamp_ms, segments.active.largest_timestamp[0])
-        return None if largest_ms == NO_TIMESTAMP else self.offset_for_timestamp(largest_ms)
+        return None if largest_ms == NO_TIMESTAMP else self.offset_for_timestamp(largest_ms, look)
 
     # --- leader epochs ---
 

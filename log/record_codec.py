@@ -10,7 +10,7 @@ varints (-1 for null), count of headers, headers.
 
 import gc
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import add
@@ -37,8 +37,11 @@ from .record_batch import (
     check_crc,
     read_header,
 )
+from .record_check import PAUSE_AFTER, no_pause
 from .varint import FieldSizeTable, VarintTable, decode_varint, encode_varint
 
+# (batch, timestamp in ms, offset) -> (offset, timestamp in ms) of its first record that is at least so young, from there on.
+LookIntoBatch = Callable[[Buffer, int, int], tuple[int, int] | None]
 Headers = Sequence[tuple[str, bytes | None]]
 MAX_RECORDS_PER_BATCH = 2**20  # offset deltas of up to three bytes; batches are cut by size long before
 _NULL = b"\x01"  # the varint of -1
@@ -324,9 +327,14 @@ def iter_records(buffer: Buffer, *, check: bool = False) -> Iterator[PlainRecord
         position = end
 
 
-def first_record_at_or_after(buffer: Buffer, timestamp_ms: int, *, from_offset: int = 0) -> tuple[int, int] | None:
-    """The (offset, timestamp) of the first record of a batch that is at least as young as `timestamp_ms`."""
-    for record in iter_records(buffer):
+def first_record_at_or_after(
+    buffer: Buffer, timestamp_ms: int, from_offset: int = 0, *, pause: Callable[[], None] = no_pause
+) -> tuple[int, int] | None:
+    """The (offset, timestamp) of the first record of a batch that is at least as young as `timestamp_ms`. `pause` is called
+    after every PAUSE_AFTER records."""
+    for number, record in enumerate(iter_records(buffer)):
+        if number % PAUSE_AFTER == PAUSE_AFTER - 1:
+            pause()
         if record.timestamp_ms >= timestamp_ms and record.offset >= from_offset:
             return record.offset, record.timestamp_ms
     return None

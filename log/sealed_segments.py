@@ -9,7 +9,7 @@ from itertools import accumulate, islice
 
 from .open_segments import OpenSegments
 from .record_batch import NO_TIMESTAMP
-from .record_codec import first_record_at_or_after
+from .record_codec import LookIntoBatch
 from .segment import LogSegment, segment_holding
 
 
@@ -41,8 +41,11 @@ class SealedSegments:
         """The number of the first segment with a record that is at least so young; the active one when no sealed one is."""
         return bisect_left(self._largest(), timestamp_ms)
 
-    def find_timestamp(self, timestamp_ms: int, *, from_offset: int, opened: OpenSegments) -> tuple[int, int] | None:
-        """The (offset, timestamp) of the first record of the log, from an offset on, that is at least so young."""
+    def find_timestamp(
+        self, timestamp_ms: int, *, from_offset: int, opened: OpenSegments, look: LookIntoBatch
+    ) -> tuple[int, int] | None:
+        """The (offset, timestamp) of the first record of the log, from an offset on, that is at least so young. What `look`
+        raises passes."""
         first = max(self.first_as_young(timestamp_ms), segment_holding(self._segments, from_offset))
         for segment in islice(self._segments, first, None):
             if not segment.is_active:
@@ -50,7 +53,7 @@ class SealedSegments:
             if segment.largest_timestamp[0] < timestamp_ms:
                 continue
             for _, batch in segment.find_timestamp(timestamp_ms, from_offset=from_offset):
-                found = first_record_at_or_after(batch, timestamp_ms, from_offset=from_offset)
+                found = look(batch, timestamp_ms, from_offset)
                 if found is not None:
                     return found
         return None

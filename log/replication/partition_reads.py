@@ -20,6 +20,7 @@ from ..errors import (
     UnknownLeaderEpochError,
 )
 from ..quick_init import quick_init
+from ..record_codec import LookIntoBatch, first_record_at_or_after
 from ..topic_partition import TopicPartition
 from .effects import NO_LEADER, Effect, HighWatermarkAdvanced
 from .follower import UNDEFINED, FollowerState
@@ -272,8 +273,10 @@ class PartitionReads:
         isolation_level: int = 0,
         current_leader_epoch: int = ANY_EPOCH,
         for_replica: bool = False,
+        look: LookIntoBatch = first_record_at_or_after,
     ) -> ListedOffset:
-        """The first offset at or after a time, or EARLIEST_TIMESTAMP, LATEST_TIMESTAMP; offset -1: there is none."""
+        """The first offset at or after a time, or EARLIEST_TIMESTAMP, LATEST_TIMESTAMP; offset -1: there is none. `look` finds
+        the record inside of a batch; what it raises passes."""
         with self._storage:
             self._current_leader()
             self._check_epoch(current_leader_epoch)
@@ -285,7 +288,8 @@ class PartitionReads:
             if timestamp_ms == LATEST_TIMESTAMP:
                 self._check_end_is_known()
                 return self._listed(self._visible_end(isolation_level))
-            found = log.max_timestamp() if timestamp_ms == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp_ms)
+            is_newest = timestamp_ms == MAX_TIMESTAMP
+            found = log.max_timestamp(look) if is_newest else log.offset_for_timestamp(timestamp_ms, look)
             return self._visible(found, self._visible_end(isolation_level))
 
     def _visible(self, found: tuple[int, int] | None, visible_end: int) -> ListedOffset:

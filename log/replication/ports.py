@@ -8,6 +8,7 @@ from typing import Protocol
 from ..append_times import AppendTime
 from ..producer_state import ProducerState
 from ..record_batch import Buffer
+from ..record_codec import LookIntoBatch
 from ..topic_partition import TopicPartition
 
 
@@ -138,10 +139,10 @@ class ReplicatedLog(Protocol):
         """Cut the log so far back that no known damage is left."""
 
     def truncate_fully_and_start_at(self, offset: int, /) -> object: ...
-    def offset_for_timestamp(self, timestamp_ms: int, /) -> tuple[int, int] | None:
+    def offset_for_timestamp(self, timestamp_ms: int, look: LookIntoBatch, /) -> tuple[int, int] | None:
         """(offset, timestamp in ms) of the first record at or after that time."""
 
-    def max_timestamp(self) -> tuple[int, int] | None:
+    def max_timestamp(self, look: LookIntoBatch, /) -> tuple[int, int] | None:
         """(offset, timestamp in ms) of a record with the largest timestamp."""
 
     def delete_records_before(self, offset: int, /) -> object:

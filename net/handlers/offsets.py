@@ -4,7 +4,15 @@ Versions: 0. Behaviour: -1 latest visible, -2 and -4 earliest, -3 the record wit
 else the first record at or after that time (offset -1: there is none). DeleteRecords takes one partition a request.
 """
 
-from barnabas.log.errors import BarnabasError, ErrorCode, InvalidTopicError
+import asyncio
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from barnabas.log.errors import BarnabasError, ErrorCode, InvalidTopicError, RequestTimedOutError
+from barnabas.log.record_batch import Buffer, read_header
+from barnabas.log.record_codec import LookIntoBatch, first_record_at_or_after
 from barnabas.log.topic_partition import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, TopicPartition
 from barnabas.net.dispatcher import Reply, RequestContext, answering
 from barnabas.net.offsets_topic import OffsetsTopic
@@ -27,33 +35,98 @@ from barnabas.net.protocol.responses import (
 from .many import check_count
 from .services import Services
 
+MAX_AT_ONCE_BYTES: Final = 16 * 1024  # of a batch that is not compressed: about half a millisecond of the loop
+MAX_LOOKS: Final = 8  # into batches, for one partition: the indexes lead to the right one, or to one just before it
+LOOKING_AT_ONCE: Final = 2  # requests; each holds one unpacked batch, and the loop needs a processor, too
+THREAD_PAUSE_S: Final = 0.0002  # long enough for the loop, which waits for the interpreter, to take it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """What is looked for, and in which batch."""
+
+    base_offset: int
+    crc: int
+    timestamp_ms: int
+    from_offset: int
+
+
+class _LongLookError(Exception):
+    """A batch takes longer to look into than the loop can spare."""
+
+    def __init__(self, look: _Look, batch: bytes) -> None:
+        super().__init__("a thread must look into this batch")
+        self.look = look
+        self.batch = batch
+
+
+class _Looks:
+    """Of one lookup: small batches are walked at once, the results of the others are put here by a thread."""
+
+    def __init__(self) -> None:
+        self.found: dict[_Look, tuple[int, int] | None] = {}
+
+    def __call__(self, batch: Buffer, timestamp_ms: int, from_offset: int) -> tuple[int, int] | None:
+        header = read_header(batch)
+        look = _Look(base_offset=header.base_offset, crc=header.crc, timestamp_ms=timestamp_ms, from_offset=from_offset)
+        if look in self.found:
+            return self.found[look]
+        if header.compression or header.size_bytes > MAX_AT_ONCE_BYTES:
+            raise _LongLookError(look, bytes(batch))
+        return first_record_at_or_after(batch, timestamp_ms, from_offset)
+
 
 class OffsetHandlers:
     def __init__(self, services: Services) -> None:
         self._replication = services.replication
         self._clock = services.clock
         self._offsets_topic = OffsetsTopic(services.metadata)
-        self._list_with_slots = answering(self._list_offsets_topic)
+        self._memory = services.memory
+        self._looking = asyncio.Semaphore(LOOKING_AT_ONCE)
+        self._list_later = answering(self._list_in_turn)
 
     def list_offsets(self, request: ListOffsetsRequest, context: RequestContext, reply: Reply) -> None:
+        """At once, unless a slot of `__consumer_offsets` is asked for, or a thread must look into a batch."""
         check_count(request.partitions)
-        if any(item.topic == CONSUMER_OFFSETS_TOPIC for item in request.partitions):
-            self._list_with_slots(request, context, reply)
-            return
-        reply(ListOffsetsResponse(partitions=tuple(self._list_one(request, item) for item in request.partitions)))
+        try:
+            if any(item.topic == CONSUMER_OFFSETS_TOPIC for item in request.partitions):
+                found = None
+            else:
+                found = tuple(self._list_one(request, item, _Looks()) for item in request.partitions)
+        except _LongLookError:
+            found = None
+        if found is None:
+            self._list_later(request, context, reply)
+        else:
+            reply(ListOffsetsResponse(partitions=found))
 
-    async def _list_offsets_topic(self, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
-        """Any broker has all of `__consumer_offsets`; the other partitions of the request are looked up as always."""
+    async def _list_in_turn(self, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
+        """Any broker has all of `__consumer_offsets`."""
         return ListOffsetsResponse(
             partitions=tuple(
                 [
                     await self._list_slot(item)
                     if item.topic == CONSUMER_OFFSETS_TOPIC
-                    else self._list_one(request, item)
+                    else await self._list_with_threads(request, item)
                     for item in request.partitions
                 ]
             )
         )
+
+    async def _list_with_threads(
+        self, request: ListOffsetsRequest, item: ListOffsetsPartition
+    ) -> ListOffsetsPartitionResponse:
+        """What a thread has found is taken where the log still leads to the same batch."""
+        looks = _Looks()
+        for _ in range(MAX_LOOKS):
+            try:
+                return self._list_one(request, item, looks)
+            except _LongLookError as long:
+                try:
+                    looks.found[long.look] = await self._look_in_thread(long)
+                except BarnabasError as error:
+                    return _refused(item, error)
+        return _refused(item, RequestTimedOutError("the log changed during each lookup; ask again"))
 
     async def _list_slot(self, item: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
         error, message, found = ErrorCode.NONE, "", (-1, -1)
@@ -75,18 +148,36 @@ class OffsetHandlers:
             timestamp_ms=found[1],
         )
 
-    def _list_one(self, request: ListOffsetsRequest, item: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+    async def _look_in_thread(self, long: _LongLookError) -> tuple[int, int] | None:
+        size_bytes = len(long.batch)
+        if not self._memory.take(size_bytes):
+            raise RequestTimedOutError("too many batches wait to be looked into; ask again")
+        try:
+            async with self._looking:
+                look = partial(
+                    first_record_at_or_after,
+                    long.batch,
+                    long.look.timestamp_ms,
+                    long.look.from_offset,
+                    pause=_let_the_loop_go_first,
+                )
+                return await _to_its_end(asyncio.get_running_loop().run_in_executor(None, look))
+        finally:
+            self._memory.give_back(size_bytes)
+
+    def _list_one(
+        self, request: ListOffsetsRequest, item: ListOffsetsPartition, look: LookIntoBatch
+    ) -> ListOffsetsPartitionResponse:
         try:
             found = self._replication.replica(TopicPartition(item.topic, item.partition)).list_offset(
                 item.timestamp_ms,
                 isolation_level=request.isolation_level,
                 current_leader_epoch=item.current_leader_epoch,
                 for_replica=request.replica_id >= 0,
+                look=look,
             )
         except BarnabasError as error:
-            return ListOffsetsPartitionResponse(
-                topic=item.topic, partition=item.partition, error=error.code, message=error.message
-            )
+            return _refused(item, error)
         return ListOffsetsPartitionResponse(
             topic=item.topic,
             partition=item.partition,
@@ -126,3 +217,22 @@ class OffsetHandlers:
         log_start_offset, effects = partition.delete_records(offset, now_ms=self._clock.now_ms())
         self._replication.perform(effects)
         return log_start_offset
+
+
+def _refused(item: ListOffsetsPartition, error: BarnabasError) -> ListOffsetsPartitionResponse:
+    return ListOffsetsPartitionResponse(
+        topic=item.topic, partition=item.partition, error=error.code, message=error.message
+    )
+
+
+async def _to_its_end(work: "asyncio.Future[tuple[int, int] | None]") -> tuple[int, int] | None:
+    """A client that goes leaves its turn to the next one only when the thread is free."""
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await asyncio.wait([work])
+        raise
+
+
+def _let_the_loop_go_first() -> None:
+    time.sleep(THREAD_PAUSE_S)

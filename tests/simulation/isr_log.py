@@ -220,14 +220,14 @@ class MemoryLog:
         self.records, self.hashes, self.epochs, self.sequences = [], [0], [], {}
         self.damage.truncated_to(0)
 
-    def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
+    def offset_for_timestamp(self, timestamp_ms: int, _look: object = None) -> tuple[int, int] | None:
         """The sequence of a record stands for its time."""
         for position, (_, (_, sequence)) in enumerate(self.records):
             if sequence >= timestamp_ms:
                 return self.first + position, sequence
         return None
 
-    def max_timestamp(self) -> tuple[int, int] | None:
+    def max_timestamp(self, _look: object = None) -> tuple[int, int] | None:
         return max(((self.first + i, v[1]) for i, (_, v) in enumerate(self.records)), key=lambda x: x[1], default=None)
 
     def delete_records_before(self, offset: int) -> None:

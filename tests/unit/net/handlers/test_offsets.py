@@ -3,9 +3,10 @@
 from typing import Any
 
 import pytest
-from unit.net.handlers.handler_world import HandlerWorld, answer_of
-from unit.net.shell_world import partition, simulated, topic
+from unit.net.handlers.handler_world import HandlerWorld, answer_of, soon
+from unit.net.shell_world import Client, partition, simulated, topic
 
+from barnabas.log.compression import Compression
 from barnabas.log.errors import (
     ErrorCode,
     InvalidRequestError,
@@ -13,7 +14,7 @@ from barnabas.log.errors import (
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
-from barnabas.log.record_codec import ProducerFields
+from barnabas.log.record_codec import ProducerFields, encode_batch
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.handlers.fetch import FetchHandler
 from barnabas.net.handlers.offsets import OffsetHandlers
@@ -34,7 +35,7 @@ from barnabas.net.protocol.requests import (
     ProducePartition,
     ProduceRequest,
 )
-from barnabas.net.protocol.responses import DeleteRecordsResponse, ListOffsetsPartitionResponse
+from barnabas.net.protocol.responses import DeleteRecordsResponse, ListOffsetsPartitionResponse, ListOffsetsResponse
 
 ALONE = topic("t", partition(0, replicas=(0,)))
 REPLICATED = topic("t", partition(0))
@@ -75,6 +76,29 @@ async def test_the_first_record_at_or_after_a_time_and_the_newest_one() -> None:
     assert listed(world, start_ms).offset == -1
     newest = listed(world, MAX_TIMESTAMP)
     assert (newest.offset, newest.timestamp_ms) == (1, start_ms - 1_000)
+
+
+@simulated
+async def test_a_batch_that_is_long_or_packed_is_looked_into_off_the_loop() -> None:
+    world = await HandlerWorld.start(ALONE)
+    handlers = OffsetHandlers(world.services)
+    values = [b"x" * 100] * 200  # more than MAX_AT_ONCE_BYTES
+    for compression in (Compression.NONE, Compression.GZIP, Compression.ZSTD):
+        stamps = list(range(1_000, 1_000 + len(values)))
+        batch = encode_batch(values, timestamps_ms=stamps, compression=compression)
+        world.replication.append(world.partition(), batch, acks=1)
+    world.partition().delete_records(50, now_ms=0)
+    client = Client()
+    items = tuple(
+        ListOffsetsPartition(topic="t", partition=0, timestamp_ms=at) for at in (0, 1_120, MAX_TIMESTAMP, 9_999)
+    )
+    handlers.list_offsets(ListOffsetsRequest(partitions=items), client, client.reply)  # type: ignore[arg-type]
+    assert client.replies == [], "the loop has walked it"
+    answer = await soon(client)
+    assert isinstance(answer, ListOffsetsResponse)
+    assert [(found.offset, found.timestamp_ms) for found in answer.partitions] == [
+        (50, 1_050), (120, 1_120), (199, 1_199), (-1, -1)
+    ]  # fmt: skip
 
 
 @simulated

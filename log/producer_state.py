@@ -116,6 +116,12 @@ class ProducerState:
         # Both halves of the circle of sequence numbers: what lies behind was appended long ago, what lies ahead is a
         # gap.
         if (expected - first) % _SEQUENCES < _SEQUENCES // 2 and (expected - last) % _SEQUENCES < _SEQUENCES // 2:
+            if len(batches) < REMEMBERED_BATCHES:
+                # Its first batch here came behind this one, which was refused, or forgotten with all that was known of the
+                # producer. "It was appended" would make the producer drop records that may be nowhere.
+                raise OutOfOrderSequenceError(
+                    f"producer {producer_id} sent sequence {first}, and is known from {batches[0].first_sequence} on"
+                )
             raise DuplicateSequenceError(
                 f"producer {producer_id} repeats sequence {first}, older than its last {REMEMBERED_BATCHES} batches"
             )

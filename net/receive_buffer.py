@@ -96,6 +96,8 @@ class ReceiveBuffer(FrameReader):
     def release(self) -> None:
         """Give all memory back, with what waits in it."""
         owned, self.own_bytes = self.own_bytes + self._granted_bytes, 0
+        if isinstance(self._buffer, mmap.mmap):
+            self._buffer.madvise(mmap.MADV_DONTNEED)  # A request that is not answered yet keeps views of it.
         self._granted_bytes = self.wanted_bytes = self._needed = 0
         self._use_shared()
         if owned:

@@ -245,7 +245,7 @@ def _check_at_once(batches: Buffer, config: ReplicatedLogConfig, number: int, re
     except _TooLongError:
         return False
     except BarnabasError as error:
-        refused[number] = error
+        refused[number] = error.with_traceback(None)  # whose frames hold the batches, and `refused`
     return True
 
 

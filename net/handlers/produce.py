@@ -19,7 +19,7 @@ from barnabas.log.errors import (
     InvalidTopicError,
     StorageError,
 )
-from barnabas.log.record_batch import read_header
+from barnabas.log.record_batch import HEADER_SIZE, read_header
 from barnabas.log.replication.ports import ReplicatedLogConfig
 from barnabas.log.topic_partition import INTERNAL_TOPICS, TopicPartition
 from barnabas.net.dispatcher import Reply, RequestContext, error_response
@@ -118,9 +118,12 @@ class ProduceHandler:
                 raise refused
             check_produced(item.records, kafka_version=request.kafka_version)
             partition = self._replication.manager.partition(topic_partition)
+            if self._refused_sequences:
+                self._check_not_behind_refused(topic_partition, item)
             info, required_offset = self._replication.append(partition, item.records, acks=request.acks)
         except BarnabasError as refusal:
-            error = self._as_told(topic_partition, item, refusal)
+            # Its traceback leads to this frame and back to it: the receive buffer would live until a rare full collection.
+            error = self._as_told(topic_partition, item, refusal.with_traceback(None))
             self._log_trouble(error, topic_partition, context)
             leader_id, leader_epoch = self._replication.leader_hint(topic_partition)
             return ProducePartitionResponse(
@@ -145,6 +148,13 @@ class ProduceHandler:
             log_start_offset=partition.log.log_start_offset,
         )
 
+    def _check_not_behind_refused(self, topic_partition: TopicPartition, item: ProducePartition) -> None:
+        if len(item.records) < HEADER_SIZE:
+            return  # the log says so
+        refusal = self._refused_sequences.before(topic_partition, read_header(item.records))
+        if refusal is not None:
+            raise refusal
+
     def _as_told(
         self, topic_partition: TopicPartition, item: ProducePartition, refusal: BarnabasError
     ) -> BarnabasError:
@@ -155,7 +165,8 @@ class ProduceHandler:
             batch = read_header(item.records)
         except CorruptRecordError:  # refused before its header was looked at
             return error
-        return self._refused_sequences.told(topic_partition, batch, error)
+        self._refused_sequences.refused(topic_partition, batch, error)
+        return error
 
     def _wait_for_flush(self, request: AnyProduce, context: RequestContext) -> DelayedProduce:
         """acks=1, and at least one of the partitions counts only what is on the leader's disk."""

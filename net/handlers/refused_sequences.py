@@ -5,12 +5,15 @@ in-sync replicas, and an in-sync replica returns before the second is looked at,
 OUT_OF_ORDER_SEQUENCE_NUMBER would be true and harmful: librdkafka takes it for a loss, raises its producer epoch and sends all
 unacknowledged batches again under new sequences. A batch among them that an earlier leader stored without acknowledging it
 is then stored twice. Apache Kafka answers so; this broker repeats the refusal, and the producer sends its batches in order.
+
+Where the log does not know the producer yet, it would even take the second batch, since a forgotten producer may begin anywhere;
+so the batches behind a refused one are refused before the log is asked.
 """
 
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from barnabas.log.errors import BarnabasError, OutOfOrderSequenceError, RetriableError
+from barnabas.log.errors import BarnabasError, RetriableError
 from barnabas.log.producer_state import REMEMBERED_BATCHES
 from barnabas.log.record_batch import NO_PRODUCER_ID, BatchHeader
 from barnabas.log.topic_partition import TopicPartition
@@ -23,7 +26,8 @@ _SEQUENCES = 2**31
 class Refusal:
     producer_epoch: int
     first_sequence: int  # of the earliest refused batch that has not come again
-    error: BarnabasError
+    error: type[BarnabasError]  # and no error that was raised: its frames hold the receive buffer of the request
+    message: str
     followers_left: int  # batches that the producer can have sent before it heard of the refusal; 0 <= it <= 4
 
     def is_before(self, batch: BatchHeader) -> bool:
@@ -38,7 +42,7 @@ class Refusal:
 
 
 class RefusedSequences:
-    """Ask `told` what to answer for each refused batch; say `appended` for each batch that is in the log."""
+    """Ask `before` of each batch that is to be appended; say `refused` or `appended` of what became of it."""
 
     def __init__(self) -> None:
         self._refusals: OrderedDict[tuple[int, TopicPartition], Refusal] = OrderedDict()
@@ -46,16 +50,32 @@ class RefusedSequences:
     def __len__(self) -> int:
         return len(self._refusals)
 
-    def told(self, topic_partition: TopicPartition, batch: BatchHeader, error: BarnabasError) -> BarnabasError:
-        """Return the error for the producer of this refused batch."""
-        if batch.producer_id == NO_PRODUCER_ID:
-            return error
+    def before(self, topic_partition: TopicPartition, batch: BatchHeader) -> BarnabasError | None:
+        """With which error a batch before this one was refused, whose producer cannot have heard of that yet."""
+        refusal = self._refusals.get((batch.producer_id, topic_partition))
+        if refusal is None or not refusal.is_before(batch) or refusal.followers_left == 0:
+            return None
+        refusal.followers_left -= 1
+        return refusal.error(refusal.message)
+
+    def refused(self, topic_partition: TopicPartition, batch: BatchHeader, error: BarnabasError) -> None:
+        """This batch is not in the log; with some errors it comes again."""
+        if batch.producer_id == NO_PRODUCER_ID or not isinstance(error, RetriableError):
+            return
         key = (batch.producer_id, topic_partition)
-        if isinstance(error, OutOfOrderSequenceError):
-            return self._told_out_of_order(key, batch, error)
-        if isinstance(error, RetriableError):
-            self._refused(key, batch, error)
-        return error
+        refusal = self._refusals.get(key)
+        if refusal is not None and refusal.is_before(batch):
+            return
+        self._refusals[key] = Refusal(
+            producer_epoch=batch.producer_epoch,
+            first_sequence=batch.base_sequence,
+            error=type(error),
+            message=error.message,
+            followers_left=REMEMBERED_BATCHES - 1,
+        )
+        self._refusals.move_to_end(key)
+        if len(self._refusals) > MAX_REFUSALS:
+            self._refusals.popitem(last=False)
 
     def appended(self, topic_partition: TopicPartition, batch: BatchHeader) -> None:
         """This batch is in the log now, or was before."""
@@ -63,26 +83,3 @@ class RefusedSequences:
         refusal = self._refusals.get(key)
         if refusal is not None and refusal.is_answered_by(batch):
             del self._refusals[key]
-
-    def _refused(self, key: tuple[int, TopicPartition], batch: BatchHeader, error: BarnabasError) -> None:
-        refusal = self._refusals.get(key)
-        if refusal is not None and refusal.is_before(batch):
-            return
-        self._refusals[key] = Refusal(
-            producer_epoch=batch.producer_epoch,
-            first_sequence=batch.base_sequence,
-            error=error,
-            followers_left=REMEMBERED_BATCHES - 1,
-        )
-        self._refusals.move_to_end(key)
-        if len(self._refusals) > MAX_REFUSALS:
-            self._refusals.popitem(last=False)
-
-    def _told_out_of_order(
-        self, key: tuple[int, TopicPartition], batch: BatchHeader, error: BarnabasError
-    ) -> BarnabasError:
-        refusal = self._refusals.get(key)
-        if refusal is None or not refusal.is_before(batch) or refusal.followers_left == 0:
-            return error
-        refusal.followers_left -= 1
-        return refusal.error

@@ -106,6 +106,18 @@ def test_who_gets_no_memory_waits_and_goes_on_later() -> None:
     assert budget.used_bytes == 0
 
 
+def test_a_connection_that_ends_between_the_grant_and_its_use_gives_the_grant_back() -> None:
+    budget, shared = world(2 << 20)
+    first, second = ReceiveBuffer(MAX_FRAME_BYTES, shared), ReceiveBuffer(MAX_FRAME_BYTES, shared)
+    receive(first, framed(bytes(1_500_000))[:1_400_000])
+    receive(second, framed(bytes(1_000_000)))
+    budget.wait(second, second.wanted_bytes, lambda: second.granted(second.wanted_bytes))
+    first.release()
+    assert budget.used_bytes > second.own_bytes and not budget.is_short
+    second.release()
+    assert budget.used_bytes == 0
+
+
 def test_a_huge_frame_does_not_leave_a_huge_buffer() -> None:
     budget, shared = world()
     buffer = ReceiveBuffer(MAX_FRAME_BYTES, shared)
@@ -126,3 +138,22 @@ def test_the_smallest_wish_is_granted_first() -> None:
     assert order == ["small", "middle"]
     budget.forget("large")
     assert not budget.is_short and budget.used_bytes == 95 and budget.is_tight
+
+
+def test_a_request_that_is_parked_does_not_keep_the_memory_of_its_large_frame() -> None:
+    budget, shared = world()
+    buffer = ReceiveBuffer(MAX_FRAME_BYTES, shared)
+    data = framed(b"x" * (9 << 20))
+    parked: list[memoryview] = []
+    taken = 0
+    while taken < len(data):
+        room = buffer.get_buffer()
+        count = min(len(room), len(data) - taken)
+        room[:count] = data[taken : taken + count]
+        buffer.received(count)
+        taken += count
+        if (frame := buffer.next_frame()) is not None:
+            parked.append(frame)
+        assert buffer.settle()
+    assert budget.used_bytes == 0 and len(parked) == 1
+    assert not any(parked[0][:: 1 << 12])  # its pages were given back to the system

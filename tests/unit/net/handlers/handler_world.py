@@ -71,6 +71,7 @@ class HandlerWorld:
             flush=lambda effect: self.flusher.ask(cast(PartitionLog, self.logs.get(effect.topic_partition))),
             resume_fetching=lambda effect: None,
             resign=lambda effect: None,
+            made_ready=log_service.made_ready,
         )
         self.groups = GroupService(
             node_id=0,

@@ -16,6 +16,7 @@ from barnabas.consumer_groups.messages import CoordinatorResult
 from barnabas.consumer_groups.settings import GroupSettings
 from barnabas.kraft.group_slots import slot_of
 from barnabas.log.errors import BarnabasError, NotCoordinatorError
+from barnabas.net.group_config import times_of
 from barnabas.net.handlers.classic_groups import ClassicGroupHandlers
 from barnabas.net.handlers.groups import GroupHandlers
 from barnabas.net.protocol.api_keys import ApiKey
@@ -33,7 +34,7 @@ class FakeGroups:
         self.machines: dict[int, GroupCoordinator] = {}
         self.parked: dict[int, asyncio.Future[Any]] = {}
         self.tickets = 0
-        services: Any = SimpleNamespace(groups=self, node_id=0)
+        services: Any = SimpleNamespace(groups=self, node_id=0, group_times=lambda group_id: times_of({}))
         groups, classic = GroupHandlers(services), ClassicGroupHandlers(services)
         for api, handler in {
             ApiKey.CONSUMER_GROUP_HEARTBEAT: groups.heartbeat,

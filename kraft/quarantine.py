@@ -29,10 +29,11 @@ class Quarantine:
         self.listed: tuple[str, ...] = ()
 
     def guard(self, replay: Callable[[], None], record: Record, index: int) -> None:
-        """Replay, or set the record aside. Raises UnknownRecordError."""
+        """Replay, or set the record aside. Raises UnknownRecordError, and MemoryError: that is this process's trouble and not
+        the record's, so the other brokers have applied it."""
         try:
             replay()
-        except UnknownRecordError:
+        except (UnknownRecordError, MemoryError):
             raise
         except Exception as error:
             self.count += 1

@@ -43,6 +43,9 @@ MAX_BACKLOG_BYTES = 8 * 1024 * 1024
 # What is still sent then (votes, acknowledgements) is small; twice the limit means that it will never be read.
 HARD_BACKLOG_BYTES = 2 * MAX_BACKLOG_BYTES
 MAX_STRANGERS = 64  # connections before their hello: voters need a handful, a port scan gets no more memory than this
+# Of one voter at a time, also for strangers that have hung up: one that is off lets each wait for two seconds, and who names
+# it must not use up descriptors, nor hold up those who name another one.
+MAX_CONFIRMING = 16
 HELLO_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 1.0  # a host that is off does not answer at all; the kernel would wait for two minutes
 PING_INTERVAL_S = 1.0
@@ -110,7 +113,7 @@ class RaftTransport:
         self._connections: dict[PeerConnection, None] = {}  # in order of arrival, unlike a set: traces repeat
         self._endpoints: dict[int, bytes] = {}
         self._dialing: dict[int, asyncio.Task[None]] = {}
-        self._confirming: dict[asyncio.Task[None], None] = {}  # one per connection: at most MAX_STRANGERS
+        self._confirming: dict[asyncio.Task[None], int] = {}  # and the voter that is asked
         self._turned_away: set[int] = set()  # peers that did not know us when we were linked last
         self._pinging: asyncio.Task[None] | None = None
         self._encoded: dict[tuple[int, int, int, int], bytes] = {}
@@ -227,8 +230,10 @@ class RaftTransport:
                 connection.put(encode_hello(own))
             raise
         if connection.dialed_id is None and self._tls is None:
+            if sum(voter_id == hello.voter_id for voter_id in self._confirming.values()) >= MAX_CONFIRMING:
+                raise WireError(f"voter {hello.voter_id} is asked about {MAX_CONFIRMING} others in its name already")
             task = self._loop.create_task(self._confirm(connection, hello))
-            self._confirming[task] = None
+            self._confirming[task] = hello.voter_id
             task.add_done_callback(lambda done: self._confirming.pop(done, None))
         else:
             self._welcome(connection, hello)

@@ -172,8 +172,9 @@ class LogFolder:
     ) -> None:
         """Write down a lower offset, and know it when it is written: who is refused tries again."""
         if offsets.get(topic_partition, 0) > offset:
-            self.write_offsets(name, {**offsets, topic_partition: offset})
-            offsets[topic_partition] = offset
+            with self._writing:
+                checkpoint.write_offsets(self._files, f"{self.path}/{name}", {**offsets, topic_partition: offset})
+                offsets[topic_partition] = offset  # a checkpoint that waits for its turn must not write the former one
 
     def mark_clean(self) -> None:
         """The last write of a clean stop. Nothing is clean while a loss has not been reported."""

@@ -472,7 +472,8 @@ class LogManager:
     def save_indexes(self, folder: LogFolder) -> Iterator[None]:
         """Of one log after the other, without a flush. Raises StorageError."""
         for log in self.logs_in(folder):
-            if not log.failed:
+            # Others went between two steps: by now their folder is gone, or a new log of the same name has it.
+            if self._logs.get(log.topic_partition) is log and not log.failed:
                 log.save_indexes()
                 yield
 

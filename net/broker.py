@@ -284,6 +284,8 @@ class Broker:
         return "" if folder is None else folder.path
 
     def _flush_ended(self, log: FlushableLog, error: StorageError | None) -> None:
+        if self.logs.get(log.topic_partition) is not log:
+            return  # deleted meanwhile, with its folder: whoever has its name now has a disk that may be well
         if error is not None and log.failed:
             self.storage.log_failed(log.topic_partition, error)  # a flush that fails is the disk's fault
         self.replication.flush_ended(log.topic_partition, error)

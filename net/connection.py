@@ -144,7 +144,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.stalled_ms = 0  # For so long it holds memory, and is the reason why.
         self._frame_age_ms = 0  # Of the request that has not come whole.
         self._was_active = True
-        self._is_on_probation = False  # Has a reserved place, and has not said its name yet.
+        self.is_on_probation = False  # Has a reserved place, and has not said its name yet.
         self.quiet_ms = 0  # Without a request in flight, or without reading its answers.
         self._age_ms = 0
 
@@ -163,7 +163,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._outbox = Outbox(transport, self._drained)
         sock = transport.get_extra_info("socket")
         place = self._server.admit(self, -1 if sock is None else sock.fileno())
-        self._is_on_probation = place is Place.RESERVED
+        self.is_on_probation = place is Place.RESERVED
         if place is Place.REFUSED:
             self._phase = _Phase.CLOSED
             transport.abort()
@@ -257,7 +257,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _is_late(self) -> bool:
         """A handshake must end in time even if a byte of it arrives now and then."""
-        if self._is_on_probation and self._age_ms > PROBATION_MS:
+        if self.is_on_probation and self._age_ms > PROBATION_MS:
             return True
         in_handshake = self._phase in (_Phase.SNIFFING, _Phase.HELLO)
         return in_handshake and self._age_ms >= self._limits.handshake_timeout_ms
@@ -370,7 +370,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self._ordered is not None:
             self._ordered.append(call)
             self.client_id = decoded.client_id
-            if self._is_on_probation and not self._is_identified():
+            if self.is_on_probation and not self._is_identified():
                 return
         payload = decoded.payload
         if isinstance(payload, BarnabasError):
@@ -485,7 +485,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _greet(self, frame: memoryview) -> None:
         theirs = read_hello(ClientHello, frame)
         self.client_id = theirs.client_id
-        if self._is_on_probation and not self._is_identified():
+        if self.is_on_probation and not self._is_identified():
             return
         hello = self._server.hello()
         self._outbox.put([write_hello(hello)])
@@ -496,7 +496,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._phase = _Phase.CLOSING
 
     def _is_identified(self) -> bool:
-        self._is_on_probation = False
+        self.is_on_probation = False
         is_welcome = self._server.identified(self)
         if not is_welcome:
             self.abort()

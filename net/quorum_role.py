@@ -67,7 +67,7 @@ class QuorumRole:
         self._image = MetadataImage()
         self._is_closed = False
         self._changing = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # no set: its order depends on addresses in memory
 
     # --- as a source --------------------------------------------------------------------------------------------------
 
@@ -232,8 +232,8 @@ class QuorumRole:
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(self._guarded(work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
         try:

@@ -210,5 +210,8 @@ class Server:
             self._expire(max(holders, key=lambda one: one.held_bytes))
 
     def _expire(self, connection: ServerConnection) -> None:
-        self.metrics.connections_expired += 1
+        if connection.is_on_probation:
+            self._refused()
+        else:
+            self.metrics.connections_expired += 1
         connection.abort()

@@ -293,7 +293,7 @@ class StorageService:
     def _make_missing_logs(self) -> None:
         """Replicas that no disk had room for when they were assigned. They begin empty, so nobody may count on them."""
         image = self._metadata.image
-        for topic_partition in self._replication.manager.unopened:
+        for topic_partition in sorted(self._replication.manager.unopened):  # a set has no order to rely on
             topic = image.topics.get(topic_partition.topic)
             if topic is None or topic_partition in self._logs.offline or self._logs.get(topic_partition) is not None:
                 continue

@@ -199,7 +199,7 @@ def _append(records: Any, version: int, rng: Random) -> None:
     assert len(read_all(log)) == log.size_bytes
     for read in (lambda: decode_batch(bytes(stored)), lambda: log.offset_for_timestamp(NOW_MS + 1), log.max_timestamp):
         try:
-            read()  # type: ignore[no-untyped-call]
+            read()
         except BarnabasError:
             pass
 

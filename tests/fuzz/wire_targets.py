@@ -75,7 +75,8 @@ def sample(rng: Random, hint: Any) -> Any:
 def request_frame(rng: Random) -> bytes:
     """A valid request of any kind, as a whole frame."""
     request = sample(rng, rng.choice(REQUEST_TYPES))
-    return b"".join(bytes(chunk) for chunk in CODEC.encode_request(rng.randrange(2**31), request))
+    chunks = CODEC.encode_request(rng.randrange(2**31), request)
+    return b"".join(bytes(chunk) for chunk in chunks)  # type: ignore[arg-type]  # no files here
 
 
 def requests(rng: Random) -> None:
@@ -91,7 +92,8 @@ def responses(rng: Random) -> None:
     request_type = rng.choice(REQUEST_TYPES)
     response = sample(rng, RESPONSE_OF[request_type])
     asked = DecodedRequest(3, int(request_type.api_key), 1, BarnabasError())
-    data = b"".join(bytes(chunk) for chunk in CODEC.encode_response(asked, response))
+    chunks = CODEC.encode_response(asked, response)
+    data = b"".join(bytes(chunk) for chunk in chunks)  # type: ignore[arg-type]  # no files here
     try:
         CODEC.response_body(request_type, CODEC.decode_response(memoryview(bytearray(mutated(rng, data[4:])))))
     except BarnabasError:
@@ -139,7 +141,7 @@ def quorum_hellos(rng: Random) -> None:
     )
     for decode, data in ((decode_hello, encode_hello(hello)), (decode_directory, encode_directory(directory))):
         try:
-            decode(mutated(rng, data[4:]))  # type: ignore[operator]
+            decode(mutated(rng, data[4:]))
         except WireError:
             pass
 
@@ -199,7 +201,7 @@ def record_batches(rng: Random) -> None:
         batch = with_crc(batch)
     for read in (decode_batch, decode_columns, lambda data: list(iter_records(data))):
         try:
-            read(batch)  # type: ignore[operator]
+            read(batch)
         except BarnabasError:
             pass
     log = open_log(SimulatedDisk())

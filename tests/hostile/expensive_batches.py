@@ -20,6 +20,7 @@ COMPACTED = "hostile-compacted"
 PACKED_ANEW = "hostile-gzip"
 RECORDS = 2**20  # the most that a batch may have
 CONNECTIONS = 20
+BATCHES = 7  # in one request, which has to be unpacked as a whole
 TIMEOUT_MS = 60_000
 
 
@@ -31,7 +32,7 @@ def million_keys() -> bytes:
 
 @cache
 def zeros(size_bytes: int, codec: Compression) -> bytes:
-    """One keyed record of zeros: 120 MB of them are 30 KB of zstd, or 120 KB of gzip."""
+    """One keyed record of zeros: 120 MB of them are 4 KB of zstd, or 120 KB of gzip."""
     return encode_batch([bytes(size_bytes)], keys=[b"k"], timestamps_ms=_now_ms(), compression=codec)
 
 
@@ -89,10 +90,10 @@ def _attack(name: str, what: str, topic: str, batch: Callable[[], bytes], times:
 
 ATTACKS = (
     _attack("million keys", "2 batches of 2^20 keyed records to a compacted topic", COMPACTED, million_keys, 2),
-    _attack("zstd bomb", "30 KB of zstd that unpack to 120 MB", COMPACTED,
-            lambda: zeros(120 << 20, Compression.ZSTD), 3),
-    _attack("gzip bombs", "7 batches of 120 KB of gzip that unpack to 120 MB", COMPACTED,
-            lambda: zeros(120 << 20, Compression.GZIP), 7),
-    _attack("packed anew", "5 KB zstd batches to a topic with compression.type=gzip, over 20 connections", PACKED_ANEW,
-            lambda: zeros(20 << 20, Compression.ZSTD), 5, CONNECTIONS),
+    _attack("zstd bombs", "20 connections, each with one request of 28 KB: 7 batches of zstd that unpack to 120 MB each",
+            COMPACTED, lambda: zeros(120 << 20, Compression.ZSTD) * BATCHES, 1, CONNECTIONS),
+    _attack("gzip bombs", "3 connections, each with one request of 860 KB: 7 batches of gzip that unpack to 120 MB each",
+            COMPACTED, lambda: zeros(120 << 20, Compression.GZIP) * BATCHES, 1, 3),
+    _attack("packed anew", "200 zstd batches of 1 KB that unpack to 20 MB, for compression.type=gzip, over 20 connections",
+            PACKED_ANEW, lambda: zeros(20 << 20, Compression.ZSTD), 10, CONNECTIONS),
 )  # fmt: skip

@@ -20,7 +20,9 @@ class Load:
     `acknowledged` has every record that was acknowledged, at its partition and offset; `failed` those that were not.
     """
 
-    def __init__(self, bootstrap: str, topic: str, *, partitions: int, producers: int = 2) -> None:
+    def __init__(
+        self, bootstrap: str, topic: str, *, partitions: int, producers: int = 2, pace_s: float = PACE_S
+    ) -> None:
         self.bootstrap = bootstrap
         self.topic = topic
         self.partitions = partitions
@@ -29,6 +31,7 @@ class Load:
         self.failed: list[BarnabasError] = []
         self._stop = asyncio.Event()
         self._producers = producers
+        self._pace_s = pace_s
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
@@ -62,7 +65,7 @@ class Load:
                     task = asyncio.create_task(self._note(value, handle))
                     waiting.add(task)
                     task.add_done_callback(waiting.discard)
-                await asyncio.sleep(PACE_S)
+                await asyncio.sleep(self._pace_s)
             await producer.flush()
             await asyncio.gather(*waiting)
 

@@ -157,7 +157,7 @@ async def test_a_folder_of_another_cluster_is_refused(new_cluster: Maker) -> Non
     code = await asyncio.to_thread(stray.process.wait, START_TIMEOUT_S)
     lines = stray.log_since(stray_log)
     assert code != 0
-    told = [line for line in lines if "cluster" in line and "log.dirs" in line]
+    told = [line for line in lines if "CRITICAL" in line and "belongs to cluster" in line]
     assert len(told) == 1, "\n".join(lines)
     theirs.start(1)
     await theirs.ready()

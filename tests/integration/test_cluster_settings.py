@@ -8,6 +8,7 @@ from integration.cluster import Cluster, until
 from barnabas.net.client.admin import BROKER, Admin
 from barnabas.net.client.errors import DeliveryTimeoutError
 from barnabas.net.client.producer import Producer
+from barnabas.net.protocol.responses import ClusterBroker
 
 Maker = Callable[..., Cluster]
 
@@ -32,7 +33,12 @@ async def test_a_leader_with_another_min_insync_replicas_in_its_file_acknowledge
         lambda: "the cluster's value is 2" in cluster.nodes[1].log(), "broker 1 says that its file has no effect"
     )
     async with cluster.admin() as admin:
-        (listed,) = [item for item in (await admin.describe_cluster()).brokers if item.ignored_settings]
+
+        async def ignored() -> list[ClusterBroker]:
+            """A broker that has just started may not know of itself yet."""
+            return [item for item in (await admin.describe_cluster()).brokers if item.ignored_settings]
+
+        (listed,) = await until(ignored, "the cluster tells of the setting")
         assert (listed.node_id, listed.ignored_settings[0].of_file) == (1, "1")
         await admin.create_topic("t", assignment=[[1, 2]])
         cluster.kill(2)

@@ -6,54 +6,17 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 import pytest
+from hostile.patterns import PATTERNS, REFUSED, join
 from integration.cluster import Cluster, until
 from integration.group_reader import Reader, places, shared_out
 from integration.load import send
 
 from barnabas.log.errors import ErrorCode, InvalidRegularExpressionError
-from barnabas.net.protocol.group_responses import FindCoordinatorResponse
-from barnabas.net.protocol.requests import ConsumerGroupHeartbeatRequest, FindCoordinatorRequest, MetadataRequest
+from barnabas.net.protocol.requests import MetadataRequest
 from barnabas.net.rpc import RpcConnection
 from barnabas.net.tcp import TcpNetwork
 
-# Patterns, and names of topics on which `re` does not come to an end with them.
-ATTACKS = {
-    "(a+)+b": "a" * 60,
-    r"([a-z]+-?)+\.v1": "customer-orders-enriched-with-addresses-and-loyalty-points",
-    r"(\w+-?)+\.orders": "payments-transaction-completed-events",
-}
-REFUSED = (r"(a)\1", "(?=a)b", r"\PL" * 300, "(((a{100}){100}){100})")
 LONGEST_ANSWER_S = 2.0  # of a busy test machine; it was for ever
-
-
-async def connect(cluster: Cluster, group_id: str) -> RpcConnection:
-    """To the group's coordinator."""
-    first = cluster.nodes[0]
-    connection = await RpcConnection.open(TcpNetwork(), first.host, first.port, client_id="attacker")
-    try:
-        found = await connection.call(FindCoordinatorRequest(group_id=group_id), timeout_ms=10_000)
-    finally:
-        connection.abort()
-    assert isinstance(found, FindCoordinatorResponse)
-    return await RpcConnection.open(TcpNetwork(), found.host, found.port, client_id="attacker")
-
-
-async def join(cluster: Cluster, group_id: str, pattern: str) -> None:
-    connection = await connect(cluster, group_id)
-    try:
-        await connection.call(
-            ConsumerGroupHeartbeatRequest(
-                group_id=group_id,
-                member_id="attacker",
-                member_epoch=0,
-                subscribed_pattern=pattern,
-                rebalance_timeout_ms=600_000,
-                session_timeout_ms=600_000,
-            ),
-            timeout_ms=10_000,
-        )
-    finally:
-        connection.abort()
 
 
 async def longest_answer_s(cluster: Cluster, duration_s: float) -> float:
@@ -86,14 +49,15 @@ async def test_hostile_patterns_stop_neither_the_cluster_nor_an_honest_group(
         wanted = places(orders=3)
         await until(lambda: shared_out([reader], wanted), "the honest group reads")
 
-        for number, pattern in enumerate(ATTACKS):
+        first = (cluster.nodes[0].host, cluster.nodes[0].port)
+        for number, pattern in enumerate(PATTERNS):
             for copy in range(5):  # on the coordinators of several slots
-                await join(cluster, f"evil-{number}-{copy}", pattern)
+                await join(first, f"evil-{number}-{copy}", pattern)
         for pattern in REFUSED:
             with pytest.raises(InvalidRegularExpressionError) as caught:
-                await join(cluster, "refused", pattern)
+                await join(first, "refused", pattern)
             assert caught.value.code is ErrorCode.INVALID_REGULAR_EXPRESSION
-        for name in ATTACKS.values():
+        for name in PATTERNS.values():
             await admin.create_topic(name, partitions=1, replication_factor=3)
         alive_s = await longest_answer_s(cluster, 3.0)
 

@@ -9,7 +9,7 @@ from unit.kraft.single_controller import NO_BALANCING, SingleController
 from barnabas.kraft.cluster_settings import CLUSTER_SETTINGS, first_values
 from barnabas.kraft.controller import Controller
 from barnabas.kraft.controller_settings import ControllerSettings
-from barnabas.kraft.records import BROKER_RESOURCE, PartitionChangeRecord
+from barnabas.kraft.records import BROKER_RESOURCE, ConfigRecord, PartitionChangeRecord
 from barnabas.kraft.requests import AlterConfig, ConfigChange, CreateTopic
 from barnabas.kraft.topic_settings import MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION
 from barnabas.log.errors import BarnabasError, InvalidConfigError
@@ -77,6 +77,16 @@ def test_a_cluster_without_values_frees_its_leaders_from_replicas_that_another_f
     written = controller.unset_cluster_settings()
     changed = [record for record in written if isinstance(record, PartitionChangeRecord)]
     assert [record.eligible_leader_replicas for record in changed] == [()]
+
+
+def test_a_setting_that_is_new_in_a_version_leaves_the_values_of_the_others_alone() -> None:
+    cluster = SingleController(1, settings=TWO_OF_MANY)
+    node = cluster.cluster.nodes[0]
+    known = {key: value for key, value in node.image.broker_configs[""].items() if key != "num.partitions"}
+    controller = Controller(settings=NO_BALANCING, rng=random.Random(0))
+    controller.activate(replace(node.image, broker_configs={"": known}))
+    written = [record for record in controller.unset_cluster_settings() if isinstance(record, ConfigRecord)]
+    assert [(record.key, record.value) for record in written] == [("num.partitions", "1")]
 
 
 def test_no_setting_can_be_removed() -> None:

@@ -13,6 +13,7 @@ from barnabas.kraft.group_slots import GroupSlots
 from barnabas.kraft.image import SLOT_COUNT
 from barnabas.kraft.metadata_feed import FeedRing, MetadataFeed
 from barnabas.kraft.metadata_node import MetadataNode
+from barnabas.kraft.quarantine import Quarantine
 from barnabas.kraft.quorum import AppendOutcome, CommittedCommand, Leadership
 from barnabas.kraft.records import (
     ClusterRecord,
@@ -271,6 +272,18 @@ def test_deleting_is_answered_with_the_offset_that_shows_it() -> None:
     answer = cluster.ask(DeleteTopic(name="t"))
     assert isinstance(answer, Done)
     assert answer.offset == cluster.image.offset
+
+
+def test_a_record_that_this_process_has_no_memory_for_is_not_set_aside() -> None:
+    """The others have applied it: a broker that went on without it would be another cluster's."""
+    quarantine = Quarantine(0)
+
+    def replay() -> None:
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        quarantine.guard(replay, TopicRecord(name="t", topic_id="0" * 32), 1)
+    assert quarantine.count == 0
 
 
 def test_a_committed_record_that_cannot_be_applied_is_set_aside_alike_by_all_and_the_rest_goes_on(

@@ -18,7 +18,7 @@ from barnabas.kraft.raft_directory import DirectoryUnavailableError, ask_directo
 from barnabas.kraft.raft_formation import VoterState
 from barnabas.kraft.raft_network import LoopNetwork
 from barnabas.kraft.raft_quorum import RaftQuorum
-from barnabas.kraft.raft_transport import MAX_REMEMBERED_REFUSALS, MAX_STRANGERS, RefusalLog
+from barnabas.kraft.raft_transport import MAX_CONFIRMING, MAX_REMEMBERED_REFUSALS, MAX_STRANGERS, RefusalLog
 from barnabas.kraft.raft_wire import (
     MAX_HELLO_BYTES,
     Hello,
@@ -152,6 +152,50 @@ async def test_strangers_do_not_use_up_the_port(voter: Voter) -> None:
         writer.close()
     await asyncio.gather(*refused, return_exceptions=True)
     assert await voter.commit(b"x") is AppendOutcome.COMMITTED
+
+
+class SilentHosts(LoopNetwork):
+    """Nobody answers a dial, and nobody refuses it: the host of the other voter is off."""
+
+    def __init__(self) -> None:
+        self.dialing = self.most_dialing = 0
+
+    async def connect(self, *_arguments: object, **_more: object) -> None:
+        self.dialing += 1
+        self.most_dialing = max(self.most_dialing, self.dialing)
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self.dialing -= 1
+
+
+async def test_strangers_that_hang_up_do_not_make_us_dial_without_end(
+    tmp_path: pathlib.Path, unused_tcp_port: int
+) -> None:
+    loop, network = asyncio.get_running_loop(), SilentHosts()
+    with ThreadPoolExecutor(1) as executor:
+        quorum = RaftQuorum(
+            node_id=0,
+            voters={0: ("127.0.0.1", unused_tcp_port), 1: ("192.0.2.1", 9)},
+            directory=str(tmp_path),
+            storage=PlainFiles(),
+            network=network,
+            executor=executor,
+            loop=loop,
+            rng=random.Random(1),
+            clock=loop.time,
+            listener=Silent(),
+            fatal=pytest.fail,
+        )
+        await quorum.start()
+        for token in range(1, 4 * MAX_CONFIRMING):
+            reader, writer = await asyncio.open_connection("127.0.0.1", unused_tcp_port)
+            writer.write(encode_hello(Hello(voter_id=1, state=VoterState.VOTER, token=token)))
+            writer.write_eof()
+            await reader.read()
+            writer.close()
+        await quorum.close()
+    assert network.most_dialing == MAX_CONFIRMING
 
 
 async def test_the_thread_of_one_voter_commits_a_megabyte(voter: Voter) -> None:

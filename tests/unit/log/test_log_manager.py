@@ -1,3 +1,4 @@
+import threading
 from random import Random
 
 import pytest
@@ -364,3 +365,49 @@ def test_a_truncation_whose_lower_recovery_point_is_refused_writes_it_when_it_is
     a.truncate_to(1)
     disk.kill()
     assert [folder.recovery_points[A] for folder in manager(disk).folders if A in folder.recovery_points] == [1]
+
+
+@pytest.mark.parametrize("is_made_anew", [False, True])
+def test_a_log_that_is_deleted_amid_a_checkpoint_is_left_out_of_it(is_made_anew):
+    """Its files would have been refused, and with them the checkpoint; or a new log of the same name had got them."""
+    disk = SimulatedDisk()
+    logs = manager(disk, DIRS[:1], defaults=LogConfig(index_interval_bytes=1))
+    for log in create(logs, A, B):
+        for _ in range(3):
+            append(log, b"x" * 100)
+    steps = logs.save_indexes(logs.folders[0])
+    next(steps)
+    logs.delete(B, now_ms=NOW_MS)
+    if is_made_anew:
+        create(logs, B)
+    assert list(steps) == []
+    if is_made_anew:
+        assert disk.list_dir("/one/b-c-1") == ["00000000000000000000.log", "partition.metadata"]
+
+
+class CheckpointedMeanwhile(dict[TopicPartition, int]):
+    """Before an offset in it changes, a checkpoint in another thread writes what is noted, if it may."""
+
+    writes = staticmethod(lambda: None)
+
+    def __setitem__(self, key, value):
+        self.checkpoint = threading.Thread(target=self.writes)
+        self.checkpoint.start()
+        self.checkpoint.join(timeout=0.1)
+        super().__setitem__(key, value)
+
+
+def test_a_checkpoint_amid_a_truncation_does_not_raise_the_written_recovery_point_again():
+    disk = SimulatedDisk()
+    logs = manager(disk, DIRS[:1])
+    (a,) = create(logs, A)
+    for _ in range(5):
+        append(a, b"x")
+    a.flush()
+    logs.checkpoint()
+    (folder,) = logs.folders
+    folder.recovery_points = known = CheckpointedMeanwhile(folder.recovery_points)
+    known.writes = folder.write_checkpoint
+    a.truncate_to(2)
+    known.checkpoint.join()
+    assert b"a 0 2\n" in disk.read_bytes("/one/recovery-point-offset-checkpoint")

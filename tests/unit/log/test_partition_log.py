@@ -4,6 +4,7 @@ import pytest
 from simulation.checkers.logs import check_producers
 from simulation.disk import SimulatedDisk
 from simulation.log_building import DIRECTORY, NOW_MS, append, base_offsets, batch_of, open_log, read_all
+from unit.log.refusing_files import RefusingFiles
 
 from barnabas.log.config import LogConfig
 from barnabas.log.errors import (
@@ -479,3 +480,22 @@ def test_a_full_disk_does_not_keep_anyone_from_reading_what_lost_its_indexes():
     log = open_log(disk, config=SMALL)
     assert base_offsets(read_all(log)) == list(range(12))
     assert disk.size_bytes(f"{DIRECTORY}/{0:020d}.timeindex")
+
+
+def test_a_log_whose_index_of_aborted_transactions_is_refused_takes_no_more_writes():
+    """The marker is in the log and not in the index: readers would be given what was aborted."""
+    from barnabas.log import record_codec
+
+    files = RefusingFiles(SimulatedDisk())
+    log = open_log(files)
+    producer = ProducerFields(producer_id=9, producer_epoch=0, base_sequence=0, is_transactional=True)
+    log.append_as_leader(batch_of(b"a", producer=producer), leader_epoch=0, now_ms=NOW_MS)
+    body = record_codec._encode_columns([b"\x00\x00\x00\x00"], [b"\x00\x00\x00\x00\x00\x00"], None)
+    marker = record_codec._seal(body, 1, 0x30, NOW_MS, NOW_MS, ProducerFields(producer_id=9, producer_epoch=0))
+    files.arm(4, StorageError)  # the index is written after the segment
+    with pytest.raises(StorageError, match="txnindex"):
+        log.append_as_leader(bytearray(marker), leader_epoch=0, now_ms=NOW_MS, from_coordinator=True)
+    files.arm(0, StorageError)
+    assert log.failed
+    with pytest.raises(StorageError, match="index of aborted transactions was refused"):
+        append(log, b"b")

@@ -100,7 +100,8 @@ async def test_a_close_waits_for_the_thread_and_nothing_is_taken_later() -> None
         dropped = world.writers.ask(ONE, "b", world.work("dropped"))
         await started.wait()
         closing = asyncio.create_task(world.writers.close())
-        await asyncio.sleep(0)
+        for _ in range(10):  # the loop goes on while the thread is waited for
+            await asyncio.sleep(0)
         assert not closing.done()
         hangs.set()
         await closing

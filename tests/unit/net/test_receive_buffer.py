@@ -106,6 +106,18 @@ def test_who_gets_no_memory_waits_and_goes_on_later() -> None:
     assert budget.used_bytes == 0
 
 
+def test_a_connection_that_ends_between_the_grant_and_its_use_gives_the_grant_back() -> None:
+    budget, shared = world(2 << 20)
+    first, second = ReceiveBuffer(MAX_FRAME_BYTES, shared), ReceiveBuffer(MAX_FRAME_BYTES, shared)
+    receive(first, framed(bytes(1_500_000))[:1_400_000])
+    receive(second, framed(bytes(1_000_000)))
+    budget.wait(second, second.wanted_bytes, lambda: second.granted(second.wanted_bytes))
+    first.release()
+    assert budget.used_bytes > second.own_bytes and not budget.is_short
+    second.release()
+    assert budget.used_bytes == 0
+
+
 def test_a_huge_frame_does_not_leave_a_huge_buffer() -> None:
     budget, shared = world()
     buffer = ReceiveBuffer(MAX_FRAME_BYTES, shared)

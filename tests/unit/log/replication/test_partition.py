@@ -281,6 +281,19 @@ def test_an_answer_names_the_eligible_replicas_before_the_metadata_does():
     assert a.high_watermark == 1
 
 
+def test_a_doubt_about_the_isr_does_not_forget_the_eligible_replicas():
+    """No answer, and much later one that changes nothing: replica 2 is eligible all the time."""
+    a = replica(1, min_isr=1)
+    a.make_leader(dataclasses.replace(assignment(1, 5, isr=(1,)), eligible=(2,)), 0)
+    a.isr_unanswered(proposal_in(fetch(a, 3, 0)), 0)
+    produce(a, 1)
+    late = PROPOSAL_LIFETIME_MS
+    unchanged = IsrAnswer(leader=1, leader_epoch=5, partition_epoch=50, isr=(1,), eligible=(2,))
+    a.isr_answered(proposal_in(a.check_isr(late)), unchanged, late)
+    assert a.leader_state is not None and a.leader_state.isr.maximal_isr == {1}
+    assert a.high_watermark == 0
+
+
 def test_bug_4_a_shrink_counts_only_when_the_controller_agreed():
     a = leader(isr=(1, 2, 3))
     produce(a, 1)

@@ -286,3 +286,40 @@ async def test_a_check_that_fails_by_a_bug_is_answered(caplog: pytest.LogCapture
     assert found[0][0].code == ErrorCode.UNKNOWN_SERVER_ERROR and "MemoryError" in caplog.text
     await asyncio.sleep(0)
     assert world.services.memory.used_bytes == 0
+
+
+@simulated
+async def test_what_waits_is_a_copy_of_the_receive_buffer() -> None:
+    world = await World.start(ALONE, compression_type="gzip")
+    received = bytearray(batch(b"a", b"b"))
+    client = world.send((0, memoryview(received)))  # type: ignore[arg-type]
+    received[:] = bytes(len(received))  # the next request of any connection
+    await world.settled()
+    assert partitions_of(client)[0].error == 0
+    assert [value for _, value in world.stored()] == [b"a", b"b"]
+
+
+@simulated
+async def test_the_threads_take_one_request_of_each_connection_in_turn() -> None:
+    world = await World.start(ALONE, compression_type="gzip")
+    await asyncio.sleep(1)  # until nothing else is in a thread
+    loop = asyncio.get_running_loop()
+    begun: list[tuple[Any, asyncio.Future[Any]]] = []
+
+    def begin(_: object, work: Any) -> "asyncio.Future[Any]":
+        begun.append((work, loop.create_future()))
+        return begun[-1][1]
+
+    loop.run_in_executor = begin  # type: ignore[method-assign, assignment]  # threads that end when the test says so
+    busy, modest = object(), object()
+    for connection in (busy, busy, modest, busy, busy, busy):
+        world.send(
+            (1 if connection is modest else 0, batch(b"b" if connection is modest else b"a")), connection=connection
+        )
+    await asyncio.sleep(0.01)
+    assert len(begun) == preparing.MAX_THREADS
+    for work, ended in begun:  # grows meanwhile
+        ended.set_result(work())
+        await asyncio.sleep(0.01)
+    assert [bytes(work.__self__.records) == batch(b"b") for work, _ in begun] == [False] * 2 + [True] + [False] * 3
+    await world.settled()

@@ -44,6 +44,7 @@ class Rebalancing:
         """False: partitions are to be given up, and the commit before that is still under way."""
         ownership = session.ownership
         if not ownership.has_change:
+            self._committing = None  # They stay after all: when they leave one day, more of them is done.
             return True
         lost = sorted(ownership.take_lost())
         if lost:
@@ -55,6 +56,8 @@ class Rebalancing:
             if self._auto_commit and not await self._is_committed(leaving, patience_ms):
                 return False
             await self._revoke(session, leaving)
+        else:
+            self._committing = None
         adopt = sorted(change.adopt & ownership.change().adopt)  # It may have changed while we waited.
         if adopt:
             self._reading.add(adopt)

@@ -87,7 +87,12 @@ class MetadataHandler:
         if items <= MAX_ITEMS_ON_LOOP:
             return work()
         async with self._large_answers:
-            return await asyncio.get_running_loop().run_in_executor(None, work)
+            answer = asyncio.get_running_loop().run_in_executor(None, work)
+            try:
+                return await asyncio.shield(answer)
+            except asyncio.CancelledError:  # The client has gone, and the thread works on: the next one waits for it.
+                await asyncio.wait([answer])
+                raise
 
     async def _create_missing(self, topics: tuple[str, ...]) -> dict[str, BarnabasError]:
         missing = [

@@ -37,6 +37,10 @@ MAX_THREADS: Final = 2  # the loop needs a processor, too
 MAX_CHECKED_AT_ONCE: Final = 4  # partitions of one request; each takes up to half a millisecond of the loop
 MAX_BYTES_AT_ONCE: Final = 16 * 1024  # of a batch that is checked at once, packed
 MAX_RECORDS_AT_ONCE: Final = 256  # of a batch that is checked at once: about 0.3 ms
+# All that is checked at once between two looks at the sockets, whoever sends it: about 10 ms. Each connection may have 64
+# requests there, and there may be thousands of connections.
+MAX_RECORDS_A_PASS: Final = 8_192
+_BATCH_AS_RECORDS: Final = 16  # to unpack a batch takes as long as to look at so many records
 THREAD_PAUSE_S: Final = 0.0002  # Long enough for a thread that waits for the interpreter to wake up and take it.
 _ATTRIBUTES_POSITION: Final = 22  # the lower byte
 _COUNT_POSITION: Final = 57
@@ -84,6 +88,7 @@ class Preparing:
         self._pending_bytes_of: dict[object, int] = {}  # by connection; what is not there is 0
         self._queues: OrderedDict[object, deque[_Job]] = OrderedDict()  # by connection, in the order of their turns
         self._working = 0
+        self._checked_records = 0  # at once, in this pass of the loop
         self._threads = ThreadPoolExecutor(max_workers=MAX_THREADS, thread_name_prefix="prepare")
         self.tasks: dict[asyncio.Task[None], None] = {}
 
@@ -99,9 +104,30 @@ class Preparing:
             if config is None or not _needs_preparation(item.records, config):
                 continue
             checked += 1
-            if checked > MAX_CHECKED_AT_ONCE or not _check_at_once(item.records, config, number, refused):
+            if checked > MAX_CHECKED_AT_ONCE or not self._check_at_once(item.records, config, number, refused):
                 return None
         return refused
+
+    def _check_at_once(self, batches: Buffer, config: ReplicatedLogConfig, number: int, refused: Refused) -> bool:
+        """False if it must be done in a thread."""
+        if len(batches) > MAX_BYTES_AT_ONCE or is_stored_otherwise(batches, config.compression_type):
+            return False
+        count = _COUNT.unpack_from(batches, _COUNT_POSITION)[0] if len(batches) >= HEADER_SIZE else 0
+        if count > MAX_RECORDS_AT_ONCE or self._checked_records >= MAX_RECORDS_A_PASS:
+            return False
+        if self._checked_records == 0:
+            asyncio.get_running_loop().call_soon(self._next_pass)
+        self._checked_records += _BATCH_AS_RECORDS + max(0, count)
+        try:
+            check_batches(batches, _rules(config), pause=_too_long)
+        except _TooLongError:
+            return False
+        except BarnabasError as error:
+            refused[number] = error.with_traceback(None)  # whose frames hold the batches, and `refused`
+        return True
+
+    def _next_pass(self) -> None:
+        self._checked_records = 0
 
     def later(self, request: AnyProduce, context: RequestContext, serve: Serve) -> None:
         """Call `serve` with the prepared request, once it is its turn."""
@@ -232,21 +258,6 @@ def _needs_preparation(batches: Buffer, config: ReplicatedLogConfig) -> bool:
             return True
         position += max(HEADER_SIZE, LENGTH.unpack_from(batches, position + LENGTH_POSITION)[0] + LOG_OVERHEAD)
     return False
-
-
-def _check_at_once(batches: Buffer, config: ReplicatedLogConfig, number: int, refused: Refused) -> bool:
-    """False if it must be done in a thread."""
-    if len(batches) > MAX_BYTES_AT_ONCE or is_stored_otherwise(batches, config.compression_type):
-        return False
-    if len(batches) >= HEADER_SIZE and _COUNT.unpack_from(batches, _COUNT_POSITION)[0] > MAX_RECORDS_AT_ONCE:
-        return False
-    try:
-        check_batches(batches, _rules(config), pause=_too_long)
-    except _TooLongError:
-        return False
-    except BarnabasError as error:
-        refused[number] = error.with_traceback(None)  # whose frames hold the batches, and `refused`
-    return True
 
 
 def _too_long() -> None:

@@ -315,3 +315,29 @@ def test_a_poll_returns_in_time_while_a_revocation_waits_for_the_coordinator() -
                 assert ("revoked", sorted(second.owned)) in first.told
 
     run(main())
+
+
+def test_a_partition_that_stays_after_all_is_committed_again_when_it_leaves() -> None:
+    async def main() -> None:
+        topics = {"t": 2}
+        cluster = cluster_of(topics)
+        FakeGroups(cluster)
+        async with Member(cluster, "t", auto_commit_interval_ms=1_000_000) as member:
+            await shared([member], topics, within_s=15)
+            await member.stop_polling()
+            reader = member.consumer
+            for place in (T0, T1):
+                reader.seek(place, 0)
+            ownership = reader._session.ownership  # type: ignore[union-attr]
+            await reader.poll(max_records=1)
+            cluster.script(ApiKey.OFFSET_COMMIT, lambda *_: lost(), forever=True)
+            ownership._target = frozenset()
+            assert await reader.poll(timeout_ms=50) == {}
+            del cluster.scripts[ApiKey.OFFSET_COMMIT]
+            ownership._target = ownership.owned
+            await asyncio.sleep(5)
+            await read(reader, 19)
+            ownership._target = frozenset()
+            assert await reader.poll(timeout_ms=1_000) == {}, "they have come back, and nothing is left of them"
+
+    run(main())

@@ -245,3 +245,17 @@ async def test_an_answer_about_many_partitions_is_not_made_on_the_loop() -> None
     for items in (MAX_ITEMS_ON_LOOP, MAX_ITEMS_ON_LOOP + 1):
         assert await handler.work_on(items, lambda: threads.append(threading.get_ident()) or "done") == "done"
     assert threads[0] == threading.get_ident() != threads[1]
+
+
+async def test_a_client_that_goes_does_not_make_room_for_a_second_thread() -> None:
+    handler = MetadataHandler(cast(Any, None))
+    begun, may_end = threading.Event(), threading.Event()
+    first = asyncio.create_task(handler.work_on(MAX_ITEMS_ON_LOOP + 1, lambda: begun.set() or may_end.wait()))
+    second = asyncio.create_task(handler.work_on(MAX_ITEMS_ON_LOOP + 1, may_end.is_set))
+    assert await asyncio.to_thread(begun.wait)
+    first.cancel()
+    for _ in range(5):
+        await asyncio.to_thread(threading.get_ident)  # as long as a second thread would take
+    await asyncio.to_thread(may_end.set)
+    assert await second, "it began when the first had ended"
+    assert first.cancelled()

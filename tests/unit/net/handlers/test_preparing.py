@@ -17,8 +17,10 @@ from barnabas.log.recompression import codec_named, recompressed
 from barnabas.log.record_batch import CRC_COVERS_FROM, CRC_POSITION, HEADER_SIZE, check_crc, read_header
 from barnabas.log.record_check import RecordRules
 from barnabas.log.record_codec import ProducerFields, encode_batch, iter_records
+from barnabas.log.replication.ports import ReplicatedLogConfig
 from barnabas.log.topic_partition import TopicPartition
 from barnabas.net.handlers import preparing
+from barnabas.net.handlers.preparing import MAX_RECORDS_A_PASS, MAX_RECORDS_AT_ONCE, Preparing, Refused
 from barnabas.net.handlers.produce import ProduceHandler
 from barnabas.net.memory_budget import MemoryBudget
 from barnabas.net.protocol.requests import KafkaProduceRequest, ProducePartition, ProduceRequest
@@ -240,6 +242,51 @@ async def test_the_batches_of_a_client_that_has_gone_are_dropped() -> None:
     forgetful.disconnect()
     await world.settled()
     assert [value for _, value in world.stored()] == [b"b"], "who asks for no answer may go"
+
+
+@simulated
+async def test_what_is_checked_at_once_is_bounded_for_all_clients_together() -> None:
+    """Else each connection has its 64 requests of some milliseconds checked before the loop looks at anything else."""
+    world = await World.start(ALONE)
+    packed = batch(*[b"x"] * MAX_RECORDS_AT_ONCE, compression=Compression.ZSTD)
+    clients = [world.send((0, packed)) for _ in range(2 * MAX_RECORDS_A_PASS // MAX_RECORDS_AT_ONCE)]
+    at_once = [bool(client.replies) for client in clients]
+    assert at_once == sorted(at_once, reverse=True) and 0 < sum(at_once) <= MAX_RECORDS_A_PASS // MAX_RECORDS_AT_ONCE
+    await world.settled()
+    assert [partitions_of(client)[0].base_offset for client in clients] == [
+        number * MAX_RECORDS_AT_ONCE for number in range(len(clients))
+    ]
+    assert world.send((0, packed)).replies, "a new pass"
+
+
+@simulated
+async def test_a_check_that_fails_by_a_bug_is_answered(caplog: pytest.LogCaptureFixture) -> None:
+    """Without an answer a client of Kafka's gets none to whatever it sends later, either."""
+    world = await World.start(ALONE)
+    looks = 0
+
+    def config_of(partition: TopicPartition) -> ReplicatedLogConfig:
+        nonlocal looks
+        looks += 1
+        if looks > 1:
+            raise MemoryError
+        found = world.services.replication.manager.find(partition)
+        assert found is not None
+        return found.log.config
+
+    handler = Preparing(config_of, world.services.memory)
+    found: list[Refused] = []
+    records = batch(b"x" * 100_000, compression=Compression.GZIP) + batch(b"x" * 100_000)
+    request = ProduceRequest(
+        acks=1, timeout_ms=1, partitions=(ProducePartition(topic="t", partition=0, records=records),)
+    )
+    assert handler.at_once(request) is None
+    client = Client()
+    handler.later(request, client, lambda _, refused: found.append(refused))  # type: ignore[arg-type]
+    await asyncio.wait(list(handler.tasks))
+    assert found[0][0].code == ErrorCode.UNKNOWN_SERVER_ERROR and "MemoryError" in caplog.text
+    await asyncio.sleep(0)
+    assert world.services.memory.used_bytes == 0
 
 
 @simulated

@@ -300,6 +300,10 @@ class DiskFullError(StorageError):
     """There is no room. What was refused is nowhere, and is taken again when there is room."""
 
 
+class TooManyFilesError(StorageError):
+    """The process, or the machine, has no descriptor left to open a file. Nothing was touched, and the disk may be well."""
+
+
 class DiskFailedError(StorageError):
     """The disk or its file system is broken (EIO, read-only, a flush that failed): the whole data folder is suspect."""
 

@@ -16,13 +16,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from .errors import DiskFailedError, DiskFullError, StorageError
+from .errors import DiskFailedError, DiskFullError, StorageError, TooManyFilesError
 from .record_batch import Buffer
 from .spare_descriptors import SpareDescriptors
 
 _BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
 _TEMPORARY_SUFFIX = ".tmp"
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 _FAILED_DISK = (errno.EIO, errno.EROFS, errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.EUCLEAN, errno.EREMOTEIO)
 # Of the process, as the limit is, which is why it is not held by each RealFiles.
 _spare = SpareDescriptors()
@@ -147,9 +148,13 @@ def _refused(action: str, path: str) -> Iterator[None]:
 
 def _storage_error(action: str, path: str, error: OSError) -> StorageError:
     cure = _CURES.get(error.errno or 0, "see the kernel log of the machine")
-    kind = (
-        DiskFullError if error.errno in _NO_SPACE else DiskFailedError if error.errno in _FAILED_DISK else StorageError
+    kinds = (
+        (_NO_SPACE, DiskFullError),
+        (_FAILED_DISK, DiskFailedError),
+        (_NO_DESCRIPTOR, TooManyFilesError),
+        ((error.errno,), StorageError),
     )
+    kind = next(kind for numbers, kind in kinds if error.errno in numbers)
     return kind(f"cannot {action} {path}: {error.strerror or error}; {cure}")
 
 

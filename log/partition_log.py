@@ -18,7 +18,13 @@ from .append_check import (
 )
 from .append_times import AppendTime
 from .config import LogConfig
-from .errors import CorruptRecordError, FencedLeaderEpochError, OffsetOutOfRangeError, StorageError
+from .errors import (
+    CorruptRecordError,
+    FencedLeaderEpochError,
+    OffsetOutOfRangeError,
+    StorageError,
+    TooManyFilesError,
+)
 from .files import AppendFile, Files
 from .log_damage import LogDamage, remove_oldest_damaged
 from .log_producers import LogProducers
@@ -418,10 +424,11 @@ class PartitionLog:
         )
 
     def finish_flush(self, pending: PendingFlush) -> None:
-        """Take the outcome; advances `recovery_point`. Raises the StorageError, and then (but for a full disk that did not
-        take the epochs) the log has failed: a second flush would lie that all is well."""
+        """Take the outcome; advances `recovery_point`. Raises the StorageError, and then the log has failed: a second flush would
+        lie that all is well. Two refusals leave it as it was: a full disk did not take the epochs, or there was no descriptor
+        to open what had to be flushed."""
         if pending.error is not None:
-            if not pending.is_epochs_error:
+            if not pending.is_epochs_error and not isinstance(pending.error, TooManyFilesError):
                 self._failure = "a flush failed"
             raise pending.error
         if pending.truncations == self._truncations:

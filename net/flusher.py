@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol
 
-from barnabas.log.errors import StorageError
+from barnabas.log.errors import StorageError, TooManyFilesError
 from barnabas.log.pending_flush import PendingFlush
 from barnabas.log.topic_partition import TopicPartition
 
@@ -20,6 +20,7 @@ logger = logging.getLogger("barnabas.log")
 
 THREADS_PER_FOLDER: Final = 4  # beyond it nothing was won
 MAX_THREADS: Final = 16  # of a broker with many folders
+RETRY_AFTER_S: Final = 0.2  # without a descriptor; clients that go give some back
 HANGS_AFTER_MS: Final = 8_000  # of one group: somebody waits for its acknowledgement, and others could give it sooner
 
 
@@ -75,7 +76,10 @@ class Flusher:
         try:
             while logs := self._waiting.pop(folder, None):
                 self._since_s[folder] = asyncio.get_running_loop().time()
-                await self._flush_group(list(logs))
+                again = await self._flush_group(list(logs))
+                if again:
+                    await asyncio.sleep(RETRY_AFTER_S)
+                    self._waiting.setdefault(folder, {}).update(dict.fromkeys(again))
         finally:
             del self._busy[folder]
             self._since_s.pop(folder, None)
@@ -85,11 +89,16 @@ class Flusher:
         oldest_s = asyncio.get_running_loop().time() - HANGS_AFTER_MS / 1000
         return (folder for folder, since_s in self._since_s.items() if since_s <= oldest_s)
 
-    async def _flush_group(self, logs: list[FlushableLog]) -> None:
+    async def _flush_group(self, logs: list[FlushableLog]) -> list[FlushableLog]:
+        """Returns those that must be tried again: there was no descriptor to open their files."""
+        again: list[FlushableLog] = []
         begun: list[tuple[FlushableLog, PendingFlush]] = []
         for log in logs:
             try:
                 pending = log.begin_flush(self._wall_ms())
+            except TooManyFilesError:
+                again.append(log)
+                continue
             except StorageError as error:
                 self._tell(log, error)
                 continue
@@ -101,13 +110,21 @@ class Flusher:
             await self._perform([pending for _, pending in begun])
             self.groups += 1
             self.logs += len(begun)
-        for log, pending in begun:
-            try:
-                log.finish_flush(pending)
-            except StorageError as error:
-                self._tell(log, error)
-            else:
-                self._tell(log, None)
+        again += [log for log, pending in begun if not self._is_finished(log, pending)]
+        if again:
+            logger.warning("flush_postponed partitions=%d cause=no descriptor is left; raise ulimit -n", len(again))
+        return again
+
+    def _is_finished(self, log: FlushableLog, pending: PendingFlush) -> bool:
+        try:
+            log.finish_flush(pending)
+        except TooManyFilesError:
+            return False
+        except StorageError as error:
+            self._tell(log, error)
+        else:
+            self._tell(log, None)
+        return True
 
     async def _perform(self, group: list[PendingFlush]) -> None:
         """Whoever cancels this closes the logs next, which no thread may be working on then."""

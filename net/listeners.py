@@ -39,7 +39,7 @@ def _is_zero_as_resolvers_read_it(host: str) -> bool:
     """`0`, `0x0` and `00.0.0.0` are 0.0.0.0 too. Numbers only: no name is looked up."""
     try:
         return socket.inet_aton(host) == bytes(4)
-    except OSError:
+    except (OSError, ValueError):  # ValueError: it has a zero byte, or a character that is not ASCII
         return False
 
 

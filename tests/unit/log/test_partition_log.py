@@ -17,6 +17,7 @@ from barnabas.log.errors import (
     OutOfOrderSequenceError,
     RecordTooLargeError,
     StorageError,
+    TooManyFilesError,
     UnsupportedCompressionError,
 )
 from barnabas.log.files import RealFiles
@@ -499,3 +500,21 @@ def test_a_log_whose_index_of_aborted_transactions_is_refused_takes_no_more_writ
     assert log.failed
     with pytest.raises(StorageError, match="index of aborted transactions was refused"):
         append(log, b"b")
+
+
+@pytest.mark.parametrize(("action", "pattern"), [("sync_dir", "*"), ("open", "*.index")])
+def test_a_flush_without_a_descriptor_is_tried_again(action, pattern):
+    """It was taken for a failed disk: a crowd of idle clients ended the broker."""
+    disk = SimulatedDisk()
+    log = open_log(disk, config=LogConfig(segment_bytes=200))
+    for _ in range(6):
+        append(log, b"x" * 50)
+    for segment in log.segments[:-1]:
+        segment.release()
+    disk.fail_next(action, pattern, error=TooManyFilesError)
+    with pytest.raises(TooManyFilesError):
+        log.flush()
+    assert not log.failed and log.recovery_point < log.log_end_offset
+    append(log, b"y")
+    log.flush()
+    assert log.recovery_point == log.log_end_offset == 7

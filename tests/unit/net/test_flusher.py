@@ -10,7 +10,7 @@ from simulation.log_building import NOW_MS, append
 from unit.net.shell_world import simulated
 
 from barnabas.log.config import LogConfig
-from barnabas.log.errors import StorageError
+from barnabas.log.errors import StorageError, TooManyFilesError
 from barnabas.log.partition_log import PartitionLog
 from barnabas.log.pending_flush import PendingFlush
 from barnabas.log.topic_partition import TopicPartition
@@ -24,6 +24,7 @@ class SlowLog:
         self.topic_partition = TopicPartition("t", number)
         self.log_end_offset = self.flushed = 0
         self.begun = 0
+        self.has_begun = threading.Semaphore(0)
         self.may_end = threading.Event()
         self.error: StorageError | None = None
 
@@ -31,6 +32,7 @@ class SlowLog:
         if self.flushed == self.log_end_offset:
             return None
         self.begun += 1
+        self.has_begun.release()
         return PendingFlush(
             end_offset=self.log_end_offset, truncations=0, files=(), sync_names=self._wait, save_epochs=lambda: None
         )
@@ -192,3 +194,18 @@ async def test_a_group_that_does_not_come_back_is_told_after_the_limit() -> None
     answer.set_result(None)
     assert await world.next_end() == (log, None)
     assert list(world.flusher.hanging()) == []
+
+
+async def test_without_a_descriptor_a_flush_is_tried_again_and_nobody_is_told_of_a_failure() -> None:
+    world, log = World(), SlowLog(0)
+    log.log_end_offset = 1
+    log.error = TooManyFilesError("no descriptor is left")
+    log.may_end.set()
+    world.flusher.ask(log)
+    await asyncio.to_thread(log.has_begun.acquire, timeout=5)
+    await asyncio.to_thread(log.has_begun.acquire, timeout=5)
+    assert world.ended.empty()
+    log.error = None
+    assert await world.next_end() == (log, None)
+    assert log.flushed == 1 and world.fatal == []
+    await world.flusher.close()

@@ -115,3 +115,8 @@ def test_the_admin_api_on_every_interface_is_told_by_the_brokers_own_host() -> N
     )
     assert reachable_host(found, "0.0.0.0") == "10.0.0.1"
     assert reachable_host(found, "192.168.0.1") == "192.168.0.1"
+
+
+@pytest.mark.parametrize("host", ["\x00\x007.0.0.1", "höst", "broker-1.example.com", "10.0.0.1"])
+def test_what_is_no_address_is_not_every_interface(host: str) -> None:
+    assert not binds_all_interfaces(host)

@@ -41,6 +41,7 @@ async def test_a_leader_with_another_min_insync_replicas_in_its_file_acknowledge
         (listed,) = await until(ignored, "the cluster tells of the setting")
         assert (listed.node_id, listed.ignored_settings[0].of_file) == (1, "1")
         await admin.create_topic("t", assignment=[[1, 2]])
+        await until(lambda: isr_is(admin, [1, 2]), "both replicas are in the ISR")
         cluster.kill(2)
         await until(lambda: isr_is(admin, [1]), "broker 1 is alone in the ISR")
         async with Producer(cluster.bootstrap, delivery_timeout_ms=3_000, request_timeout_ms=2_000) as producer:

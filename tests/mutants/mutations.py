@@ -42,7 +42,7 @@ def mutations_of(source: str) -> list[Mutation]:
     """All of them, in the order of the text; each gives a source that still compiles."""
     finder = _Finder(source)
     finder.visit(ast.parse(source))
-    found = sorted(set(finder.found), key=lambda item: (item.start, item.end, item.kind))
+    found = sorted(set(finder.found), key=lambda item: (item.start, item.end, item.kind, item.text))
     return [item for item in found if _compiles(item.applied(source))]
 
 

@@ -35,7 +35,7 @@ def test_every_kind_is_made_where_a_test_could_notice() -> None:
         "dropped call": ["pass", "pass"],
         "swapped effects": ["self.second(end); self.first(end)"],
         "negated condition": ["if not (end < limit and self.ready):"],
-        "dropped condition": ["if (self.ready):", "if (end < limit):"],
+        "dropped condition": ["if (end < limit):", "if (self.ready):"],
         "comparison": ["if end <= limit and self.ready:"],
         "dropped assignment": ["pass"],
     }

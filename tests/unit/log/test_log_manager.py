@@ -479,7 +479,8 @@ def test_logs_come_and_go_while_other_threads_walk_them():
     def walk():
         while not is_over.is_set():
             try:
-                logs.remove_due(0)
+                for folder in logs.folders:
+                    logs.remove_due(folder, 0)
                 logs.logs_in(logs.folders[0])
             except Exception as error:
                 raised.append(error)

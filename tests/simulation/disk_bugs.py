@@ -143,10 +143,10 @@ def _vote_without_flush() -> AbstractContextManager[Any]:
     def store(self: Any, **fields: Any) -> None:
         from dataclasses import replace
 
-        from barnabas.kraft.raft_meta import _encode
+        from barnabas.kraft.raft_meta import _encode, _slot_path
 
         meta = replace(self.current, sequence=self.current.sequence + 1, **fields)
-        path = self._slot_path(meta.sequence % 2)
+        path = _slot_path(self._path, meta.sequence % 2)
         self._storage.remove(path)
         self._storage.open_append(path).append(_encode(meta))
         self.current, self.found = meta, True

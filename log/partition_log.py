@@ -424,9 +424,8 @@ class PartitionLog:
         )
 
     def finish_flush(self, pending: PendingFlush) -> None:
-        """Take the outcome; advances `recovery_point`. Raises the StorageError, and then the log has failed: a second flush would
-        lie that all is well. Two refusals leave it as it was: a full disk did not take the epochs, or there was no descriptor
-        to open what had to be flushed."""
+        """Take the outcome; advances `recovery_point`. Raises the StorageError. The log has then failed, unless a full disk did
+        not take the epochs or there was no descriptor: after a flush that failed, a second one would lie that all is well."""
         if pending.error is not None:
             if not pending.is_epochs_error and not isinstance(pending.error, TooManyFilesError):
                 self._failure = "a flush failed"

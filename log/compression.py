@@ -77,11 +77,11 @@ def decompress(data: Buffer, codec: Compression, *, max_bytes: int = MAX_DECOMPR
         case Compression.NONE:
             return bytes(data)
         case Compression.GZIP:
-            return _decompress_gzip(data, max_bytes)
+            return b"".join(_bounded("gzip", _gzip_pieces(data, max_bytes + 1), max_bytes))
         case Compression.SNAPPY:
             return _decompress_snappy(memoryview(data), max_bytes)
         case Compression.LZ4:
-            return _decompress_lz4(data, max_bytes)
+            return b"".join(_bounded("lz4", _lz4_pieces(data, max_bytes + 1), max_bytes))
         case Compression.ZSTD:
             return _decompress_zstd(data, max_bytes)
 
@@ -144,11 +144,11 @@ def _bounded(name: str, pieces: Iterable[bytes], max_bytes: int) -> Iterator[byt
         yield piece
 
 
-def _gzip_pieces(data: Buffer) -> Iterator[bytes]:
+def _gzip_pieces(data: Buffer, piece_bytes: int = PIECE_BYTES) -> Iterator[bytes]:
     unpacker = zlib.decompressobj(_GZIP_WINDOW)
     rest: Buffer = data
     try:
-        while not unpacker.eof and (piece := unpacker.decompress(rest, PIECE_BYTES)):
+        while not unpacker.eof and (piece := unpacker.decompress(rest, piece_bytes)):
             yield piece
             rest = unpacker.unconsumed_tail
     except zlib.error as error:
@@ -157,13 +157,13 @@ def _gzip_pieces(data: Buffer) -> Iterator[bytes]:
         raise _damaged("gzip", "the data is cut")
 
 
-def _lz4_pieces(data: Buffer) -> Iterator[bytes]:
+def _lz4_pieces(data: Buffer, piece_bytes: int = PIECE_BYTES) -> Iterator[bytes]:
     import lz4.frame
 
     unpacker = lz4.frame.LZ4FrameDecompressor()
     rest: Buffer = data
     try:
-        while not unpacker.eof and (piece := unpacker.decompress(rest, max_length=PIECE_BYTES)):
+        while not unpacker.eof and (piece := unpacker.decompress(rest, max_length=piece_bytes)):
             yield piece
             rest = b""
     except (RuntimeError, EOFError) as error:
@@ -181,26 +181,6 @@ def _zstd_pieces(data: Buffer) -> Iterator[bytes]:
                 yield piece
     except zstandard.ZstdError as error:
         raise _damaged("zstd", error) from error
-
-
-def _decompress_gzip(data: Buffer, max_bytes: int) -> bytes:
-    unpacker = zlib.decompressobj(_GZIP_WINDOW)
-    try:
-        plain = unpacker.decompress(data, max_bytes + 1)
-    except zlib.error as error:
-        raise _damaged("gzip", error) from error
-    return _checked("gzip", plain, max_bytes, whole=unpacker.eof)
-
-
-def _decompress_lz4(data: Buffer, max_bytes: int) -> bytes:
-    import lz4.frame
-
-    unpacker = lz4.frame.LZ4FrameDecompressor()
-    try:
-        plain = unpacker.decompress(data, max_length=max_bytes + 1)
-    except (RuntimeError, EOFError) as error:
-        raise _damaged("lz4", error) from error
-    return _checked("lz4", plain, max_bytes, whole=unpacker.eof)
 
 
 def _decompress_zstd(data: Buffer, max_bytes: int) -> bytes:
@@ -266,14 +246,6 @@ def _snappy_error() -> type[Exception]:
 
     error: type[Exception] = cramjam.DecompressionError
     return error
-
-
-def _checked(name: str, plain: bytes, max_bytes: int, *, whole: bool) -> bytes:
-    if len(plain) > max_bytes:
-        raise _too_large(name, max_bytes)
-    if not whole:
-        raise _damaged(name, "the data is cut")
-    return plain
 
 
 def _too_large(name: str, max_bytes: int) -> CorruptRecordError:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from barnabas.consumer_groups.coordinator import GroupCoordinator
 from barnabas.kraft.image import Endpoint
 from barnabas.kraft.metadata_node import MetadataPublication
+from barnabas.kraft.raft_transport import MAX_STRANGERS
 from barnabas.kraft.records import Record
 from barnabas.kraft.requests import AllocateProducerIds, ProducerIdBlock, RegisterBroker
 from barnabas.log.config import LogConfig
@@ -83,6 +84,7 @@ class Ports:
     max_client_descriptor: int = (
         UNLIMITED_DESCRIPTORS  # The sockets of ordinary clients have lower numbers; of simulated ones, none.
     )
+    max_strangers: int = MAX_STRANGERS  # of the quorum's port, before it is known who they are
 
 
 class Broker:

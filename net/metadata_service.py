@@ -16,7 +16,7 @@ from barnabas.kraft.offsets_log import SlotLog
 from barnabas.kraft.quorum import Leadership
 from barnabas.kraft.records import Record
 from barnabas.kraft.requests import ControllerRequest
-from barnabas.log.errors import InvalidRequestError, RequestTimedOutError
+from barnabas.log.errors import InvalidRequestError, LeaderNotAvailableError, RequestTimedOutError
 
 logger = logging.getLogger("barnabas.metadata")
 
@@ -68,6 +68,7 @@ class MetadataService:
         self.quarantined: tuple[str, ...] = ()  # committed records that this broker could not apply
         self._subscribers: list[Subscriber] = []
         self._waiters: dict[asyncio.Future[None], int] = {}  # the offset that each waits for
+        self._unknown: dict[asyncio.Future[None], None] = {}  # who waits for the first brokers
         self._known_at_s = 0.0  # when a leader of the quorum was last known to stand behind the image; time of the loop
         self.taken_up: Callable[[], int] = lambda: (
             self.image.offset
@@ -97,7 +98,7 @@ class MetadataService:
         return int((asyncio.get_running_loop().time() - self._known_at_s) * 1000)
 
     async def close(self) -> None:
-        for waiter in list(self._waiters):
+        for waiter in [*self._waiters, *self._unknown]:
             waiter.cancel()
         await self.source.close()
 
@@ -113,6 +114,27 @@ class MetadataService:
         for subscriber in self._subscribers:
             subscriber(publication)
         self.progressed()
+        if self._unknown and self.image.has_active_brokers:
+            for waiter in self._unknown:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    async def wait_until_known(self, *, timeout_ms: int) -> None:
+        """Return once this broker knows one that serves clients. Without any, it has just started, or none is in the cluster
+        yet. Raises LeaderNotAvailableError: what every client takes for "ask again"."""
+        if self.image.has_active_brokers:
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._unknown[waiter] = None
+        try:
+            await asyncio.wait_for(waiter, timeout_ms / 1000)
+        except TimeoutError:
+            raise LeaderNotAvailableError(
+                f"this broker has known no broker that serves clients for {timeout_ms} ms: it has just started, or the quorum "
+                "has no leader; ask again, or ask another broker"
+            ) from None
+        finally:
+            del self._unknown[waiter]
 
     @property
     def applied_offset(self) -> int:

@@ -25,7 +25,7 @@ from .errors import (
     StorageError,
     TooManyFilesError,
 )
-from .files import AppendFile, Files
+from .files import Files
 from .log_damage import LogDamage, remove_oldest_damaged
 from .log_producers import LogProducers
 from .log_segments import LogSegments
@@ -309,12 +309,7 @@ class PartitionLog:
 
     def aborted_transactions(self, first_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
         """Those that a read_committed reader of [first_offset, end_offset) must know."""
-        number = max(segment_holding(self._segments.all, first_offset), 0)
-        return tuple(
-            transaction
-            for segment in self._segments.all[number:]
-            for transaction in segment.transaction_index.aborted_between(first_offset, end_offset)
-        )
+        return self._segments.aborted_transactions(first_offset, end_offset)
 
     # --- reading ---
 
@@ -329,22 +324,10 @@ class PartitionLog:
             )
         if offset >= up_to_offset or offset == self.log_end_offset:
             return _NOTHING
-        segments, active = self._segments.all, self._segments.active
-        number = len(segments) - 1
-        if offset < active.base_offset:
-            number = segment_holding(segments, offset)
-            assert number >= 0, f"{self.directory} begins at {self.log_start_offset}, its segments do not"
-        while number < len(segments):
-            segment = segments[number]
-            if segment is not active:
-                self._segments.opened.used(segment)
-            found = segment.read(
-                offset, max_bytes=max_bytes, up_to_offset=up_to_offset, at_least_one_batch=at_least_one_batch
-            )
-            if found is not None:
-                return LogRead(slice=found) if found.size_bytes else _NOTHING
-            number += 1
-        return _NOTHING
+        found = self._segments.read(
+            offset, max_bytes=max_bytes, up_to_offset=up_to_offset, at_least_one_batch=at_least_one_batch
+        )
+        return _NOTHING if found is None or not found.size_bytes else LogRead(slice=found)
 
     def offset_for_timestamp(
         self, timestamp_ms: int, look: LookIntoBatch = first_record_at_or_after
@@ -409,16 +392,10 @@ class PartitionLog:
             return None
         if now_ms is not None:
             self._last_flush_ms = now_ms
-        files: list[AppendFile] = []
-        segments = self._segments.all
-        for segment in segments[max(segment_holding(segments, self.recovery_point), 0) :]:
-            files += segment.files_to_flush()
-            if segment is not self._segments.active:
-                self._segments.opened.used(segment)
         return PendingFlush(
             end_offset=self.log_end_offset,
             truncations=self._truncations,
-            files=tuple(files),
+            files=self._segments.files_to_flush(self.recovery_point),
             sync_names=self.folder.sync,
             save_epochs=self._saved_epochs.save,
         )

@@ -411,7 +411,8 @@ class LogManager:
     def expire_producers(self, now_ms: int, *, expiration_ms: int) -> None:
         """Forget the idempotent producers that were silent for so long."""
         for log in self._logs.values():
-            log.producers.expire(now_ms, expiration_ms=expiration_ms)
+            if not log.is_changing:
+                log.producers.expire(now_ms, expiration_ms=expiration_ms)
 
     def unsettled_folder(self, topic_partition: TopicPartition) -> LogFolder | None:
         """Where a log of this name was deleted that the checkpoint files still name. A crash must not give a new log the old
@@ -430,7 +431,7 @@ class LogManager:
         """Let old segments go; after each log tell how many went. What a disk refuses is met again at the next call; the worst
         refusal of each folder is put into `refused`."""
         for topic_partition, log in list(self._logs.items()):
-            if log.failed or self._logs.get(topic_partition) is not log:
+            if log.failed or log.is_changing or self._logs.get(topic_partition) is not log:
                 continue  # what its disk has, only opening it again tells; others went between two steps
             try:
                 gone = log.delete_old_segments(now_ms)
@@ -470,7 +471,9 @@ class LogManager:
 
     def due_for_flush(self, now_ms: int) -> list[PartitionLog]:
         """The logs of which flush.messages, flush.ms or a full segment asks for a flush."""
-        return [log for log in self._logs.values() if log.is_flush_due(now_ms) and not log.failed]
+        return [
+            log for log in self._logs.values() if not log.is_changing and log.is_flush_due(now_ms) and not log.failed
+        ]
 
     # A checkpoint: the indexes are saved, the offsets noted in the thread that owns the logs, and written in another one.
 
@@ -478,13 +481,14 @@ class LogManager:
         """Of one log after the other, without a flush. Raises StorageError."""
         for log in self.logs_in(folder):
             # Others went between two steps: by now their folder is gone, or a new log of the same name has it.
-            if self._logs.get(log.topic_partition) is log and not log.failed:
+            if self._logs.get(log.topic_partition) is log and not log.failed and not log.is_changing:
                 log.save_indexes()
                 yield
 
     def note_offsets(self, folder: LogFolder) -> None:
-        """Note what a start needs: recovery points, log start offsets, high watermarks."""
-        logs = self.logs_in(folder)
+        """Note what a start needs: recovery points, log start offsets, high watermarks. Not of a log that is changed by another
+        thread, which has lowered its recovery point already."""
+        logs = [log for log in self.logs_in(folder) if not log.is_changing]
         recovery_points = {log.topic_partition: log.recovery_point for log in logs if log.folder.is_durable}
         folder.recovery_points.update(recovery_points)
         folder.log_start_offsets.update({log.topic_partition: log.log_start_offset for log in logs})

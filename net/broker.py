@@ -239,6 +239,7 @@ class Broker:
             flush=self._flush,
             resume_fetching=self._resume_fetching,
             resign=lambda effect: self.repair.ask(effect),
+            change_log=self.log_service.change_log,
             made_ready=self.log_service.made_ready,
             progressed=self.metadata.progressed,
         )

@@ -248,10 +248,9 @@ class StorageService:
                 self._offer_leaderships(path)
 
     def _offer_leaderships(self, path: str) -> None:
-        for partition in self._replication.manager.led():
+        for partition in self._replication.manager.partitions():
             folder = self._logs.folder_of(partition.topic_partition)
-            leading = partition.leader_state
-            if folder is not None and folder.path == path and leading is not None and len(leading.isr.isr) > 1:
+            if folder is not None and folder.path == path and len(partition.in_sync_when_leading) > 1:
                 self._hand_over.add((partition.topic_id, partition.topic_partition.partition))
         if self._hand_over:
             logger.warning("folder=%s takes nothing: %d leaderships are offered to others", path, len(self._hand_over))

@@ -145,10 +145,19 @@ class GroupService:
         try:
             await self._handle(slot, lambda machine: decide(machine, ticket))
             return await answer
+        except asyncio.CancelledError:
+            self._turns.add(lambda: self._withdraw(slot, group_id, ticket))
+            raise
         finally:
             slot.parked.remove(ticket)
             if not answer.cancel() and not answer.cancelled():
                 answer.exception()  # it may have been refused while its own decision failed
+
+    def _withdraw(self, slot: _Slot, group_id: str, ticket: Ticket) -> None:
+        if slot.machine is not None and self._slots.get(slot.number) is slot:
+            self._decide_alone(
+                slot, lambda machine: machine.withdraw(group_id=group_id, ticket=ticket, now_ms=self.now_ms())
+            )
 
     def has_room_to_park(self, group_id: str) -> bool:
         """Whether one more request may be parked; one that needs not wait does without."""

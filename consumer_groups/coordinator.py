@@ -164,6 +164,12 @@ class GroupCoordinator:
             self._classic.join(request, ticket, decision)
         return self._result(decision, None)
 
+    def withdraw(self, *, group_id: str, ticket: Ticket, now_ms: int) -> CoordinatorResult[None]:
+        """The client of this parked request has gone, and nobody reads an answer."""
+        decision = self._decision(now_ms)
+        self._classic.withdraw(group_id, ticket, decision)
+        return self._result(decision, None)
+
     def sync_group(self, request: SyncRequest, ticket: Ticket, now_ms: int) -> CoordinatorResult[None]:
         """Classic. The ticket is answered by this result or by a later one, with a SyncAnswer or an error."""
         self._check_slot(request.group_id)

@@ -1,4 +1,6 @@
-"""Long work on the broker's loop, a slice at a time: between two slices the loop serves heartbeats, clients and followers."""
+"""Long work and crowds of requests on the broker's loop, a slice at a time: between two slices the loop serves heartbeats,
+clients and followers.
+"""
 
 import asyncio
 import logging
@@ -91,3 +93,42 @@ class SlicedQueue:
         finally:
             if is_over and self._pieces and self._pieces[0] is piece:
                 self._pieces.popleft()
+
+
+class SlicedCalls:
+    """Calls in the order of their arrival; each pass of the loop makes as many as fit into a slice.
+
+    What arrives while there is time left in the pass is called before `add` returns. A call handles its own errors.
+    """
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._slice = Slice(now_ms)
+        self._calls: deque[Callable[[], None]] = deque()  # bounded by who adds to it
+        self._is_turning = False  # `_turned` comes in the next pass
+        self._is_over = False  # the slice of this pass
+
+    def __len__(self) -> int:
+        """Calls that wait for a later pass."""
+        return len(self._calls)
+
+    def add(self, call: Callable[[], None]) -> None:
+        self._calls.append(call)
+        if not self._is_turning:
+            self._begin()
+        self._go_on()
+
+    def _begin(self) -> None:
+        self._is_turning, self._is_over = True, False
+        self._slice.begin()
+        asyncio.get_running_loop().call_soon(self._turned)
+
+    def _turned(self) -> None:
+        self._is_turning = False
+        if self._calls:
+            self._begin()
+            self._go_on()
+
+    def _go_on(self) -> None:
+        while self._calls and not self._is_over:
+            self._calls.popleft()()
+            self._is_over = self._slice.is_over()

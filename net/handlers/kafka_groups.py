@@ -2,7 +2,8 @@
 groups, as Kafka's clients speak of them.
 
 Versions: 0-4, 0-9, 0-4, 0-5, 0-5, 0-1. Behaviour: joins and syncs wait for the other members; any refusal is the answer's error
-code. Differs from Kafka: there are no transaction coordinators yet, which is told at once instead of being retried for ever.
+code. Differs from Kafka: there are no transaction coordinators yet, which is told at once instead of being retried for ever. A
+member whose connection closes before its first join is answered is out at once; Kafka waits for its session or the rebalance.
 """
 
 from typing import Any

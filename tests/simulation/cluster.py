@@ -271,6 +271,12 @@ class SimulatedCluster:
         self._end(self.nodes[node_id], power=True)
         self.lossy.add(node_id)
 
+    def wipe(self, node_id: int) -> None:
+        """The machine goes down and comes back with an empty disk."""
+        self.power_loss(node_id)
+        self.loop.note(f"WIPED node-{node_id}")
+        self.nodes[node_id].disk.wipe()
+
     def _end(self, node: SimulatedNode, *, power: bool) -> None:
         process = node.process
         if process is not None:

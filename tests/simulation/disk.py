@@ -224,6 +224,13 @@ class SimulatedDisk:
         for inode in inodes:
             inode.lose_unflushed(rng)
 
+    def wipe(self) -> None:
+        """The machine has another disk, which is empty. Only while no process runs on it."""
+        assert not self.locks
+        self._folders = {"/": _Folder()}
+        self._unsynced_folders.clear()
+        self.failed.clear()
+
     def fail_next(
         self,
         action: str,

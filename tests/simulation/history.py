@@ -20,6 +20,7 @@ from barnabas.net.broker import Broker
 from barnabas.net.protocol.requests import DecommissionBrokerRequest
 
 from .checkers.clients import ClientChecker
+from .checkers.eligible import EligibleChecker
 from .checkers.metadata import MetadataChecker
 from .checkers.partitions import PartitionChecker, read_batches
 from .checkers.violation import Violation
@@ -98,6 +99,7 @@ class History:
         self._draw_surroundings()
         self.partitions = PartitionChecker(self.cluster)
         self.metadata = MetadataChecker(self.cluster)
+        self.eligible = EligibleChecker(self.cluster, self.partitions)
         self.clients = ClientChecker(self.partitions)
         self.workload = Workload(self.cluster, self.clients, Random(self.rng.getrandbits(64)))
         self.clients.recreated.add(PHOENIX)
@@ -156,12 +158,15 @@ class History:
         for process in ran:
             node = self._nodes[process.name]
             if node.process is process:
+                self.eligible.follow(node)
                 self.partitions.check(node)
                 self.metadata.check(node)
+        self.eligible.judge()
 
     def _last_look(self, node: SimulatedNode) -> None:
         """What a process did in the very event in which it dies counts as well: its last answers may be on the wire."""
         try:
+            self.eligible.follow(node)
             self.partitions.check(node, is_between_operations=False)
             self.metadata.check(node)
         except Violation as violation:  # inside of code of the broker, which must not take it for an error of its own
@@ -226,7 +231,7 @@ class History:
             self.partitions.compacted.add(LATEST_VALUES)
         if dice.random() < 0.25:
             topics["careful"] = (1, 3, {"min.insync.replicas": "3"})
-        if dice.random() < 0.25 and "power_loss" not in kinds:  # which is beyond its promise
+        if dice.random() < 0.25 and not {"power_loss", "wipe"}.intersection(kinds):  # which are beyond its promise
             topics["careless"] = (1, 3, {"min.insync.replicas": "1"})
         if topics:
             await self.workload.create_extras(topics)
@@ -464,7 +469,8 @@ def run_history(
         wall_s=time.perf_counter() - began,
         faults=history.faults.count,
         plan=history.plan,
-        counts=history.workload.counts | {"rolls_within_an_answer": history.partitions.rolls_within_an_answer},
+        counts=history.workload.counts
+        | {"rolls_within_an_answer": history.partitions.rolls_within_an_answer, "eligible": history.eligible.judged},
         failure=failure,
     )
 

@@ -34,6 +34,7 @@ from barnabas.kraft.records import (
 from barnabas.log.errors import BarnabasError, InvalidRequestError, RebalanceInProgressError
 
 from .explained_moves import check_moves, readers_of
+from .timers import check_timers
 
 GROUP = "simulated"
 SLOT = slot_of(GROUP)
@@ -563,6 +564,7 @@ class Simulation:
             self.readers_before = {}  # it has expired, and what was told of it is gone
         self.moves_checked += check_moves(self.coordinator, GROUP, self.readers_before)
         self.check_parked()
+        check_timers(self.coordinator)
         offsets = self.slots.slot(SLOT).offsets.get(GROUP, {})
         assert {key: (value[0], value[2]) for key, value in offsets.items()} == self.expected
 

@@ -19,7 +19,7 @@ from barnabas.consumer_groups.messages import CoordinatorResult
 from barnabas.consumer_groups.subscriptions import TopicsView, topics_view
 from barnabas.consumer_groups.watch import AlertKind
 from barnabas.kraft.group_slots import slot_of
-from barnabas.kraft.image import SLOT_COUNT, MetadataImage
+from barnabas.kraft.image import SLOT_COUNT, MetadataImage, SlotImage
 from barnabas.kraft.metadata_node import MetadataPublication
 from barnabas.kraft.records import Record
 from barnabas.kraft.requests import RenewSlot
@@ -95,10 +95,14 @@ class GroupService:
 
     def coordinator_of(self, group_id: str) -> int:
         """The node id of the broker that coordinates the group. Raises CoordinatorNotAvailableError."""
+        return self.place_of(group_id).coordinator
+
+    def place_of(self, group_id: str) -> SlotImage:
+        """The same, with the coordinator epoch. Raises CoordinatorNotAvailableError."""
         slot = self._metadata.image.slots[slot_of(group_id)]
         if slot.coordinator < 0:
             raise CoordinatorNotAvailableError(f"nobody coordinates group {group_id!r} at the moment; try again")
-        return slot.coordinator
+        return slot
 
     def now_ms(self) -> int:
         return self._epoch_ms + self._clock.now_ms()

@@ -384,6 +384,7 @@ class Broker:
         )
 
     def _registered(self, broker_epoch: int) -> None:
+        self.metadata.registered(broker_epoch)
         self.replication.registered(broker_epoch)
         self.groups.registered(broker_epoch)
         self.log_service.loss_was_told()

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from unit.net.handlers.handler_world import HandlerWorld, ask
-from unit.net.shell_world import Shell, now_ms, simulated, turns
+from unit.net.shell_world import Shell, now_ms, partition, simulated, topic, turns
 
 from barnabas.kraft.requests import ControllerRequest, CreateTopic
 from barnabas.log.errors import ErrorCode, LeaderNotAvailableError
@@ -106,6 +106,20 @@ async def test_a_broker_that_has_just_started_answers_once_it_knows_a_broker() -
     response = await early
     assert isinstance(response, MetadataResponse)
     assert [item.node_id for item in response.brokers] == [0, 1] and 1_000 <= now_ms() <= 1_001
+
+
+@simulated
+async def test_a_topic_is_not_denied_by_a_broker_that_knows_only_the_past() -> None:
+    """What a broker finds on its disk after a crash may be older than a topic; librdkafka gives up a topic that is denied."""
+    world = HandlerWorld(await Shell.start(broker_epoch=20), {})
+    world.show(offset=19)
+    early = asyncio.create_task(ask(MetadataHandler(world.services), MetadataRequest(topics=("t",))))
+    await asyncio.sleep(1)
+    assert not early.done()
+    world.show(topic("t", partition(0)), offset=20)
+    response = await early
+    assert isinstance(response, MetadataResponse)
+    assert [(item.name, item.error) for item in response.topics] == [("t", ErrorCode.NONE)]
 
 
 @simulated

@@ -466,8 +466,9 @@ class LogManager:
         for log in [log for log in self.logs_in(folder) if not log.folder.is_durable]:
             try:
                 log.folder.make_durable()
-            except StorageError as error:  # the next flush meets it again
-                _log.error("event=folder_not_durable partition=%s cause=%s", log.topic_partition, error)
+            except StorageError as error:  # the next flush meets it again, unless the log was deleted meanwhile
+                if self._logs.get(log.topic_partition) is log:
+                    _log.error("event=folder_not_durable partition=%s cause=%s", log.topic_partition, error)
 
     def due_for_flush(self, now_ms: int) -> list[PartitionLog]:
         """The logs of which flush.messages, flush.ms or a full segment asks for a flush."""

@@ -402,6 +402,8 @@ class SimulatedDisk:
 
     def sync_dir(self, path: str) -> None:
         self.check_fault("sync_dir", path)
+        if path not in self._folders:
+            raise StorageError(f"cannot flush the folder {path}: No such file or directory")
         for below in [below for below in self._unsynced_folders if below.rpartition("/")[0] == path]:
             del self._unsynced_folders[below]
         self._folders[path].sync()

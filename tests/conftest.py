@@ -1,18 +1,36 @@
-"""What the whole test suite shares: lines that tests want to see in the summary of a run, also when they pass."""
+"""What the whole test suite shares: lines for the summary of a run, and how tests are shared out among processes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+import two_ends
 
-_LINES: list[str] = []
+_LINE = "report line"
 
 
 @pytest.fixture
-def report_line() -> Callable[[str], None]:
-    """Say something in the summary at the end of the run."""
-    return _LINES.append
+def report_line(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Say something in the summary at the end of the run, also when the test passes, and from whichever process runs it."""
+    return lambda line: request.node.user_properties.append((_LINE, line))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    for line in _LINES:
-        terminalreporter.write_line(line)
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if getattr(report, "when", None) == "call":
+                for name, line in report.user_properties:
+                    if name == _LINE:
+                        terminalreporter.write_line(line)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    return two_ends.TwoEnds(config, log) if config.getoption("dist") == "loadgroup" else None
+
+
+@pytest.hookimpl(wrapper=True)  # before xdist reads the groups, which it does first of all
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    if hasattr(config, "workerinput"):
+        two_ends.arrange(items, float(config.getini("timeout")))
+    yield

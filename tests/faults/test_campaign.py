@@ -90,6 +90,7 @@ def test_processes_that_die_and_freeze_lose_nothing(tmp_path: Path) -> None:
     judge(run(tmp_path / "cluster", seed=SEED, seconds=SECONDS, kinds=PROCESSES, say=print), tmp_path)
 
 
+@pytest.mark.xdist_group("power losses")  # as tests/integration/test_power_loss.py
 @pytest.mark.timeout(400)
 def test_networks_and_disks_that_fail_lose_nothing(tmp_path: Path) -> None:
     lacking = [why for check in (network.why_no_bad_links, disks.why_not, shim.why_not) if (why := check())]

@@ -17,6 +17,8 @@ from barnabas.log.topic_partition import TopicPartition
 TOPIC = "ledger"
 ENOUGH = 200  # acknowledged records between two cuts
 FLUSH_FIRST = {"min.insync.replicas": "2", "flush.messages": "1"}
+# Not beside the campaign with power losses: a broker's copy of the mount table would keep the other cluster's disks mounted.
+pytestmark = pytest.mark.xdist_group("power losses")
 
 
 def cluster_with_disks(folder: Path) -> FaultCluster:

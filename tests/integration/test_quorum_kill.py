@@ -158,6 +158,7 @@ def test_rule_1_and_2_kill_9_of_all_with_snapshots_loses_nothing(make_voters: Ca
     assert (voters.directory / "0" / "quorum.snapshot").exists()
 
 
+@pytest.mark.alone("half of the fail-overs within 0.9 s")
 def test_kill_9_of_the_leader_is_noticed_by_its_link(make_voters: Callable[[int, int], Voters]) -> None:
     voters = make_voters(10**6, 1)
     voters.start_all()

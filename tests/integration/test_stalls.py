@@ -130,6 +130,7 @@ async def at_work(cluster: Cluster):  # type: ignore[no-untyped-def]  # an Async
         await asyncio.gather(running, return_exceptions=True)
 
 
+@pytest.mark.alone("every answer of a broker within a second")
 @pytest.mark.timeout(180)
 async def test_a_broker_with_slow_flushes_answers_and_is_not_fenced(new_cluster: Maker, tmp_path: Path) -> None:
     cluster = await new_cluster().ready()

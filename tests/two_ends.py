@@ -1,0 +1,58 @@
+"""How the tests are shared out among processes (`scripts/test.sh`, xdist): clusters from one end, simulations from the other.
+
+Tests of real processes wait a lot, and their clocks run; a simulation never waits, and its clock is virtual. So the queue begins
+with the tests of real processes and ends with simulations, the long ones outermost. One worker takes from its front, the other
+from its end. They meet in the middle, at tests of milliseconds: until then a cluster has no second cluster beside it, and no
+long test is left for the end of the run. What a test finds does not depend on this order, nor on the worker.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+from xdist.scheduler import LoadGroupScheduling
+
+REAL_PROCESSES: Final = (
+    "tests/faults/",
+    "tests/fuzz/test_broker.py",
+    "tests/integration/",
+    "tests/tidy/test_readme.py",
+)
+SIMULATIONS: Final = ("tests/simulation/",)
+
+
+class TwoEnds(LoadGroupScheduling):  # type: ignore[misc]  # xdist has no types
+    """Workers 0, 2, ... take the next tests from the front of the queue, the others from its end."""
+
+    def _assign_work_unit(self, node: Any) -> None:
+        if self.nodes.index(node) % 2:
+            self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
+        super()._assign_work_unit(node)
+
+
+def arrange(items: list[pytest.Item], default_timeout_s: float) -> None:
+    """Bring tests into the order of the queue. Those that share a fixture form a group, which stays in one process."""
+    for item in items:
+        if group := next(_shared_by(item), ""):
+            item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: _place(item, default_timeout_s))
+
+
+def _place(item: pytest.Item, default_timeout_s: float) -> int:
+    timeout = item.get_closest_marker("timeout")
+    is_long = timeout is not None and timeout.args[0] > default_timeout_s
+    if item.nodeid.startswith(REAL_PROCESSES):
+        is_grouped = item.get_closest_marker("xdist_group") is not None
+        return 0 if is_long else 1 if is_grouped else 2
+    if item.nodeid.startswith(SIMULATIONS):
+        return 5 if is_long else 4
+    return 3
+
+
+def _shared_by(item: pytest.Item) -> Iterator[str]:
+    """The names of the widest groups first: the folder of a fixture of the session, the file of a fixture of the module."""
+    info = getattr(item, "_fixtureinfo", None)
+    definitions = [found[-1] for found in info.name2fixturedefs.values()] if info is not None else []
+    ours = [definition for definition in definitions if definition.baseid]  # "" is pytest's or a plugin's
+    yield from (definition.baseid for definition in ours if definition.scope == "session")
+    yield from (item.nodeid.partition("::")[0] for definition in ours if definition.scope != "function")

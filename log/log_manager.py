@@ -1,14 +1,15 @@
 """All partition logs of a broker, over the folders of `log.dirs`: loading, creating, deleting, checkpoints, retention.
 
 A folder that fails goes offline with all that it holds, and the others go on; `reopen_folder` and `attach` bring it back.
-Methods that only touch the disk (`load_folder`, `reopen_folder`, `remove_due`, `close_folder`, `make_folders_durable`, those that
-begin with `write_`, `settle_deletions`) may run in other threads, for one folder one at a time; everything else in one.
+Methods that only touch the disk (`load_folder`, `reopen_folder`, `give_up`, `remove_due`, `close_folder`, `settle_deletions`,
+`make_folders_durable`, those that begin with `write_`) may run in other threads, for one folder one at a time; all else in one.
 """
 
 import base64
 import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
 from . import checkpoint
@@ -73,11 +74,10 @@ class LogManager:
         self._is_loaded = False
         self._is_closed = False
         self._places = tuple(log_dirs)
-        self._offline_in: dict[
-            TopicPartition, str | None
-        ] = {}  # the folder that holds it; None: an offline one, or none
+        self._offline_in: dict[TopicPartition, str | None] = {}  # the folder; None: an offline one, or none
         self.offline: dict[TopicPartition, str] = {}  # and why
         self.offline_folders: dict[str, OfflineFolder] = {}
+        self.failing: dict[str, LogFolder] = {}  # taken out; `give_up` them
         self.folders: list[LogFolder] = []
         refused: StorageError | None = None
         try:
@@ -160,6 +160,7 @@ class LogManager:
                 self.attach(self.load_folder(folder, now_ms=now_ms, config_for=config_for), now_ms=now_ms)
             except StorageError as error:
                 self.fail_folder(folder.path, error.message, now_ms=now_ms)
+                self.give_up(folder.path)
         self.end_loading()
 
     def begin_loading(self, now_ms: int) -> None:
@@ -222,7 +223,8 @@ class LogManager:
         return self._folder_of.get(topic_partition)
 
     def fail_folder(self, path: str, cause: str, *, now_ms: int) -> list[TopicPartition]:
-        """Take a folder out with all its logs, which are returned. Nothing of it stays open, so that it can be unmounted."""
+        """Take a folder out with all its logs, which are returned. `give_up` is to follow: then nothing of it stays open, so
+        that it can be unmounted."""
         folder = next((folder for folder in self.folders if folder.path == path), None)
         if folder is None:
             return []
@@ -238,13 +240,21 @@ class LogManager:
         self._due_folders.forget_below(path)
         # Nothing can be written down there, and a new log of that name is made elsewhere.
         self._deleted = {name: place for name, place in self._deleted.items() if place is not folder}
-        try:
-            folder.note_lost_writes()
-        except StorageError:
-            pass  # it has failed, after all; the cluster is told anyway, unless this process dies before
-        folder.close()
+        self.failing[path] = folder
         _log.error("event=folder_offline folder=%s partitions=%d cause=%s", path, len(gone), cause)
         return gone
+
+    def give_up(self, path: str) -> None:
+        """Note in a folder that failed that writes may be lost there, and unlock it: nothing works on it any more."""
+        folder = self.failing.get(path)
+        if folder is None:
+            return
+        with suppress(
+            StorageError
+        ):  # it has failed, after all; the cluster is told anyway, unless this process dies before
+            folder.note_lost_writes()
+        folder.close()
+        del self.failing[path]
 
     def fail_log(self, topic_partition: TopicPartition, cause: str) -> None:
         """One log is bad and its folder is not: it is taken out alone."""
@@ -258,8 +268,7 @@ class LogManager:
     def reopen_folder(
         self, path: str, *, now_ms: int, config_for: ConfigFor, progress: LoadProgress | None = None
     ) -> LoadedFolder:
-        """Lock an offline folder and recover its logs, which `attach` takes over. Raises StorageError,
-        InconsistentClusterIdError; the folder is offline then as before."""
+        """Recover the logs of an offline folder, for `attach`. Raises StorageError, InconsistentClusterIdError."""
         folder = self._open_folder(path)
         try:
             if self.cluster_id is not None:
@@ -550,6 +559,8 @@ class LogManager:
             return
         for folder in self.folders:
             self.close_folder(folder)
+        for path in list(self.failing):
+            self.give_up(path)
         self.end_closing()
 
     def close_folder(self, folder: LogFolder) -> None:

@@ -129,6 +129,11 @@ class LogService:
 
         return self.writers.ask(folder.path, f"change of {topic_partition}", perform)
 
+    def give_up(self, path: str) -> "asyncio.Future[None]":
+        """Note in a folder that failed that writes may be lost, and unlock it, when nothing works on it any more. The future ends
+        with that, or when its disk has hung for too long."""
+        return _until(self.writers.ask(path, "failure", partial(self._logs.give_up, path)), HANGS_AFTER_MS)
+
     def config_of(self, topic: str) -> LogConfig:
         overrides = with_effect(self._metadata.image.topic_configs.get(topic, {}))
         if not overrides:  # most topics, and all of them are asked for where a default changes

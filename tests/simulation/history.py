@@ -35,6 +35,7 @@ from .workload import LATEST_VALUES, PHOENIX, SHORT, Workload
 START_LIMIT_S = 20.0
 SETTLE_S = 40.0
 GROUPS = ("group-a", "group-b")
+DISKS_REFUSE = frozenset({"disk_full", "io_error", "refusal", "folder_failure"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +100,8 @@ class History:
         self._draw_surroundings()
         self.partitions = PartitionChecker(self.cluster)
         self.metadata = MetadataChecker(self.cluster)
-        self.eligible = EligibleChecker(self.cluster, self.partitions)
+        counts_copies = not DISKS_REFUSE.intersection(self.plan.kinds)
+        self.eligible = EligibleChecker(self.cluster, self.partitions, counts_copies=counts_copies)
         self.clients = ClientChecker(self.partitions)
         self.workload = Workload(self.cluster, self.clients, Random(self.rng.getrandbits(64)))
         self.clients.recreated.add(PHOENIX)

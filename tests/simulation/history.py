@@ -389,6 +389,18 @@ class History:
             if item.base_offset >= start and (batch is None or batch.crc != item.crc):
                 raise Violation(f"{item} is lost at the end: {batch}")
 
+    def reach(self) -> dict[str, int]:
+        """How often the history came to what its faults are for."""
+        return {
+            "appends": self.partitions.appends,
+            "truncations": self.partitions.truncations,
+            "rolls_within_an_answer": self.partitions.rolls_within_an_answer,
+            "elections": self.eligible.elections,
+            "isr_changes": self.eligible.isr_changes,
+            "moves_ended": self.eligible.moves_ended,
+            "eligible": self.eligible.judged,
+        }
+
     def _state(self) -> str:
         told = []
         for node in self.cluster.nodes:
@@ -471,8 +483,7 @@ def run_history(
         wall_s=time.perf_counter() - began,
         faults=history.faults.count,
         plan=history.plan,
-        counts=history.workload.counts
-        | {"rolls_within_an_answer": history.partitions.rolls_within_an_answer, "eligible": history.eligible.judged},
+        counts=history.workload.counts | history.reach(),
         failure=failure,
     )
 

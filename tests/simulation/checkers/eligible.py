@@ -11,7 +11,7 @@ from typing import Any
 from simulation.cluster import SimulatedCluster, SimulatedNode, voter_machine
 from simulation.process import SimulatedProcess
 
-from barnabas.kraft.image import MetadataImage, TopicImage
+from barnabas.kraft.image import MetadataImage, PartitionImage, TopicImage
 from barnabas.kraft.topic_settings import CLUSTER_DEFAULT, MIN_INSYNC_REPLICAS
 
 from .partitions import History, Key, PartitionChecker, View
@@ -25,6 +25,7 @@ class EligibleChecker:
         self.cluster = cluster
         self.partitions = partitions
         self.judged = 0  # eligible replicas outside of an ISR
+        self.isr_changes = self.elections = self.moves_ended = 0
         self._newest = MetadataImage()
         self._counts_copies = counts_copies
         self._least: dict[str, int] = {}  # the smallest min.insync.replicas that a topic ever had, by its id
@@ -56,6 +57,13 @@ class EligibleChecker:
                 if partition is not before:
                     self.partitions.concerned[topic.topic_id, number] = None
                     self._count_copies(topic, number)
+                    self._count_changes(before, partition)
+
+    def _count_changes(self, before: PartitionImage | None, partition: PartitionImage) -> None:
+        if before is not None:
+            self.isr_changes += before.isr != partition.isr
+            self.elections += before.leader != partition.leader >= 0
+            self.moves_ended += before.is_moving and not partition.is_moving
 
     def _note_promise(self, former: MetadataImage) -> None:
         image = self._newest
@@ -96,7 +104,7 @@ class EligibleChecker:
                 self._judge_partition(key, partition, history)
         concerned.clear()
 
-    def _judge_partition(self, key: Key, partition: Any, history: History) -> None:
+    def _judge_partition(self, key: Key, partition: PartitionImage, history: History) -> None:
         for node_id in (*partition.isr, *partition.eligible_leader_replicas):
             if node_id in partition.offline_replicas or (node_id in self.cluster.lossy and self._is_fenced(node_id)):
                 continue

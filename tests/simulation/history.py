@@ -35,6 +35,7 @@ from .workload import LATEST_VALUES, PHOENIX, SHORT, Workload
 START_LIMIT_S = 20.0
 SETTLE_S = 40.0
 GROUPS = ("group-a", "group-b")
+DISKS_REFUSE = frozenset({"disk_full", "io_error", "refusal", "folder_failure"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +100,8 @@ class History:
         self._draw_surroundings()
         self.partitions = PartitionChecker(self.cluster)
         self.metadata = MetadataChecker(self.cluster)
-        self.eligible = EligibleChecker(self.cluster, self.partitions)
+        counts_copies = not DISKS_REFUSE.intersection(self.plan.kinds)
+        self.eligible = EligibleChecker(self.cluster, self.partitions, counts_copies=counts_copies)
         self.clients = ClientChecker(self.partitions)
         self.workload = Workload(self.cluster, self.clients, Random(self.rng.getrandbits(64)))
         self.clients.recreated.add(PHOENIX)
@@ -387,6 +389,18 @@ class History:
             if item.base_offset >= start and (batch is None or batch.crc != item.crc):
                 raise Violation(f"{item} is lost at the end: {batch}")
 
+    def reach(self) -> dict[str, int]:
+        """How often the history came to what its faults are for."""
+        return {
+            "appends": self.partitions.appends,
+            "truncations": self.partitions.truncations,
+            "rolls_within_an_answer": self.partitions.rolls_within_an_answer,
+            "elections": self.eligible.elections,
+            "isr_changes": self.eligible.isr_changes,
+            "moves_ended": self.eligible.moves_ended,
+            "eligible": self.eligible.judged,
+        }
+
     def _state(self) -> str:
         told = []
         for node in self.cluster.nodes:
@@ -469,8 +483,7 @@ def run_history(
         wall_s=time.perf_counter() - began,
         faults=history.faults.count,
         plan=history.plan,
-        counts=history.workload.counts
-        | {"rolls_within_an_answer": history.partitions.rolls_within_an_answer, "eligible": history.eligible.judged},
+        counts=history.workload.counts | history.reach(),
         failure=failure,
     )
 

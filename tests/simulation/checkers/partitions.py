@@ -77,6 +77,8 @@ class PartitionChecker:
         self.start_limits: dict[tuple[str, int], float] = {}  # the highest log start that anybody asked for; else 0
         self.views: dict[SimulatedProcess, dict[Key, View]] = {}
         self.rolls_within_an_answer = 0  # of followers: some of its batches lie before the new segment, some behind
+        self.truncations = 0  # of replicas that a checker has looked at before
+        self.appends = 0  # batches, on whatever replica
         self.concerned: dict[Key, None] = {}  # committed something since `checkers.eligible` has judged
         cluster.ended.append(self._ended)
 
@@ -176,6 +178,7 @@ class PartitionChecker:
         log = view.log
         if log._truncations != view.truncations:
             view.truncations = log._truncations
+            self.truncations += 1
             if log.log_end_offset < view.high_watermark:
                 raise Violation(
                     f"{history.name}: {process} cut its log to {log.log_end_offset}, below its high watermark "
@@ -198,6 +201,7 @@ class PartitionChecker:
             if view.batches and batch.base_offset != view.log_end:
                 raise Violation(f"{history.name}: {process} has nothing from {view.log_end} to {batch}")
             view.log_end = batch.next_offset
+            self.appends += 1
             view.batches[batch.base_offset] = batch
             view.replay.update(header, first_offset=header.base_offset)
             known = history.written.setdefault((batch.leader_epoch, batch.base_offset), batch)

@@ -195,15 +195,12 @@ def main() -> int:
 
 
 def _survivors(path: Path, every: list[Mutant]) -> list[Mutant]:
-    """By what they change, because lines move."""
+    """By where they are: for use after tests were added, not after the product was changed."""
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    texts = {_without_line(line["shown"]) for line in lines if not line["found_by"]}
-    return [mutant for mutant in every if _without_line(mutant.shown()) in texts]
-
-
-def _without_line(shown: str) -> str:
-    module, rest = shown.split(":", 1)
-    return f"{module} {rest.split(' ', 1)[1]}"
+    names = {(line["mutant"], line["start"], line["shown"]) for line in lines if not line["found_by"]}
+    wanted = {(name, start) for name, start, _ in names}
+    near = [mutant for mutant in every if (str(mutant), mutant.mutation.start) in wanted]
+    return [mutant for mutant in near if (str(mutant), mutant.mutation.start, mutant.shown()) in names]
 
 
 def _judge_all(chosen: list[Mutant], folder: Path, options: argparse.Namespace) -> list[Verdict]:

@@ -1,11 +1,12 @@
 """Which tests and simulations reach which lines; measured once and kept in `.mutants/` at the root.
 
-A measurement is of one test file. It is valid while the product, what tests share, and that file are as they were.
+A measurement is of one test file. It is kept while the product, what the tests of its folder share, and that file are as they
+were.
 """
 
 import json
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from .forked import run_forked
@@ -51,13 +52,23 @@ class ReachMap:
         return sorted(names, key=lambda name: (self.seconds[name], name))
 
 
-def _product() -> list[Path]:
-    return [path for package in (*PACKAGES, "net") for path in (ROOT / package).rglob("*.py")]
+@cache
+def _product_digest() -> str:
+    return digest_of([path for package in (*PACKAGES, "net") for path in (ROOT / package).rglob("*.py")])
 
 
-def _shared_by_tests() -> list[Path]:
-    tests = (ROOT / "tests" / place for place in ("unit", "scenarios", "simulation"))
-    return [path for place in tests for path in place.rglob("*.py") if not path.name.startswith("test_")]
+@cache
+def _shared_by_tests(folder: str) -> str:
+    """The digest of what the tests of a folder (`unit/log`, `scenarios`) or the simulations share."""
+    return digest_of([path for path in (ROOT / "tests" / folder).rglob("*.py") if not path.name.startswith("test_")])
+
+
+def _key(name: str) -> str:
+    """Of what is measured of a test file, or of a machine."""
+    if not name.endswith(".py"):
+        return f"{name}-{_product_digest()}-{_shared_by_tests('simulation')}"
+    folder = "/".join(name.split("/")[1 : 3 if "/unit/" in name else 2])
+    return f"{digest_of([ROOT / name])}-{_product_digest()}-{_shared_by_tests(folder)}"
 
 
 def _test_files(patterns: tuple[str, ...]) -> list[str]:
@@ -68,12 +79,11 @@ def _test_files(patterns: tuple[str, ...]) -> list[str]:
 
 def measurements(packages: tuple[str, ...], *, is_first_ring: bool) -> list[tuple[str, str]]:
     """(key of what is kept, name of a test file or a machine)."""
-    common = digest_of([*_product(), *_shared_by_tests()])
     own = _test_files(tuple(f"unit/{package}/**/test_*.py" for package in packages))
     every = _test_files((*(f"unit/{package}/**/test_*.py" for package in PACKAGES), *OTHER_TESTS))
     files = own if is_first_ring else [name for name in every if name not in own]
-    machines = [] if is_first_ring else [(f"{name}-{common}", name) for name in (*MACHINES, CLUSTER)]
-    return [*machines, *((f"{digest_of([ROOT / name])}-{common}", name) for name in files)]
+    machines = () if is_first_ring else (*MACHINES, CLUSTER)
+    return [(_key(name), name) for name in (*machines, *files)]
 
 
 def measure(key: str, name: str, folder: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from unit.kraft.single_controller import SingleController
 
@@ -10,14 +12,23 @@ from barnabas.kraft.controller_errors import (
     NoReassignmentInProgressError,
     PreferredLeaderNotAvailableError,
 )
-from barnabas.kraft.controller_settings import ControllerSettings
+from barnabas.kraft.controller_settings import MAX_PARTITIONS_PER_REQUEST, ControllerSettings
 from barnabas.kraft.image import NO_LEADER
 from barnabas.kraft.records import BROKER_RESOURCE, TOPIC_RESOURCE
-from barnabas.kraft.requests import AlterConfig, AssignReplicas, ConfigChange, Done, ElectLeader, ResignReplica
+from barnabas.kraft.requests import (
+    AlterConfig,
+    AlterPartitionAnswer,
+    AssignReplicas,
+    ConfigChange,
+    Done,
+    ElectLeader,
+    ResignReplica,
+)
 from barnabas.log.errors import (
     EligibleLeadersNotAvailableError,
     ErrorCode,
     InvalidReplicaAssignmentError,
+    InvalidRequestError,
     StaleBrokerEpochError,
     UnknownTopicOrPartitionError,
 )
@@ -496,3 +507,14 @@ def test_the_last_one_in_sync_may_not_resign() -> None:
     before = cluster.partition()
     cluster.refused(resignation(cluster, 0), EligibleLeadersNotAvailableError)
     assert cluster.partition() == before
+
+
+@pytest.mark.parametrize(
+    ("count", "is_taken"), [(MAX_PARTITIONS_PER_REQUEST, True), (MAX_PARTITIONS_PER_REQUEST + 1, False)]
+)
+def test_a_leader_proposes_so_many_isrs_at_a_time_and_no_more(count: int, is_taken: bool) -> None:
+    cluster = SingleController()
+    cluster.topic(0, 1, 2)
+    one = cluster.proposal(0, 1, 2)
+    answer = cluster.ask(replace(one, partitions=one.partitions * count))
+    assert isinstance(answer, AlterPartitionAnswer if is_taken else InvalidRequestError)

@@ -11,12 +11,12 @@ def resign(leader_epoch: int) -> list[Effect]:
     return [Resign(topic_partition=TP, topic_id="t1", leader_epoch=leader_epoch)]
 
 
-def damaged_follower() -> Partition:
+def damaged_follower(leader_epoch: int = 2) -> Partition:
     log = MemoryLog(TP)
     for sequence in range(6):
-        log.append_as_leader(batch((0, sequence)), leader_epoch=1, now_ms=0)
+        log.append_as_leader(batch((0, sequence)), leader_epoch=max(0, leader_epoch - 1), now_ms=0)
     partition = Partition(log, 0)
-    partition.make_follower(assignment(leader=1, leader_epoch=2), 0)
+    partition.make_follower(assignment(leader=1, leader_epoch=leader_epoch), 0)
     assert partition.next_fetch() is not None and partition.resign_if_damaged() == []
     log.damage.rotten = log.damage.found = {3}
     return partition
@@ -37,6 +37,14 @@ def test_the_log_is_cut_when_the_metadata_shows_it_too() -> None:
     assert partition.log_end_offset == 3 and partition.resign_if_damaged() == []
     position = partition.next_fetch()
     assert position is not None and (position.offset, position.leader_epoch) == (3, 3)
+
+
+def test_the_first_epoch_of_a_partition_is_one_to_resign_in() -> None:
+    partition = damaged_follower(leader_epoch=0)
+    assert partition.resign_if_damaged() == resign(0)
+    assert partition.resigned(0) == [] and partition.log_end_offset == 6
+    partition.make_follower(assignment(leader=1, leader_epoch=1, isr=(1,)), 0)
+    assert partition.log_end_offset == 3
 
 
 def test_the_answer_may_come_behind_the_metadata() -> None:

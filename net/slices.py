@@ -5,14 +5,15 @@ clients and followers.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from typing import Final, TypeVar
 
 logger = logging.getLogger("barnabas.broker")
 
 SLICE_MS: Final = 10  # what one slice may take: far less than a heartbeat, far more than a pass of the loop costs
 SLICE_STEPS: Final = 32  # and no more than so many steps, where time stands still (simulation) or is too coarse
 
+T = TypeVar("T")
 Steps = Iterator["asyncio.Future[None] | None"]
 
 
@@ -37,6 +38,39 @@ async def in_slices(steps: Iterable[object], now_ms: Callable[[], int]) -> None:
     """Take every step; the loop turns after each slice."""
     part = Slice(now_ms)
     for _ in steps:
+        if part.is_over():
+            await asyncio.sleep(0)
+            part.begin()
+
+
+class SharedSlice:
+    """A slice of several coroutines together: however many take steps, the loop turns after one slice of them."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._part = Slice(now_ms)
+        self._turned: asyncio.Event | None = None  # while the loop is to turn
+
+    async def step(self) -> None:
+        """After a step."""
+        if not self._part.is_over():
+            return
+        if self._turned is not None:
+            await self._turned.wait()
+            return
+        turned = self._turned = asyncio.Event()
+        try:
+            await asyncio.sleep(0)
+        finally:
+            self._turned = None
+            self._part.begin()
+            turned.set()
+
+
+async def sliced(items: Iterable[T], now_ms: Callable[[], int]) -> AsyncIterator[T]:
+    """`async for` over items that are worked on here: the loop turns after each slice."""
+    part = Slice(now_ms)
+    for item in items:
+        yield item
         if part.is_over():
             await asyncio.sleep(0)
             part.begin()

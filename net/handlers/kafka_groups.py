@@ -22,6 +22,7 @@ from barnabas.net.dispatcher import RequestContext
 from barnabas.net.group_config import default_session_ms
 from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
 from barnabas.net.protocol.kafka.compiler import types_of
+from barnabas.net.slices import sliced
 
 from .services import Services
 
@@ -47,7 +48,7 @@ class KafkaGroupHandlers:
             return KafkaResponse(body=types["FindCoordinatorResponse"](**found))
         coordinators = [
             types["Coordinator"](key=key, **self._coordinator(key, request.body.key_type, context))
-            for key in request.body.coordinator_keys
+            async for key in sliced(request.body.coordinator_keys, self._groups.now_ms)
         ]
         return KafkaResponse(body=types["FindCoordinatorResponse"](coordinators=coordinators))
 

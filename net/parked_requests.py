@@ -8,7 +8,7 @@ from typing import Final
 from barnabas.consumer_groups.classic_messages import Answer, Ticket
 from barnabas.log.errors import BarnabasError
 
-# Of one slot. A group may use as many as it leaves free: alone 10,000, which is as many as it may have members
+# Of one slot. A group may use as many as it leaves free: alone 10,000, five times as many as it may have members
 # (group.max.size); of two greedy groups, each a third. So a group that floods the slot never keeps the others out.
 MAX_PARKED_PER_SLOT: Final = 20_000
 

@@ -201,6 +201,7 @@ class Broker:
             clock=ports.clock,
             make_coordinator=self._make_coordinator,
             fatal=ports.fatal,
+            max_group_size=max(self.config.group_max_size, self.config.group_consumer_max_size),
         )
         self.producer_ids = ProducerIds(self._fetch_producer_ids)
         self.services = Services(

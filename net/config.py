@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from barnabas.consumer_groups.settings import MAX_GROUP_SIZE
 from barnabas.log.errors import InvalidConfigError
 
 from .config_values import (
@@ -282,7 +283,11 @@ class BrokerConfig:
     # --- groups
     group_consumer_session_timeout_ms: int = setting(45_000, COUNT, "Silence after which a member is out.")
     group_consumer_heartbeat_interval_ms: int = setting(5_000, COUNT, "How often members report.")
-    group_consumer_max_size: int = setting(10_000, COUNT, "Members of a group of the new protocol.")
+    group_consumer_max_size: int = setting(
+        MAX_GROUP_SIZE,
+        COUNT,
+        "Members of a group of the new protocol; with 10,000, a rebalance may stop the broker for a second.",
+    )
     group_consumer_assignors: str = setting(
         "uniform,range,roundrobin,sticky,cooperative-sticky",
         some_of("uniform", "range", "roundrobin", "sticky", "cooperative-sticky"),
@@ -293,7 +298,11 @@ class BrokerConfig:
         whole_number(0),
         "Longest time between two assignments of a group of more than 10 members, which waits 2 ms per member.",
     )
-    group_max_size: int = setting(10_000, COUNT, "Members of a group of the classic protocol.")
+    group_max_size: int = setting(
+        MAX_GROUP_SIZE,
+        COUNT,
+        "Members of a group of the classic protocol; with 10,000, a rebalance may stop the broker for a second.",
+    )
     group_max_per_slot: int = setting(1_000, COUNT, "Groups of one of the 50 slots of groups; no more are created.")
     group_min_session_timeout_ms: int = setting(1_000, COUNT, "The shortest session that a member may ask for.")
     group_max_session_timeout_ms: int = setting(1_800_000, COUNT, "The longest session that a member may ask for.")

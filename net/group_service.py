@@ -9,13 +9,14 @@ run ahead of the truth: it is dropped and loaded anew from what is committed, an
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from barnabas.consumer_groups.classic_messages import Ticket
 from barnabas.consumer_groups.coordinator import GroupCoordinator
 from barnabas.consumer_groups.match_budget import MatchBudget
 from barnabas.consumer_groups.messages import CoordinatorResult
+from barnabas.consumer_groups.settings import MAX_GROUP_SIZE
 from barnabas.consumer_groups.subscriptions import TopicsView, topics_view
 from barnabas.consumer_groups.watch import AlertKind
 from barnabas.kraft.group_slots import slot_of
@@ -29,7 +30,7 @@ from .broker_to_controller import ControllerChannel
 from .clock import Clock
 from .group_appends import APPEND_TIMEOUT_MS, GroupAppends, SlotQueue, Waiting
 from .metadata_service import MetadataService
-from .parked_requests import ParkedRequests
+from .parked_requests import FULL_GROUPS_PER_SLOT, ParkedRequests
 from .slices import SlicedCalls
 
 logger = logging.getLogger("barnabas.groups")
@@ -48,9 +49,9 @@ class _Slot:
     number: int
     coordinator_epoch: int
     queue: SlotQueue
+    parked: ParkedRequests
     moved_from: str = ""  # in words, where it is known
     machine: GroupCoordinator | None = None
-    parked: ParkedRequests = field(default_factory=ParkedRequests)
     task: "asyncio.Task[None] | None" = None
     timer: asyncio.TimerHandle | None = None
     tick_is_due: bool = False  # it waits for its turn
@@ -68,6 +69,7 @@ class GroupService:
         clock: Clock,
         make_coordinator: Callable[[int, int, Iterable[Record]], GroupCoordinator],
         fatal: Callable[[str], None],
+        max_group_size: int = MAX_GROUP_SIZE,
     ) -> None:
         self._node_id = node_id
         self._metadata = metadata
@@ -75,6 +77,7 @@ class GroupService:
         self._clock = clock
         self._make_coordinator = make_coordinator
         self._fatal = fatal
+        self._max_parked = FULL_GROUPS_PER_SLOT * max_group_size
         self._slots: dict[int, _Slot] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}  # ordered, unlike a set
         self._appends = GroupAppends(node_id=node_id, controller=controller, spawn=self._spawn)
@@ -320,6 +323,7 @@ class GroupService:
             number=number,
             coordinator_epoch=coordinator_epoch,
             queue=queue,
+            parked=ParkedRequests(self._max_parked),
             moved_from=self._origin_of(number),
         )
         self._slots[number] = slot

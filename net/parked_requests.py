@@ -6,17 +6,19 @@ from collections.abc import Iterable
 from typing import Final
 
 from barnabas.consumer_groups.classic_messages import Answer, Ticket
+from barnabas.consumer_groups.settings import MAX_GROUP_SIZE
 from barnabas.log.errors import BarnabasError
 
-# Of one slot. A group may use as many as it leaves free: alone 10,000, which is as many as it may have members
-# (group.max.size); of two greedy groups, each a third. So a group that floods the slot never keeps the others out.
-MAX_PARKED_PER_SLOT: Final = 20_000
+# Of one slot, in groups of the largest size (group.max.size). A group may use as many as it leaves free: there is room for three
+# such groups that rebalance at the same time, and a group that floods the slot gets half of it and never keeps the others out. A
+# parked request takes some 6 kB, so a flood of one group 24 MB.
+FULL_GROUPS_PER_SLOT: Final = 4
 
 
 class ParkedRequests:
     """`_counts` has, for each group, how many of `_waiting` are its."""
 
-    def __init__(self, limit: int = MAX_PARKED_PER_SLOT) -> None:
+    def __init__(self, limit: int = FULL_GROUPS_PER_SLOT * MAX_GROUP_SIZE) -> None:
         self._limit = limit
         self._waiting: dict[Ticket, tuple[str, asyncio.Future[object]]] = {}
         self._counts: Counter[str] = Counter()

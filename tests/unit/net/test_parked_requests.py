@@ -3,6 +3,7 @@
 import pytest
 
 from barnabas.consumer_groups.classic_messages import Answer
+from barnabas.consumer_groups.settings import MAX_GROUP_SIZE
 from barnabas.log.errors import CoordinatorNotAvailableError, RebalanceInProgressError
 from barnabas.net.parked_requests import ParkedRequests
 
@@ -47,3 +48,15 @@ async def test_answers_and_refusals_reach_those_who_wait() -> None:
         await second
     with pytest.raises(CoordinatorNotAvailableError):
         await third
+
+
+async def test_three_groups_of_the_largest_size_rebalance_at_the_same_time() -> None:
+    parked = ParkedRequests()
+    for group in range(3):
+        for number in range(MAX_GROUP_SIZE):
+            assert parked.has_room(f"g{group}"), (group, number)
+            parked.add(f"g{group}", group * MAX_GROUP_SIZE + number)
+
+
+async def test_a_flood_of_one_group_is_bounded_by_the_size_of_a_group() -> None:
+    assert fill(ParkedRequests(), "flood", 0) == 2 * MAX_GROUP_SIZE

@@ -1,0 +1,11 @@
+"""A broker whose file says nothing runs groups with the defaults that the core documents."""
+
+from barnabas.consumer_groups.settings import MAX_GROUP_SIZE, GroupSettings
+from barnabas.net.config import load
+from barnabas.net.core_settings import group_settings
+
+
+def test_each_setting_of_groups_has_one_default() -> None:
+    defaults = group_settings(load(None, {}, {}))
+    assert defaults == GroupSettings()
+    assert defaults.max_group_size == defaults.max_classic_group_size == MAX_GROUP_SIZE

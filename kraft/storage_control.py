@@ -16,7 +16,7 @@ from .broker_epochs import check_broker_epoch
 from .controller_result import ControllerResult
 from .controller_settings import MAX_PARTITIONS_PER_REQUEST, ControllerSettings
 from .delta import MetadataDelta
-from .image import IMPAIRED, PartitionImage
+from .image import FOLDER_HANGING, IMPAIRED, PartitionImage
 from .partition_change import ElectionRules, complete_reassignment, difference, elect, led_by, without_inactive
 from .records import BrokerStorageRecord, PartitionChangeRecord
 from .replication_control import full_brokers, leader_counts
@@ -58,6 +58,7 @@ def _changes(
     offline, lost, hand_over = _places(request.offline), _places(request.lost), _places(request.hand_over)
     node_id = request.node_id
     active, leaders, full = view.active_brokers(), leader_counts(view), full_brokers(view)
+    hangs = any(folder.state == FOLDER_HANGING for folder in request.troubled_folders)
     if any(folder.state in IMPAIRED for folder in request.troubled_folders):
         full |= {node_id}
     records: list[PartitionChangeRecord] = []
@@ -79,7 +80,12 @@ def _changes(
             )
             marked = _marked(partition, node_id, is_offline=place in offline)
             wanted = elect(complete_reassignment(without_inactive(marked, rules), rules), rules, leaders)
-            if place in hand_over and wanted.leader == node_id:
+            others = active - {node_id}
+            if place in hand_over and hangs and node_id in wanted.isr and others.intersection(wanted.isr):
+                # Whoever flushes before it counts would wait for this disk, also behind another leader.
+                left = replace(rules, active=frozenset(others))
+                wanted = elect(without_inactive(wanted, left), left, leaders)
+            elif place in hand_over and wanted.leader == node_id:
                 wanted = _handed_over(wanted, rules, leaders)
             record = difference(topic.topic_id, number, partition, wanted)
             if record is not None:

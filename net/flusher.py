@@ -16,12 +16,13 @@ from barnabas.log.errors import StorageError, TooManyFilesError
 from barnabas.log.pending_flush import PendingFlush
 from barnabas.log.topic_partition import TopicPartition
 
+from .folder_writers import HANGS_AFTER_MS
+
 logger = logging.getLogger("barnabas.log")
 
 THREADS_PER_FOLDER: Final = 4  # beyond it nothing was won
 MAX_THREADS: Final = 16  # of a broker with many folders
 RETRY_AFTER_S: Final = 0.2  # without a descriptor; clients that go give some back
-HANGS_AFTER_MS: Final = 8_000  # of one group: somebody waits for its acknowledgement, and others could give it sooner
 
 
 class FlushableLog(Protocol):

@@ -243,22 +243,23 @@ class StorageService:
             self._hanging[path] = _Full(self._clock.wall_ms(), now_ms, now_ms, cause)
             logger.error("folder=%s hangs: %s", path, cause)
             self._work.set()
-        for path, found in list(self._hanging.items()):
+        for path in list(self._hanging):
             if path not in hanging:
                 del self._hanging[path]
                 logger.info("folder=%s answers again", path)
                 self._work.set()
-            elif not found.asked_ms or now_ms - found.asked_ms >= HAND_OVER_AFTER_MS:
-                found.asked_ms = now_ms
-                self._offer_leaderships(path)
+            else:  # at each look: what led before may wait as a follower now
+                self._offer_leaderships(path, with_followers=True)
 
-    def _offer_leaderships(self, path: str) -> None:
+    def _offer_leaderships(self, path: str, *, with_followers: bool = False) -> None:
+        """`with_followers`: those in sync that wait for the disk are to leave the ISR; their leaders wait for them."""
         for partition in self._replication.manager.partitions():
             folder = self._logs.folder_of(partition.topic_partition)
-            if folder is not None and folder.path == path and len(partition.in_sync_when_leading) > 1:
+            is_waited_for = len(partition.in_sync_when_leading) > 1 or (with_followers and partition.waits_for_disk)
+            if folder is not None and folder.path == path and is_waited_for:
                 self._hand_over.add((partition.topic_id, partition.topic_partition.partition))
         if self._hand_over:
-            logger.warning("folder=%s takes nothing: %d leaderships are offered to others", path, len(self._hand_over))
+            logger.warning("folder=%s takes nothing: %d replicas are offered to others", path, len(self._hand_over))
             self._work.set()
 
     # --- what the cluster is told -------------------------------------------------------------------------------------

@@ -167,6 +167,13 @@ class Partition(PartitionReads):
         put_off = self._put_off
         return put_off.isr if put_off is not None and put_off.leader == self.node_id else ()
 
+    @property
+    def waits_for_disk(self) -> bool:
+        """A follower in the ISR of others that cannot go on before its disk comes back."""
+        if self._following is None or self.node_id not in self._isr or len(self._isr) == 1:
+            return False
+        return self.change is not None or (self.flushes_first and self.awaits_flush)
+
     def _is_old(self, assignment: PartitionAssignment) -> bool:
         """Also older than our log: then a former incarnation has seen newer metadata, and appending under an old epoch
         would put epochs out of order."""

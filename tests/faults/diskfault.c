@@ -10,6 +10,7 @@
  *   short=0.2       with this chance a write stores only its beginning, and says so
  *   delay_us=20000  every write and sync takes this much longer
  *   sync_us=8000000 every sync hangs for this long, or until the order is taken back
+ *   write_us, read_us, name_us  the same of writes, of reads at a position, and of opens, renames and removals
  *   rename_errno=5  renames and removals fail
  *   create_errno=24 files cannot be made (of those that are there, all goes on)
  *   logs_only=1     of the files, only those of the campaign's partitions: the journal of the quorum is spared
@@ -33,11 +34,12 @@
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
 enum {
-    WRITE_ERRNO, SYNC_ERRNO, TORN_KILL, SHORT, DELAY_US, CLOCK_MS, LOGS_ONLY, SYNC_US, RENAME_ERRNO, CREATE_ERRNO, ORDERS
+    WRITE_ERRNO, SYNC_ERRNO, TORN_KILL, SHORT, DELAY_US, CLOCK_MS, LOGS_ONLY, SYNC_US, RENAME_ERRNO, CREATE_ERRNO,
+    WRITE_US, READ_US, NAME_US, ORDERS
 };
 static const char *names[ORDERS] = {
     "write_errno", "sync_errno", "torn_kill", "short", "delay_us", "clock_ms", "logs_only", "sync_us", "rename_errno",
-    "create_errno",
+    "create_errno", "write_us", "read_us", "name_us",
 };
 static volatile double orders[ORDERS];
 static const char *orders_path, *data_path;
@@ -113,11 +115,20 @@ static int is_ours(int handle) {
     return is_our_path(path);
 }
 
+static void hang(int order) {
+    for (double left_us = orders[order]; left_us > 0 && orders[order]; left_us -= 20000) {
+        usleep(20000);
+        read_orders();
+    }
+}
+
 /* Returns the bytes to store, or -1 with errno; `dies`: the process ends after them. */
 static ssize_t judged(int handle, size_t size, int *dies) {
     *dies = 0;
     read_orders();
-    if (!(orders[WRITE_ERRNO] || orders[TORN_KILL] || orders[SHORT] || orders[DELAY_US]) || !is_ours(handle)) return size;
+    int is_asked = orders[WRITE_ERRNO] || orders[TORN_KILL] || orders[SHORT] || orders[DELAY_US] || orders[WRITE_US];
+    if (!is_asked || !is_ours(handle)) return size;
+    if (orders[WRITE_US]) hang(WRITE_US);
     if (orders[DELAY_US]) usleep((useconds_t)orders[DELAY_US]);
     if (orders[WRITE_ERRNO]) return errno = (int)orders[WRITE_ERRNO], -1;
     if (size > 1 && chance() < orders[TORN_KILL]) return *dies = 1, (ssize_t)(chance() * size);
@@ -170,17 +181,21 @@ ssize_t pwritev(int handle, const struct iovec *parts, int count, off_t offset) 
     return after(real_pwrite(handle, parts[0].iov_base, first, offset), dies);
 }
 
-static void hang(void) {
-    for (double left_us = orders[SYNC_US]; left_us > 0 && orders[SYNC_US]; left_us -= 20000) {
-        usleep(20000);
-        read_orders();
-    }
+static void hangs_in_read(int handle) {
+    read_orders();
+    if (orders[READ_US] && is_ours(handle)) hang(READ_US);
 }
+
+ssize_t pread(int handle, void *data, size_t size, off_t offset) {
+    hangs_in_read(handle);
+    return REAL(pread)(handle, data, size, offset);
+}
+ssize_t pread64(int handle, void *data, size_t size, off_t offset) { return pread(handle, data, size, offset); }
 
 static int sync_fails(int handle) {
     read_orders();
     if (!(orders[SYNC_ERRNO] || orders[DELAY_US] || orders[SYNC_US]) || !is_ours(handle)) return 0;
-    if (orders[SYNC_US]) hang();
+    if (orders[SYNC_US]) hang(SYNC_US);
     if (orders[DELAY_US]) usleep((useconds_t)orders[DELAY_US]);
     return orders[SYNC_ERRNO] ? (errno = (int)orders[SYNC_ERRNO], 1) : 0;
 }
@@ -191,6 +206,7 @@ int fdatasync(int handle) { return sync_fails(handle) ? -1 : real_fdatasync(hand
 /* 1 with errno set where the order says so. The paths of the broker are absolute. */
 static int name_fails(int order, const char *path) {
     read_orders();
+    if (orders[NAME_US] && is_our_path(path)) hang(NAME_US);
     return orders[order] && is_our_path(path) ? (errno = (int)orders[order], 1) : 0;
 }
 
@@ -209,6 +225,7 @@ int open(const char *path, int flags, ...) {
     va_start(rest, flags);
     mode_t mode = mode_of(flags, rest);
     va_end(rest);
+    if (orders[NAME_US] && is_our_path(path)) hang(NAME_US);
     return makes(flags, path) && name_fails(CREATE_ERRNO, path) ? -1 : REAL(open)(path, flags, mode);
 }
 int open64(const char *path, int flags, ...) {
@@ -216,6 +233,7 @@ int open64(const char *path, int flags, ...) {
     va_start(rest, flags);
     mode_t mode = mode_of(flags, rest);
     va_end(rest);
+    if (orders[NAME_US] && is_our_path(path)) hang(NAME_US);
     return makes(flags, path) && name_fails(CREATE_ERRNO, path) ? -1 : REAL(open64)(path, flags, mode);
 }
 

@@ -22,12 +22,15 @@ from barnabas.net.client.errors import BarnabasError
 from barnabas.net.client.producer import Producer
 
 from .checker import longest_gap_s, percentile
-from .cluster import BROKERS, FaultBroker, FaultCluster
+from .cluster import BROKERS, SHIM_NEED, FaultBroker, FaultCluster
 
 TOPIC: Final = "failover"
 PARTITIONS: Final = 30
 PACE_S: Final = 0.005  # between an acknowledgement and the next record of a partition
 SETTLED_RECORDS: Final = 20  # acknowledged on every partition before and after an event
+FLUSHED: Final = {"log.flush.interval.messages": "1"}  # else nobody would wait for an fsync
+HANGS: Final = ("sync_us", "write_us", "name_us", "read_us")
+HANG_US: Final = 600_000_000  # longer than anything waits: it ends when the order is taken back
 LIMIT_S: Final = 90.0  # for anything to happen at all
 STOP_S: Final = 45.0
 POLL_S: Final = 0.02
@@ -72,6 +75,7 @@ class Failover:
         self._admin: Admin = cluster.admin()
         self._acked_s: list[list[float]] = [[] for _ in range(PARTITIONS)]
         self._over = asyncio.Event()
+        self._hangs = 0  # so far: each is of another kind of call
 
     async def run(self, kinds: Sequence[str], times: int) -> list[Figures]:
         self._cluster.start()
@@ -171,6 +175,31 @@ class Failover:
         await asyncio.to_thread(broker.wait, STOP_S)
         broker.start()
 
+    async def hang_leader(self) -> tuple[float, list[int], Callable[[], None]]:
+        """Each kind of call to the disk in turn hangs, on a broker that leads partitions and not the quorum."""
+        controller = (await self._admin.describe_cluster()).controller_id
+        return await self._hang([node_id for node_id in range(BROKERS) if node_id != controller])
+
+    async def hang_controller(self) -> tuple[float, list[int], Callable[[], None]]:
+        return await self._hang([(await self._admin.describe_cluster()).controller_id])
+
+    async def hang_follower(self) -> tuple[float, list[int], Callable[[], None]]:
+        """As before; the partitions are those that others lead."""
+        broker, led = await self._one_that_leads(list(range(BROKERS)))
+        return self._hung(broker, [number for number in range(PARTITIONS) if number not in led])
+
+    async def _hang(self, candidates: list[int]) -> tuple[float, list[int], Callable[[], None]]:
+        return self._hung(*await self._one_that_leads(candidates))
+
+    def _hung(self, broker: FaultBroker, affected: list[int]) -> tuple[float, list[int], Callable[[], None]]:
+        assert broker.shim is not None, "hanging disks need gcc"
+        order = HANGS[self._hangs % len(HANGS)]
+        self._hangs += 1
+        self._say(f"on broker {broker.node_id}: {order}")
+        began_s = time.monotonic()
+        broker.shim.order(**{order: HANG_US})
+        return began_s, affected, broker.shim.order
+
     # --- waiting -------------------------------------------------------------------------------------------------------
 
     async def _one_that_leads(self, candidates: list[int]) -> tuple[FaultBroker, list[int]]:
@@ -235,6 +264,9 @@ EVENTS: Final[dict[str, Event]] = {
         Failover.freeze_leader,
         Failover.freeze_quorum_leader,
         Failover.transfer,
+        Failover.hang_leader,
+        Failover.hang_controller,
+        Failover.hang_follower,
         Failover.stop_leader,
         Failover.rolling,
     )
@@ -245,7 +277,10 @@ def run(
     folder: Path, *, kinds: Sequence[str], times: int, seed: int, say: Callable[[str], None] = lambda _: None
 ) -> list[Figures]:
     """A cluster with default settings, and the figures of each kind. Leaves the brokers' logs in the folder."""
-    with FaultCluster(folder, needs=frozenset(), config=OVERRIDES) as cluster:
+    hangs = any(kind.startswith("hang_") for kind in kinds)
+    needs = frozenset({SHIM_NEED}) if hangs else frozenset()
+    config = OVERRIDES | FLUSHED if hangs else OVERRIDES
+    with FaultCluster(folder, needs=needs, config=config) as cluster:
         return asyncio.run(Failover(cluster, Random(seed), say).run(kinds, times))
 
 

@@ -215,7 +215,8 @@ def test_an_impaired_disk_hands_its_leaderships_over_and_gets_them_back_when_it_
     world.report(1, folder=trouble)
     world.report(0, folder=trouble, hand_over=(0,))
     partition = world.partition()
-    assert (partition.leader, partition.isr, partition.offline_replicas) == (2, (0, 1, 2), ())
+    in_sync = (1, 2) if trouble.state == FOLDER_HANGING else (0, 1, 2)  # acks=all must not wait for a disk that hangs
+    assert (partition.leader, partition.isr, partition.offline_replicas) == (2, in_sync, ())
 
     def check_preferred() -> None:
         for _ in range(3):
@@ -227,8 +228,19 @@ def test_an_impaired_disk_hands_its_leaderships_over_and_gets_them_back_when_it_
     check_preferred()
     assert world.partition().leader == 2, "the preferred leader has no room yet"
     world.report(0)
+    world.set_isr(0, 1, 2)  # the leader brings it back once it has caught up
     check_preferred()
     assert world.partition().leader == 0
+
+
+def test_a_follower_whose_disk_hangs_leaves_the_isr_unless_it_is_alone_in_it() -> None:
+    world = World()
+    world.topic(0, 1, 2)
+    world.report(2, folder=HANGING, hand_over=(0,))
+    assert (world.partition().leader, world.partition().isr) == (0, (0, 1))
+    world.set_isr(0)
+    world.report(0, folder=HANGING, hand_over=(0,))
+    assert (world.partition().leader, world.partition().isr) == (0, (0,))
 
 
 def test_a_full_disk_keeps_the_leadership_where_nobody_else_in_sync_has_room() -> None:

@@ -14,7 +14,8 @@ from barnabas.log.errors import StorageError, TooManyFilesError
 from barnabas.log.partition_log import PartitionLog
 from barnabas.log.pending_flush import PendingFlush
 from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.flusher import HANGS_AFTER_MS, FlushableLog, Flusher
+from barnabas.net.flusher import FlushableLog, Flusher
+from barnabas.net.folder_writers import HANGS_AFTER_MS
 
 
 class SlowLog:

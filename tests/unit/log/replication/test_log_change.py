@@ -64,6 +64,15 @@ def test_a_leadership_that_comes_amid_a_truncation_begins_at_the_truncated_end()
     assert leading is not None and not leading.is_stale(1, 105) and leading.is_stale(1, 101)
 
 
+def test_a_follower_in_sync_whose_truncation_hangs_is_waited_for() -> None:
+    partition = follower()
+    assert not partition.waits_for_disk
+    _, effect = diverging_at(4, partition)
+    assert partition.waits_for_disk
+    ended(partition, effect)
+    assert not partition.waits_for_disk
+
+
 def test_of_several_assignments_the_newest_is_taken_up() -> None:
     partition = follower()
     _, effect = diverging_at(4, partition)

@@ -19,7 +19,9 @@ from .faults import WEIGHTS, Faults
 from .group_faults import GroupFaults
 from .group_members import SimulatedMember
 from .history import SETTLE_S, START_LIMIT_S, History, Result, Scenario, run_history
+from .once_members import ONCE, ONCE_MEMBERS, ONCE_TOPICS, EffectsDatabase, OnceFaults, OnceMember
 from .process import SimulatedProcess
+from .workload import PHOENIX
 
 BY_NAME, BY_PATTERN = "readers", "watchers"
 PATTERN = "events|fresh-.*"
@@ -60,6 +62,7 @@ class GroupHistory(History):
             }
         else:
             weights |= {kind: WEIGHTS[kind] for kind in BROKER_KINDS}
+        weights |= OnceFaults.WEIGHTS
         plan = FaultPlan.draw(self.rng, weights)
         return (
             plan
@@ -70,8 +73,12 @@ class GroupHistory(History):
     def _make_faults(self, rng: Random) -> Faults:
         self.checker = GroupChecker(self.partitions, (BY_NAME, BY_PATTERN), self.violations.append)
         own = Random(rng.getrandbits(64))
+        self.effects = EffectsDatabase(self.violations.append)
+        once = OnceFaults(self.cluster, self.plan, Random(f"{self.seed}/once"), self.workload, self.effects)
         room = GroupFaults(self.cluster, self.plan, own, self.workload, self.checker, self.members, self._disturbed)
-        return Faults(self.cluster, self.plan, rng, self.workload, self.partitions.permit_start, more_rooms=(room,))
+        return Faults(
+            self.cluster, self.plan, rng, self.workload, self.partitions.permit_start, more_rooms=(room, once)
+        )
 
     def _observe(self, ran: list[SimulatedProcess]) -> None:
         super()._observe([process for process in ran if process.name in self._nodes])
@@ -89,14 +96,24 @@ class GroupHistory(History):
     # --- the course ---------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
+        try:
+            await self._run()
+        finally:
+            self.effects.close()
+
+    async def _run(self) -> None:
         rng = self.rng
         for node in self.cluster.nodes:
             self.loop.call_later(rng.uniform(0, 0.3), self.cluster.start, node.node_id)
         await self._require(self._is_up, START_LIMIT_S, "the cluster did not come up")
         careful = {"min.insync.replicas": "2"}
         await self.workload.create_topics({"events": (2, 3, careful), "clicks": (1, 3, careful)})
+        if self._has_once:
+            await self.workload.create_extras({PHOENIX: (1, 3, careful)})
         self.workload.start(producers=rng.randint(1, 2), consumers=0, members=0, groups=(), admin=False)
         self._make_members(rng)
+        if self._has_once:
+            self._make_once_members()
         watcher = asyncio.get_running_loop().create_task(self._watch())
         await self.faults.run(self.scenario.faults_s or rng.choice((4.0, 8.0, 12.0)))
         self.faults.heal()
@@ -122,6 +139,19 @@ class GroupHistory(History):
                 if number < begin:
                     member.start()
 
+    @property
+    def _has_once(self) -> bool:
+        return bool({"once_seek", "recreate"}.intersection(self.plan.kinds))
+
+    def _make_once_members(self) -> None:
+        for number in range(ONCE_MEMBERS):
+            member = OnceMember(
+                self.cluster, self.checker, Random(f"{self.seed}/once-{number}"), name=f"{ONCE}-{number}", group=ONCE,
+                topics=ONCE_TOPICS, database=self.effects,
+            )  # fmt: skip
+            self.members.append(member)
+            member.start()
+
     def wanted(self, group: str) -> list[Partition]:
         """What the group is to read, as of the newest metadata."""
         found = []
@@ -135,6 +165,8 @@ class GroupHistory(History):
             "polled": self.checker.polled,
             "adopted": self.checker.adoptions,
             "resets": self.checker.resets,
+            "effects": sum(self.effects.ends.values()),
+            "topics_with_effects": len({topic_id for _, _, topic_id in self.effects.ends}),
             "unowned_ms": int(self.longest_unowned_s * 1000),
             "stable_ms": int(self.stable_after_s * 1000),
         }
@@ -238,6 +270,18 @@ class GroupHistory(History):
                 progress, end = self.checker.of(group, partition), self.checker.end(partition)
                 if progress.done < end or (progress.committed or 0) < end:
                     return f"group {group}: {partition} done={progress.done} committed={progress.committed} end={end}"
+        return self._effects_behind()
+
+    def _effects_behind(self) -> str:
+        """Every committed record of the topics that are there now had its effect."""
+        for name in ONCE_TOPICS if self._has_once else ():
+            topic = self.cluster.newest_image().topics.get(name)
+            for number in range(len(topic.partitions) if topic is not None else 0):
+                history = self.partitions.histories.get((topic.topic_id, number))  # type: ignore[union-attr]
+                end = 0 if history is None else history.committed_end
+                done = self.effects.ends.get((name, number, topic.topic_id), 0)  # type: ignore[union-attr]
+                if done < end:
+                    return f"effects of {name}-{number}: {done} of {end}"
         return ""
 
     async def _require(self, condition: Callable[[], bool], limit_s: float, what: str) -> None:

@@ -64,7 +64,10 @@ class ClassicGroup:
     # While the first members of an empty group come in, the join waits a little for more (KIP-134).
     first_join_ends_ms: int | None = None
     has_newcomers: bool = False
-    # Protocol name -> how many members know it; none has 0. Asking all members at every join costs n^2 in a crowd of n.
+    # Derived from `members`, because asking all of them at every request costs n^2 in a crowd of n. Parked joins:
+    joins: dict[Ticket, ClassicMember] = field(default_factory=dict)
+    _holders: dict[str, ClassicMember] = field(default_factory=dict)  # by instance id
+    # Protocol name -> how many members know it; none has 0.
     _knowing: Counter[str] = field(default_factory=Counter)
 
     @staticmethod
@@ -93,13 +96,13 @@ class ClassicGroup:
     def add(self, member: ClassicMember) -> None:
         assert member.member_id not in self.members
         self.members[member.member_id] = member
-        self._knowing.update(member.metadata.keys())
+        self._know(member)
 
     def change(self, member: ClassicMember, record: MemberRecord) -> None:
         """The same member wants something else."""
         self._unknow(member)
         member.record = record
-        self._knowing.update(member.metadata.keys())
+        self._know(member)
 
     def swap(self, old: ClassicMember, new: ClassicMember) -> None:
         """Another member in the place of one: the order of members is that of their first joins."""
@@ -108,13 +111,33 @@ class ClassicGroup:
             (new.member_id if key == old.member_id else key): (new if key == old.member_id else value)
             for key, value in self.members.items()
         }
-        self._knowing.update(new.metadata.keys())
+        self._know(new)
 
     def remove(self, member: ClassicMember) -> None:
+        assert member.join is None
         del self.members[member.member_id]
         self._unknow(member)
 
+    def park_join(self, member: ClassicMember, ticket: Ticket) -> None:
+        assert member.join is None and self.members[member.member_id] is member
+        member.join = ticket
+        self.joins[ticket] = member
+
+    def take_join(self, member: ClassicMember) -> Ticket | None:
+        """Its parked join, which is none any more."""
+        ticket, member.join = member.join, None
+        if ticket is not None:
+            del self.joins[ticket]
+        return ticket
+
+    def _know(self, member: ClassicMember) -> None:
+        self._knowing.update(member.metadata.keys())
+        if member.record.instance_id is not None:
+            self._holders[member.record.instance_id] = member
+
     def _unknow(self, member: ClassicMember) -> None:
+        if member.record.instance_id is not None and self._holders.get(member.record.instance_id) is member:
+            del self._holders[member.record.instance_id]
         for name in member.metadata:
             self._knowing[name] -= 1
             if not self._knowing[name]:
@@ -122,7 +145,7 @@ class ClassicGroup:
 
     @property
     def has_all_joined(self) -> bool:
-        return not self.pending and all(member.join is not None for member in self.members.values())
+        return not self.pending and len(self.joins) == len(self.members)
 
     @property
     def rebalance_timeout_ms(self) -> int:
@@ -130,9 +153,7 @@ class ClassicGroup:
         return max((member.record.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def holder_of(self, instance_id: str | None) -> ClassicMember | None:
-        if instance_id is None:
-            return None
-        return next((m for m in self.members.values() if m.record.instance_id == instance_id), None)
+        return None if instance_id is None else self._holders.get(instance_id)
 
     def supports(self, protocol_type: str, protocols: tuple[tuple[str, bytes], ...], *, but: str = "") -> bool:
         """Has this member (which may be `but` itself, joining anew) a protocol in common with all others?"""

@@ -159,7 +159,7 @@ class ClassicMembership:
         is_alive = old.join is not None or old.sync is not None
         cause = RebalanceCause.STATIC_MEMBER_FENCED if is_alive else RebalanceCause.STATIC_MEMBER_RETURNED
         lost_ms = decision.now_ms if is_alive else self._heard_ms(group, old, decision.now_ms)
-        self._refuse_parked(old, fenced, decision)
+        self._refuse_parked(group, old, fenced, decision)
         self.sessions.cancel((group.group_id, old.member_id))
         is_same = record.classic_metadata == old.record.classic_metadata
         was_leader = group.leader_id == old.member_id
@@ -184,13 +184,28 @@ class ClassicMembership:
     def _park_join(self, group: ClassicGroup, member: ClassicMember, ticket: Ticket, decision: Decision) -> None:
         """It waits for the others, so its session does not run; a newcomer is not waited for without end."""
         superseded = RebalanceInProgressError("the same member has joined again: this request is an old one")
-        self._refuse_parked(member, superseded, decision)
-        member.join = ticket
+        self._refuse_parked(group, member, superseded, decision)
+        group.park_join(member, ticket)
         key = (group.group_id, member.member_id)
         if member.is_new and member.record.instance_id is None:
             self.sessions.set(key, decision.now_ms + self._settings.new_member_join_timeout_ms)
         else:
             self.sessions.cancel(key)
+
+    def withdraw(self, group_id: str, ticket: Ticket, decision: Decision) -> None:
+        """The client of a parked join has gone. A newcomer was in no generation and holds nothing, so it is out at once: its
+        client, if it lives, joins as another member. One that was in a generation stays until its session ends."""
+        group = self.groups.get(group_id)
+        member = None if group is None else group.joins.get(ticket)
+        if group is None or member is None:
+            return
+        if member.is_new:
+            group.take_join(member)
+            self._forget(group, member, decision.now_ms)
+            detail = "its connection closed before its first join was answered"
+            self._rebalance(group, RebalanceCause.MEMBER_LEFT, member.record, detail, decision)
+        else:
+            self._start_session(group, member, decision.now_ms)
 
     # --- the two steps of a rebalance ---------------------------------------------------------------------------------
 
@@ -230,9 +245,9 @@ class ClassicMembership:
 
     def _complete_join(self, group: ClassicGroup, decision: Decision) -> None:
         """Who has not come is out, except static members: their partitions wait until their session ends."""
+        detail = f"it did not join again within {group.rebalance_timeout_ms} ms"
         for member in [m for m in group.members.values() if m.join is None and m.record.instance_id is None]:
             self._forget(group, member, decision.now_ms)
-            detail = f"it did not join again within {group.rebalance_timeout_ms} ms"
             self._note(group, RebalanceCause.REBALANCE_TIMEOUT, member.record, detail, decision)
         joined = {member_id: member for member_id, member in group.members.items() if member.join is not None}
         if not group.members:
@@ -255,9 +270,10 @@ class ClassicMembership:
         for member in group.members.values():
             member.assignment, member.has_synced = b"", False
         for member_id, member in joined.items():
-            assert member.join is not None
-            decision.answers.append(Answer(ticket=member.join, value=group.join_answer(member_id)))
-            member.join, member.is_new = None, False
+            ticket = group.take_join(member)
+            assert ticket is not None
+            decision.answers.append(Answer(ticket=ticket, value=group.join_answer(member_id)))
+            member.is_new = False
             self._start_session(group, member, decision.now_ms)
         self.steps.set((group.group_id, ""), decision.now_ms + group.rebalance_timeout_ms)
 
@@ -287,7 +303,7 @@ class ClassicMembership:
             decision.answers.append(Answer(ticket=ticket, value=group.sync_answer(member)))
             return
         superseded = RebalanceInProgressError("the same member has synced again: this request is an old one")
-        self._refuse_parked(member, superseded, decision)
+        self._refuse_parked(group, member, superseded, decision)
         member.sync, member.has_synced = ticket, True
         self.sessions.cancel((group.group_id, member.member_id))
         if member.member_id == group.leader_id:
@@ -398,7 +414,7 @@ class ClassicMembership:
             return
         self._note(group, cause, None, "", decision)
         for member in list(group.members.values()):
-            self._refuse_parked(member, _unknown(group_id, member.member_id), decision)
+            self._refuse_parked(group, member, _unknown(group_id, member.member_id), decision)
             self._forget(group, member, decision.now_ms)
         self._become_empty(group, decision)
 
@@ -412,7 +428,7 @@ class ClassicMembership:
         *,
         since_ms: int | None = None,
     ) -> None:
-        self._refuse_parked(member, _unknown(group.group_id, member.member_id), decision)
+        self._refuse_parked(group, member, _unknown(group.group_id, member.member_id), decision)
         self._forget(group, member, decision.now_ms if since_ms is None else since_ms)
         self._rebalance(group, cause, member.record, detail, decision)
 
@@ -478,11 +494,13 @@ class ClassicMembership:
         group.remove(member)
         self.sessions.cancel((group.group_id, member.member_id))
 
-    def _refuse_parked(self, member: ClassicMember, error: BarnabasError, decision: Decision) -> None:
-        for ticket in (member.join, member.sync):
+    def _refuse_parked(
+        self, group: ClassicGroup, member: ClassicMember, error: BarnabasError, decision: Decision
+    ) -> None:
+        for ticket in (group.take_join(member), member.sync):
             if ticket is not None:
                 decision.answers.append(Answer(ticket=ticket, value=error))
-        member.join = member.sync = None
+        member.sync = None
 
     # --- what the rebalance log is told -------------------------------------------------------------------------------
 

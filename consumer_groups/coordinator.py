@@ -36,6 +36,7 @@ from .group_view import GroupView
 from .match_budget import MatchBudget
 from .membership import Membership
 from .messages import (
+    CommitPlace,
     CommittedOffset,
     CoordinatorResult,
     GroupDescription,
@@ -164,6 +165,12 @@ class GroupCoordinator:
             self._classic.join(request, ticket, decision)
         return self._result(decision, None)
 
+    def withdraw(self, *, group_id: str, ticket: Ticket, now_ms: int) -> CoordinatorResult[None]:
+        """The client of this parked request has gone, and nobody reads an answer."""
+        decision = self._decision(now_ms)
+        self._classic.withdraw(group_id, ticket, decision)
+        return self._result(decision, None)
+
     def sync_group(self, request: SyncRequest, ticket: Ticket, now_ms: int) -> CoordinatorResult[None]:
         """Classic. The ticket is answered by this result or by a later one, with a SyncAnswer or an error."""
         self._check_slot(request.group_id)
@@ -244,12 +251,14 @@ class GroupCoordinator:
         offsets: tuple[OffsetToCommit, ...],
         now_ms: int,
         instance_id: str | None = None,
+        place: CommitPlace | None = None,
     ) -> CoordinatorResult[tuple[PartitionOutcome, ...]]:
         """`member_epoch` is the generation where the group is classic. Raises UnknownMemberIdError, StaleMemberEpochError,
-        IllegalGenerationError, RebalanceInProgressError. Member "" with epoch -1: from outside of the group."""
+        IllegalGenerationError, RebalanceInProgressError. Member "" with epoch -1: from outside of the group. `place` None: the
+        client does not number its commits."""
         self._check_slot(group_id)
         decision = self._decision(now_ms)
-        outcomes = self._offsets.commit(group_id, member_id, member_epoch, offsets, decision, instance_id)
+        outcomes = self._offsets.commit(group_id, member_id, member_epoch, offsets, decision, instance_id, place)
         return self._result(decision, outcomes)
 
     def fetch_offsets(

@@ -2,6 +2,8 @@
 
 import heapq
 
+SPARE_ENTRIES = 64  # stale entries of the heap are dropped once they are so many more than true ones
+
 TimerKey = tuple[str, str]  # group id, member id ("" for a timer of the group itself)
 
 
@@ -24,6 +26,8 @@ class Deadlines:
 
     def cancel(self, key: TimerKey) -> None:
         self._deadline_ms.pop(key, None)
+        if len(self._heap) > 2 * len(self._deadline_ms) + SPARE_ENTRIES:
+            self._rebuild()
 
     def next_deadline_ms(self) -> int | None:
         self._settle_head()
@@ -50,6 +54,12 @@ class Deadlines:
     def _push(self, key: TimerKey, at_ms: int) -> None:
         self._earliest_ms[key] = at_ms
         heapq.heappush(self._heap, (at_ms, key))
+
+    def _rebuild(self) -> None:
+        """Members that come and go leave entries behind, which else stay for as long as their session would have been."""
+        self._earliest_ms = self._deadline_ms.copy()
+        self._heap = [(at_ms, key) for key, at_ms in self._deadline_ms.items()]
+        heapq.heapify(self._heap)
 
     def _settle_head(self) -> None:
         """Make the head of the heap a true deadline: drop what was cancelled, sink what was pushed back."""

@@ -113,9 +113,5 @@ def check_epoch(current: CurrentAssignmentRecord, request: HeartbeatRequest) -> 
 
 
 def holder_of(group: GroupState, instance_id: str | None) -> MemberRecord | None:
-    if instance_id is None:
-        return None
-    for member in group.members.values():
-        if member.instance_id == instance_id:
-            return member
-    return None
+    member_id = None if instance_id is None else group.holders.get(instance_id)
+    return None if member_id is None else group.members[member_id]

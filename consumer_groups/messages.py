@@ -40,6 +40,15 @@ class CoordinatorResult(Generic[R]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CommitPlace:
+    """Where a commit stands among those of one client; see `commit_order`."""
+
+    committer: str
+    sequence: int  # grows with each request that is sent
+    coordinator_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatRequest:
     """KIP-848. None leaves a field as it is. The members' side of the contract:
 

@@ -11,9 +11,10 @@ from barnabas.log.errors import (
 )
 
 from .classic_membership import ClassicMembership
+from .commit_order import CommitOrder
 from .decision import Decision
-from .group_limits import check_group_id, check_new_group
-from .messages import CommittedOffset, OffsetToCommit, PartitionOutcome
+from .group_limits import check_group_id, check_ids, check_new_group
+from .messages import CommitPlace, CommittedOffset, OffsetToCommit, PartitionOutcome
 from .settings import GroupSettings
 from .targets import Targets
 
@@ -31,6 +32,7 @@ class Offsets:
         self._settings = settings
         self._targets = targets
         self._classic = classic
+        self._order = CommitOrder(state.coordinator_epoch)
 
     def commit(
         self,
@@ -40,6 +42,7 @@ class Offsets:
         offsets: tuple[OffsetToCommit, ...],
         decision: Decision,
         instance_id: str | None = None,
+        place: CommitPlace | None = None,
     ) -> tuple[PartitionOutcome, ...]:
         check_group_id(group_id, self._settings)
         group = self._state.groups.get(group_id)
@@ -48,6 +51,10 @@ class Offsets:
         else:
             self._check_committer(group, group_id, member_id, member_epoch)
         check_new_group(group_id, self._state.groups, self._settings)
+        if place is not None:
+            check_ids([place.committer], self._settings)
+            self._order.check(group_id, place)
+            self._order.taken(group_id, place)
         outcomes = tuple(self.judged(offset) for offset in offsets)
         accepted = [offset for offset, outcome in zip(offsets, outcomes, strict=True) if not outcome.error]
         if accepted and group is None:

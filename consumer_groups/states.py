@@ -70,13 +70,8 @@ def phase_of(state: GroupState | None) -> GroupPhase:
         return GroupPhase.STABLE if is_assigned else GroupPhase.COMPLETING_REBALANCE
     if not is_assigned:
         return GroupPhase.ASSIGNING
-    if all(_has_arrived(state, member_id) for member_id in state.members):
-        return GroupPhase.STABLE
-    return GroupPhase.RECONCILING
-
-
-def _has_arrived(state: GroupState, member_id: str) -> bool:
-    current = state.currents[member_id]
-    if current.member_epoch == AWAY_EPOCH:
-        return True  # nobody waits for a static member that is away: its partitions wait for it
-    return current.state == MemberState.STABLE and current.member_epoch == state.group.assignment_epoch
+    # Nobody waits for a static member that is away: its partitions wait for it.
+    arrived = (
+        state.steps[state.group.assignment_epoch, MemberState.STABLE] + state.steps[AWAY_EPOCH, MemberState.STABLE]
+    )
+    return GroupPhase.STABLE if arrived == len(state.members) else GroupPhase.RECONCILING

@@ -70,6 +70,10 @@ class Subscriptions:
                 self._matches.add(pattern)
         return known
 
+    def expect(self, pattern: str) -> None:
+        """Begin to match the pattern of a member that has come; its group is looked at as a whole with the next assignment."""
+        self._matches.add(pattern)
+
     def forget(self, group_id: str) -> None:
         self._groups.pop(group_id, None)
 

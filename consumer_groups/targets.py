@@ -73,7 +73,6 @@ class Targets:
                 group.group,
                 coordinator_epoch=self._state.coordinator_epoch,
                 group_epoch=group.group.group_epoch + 1,
-                protocol_name=self._assignor_of(group),
             )
             due_ms = self._assigned_at_ms.get(group_id, -self._settings.assignment_interval_ms)
             due_ms += self._settings.interval_ms(len(group.members))
@@ -128,8 +127,9 @@ class Targets:
 
     def _match(self, decision: Decision) -> None:
         """Go on trying patterns on topics, and note the groups that want others than before."""
-        for group_id in decision.changes:
-            self.subscriptions.of(self._state.groups[group_id])
+        for change in (change for changes in decision.changes.values() for change in changes):
+            if change.member is not None and change.member.subscribed_pattern:
+                self.subscriptions.expect(change.member.subscribed_pattern)
         changed, refused = self.subscriptions.match(decision.now_ms)
         for found in refused:
             group_id = found.group.group.group_id
@@ -156,6 +156,7 @@ class Targets:
 
     def _assign(self, group: GroupState, record: GroupRecord, decision: Decision) -> None:
         """Compute the target for the record's group epoch. Only targets that differ are written."""
+        record = replace(record, protocol_name=self._assignor_of(group))
         assignment = ASSIGNORS[record.protocol_name](self._subscribers(group), self.topics)
         for member_id, keys in assignment.items():
             if member_id not in group.targets or keys != self.target_of(group, member_id):

@@ -28,7 +28,7 @@ from .leader_balance import LeaderBalance
 from .mutation_quota import MutationQuota
 from .producer_id_control import allocate
 from .reassignment_control import assign_replicas, end_throttle
-from .records import TOPIC_RESOURCE, Record
+from .records import TOPIC_RESOURCE, ConfigRecord, Record
 from .replication_control import ReplicationControl
 from .requests import (
     AddPartitions,
@@ -193,10 +193,10 @@ class Controller:
 
     def _alter_config(self, view: MetadataDelta, request: AlterConfig) -> ControllerResult:
         result = self._configurations.alter(view, request)
-        changed = {change.key: change.value for change in request.changes}
+        changed = {record.key: record.value for record in result.records if isinstance(record, ConfigRecord)}
         if UNCLEAN_LEADER_ELECTION in changed:
             self._last_check_ms.pop("leaderless", None)  # whoever waits for this wants a leader at the next tick
-        if MIN_INSYNC_REPLICAS not in changed or not result.records:
+        if MIN_INSYNC_REPLICAS not in changed:
             return result
         value = changed[MIN_INSYNC_REPLICAS]
         if value is None:

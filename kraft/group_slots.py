@@ -11,6 +11,7 @@ of atoms: there may be a million of them, and the garbage collector leaves such 
 """
 
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -85,6 +86,9 @@ class GroupState:
     owners: dict[PartitionKey, str] = field(default_factory=dict, compare=False)
     log_offset: int = field(default=NO_LOG_OFFSET, compare=False)  # of the newest group record
     members_version: int = field(default=0, compare=False)  # grows whenever a member comes, goes or changes
+    holders: dict[str, str] = field(default_factory=dict, compare=False)  # derived from `members`: by instance id
+    # Derived from `currents`: how many there are of each (member epoch, state); none has 0.
+    steps: Counter[tuple[int, str]] = field(default_factory=Counter, compare=False)
 
     @property
     def is_classic(self) -> bool:
@@ -100,16 +104,27 @@ class GroupState:
             owners=self.owners.copy(),
             log_offset=self.log_offset,
             members_version=self.members_version,
+            holders=self.holders.copy(),
+            steps=self.steps.copy(),
         )
+
+    def put_member(self, record: MemberRecord) -> None:
+        self._vacate(record.member_id)
+        self.members[record.member_id] = record
+        if record.instance_id is not None:
+            self.holders[record.instance_id] = record.member_id
+        self.members_version += 1
 
     def replace_current(self, record: CurrentAssignmentRecord) -> None:
         self._release(record.member_id)
         self.currents[record.member_id] = record
+        self.steps[record.member_epoch, record.state] += 1
         for key in partition_keys(record):
             self.owners[key] = record.member_id
 
     def remove_member(self, member_id: str) -> None:
         self._release(member_id)
+        self._vacate(member_id)
         self.members_version += 1
         self.members.pop(member_id, None)
         self.targets.pop(member_id, None)
@@ -119,9 +134,18 @@ class GroupState:
         before = self.currents.get(member_id)
         if before is None:
             return
+        step = (before.member_epoch, before.state)
+        self.steps[step] -= 1
+        if not self.steps[step]:
+            del self.steps[step]
         for key in partition_keys(before):
             if self.owners.get(key) == member_id:
                 del self.owners[key]
+
+    def _vacate(self, member_id: str) -> None:
+        before = self.members.get(member_id)
+        if before is not None and before.instance_id is not None and self.holders.get(before.instance_id) == member_id:
+            del self.holders[before.instance_id]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -332,8 +356,7 @@ class SlotState:
         if state is None:
             return
         if isinstance(record, MemberRecord):
-            state.members[record.member_id] = replace(record, coordinator_epoch=_STRIPPED)
-            state.members_version += 1
+            state.put_member(replace(record, coordinator_epoch=_STRIPPED))
         elif record.member_id not in state.members:
             return
         elif isinstance(record, RemoveMemberRecord):

@@ -157,6 +157,11 @@ class MetadataImage:
             return None
         return topic.partitions[topic_partition.partition]
 
+    @property
+    def has_active_brokers(self) -> bool:
+        """Is there one that clients may be sent to?"""
+        return any(not broker.fenced for broker in self.brokers.values())
+
     def is_emptied(self, node_id: int) -> bool:
         """Is the broker leaving for good, and does it hold nothing any more?"""
         broker = self.brokers.get(node_id)

@@ -4,7 +4,10 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
+
+ACCEPTS_PER_TURN: Final = 16  # each takes a descriptor before it can be refused; asyncio alone would accept the backlog
+BACKLOG: Final = 128  # connections that wait for accept; a crowd must not fill it between two turns of the loop
 
 ProtocolFactory = Callable[[], asyncio.BaseProtocol]
 
@@ -63,6 +66,9 @@ class LoopNetwork:
         tls: ssl.SSLContext | None = None,
     ) -> Listener:
         loop = asyncio.get_running_loop()
-        if sock is not None:
-            return await loop.create_server(protocol_factory, sock=sock, ssl=tls)
-        return await loop.create_server(protocol_factory, host, port, ssl=tls)
+        where = {"host": host, "port": port} if sock is None else {"sock": sock}
+        server = await loop.create_server(protocol_factory, **where, ssl=tls, backlog=ACCEPTS_PER_TURN)
+        for listening in server.sockets:
+            with listening.dup() as same:
+                same.listen(BACKLOG)  # asyncio takes one number for both
+        return server

@@ -19,7 +19,7 @@ from .raft_journal import DurableJournal
 from .raft_network import RaftNetwork
 from .raft_snapshot import Snapshot, SnapshotStore
 from .raft_storage import DamagedQuorumError, FatalHandler, JournalStorage
-from .raft_transport import MutualTls, RaftTransport
+from .raft_transport import MAX_STRANGERS, MutualTls, RaftTransport
 from .raft_voters import BOOTSTRAP_INDEX, Membership, QuorumStatus, Voter, VoterProgress, VoterSet
 from .raft_wire import Directory, Hello, Message, voters_hash
 
@@ -65,6 +65,7 @@ class RaftQuorum:
         snapshot_policy: SnapshotPolicy | None = None,
         tls: MutualTls | None = None,
         listen: tuple[str, int] | None = None,
+        max_strangers: int = MAX_STRANGERS,
     ) -> None:
         if node_id not in voters and listen is None:
             raise ValueError(f"node {node_id} is not among the voters {sorted(voters)}, and has no address")
@@ -91,6 +92,7 @@ class RaftQuorum:
             rng=rng,
             handler=self,
             tls=tls,
+            max_strangers=max_strangers,
         )
         self._core: RaftCore | None = None
         self._step_is_scheduled = False

@@ -42,7 +42,9 @@ _log = logging.getLogger("barnabas.quorum")
 MAX_BACKLOG_BYTES = 8 * 1024 * 1024
 # What is still sent then (votes, acknowledgements) is small; twice the limit means that it will never be read.
 HARD_BACKLOG_BYTES = 2 * MAX_BACKLOG_BYTES
-MAX_STRANGERS = 64  # connections before their hello: voters need a handful, a port scan gets no more memory than this
+# Connections before their hello: voters need a handful, a port scan gets no more memory than this. A process that may open few
+# files allows fewer.
+MAX_STRANGERS = 64
 # Of one voter at a time, also for strangers that have hung up: one that is off lets each wait for two seconds, and who names
 # it must not use up descriptors, nor hold up those who name another one.
 MAX_CONFIRMING = 16
@@ -99,8 +101,10 @@ class RaftTransport:
         rng: random.Random,
         handler: TransportHandler,
         tls: MutualTls | None = None,
+        max_strangers: int = MAX_STRANGERS,
     ) -> None:
         self._node_id = node_id
+        self._max_strangers = max_strangers
         self.listens_at = listen
         self._contacts = contacts  # where a peer may be found, too
         self._peers: dict[int, tuple[str, int]] = {}
@@ -218,14 +222,18 @@ class RaftTransport:
         """Who has been silent for longest makes room: a voter says its hello at once, so a crowd cannot keep it out. Those that
         have said theirs are being confirmed, and stay; connections that we dialed are no strangers."""
         strangers = [other for other in self._connections if other.peer_id is None and other.dialed_id is None]
-        if len(strangers) < MAX_STRANGERS:
+        if len(strangers) < self._max_strangers:
             return True
         silent = next((other for other in strangers if not other.is_greeted and not other.is_closing), None)
         if silent is None:
             return False
-        self.refuse(silent, f"it has not said its hello, and {MAX_STRANGERS} others wait: it makes room")
+        self.refuse(silent, f"it has not said its hello, and {self._max_strangers} others wait: it makes room")
         silent.abort()
         return True
+
+    def _max_confirming(self) -> int:
+        """Of one voter. Those of all voters together leave half of the places to hellos that come."""
+        return max(1, min(MAX_CONFIRMING, self._max_strangers // (2 * max(1, len(self._peers)))))
 
     def first_frame(self, connection: PeerConnection, body: bytes) -> None:
         hello = decode_hello(body)
@@ -243,8 +251,10 @@ class RaftTransport:
                 connection.put(encode_hello(own))
             raise
         if connection.dialed_id is None and self._tls is None:
-            if sum(voter_id == hello.voter_id for voter_id in self._confirming.values()) >= MAX_CONFIRMING:
-                raise WireError(f"voter {hello.voter_id} is asked about {MAX_CONFIRMING} others in its name already")
+            if sum(voter_id == hello.voter_id for voter_id in self._confirming.values()) >= self._max_confirming():
+                raise WireError(
+                    f"voter {hello.voter_id} is asked about {self._max_confirming()} others in its name already"
+                )
             task = self._loop.create_task(self._confirm(connection, hello))
             self._confirming[task] = hello.voter_id
             task.add_done_callback(lambda done: self._confirming.pop(done, None))

@@ -135,7 +135,8 @@ class Cleaning:
 
     def abandon(self) -> None:
         """After a step that failed, or was not done: leave nothing that a start would bring in."""
-        self.log.swaps.withdraw()
+        if not self.log.is_changing:  # else the thread that changes it withdraws the offer
+            self.log.swaps.withdraw()
 
     @property
     def _is_overtaken(self) -> bool:

@@ -14,8 +14,11 @@ MOST_KEPT_FILES = 2  # of a partition: enough to look into it, and never more th
 class LogDamage:
     """`segments` gives the log's segments, of which the last one is active."""
 
-    def __init__(self, segments: Callable[[], list[LogSegment]]) -> None:
+    def __init__(
+        self, segments: Callable[[], list[LogSegment]], is_changing: Callable[[], bool] = lambda: False
+    ) -> None:
         self._segments = segments
+        self._is_changing = is_changing  # another thread truncates the log: it is looked at later
         self.found = 0  # ranges, since the log was opened
 
     @property
@@ -32,12 +35,16 @@ class LogDamage:
 
     def view(self, base_offset: int) -> SegmentView | None:
         """Of a sealed segment, for a scan; None when it is gone."""
+        if self._is_changing():
+            return None
         segments = self._segments()
         segment = self._holding(base_offset)
         return None if segment.base_offset != base_offset or segment is segments[-1] else segment.view()
 
     def note(self, damaged: DamagedRange) -> bool:
         """False when it was known, or is gone by now."""
+        if self._is_changing():
+            return False
         segment = self._holding(damaged.first_offset)
         return segment.base_offset == damaged.segment_base_offset and self._note(segment, damaged)
 

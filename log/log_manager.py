@@ -1,14 +1,15 @@
 """All partition logs of a broker, over the folders of `log.dirs`: loading, creating, deleting, checkpoints, retention.
 
 A folder that fails goes offline with all that it holds, and the others go on; `reopen_folder` and `attach` bring it back.
-Methods that only touch the disk (`load_folder`, `reopen_folder`, `remove_due`, `close_folder`, `make_folders_durable`, those that
-begin with `write_`, `settle_deletions`) may run in other threads, for one folder one at a time; everything else in one.
+Methods that only touch the disk (`load_folder`, `reopen_folder`, `give_up`, `remove_due`, `close_folder`, `settle_deletions`,
+`make_folders_durable`, those that begin with `write_`) may run in other threads, for one folder one at a time; all else in one.
 """
 
 import base64
 import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
 from . import checkpoint
@@ -73,11 +74,10 @@ class LogManager:
         self._is_loaded = False
         self._is_closed = False
         self._places = tuple(log_dirs)
-        self._offline_in: dict[
-            TopicPartition, str | None
-        ] = {}  # the folder that holds it; None: an offline one, or none
+        self._offline_in: dict[TopicPartition, str | None] = {}  # the folder; None: an offline one, or none
         self.offline: dict[TopicPartition, str] = {}  # and why
         self.offline_folders: dict[str, OfflineFolder] = {}
+        self.failing: dict[str, LogFolder] = {}  # taken out; `give_up` them
         self.folders: list[LogFolder] = []
         refused: StorageError | None = None
         try:
@@ -154,6 +154,7 @@ class LogManager:
                 self.attach(self.load_folder(folder, now_ms=now_ms, config_for=config_for), now_ms=now_ms)
             except StorageError as error:
                 self.fail_folder(folder.path, error.message, now_ms=now_ms)
+                self.give_up(folder.path)
         self.end_loading()
 
     def begin_loading(self, now_ms: int) -> None:
@@ -216,7 +217,8 @@ class LogManager:
         return self._folder_of.get(topic_partition)
 
     def fail_folder(self, path: str, cause: str, *, now_ms: int) -> list[TopicPartition]:
-        """Take a folder out with all its logs, which are returned. Nothing of it stays open, so that it can be unmounted."""
+        """Take a folder out with all its logs, which are returned. `give_up` is to follow: then nothing of it stays open, so
+        that it can be unmounted."""
         folder = next((folder for folder in self.folders if folder.path == path), None)
         if folder is None:
             return []
@@ -232,13 +234,21 @@ class LogManager:
         self._due_folders.forget_below(path)
         # Nothing can be written down there, and a new log of that name is made elsewhere.
         self._deleted = {name: place for name, place in self._deleted.items() if place is not folder}
-        try:
-            folder.note_lost_writes()
-        except StorageError:
-            pass  # it has failed, after all; the cluster is told anyway, unless this process dies before
-        folder.close()
+        self.failing[path] = folder
         _log.error("event=folder_offline folder=%s partitions=%d cause=%s", path, len(gone), cause)
         return gone
+
+    def give_up(self, path: str) -> None:
+        """Note in a folder that failed that writes may be lost there, and unlock it: nothing works on it any more."""
+        folder = self.failing.get(path)
+        if folder is None:
+            return
+        with suppress(
+            StorageError
+        ):  # it has failed, after all; the cluster is told anyway, unless this process dies before
+            folder.note_lost_writes()
+        folder.close()
+        del self.failing[path]
 
     def fail_log(self, topic_partition: TopicPartition, cause: str) -> None:
         """One log is bad and its folder is not: it is taken out alone."""
@@ -252,8 +262,7 @@ class LogManager:
     def reopen_folder(
         self, path: str, *, now_ms: int, config_for: ConfigFor, progress: LoadProgress | None = None
     ) -> LoadedFolder:
-        """Lock an offline folder and recover its logs, which `attach` takes over. Raises StorageError,
-        InconsistentClusterIdError; the folder is offline then as before."""
+        """Recover the logs of an offline folder, for `attach`. Raises StorageError, InconsistentClusterIdError."""
         folder = self._open_folder(path)
         try:
             if self.cluster_id is not None:
@@ -405,7 +414,8 @@ class LogManager:
     def expire_producers(self, now_ms: int, *, expiration_ms: int) -> None:
         """Forget the idempotent producers that were silent for so long."""
         for log in self._logs.values():
-            log.producers.expire(now_ms, expiration_ms=expiration_ms)
+            if not log.is_changing:
+                log.producers.expire(now_ms, expiration_ms=expiration_ms)
 
     def unsettled_folder(self, topic_partition: TopicPartition) -> LogFolder | None:
         """Where a log of this name was deleted that the checkpoint files still name. A crash must not give a new log the old
@@ -424,7 +434,7 @@ class LogManager:
         """Let old segments go; after each log tell how many went. What a disk refuses is met again at the next call; the worst
         refusal of each folder is put into `refused`."""
         for topic_partition, log in list(self._logs.items()):
-            if log.failed or self._logs.get(topic_partition) is not log:
+            if log.failed or log.is_changing or self._logs.get(topic_partition) is not log:
                 continue  # what its disk has, only opening it again tells; others went between two steps
             try:
                 gone = log.delete_old_segments(now_ms)
@@ -459,12 +469,15 @@ class LogManager:
         for log in [log for log in self.logs_in(folder) if not log.folder.is_durable]:
             try:
                 log.folder.make_durable()
-            except StorageError as error:  # the next flush meets it again
-                _log.error("event=folder_not_durable partition=%s cause=%s", log.topic_partition, error)
+            except StorageError as error:  # the next flush meets it again, unless the log was deleted meanwhile
+                if self._logs.get(log.topic_partition) is log:
+                    _log.error("event=folder_not_durable partition=%s cause=%s", log.topic_partition, error)
 
     def due_for_flush(self, now_ms: int) -> list[PartitionLog]:
         """The logs of which flush.messages, flush.ms or a full segment asks for a flush."""
-        return [log for log in self._logs.values() if log.is_flush_due(now_ms) and not log.failed]
+        return [
+            log for log in self._logs.values() if not log.is_changing and log.is_flush_due(now_ms) and not log.failed
+        ]
 
     # A checkpoint: the indexes are saved, the offsets noted in the thread that owns the logs, and written in another one.
 
@@ -472,13 +485,14 @@ class LogManager:
         """Of one log after the other, without a flush. Raises StorageError."""
         for log in self.logs_in(folder):
             # Others went between two steps: by now their folder is gone, or a new log of the same name has it.
-            if self._logs.get(log.topic_partition) is log and not log.failed:
+            if self._logs.get(log.topic_partition) is log and not log.failed and not log.is_changing:
                 log.save_indexes()
                 yield
 
     def note_offsets(self, folder: LogFolder) -> None:
-        """Note what a start needs: recovery points, log start offsets, high watermarks."""
-        logs = self.logs_in(folder)
+        """Note what a start needs: recovery points, log start offsets, high watermarks. Not of a log that is changed by another
+        thread, which has lowered its recovery point already."""
+        logs = [log for log in self.logs_in(folder) if not log.is_changing]
         recovery_points = {log.topic_partition: log.recovery_point for log in logs if log.folder.is_durable}
         folder.recovery_points.update(recovery_points)
         folder.log_start_offsets.update({log.topic_partition: log.log_start_offset for log in logs})
@@ -539,6 +553,8 @@ class LogManager:
             return
         for folder in self.folders:
             self.close_folder(folder)
+        for path in list(self.failing):
+            self.give_up(path)
         self.end_closing()
 
     def close_folder(self, folder: LogFolder) -> None:

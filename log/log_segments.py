@@ -6,18 +6,20 @@ then it takes no more writes, and opening it again tells what it holds.
 """
 
 from collections.abc import Callable
+from itertools import islice
 
 from .config import LogConfig
 from .due_files import DueFiles
 from .errors import StorageError
-from .files import Files
+from .files import AppendFile, Files
 from .offered_swap import OfferedSwap
 from .open_segments import OpenSegments
 from .partition_folder import PartitionFolder
 from .recovery import new_segment
 from .sealed_segments import SealedSegments
-from .segment import LogSegment
+from .segment import FileSlice, LogSegment, segment_holding
 from .segment_swap import SegmentSwap
+from .transaction_index import AbortedTransaction
 
 
 class LogSegments:
@@ -85,6 +87,44 @@ class LogSegments:
             raise
         finally:
             self._changed()
+
+    # --- reading and flushing ---
+
+    def read(self, offset: int, *, max_bytes: int, up_to_offset: int, at_least_one_batch: bool) -> FileSlice | None:
+        """Whole batches of one segment from the one that reaches `offset` on; None when there are none."""
+        number = len(self.all) - 1
+        if offset < self.active.base_offset:
+            number = segment_holding(self.all, offset)
+            assert number >= 0, f"{self._folder.path} begins at {self.all[0].base_offset}, and {offset} is read"
+        for segment in islice(self.all, number, None):
+            if segment is not self.active:
+                self.opened.used(segment)
+            found = segment.read(
+                offset, max_bytes=max_bytes, up_to_offset=up_to_offset, at_least_one_batch=at_least_one_batch
+            )
+            if found is not None:
+                return found
+        return None
+
+    def files_to_flush(self, from_offset: int) -> tuple[AppendFile, ...]:
+        """What holds the records from an offset on, and the indexes of segments that grow no more."""
+        files: list[AppendFile] = []
+        for segment in self.all[max(segment_holding(self.all, from_offset), 0) :]:
+            files += segment.files_to_flush()
+            if segment is not self.active:
+                self.opened.used(segment)
+        return tuple(files)
+
+    def aborted_transactions(self, first_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
+        """Those that a read_committed reader of [first_offset, end_offset) must know."""
+        number = max(segment_holding(self.all, first_offset), 0)
+        return tuple(
+            transaction
+            for segment in self.all[number:]
+            for transaction in segment.transaction_index.aborted_between(first_offset, end_offset)
+        )
+
+    # --- files that are due ---
 
     def remove_due_files(self, now_ms: int) -> None:
         """May run in another thread: unlinking takes time."""

@@ -1,6 +1,7 @@
 """The log of one partition on one broker: appends, reads, truncation, retention.
 
-One thread appends, reads and truncates; a `PendingFlush` and `remove_due_files` may run in another: a disk takes time.
+One thread appends and reads; a `PendingFlush` and `remove_due_files` may run in another beside it, because a disk takes time. A
+truncation may run in another thread as well (`begin_change`): meanwhile the log is that thread's alone.
 Every time is an argument. What a failed write would have brought is nowhere: neither in the file nor in memory.
 """
 
@@ -25,7 +26,7 @@ from .errors import (
     StorageError,
     TooManyFilesError,
 )
-from .files import AppendFile, Files
+from .files import Files
 from .log_damage import LogDamage, remove_oldest_damaged
 from .log_producers import LogProducers
 from .log_segments import LogSegments
@@ -80,6 +81,8 @@ class PartitionLog:
         self._before_truncation = before_truncation
         self._failure = ""  # why only opening the log again tells what the disk has
         self._truncations = 0  # so that a flush or a cleaning that ends sees that it was overtaken
+        self.is_changing = False  # the log belongs to another thread, which truncates it or starts it over
+        self.is_released = False  # while it was changed: the change ends first
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.directory = directory
@@ -92,7 +95,7 @@ class PartitionLog:
                                 log_start_offset=log_start_offset, was_stopped_cleanly=was_stopped_cleanly,
                                 before_loss=before_loss)  # fmt: skip
         self._segments = LogSegments(files, recovered.segments, folder=self.folder, opened=open_segments)
-        self.damage = LogDamage(lambda: self._segments.all)
+        self.damage = LogDamage(lambda: self._segments.all, lambda: self.is_changing)
         self._active_since_ms = now_ms
         self._last_append_ms = now_ms
         self._last_flush_ms = now_ms
@@ -264,15 +267,6 @@ class PartitionLog:
         return self._append_times.times.time_of(offset)
 
     def _check_continues(self, headers: list[BatchHeader]) -> None:
-        first = headers[0]
-        if (
-            first.base_offset < self.log_end_offset <= first.last_offset
-            and self.log_start_offset == self.log_end_offset
-        ):
-            # The leader's log begins inside of a batch (DeleteRecords); a new replica holds that batch whole.
-            log_start_offset = self.log_start_offset
-            self.truncate_fully_and_start_at(first.base_offset)
-            self.log_start_offset, self.high_watermark = log_start_offset, first.base_offset
         check_leader_batches(
             headers, log=self.topic_partition, next_offset=self.log_end_offset, epoch=self._epochs.latest_epoch
         )
@@ -309,12 +303,7 @@ class PartitionLog:
 
     def aborted_transactions(self, first_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
         """Those that a read_committed reader of [first_offset, end_offset) must know."""
-        number = max(segment_holding(self._segments.all, first_offset), 0)
-        return tuple(
-            transaction
-            for segment in self._segments.all[number:]
-            for transaction in segment.transaction_index.aborted_between(first_offset, end_offset)
-        )
+        return self._segments.aborted_transactions(first_offset, end_offset)
 
     # --- reading ---
 
@@ -329,22 +318,10 @@ class PartitionLog:
             )
         if offset >= up_to_offset or offset == self.log_end_offset:
             return _NOTHING
-        segments, active = self._segments.all, self._segments.active
-        number = len(segments) - 1
-        if offset < active.base_offset:
-            number = segment_holding(segments, offset)
-            assert number >= 0, f"{self.directory} begins at {self.log_start_offset}, its segments do not"
-        while number < len(segments):
-            segment = segments[number]
-            if segment is not active:
-                self._segments.opened.used(segment)
-            found = segment.read(
-                offset, max_bytes=max_bytes, up_to_offset=up_to_offset, at_least_one_batch=at_least_one_batch
-            )
-            if found is not None:
-                return LogRead(slice=found) if found.size_bytes else _NOTHING
-            number += 1
-        return _NOTHING
+        found = self._segments.read(
+            offset, max_bytes=max_bytes, up_to_offset=up_to_offset, at_least_one_batch=at_least_one_batch
+        )
+        return _NOTHING if found is None or not found.size_bytes else LogRead(slice=found)
 
     def offset_for_timestamp(
         self, timestamp_ms: int, look: LookIntoBatch = first_record_at_or_after
@@ -400,25 +377,20 @@ class PartitionLog:
         )
 
     def begin_flush(self, now_ms: int | None = None) -> PendingFlush | None:
-        """What must go to the disk so that all that is here now is durable; None when it is. Raises StorageError.
+        """What must go to the disk so that all that is here now is durable; None when it is, and while the log is changed.
+        Raises StorageError.
 
         One at a time. Whoever has performed it tells `finish_flush`; this log may go on meanwhile.
         """
         self._check_takes_writes()
-        if self.recovery_point >= self.log_end_offset:
+        if self.is_changing or self.recovery_point >= self.log_end_offset:
             return None
         if now_ms is not None:
             self._last_flush_ms = now_ms
-        files: list[AppendFile] = []
-        segments = self._segments.all
-        for segment in segments[max(segment_holding(segments, self.recovery_point), 0) :]:
-            files += segment.files_to_flush()
-            if segment is not self._segments.active:
-                self._segments.opened.used(segment)
         return PendingFlush(
             end_offset=self.log_end_offset,
             truncations=self._truncations,
-            files=tuple(files),
+            files=self._segments.files_to_flush(self.recovery_point),
             sync_names=self.folder.sync,
             save_epochs=self._saved_epochs.save,
         )
@@ -448,6 +420,30 @@ class PartitionLog:
             self._producers.take_snapshot(self.log_end_offset, self._segments.all)
 
     # --- truncating and deleting ---
+
+    def begin_change(self) -> None:
+        """From now on another thread truncates this log or starts it over. It flushes, renames and reads, so its disk may take
+        any time; until `end_change` all others leave the log alone: `is_changing` tells them."""
+        assert not self.is_changing
+        self.is_changing = True
+        self._truncations += 1  # in the owner's thread: what is under way sees that it was overtaken
+
+    def end_change(self) -> None:
+        self.is_changing = False
+        if self.is_released:
+            self._segments.release()
+
+    def begins_inside(self, buffer: Buffer) -> bool:
+        """Is this log to be started over before the first batch? The leader's begins inside of it (DeleteRecords)."""
+        if self.log_start_offset != self.log_end_offset:
+            return False
+        first = next(iter_headers(buffer, verify_crc=False), None)
+        return first is not None and first.base_offset < self.log_end_offset <= first.last_offset
+
+    def start_over_before(self, buffer: Buffer) -> None:
+        log_start_offset, first = self.log_start_offset, next(iter_headers(buffer, verify_crc=False))
+        self.truncate_fully_and_start_at(first.base_offset)
+        self.log_start_offset, self.high_watermark = log_start_offset, first.base_offset
 
     def truncate_to(self, offset: int) -> None:
         """Cut off everything from `offset` on, durably. Inside of a batch the whole batch goes."""
@@ -580,7 +576,9 @@ class PartitionLog:
             active.release()
 
     def close(self) -> None:
-        """Flush and write all that a clean start needs. Raises StorageError; then the stop was not a clean one."""
+        """Flush and write all that a clean start needs. Raises StorageError; then the stop was not a clean one. No other thread
+        works on the log any more: a change that was dropped is as good as none."""
+        self.is_changing = False
         self.folder.make_durable()
         self.flush()  # first: on a full disk the rest may fail
         self._producers.take_snapshot(self.log_end_offset, self._segments.all)
@@ -595,6 +593,8 @@ class PartitionLog:
         self.folder.is_gone = self._saved_epochs.is_gone = True
 
     def release(self) -> None:
-        """Let go of all open files; slices that are being sent keep theirs."""
+        """Let go of all open files; slices that are being sent keep theirs. A change in another thread comes to its end first."""
         self._truncations += 1
-        self._segments.release()
+        self.is_released = self.is_changing
+        if not self.is_changing:
+            self._segments.release()

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from barnabas.consumer_groups.coordinator import GroupCoordinator
 from barnabas.kraft.image import Endpoint
 from barnabas.kraft.metadata_node import MetadataPublication
+from barnabas.kraft.raft_transport import MAX_STRANGERS
 from barnabas.kraft.records import Record
 from barnabas.kraft.requests import AllocateProducerIds, ProducerIdBlock, RegisterBroker
 from barnabas.log.config import LogConfig
@@ -83,6 +84,7 @@ class Ports:
     max_client_descriptor: int = (
         UNLIMITED_DESCRIPTORS  # The sockets of ordinary clients have lower numbers; of simulated ones, none.
     )
+    max_strangers: int = MAX_STRANGERS  # of the quorum's port, before it is known who they are
 
 
 class Broker:
@@ -237,6 +239,7 @@ class Broker:
             flush=self._flush,
             resume_fetching=self._resume_fetching,
             resign=lambda effect: self.repair.ask(effect),
+            change_log=self.log_service.change_log,
             made_ready=self.log_service.made_ready,
             progressed=self.metadata.progressed,
         )
@@ -381,6 +384,7 @@ class Broker:
         )
 
     def _registered(self, broker_epoch: int) -> None:
+        self.metadata.registered(broker_epoch)
         self.replication.registered(broker_epoch)
         self.groups.registered(broker_epoch)
         self.log_service.loss_was_told()

@@ -79,6 +79,7 @@ async def _serve(config: BrokerConfig, decommissioned: Callable[[], None]) -> in
             fatal=_halt,
             incarnation=uuid.uuid4().hex,
             max_client_descriptor=descriptors.for_clients,
+            max_strangers=descriptors.for_strangers,
         ),
     )
     stop = broker.shutdown_requested
@@ -165,7 +166,7 @@ async def _serve_admin(broker: Broker, listening: socket.socket) -> None:
         loop.remove_reader(listening)
     app = await loop.run_in_executor(None, importlib.import_module, "barnabas.net.admin.app")
     backend = BrokerBackend(broker, own_names(broker.config, socket.gethostname()))
-    server: AdminServer = await app.start_admin(backend, listening)
+    server: AdminServer = await app.start_admin(backend, listening, broker.ports.max_strangers)
     try:
         await asyncio.Event().wait()
     finally:

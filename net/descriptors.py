@@ -10,11 +10,16 @@ import resource
 from dataclasses import dataclass
 from typing import Final
 
+from barnabas.kraft.raft_transport import MAX_STRANGERS
+
 logger = logging.getLogger("barnabas.broker")
 
 # For log segments (two to four for each partition while it is written), the quorum, other brokers and operators.
 MAX_RESERVED_DESCRIPTORS: Final = 16_384
 USUAL_SOFT_LIMIT: Final = 1_024  # where the system does not tell
+# Connections to the quorum's port, and to that of the admin API, of which it is not known yet who asks: enough for a voter or an
+# operator beside a crowd, and so few that two ports of them leave the reserve to files.
+MIN_STRANGERS: Final = 8
 LARGEST_LIMIT: Final = 1_048_576  # Linux's fs.nr_open; a hard limit of "infinity" means this
 
 
@@ -28,6 +33,11 @@ class DescriptorLimit:
     def for_clients(self) -> int:
         """Descriptors from this number on are not for ordinary clients."""
         return max(1, self.total - min(self.total // 2, MAX_RESERVED_DESCRIPTORS))
+
+    @property
+    def for_strangers(self) -> int:
+        """Connections that the port of the quorum, or of the admin API, holds at a time without knowing for whom."""
+        return max(MIN_STRANGERS, min(MAX_STRANGERS, self.total // 32))
 
 
 def raise_descriptor_limit() -> DescriptorLimit:

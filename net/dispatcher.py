@@ -66,7 +66,7 @@ class Dispatcher:
             reply(error_response(error, request))
 
     @property
-    def tasks(self) -> list[asyncio.Task[None]]:
+    def tasks(self) -> list[asyncio.Task[Any]]:
         """The coroutines that still work on an answer."""
         handlers: list[object] = list(self._handlers.values())
         return [task for handler in handlers if isinstance(handler, HasTasks) for task in handler.tasks]
@@ -106,7 +106,7 @@ def answering(
 @runtime_checkable
 class HasTasks(Protocol):
     @property
-    def tasks(self) -> Iterable[asyncio.Task[None]]:
+    def tasks(self) -> Iterable[asyncio.Task[Any]]:
         """What still works on an answer."""
 
 
@@ -116,12 +116,18 @@ class _Answering:
     ) -> None:
         self._function = function
         self._survives_disconnect = survives_disconnect
-        self.tasks: dict[asyncio.Task[None], None] = {}  # The loop keeps weak references only. In order, unlike a set.
+        self._tasks: dict[asyncio.Task[None], None] = {}  # The loop keeps weak references only. In order, unlike a set.
+
+    @property
+    def tasks(self) -> list[asyncio.Task[Any]]:
+        """The answers that are made, and what the function does beside them."""
+        own: list[asyncio.Task[Any]] = list(self._tasks)
+        return [*own, *self._function.tasks] if isinstance(self._function, HasTasks) else own
 
     def __call__(self, request: Any, context: RequestContext, reply: Reply) -> None:
         task = asyncio.get_running_loop().create_task(self._answer(request, context, reply))
-        self.tasks[task] = None
-        task.add_done_callback(lambda done: self.tasks.pop(done, None))
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
         if not self._survives_disconnect:
             context.on_disconnect(task.cancel)
 

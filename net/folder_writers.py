@@ -1,8 +1,8 @@
-"""Work on data folders that waits for a disk: checkpoints, flushes of names. In threads, never on the broker's loop.
+"""Work on data folders that waits for a disk: checkpoints, flushes of names, truncations. In threads, never on the broker's loop.
 
 Each folder has one thread at a time, and what is asked meanwhile waits its turn; work of a kind that waits already is replaced
-by the newer one. So a disk that hangs keeps one thread and a handful of callables, however long it hangs, and the other
-folders go on.
+by the newer one. So a disk that hangs keeps one thread and a handful of callables (one more for each log that is truncated),
+however long it hangs, and the other folders go on.
 """
 
 import asyncio
@@ -47,9 +47,7 @@ class FolderWriters:
         """Do it in the folder's thread; the future ends when it is over, well or not."""
         loop = asyncio.get_running_loop()
         if self._is_closed:
-            ended = loop.create_future()
-            ended.set_result(None)
-            return ended
+            return ended_future()
         waiting = self._waiting.setdefault(path, {})
         known = waiting.pop(kind, None)
         done = loop.create_future() if known is None else known.done
@@ -104,6 +102,12 @@ class FolderWriters:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._threads.shutdown(wait=True)
+
+
+def ended_future() -> "asyncio.Future[None]":
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    ended.set_result(None)
+    return ended
 
 
 async def _to_its_end(work: "asyncio.Future[None]") -> None:

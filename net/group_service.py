@@ -12,14 +12,14 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from barnabas.consumer_groups.classic_messages import Answer, Ticket
+from barnabas.consumer_groups.classic_messages import Ticket
 from barnabas.consumer_groups.coordinator import GroupCoordinator
 from barnabas.consumer_groups.match_budget import MatchBudget
 from barnabas.consumer_groups.messages import CoordinatorResult
 from barnabas.consumer_groups.subscriptions import TopicsView, topics_view
 from barnabas.consumer_groups.watch import AlertKind
 from barnabas.kraft.group_slots import slot_of
-from barnabas.kraft.image import SLOT_COUNT, MetadataImage
+from barnabas.kraft.image import SLOT_COUNT, MetadataImage, SlotImage
 from barnabas.kraft.metadata_node import MetadataPublication
 from barnabas.kraft.records import Record
 from barnabas.kraft.requests import RenewSlot
@@ -30,11 +30,15 @@ from .clock import Clock
 from .group_appends import APPEND_TIMEOUT_MS, GroupAppends, SlotQueue, Waiting
 from .metadata_service import MetadataService
 from .parked_requests import ParkedRequests
+from .slices import SlicedCalls
 
 logger = logging.getLogger("barnabas.groups")
 
 LOAD_RETRY_MS = 50
 MAX_WAITING_PER_SLOT = 10_000  # answers that wait for a commit; beyond it callers are told to try again
+# Requests that wait until the loop has time for their decision; beyond it callers are told to try again. It is some seconds of
+# work: a member that waits longer loses its session.
+MAX_WAITING_TURNS = 10_000
 
 
 @dataclass(slots=True)
@@ -49,6 +53,7 @@ class _Slot:
     parked: ParkedRequests = field(default_factory=ParkedRequests)
     task: "asyncio.Task[None] | None" = None
     timer: asyncio.TimerHandle | None = None
+    tick_is_due: bool = False  # it waits for its turn
 
 
 class GroupService:
@@ -73,6 +78,7 @@ class GroupService:
         self._slots: dict[int, _Slot] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}  # ordered, unlike a set
         self._appends = GroupAppends(node_id=node_id, controller=controller, spawn=self._spawn)
+        self._turns = SlicedCalls(clock.now_ms)  # Decisions of a crowd must not hold up everybody else.
         self._topics: TopicsView = {}
         self._topic_ids: dict[str, str] = {}
         self._topic_changes = 0
@@ -89,10 +95,14 @@ class GroupService:
 
     def coordinator_of(self, group_id: str) -> int:
         """The node id of the broker that coordinates the group. Raises CoordinatorNotAvailableError."""
+        return self.place_of(group_id).coordinator
+
+    def place_of(self, group_id: str) -> SlotImage:
+        """The same, with the coordinator epoch. Raises CoordinatorNotAvailableError."""
         slot = self._metadata.image.slots[slot_of(group_id)]
         if slot.coordinator < 0:
             raise CoordinatorNotAvailableError(f"nobody coordinates group {group_id!r} at the moment; try again")
-        return slot.coordinator
+        return slot
 
     def now_ms(self) -> int:
         return self._epoch_ms + self._clock.now_ms()
@@ -139,10 +149,19 @@ class GroupService:
         try:
             await self._handle(slot, lambda machine: decide(machine, ticket))
             return await answer
+        except asyncio.CancelledError:
+            self._turns.add(lambda: self._withdraw(slot, group_id, ticket))
+            raise
         finally:
             slot.parked.remove(ticket)
             if not answer.cancel() and not answer.cancelled():
                 answer.exception()  # it may have been refused while its own decision failed
+
+    def _withdraw(self, slot: _Slot, group_id: str, ticket: Ticket) -> None:
+        if slot.machine is not None and self._slots.get(slot.number) is slot:
+            self._decide_alone(
+                slot, lambda machine: machine.withdraw(group_id=group_id, ticket=ticket, now_ms=self.now_ms())
+            )
 
     def has_room_to_park(self, group_id: str) -> bool:
         """Whether one more request may be parked; one that needs not wait does without."""
@@ -162,13 +181,43 @@ class GroupService:
         return slot
 
     async def _handle(self, slot: _Slot, decide: Callable[[GroupCoordinator], CoordinatorResult[Any]]) -> object:
+        if len(self._turns) >= MAX_WAITING_TURNS:
+            raise CoordinatorNotAvailableError(
+                f"{len(self._turns)} requests of groups wait at this broker; slow down and try again"
+            )
+        answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        self._turns.add(lambda: self._take_turn(slot, decide, answer))
+        told = await answer
+        if isinstance(told, BarnabasError):
+            raise told
+        return told
+
+    def _take_turn(
+        self,
+        slot: _Slot,
+        decide: Callable[[GroupCoordinator], CoordinatorResult[Any]],
+        answer: "asyncio.Future[object]",
+    ) -> None:
+        """A refusal too waits for what was decided before it, because it stands on that."""
+        if answer.done():
+            return  # the client has gone while its request waited
+        if slot.machine is None or self._slots.get(slot.number) is not slot:
+            answer.set_exception(NotCoordinatorError("the coordinator has moved or reloads; look it up again"))
+            return
         try:
             result = self._decide(slot, decide)
-        except BarnabasError:
-            if slot.machine is not None:
-                await self._decided(slot, (), None)  # a refusal too stands on what was decided before it
-            raise
-        return await self._decided(slot, result.records, result.response, result.answers)
+        except BarnabasError as error:
+            if slot.machine is None:
+                answer.set_exception(error)
+                return
+            result = CoordinatorResult(records=(), response=error)
+        self._set_timer(slot)
+        if not result.records and slot.queue.is_idle:
+            slot.parked.deliver(result.answers)
+            answer.set_result(result.response)
+            return
+        waiting = Waiting(records=result.records, answer=answer, response=result.response, answers=result.answers)
+        self._appends.add(slot.queue, waiting)
 
     def _decide(
         self, slot: _Slot, decide: Callable[[GroupCoordinator], CoordinatorResult[Any]]
@@ -183,17 +232,6 @@ class GroupService:
             logger.exception("group slot=%d: the coordinator failed", slot.number)
             self._reload(slot, CoordinatorNotAvailableError("the coordinator failed and reloads; try again"))
             raise CoordinatorNotAvailableError("the coordinator failed and reloads; try again") from error
-
-    async def _decided(
-        self, slot: _Slot, records: tuple[Record, ...], response: object, answers: tuple[Answer, ...] = ()
-    ) -> object:
-        self._set_timer(slot)
-        if not records and slot.queue.is_idle:
-            slot.parked.deliver(answers)
-            return response
-        answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        self._appends.add(slot.queue, Waiting(records=records, answer=answer, response=response, answers=answers))
-        return await answer
 
     # --- appending ----------------------------------------------------------------------------------------------------
 
@@ -358,14 +396,20 @@ class GroupService:
         if slot.timer is not None:
             slot.timer.cancel()
             slot.timer = None
-        if slot.machine is None:
+        if slot.machine is None or slot.tick_is_due:
             return
         deadline_ms = slot.machine.next_deadline_ms()
         if deadline_ms is not None:
             delay_ms = max(1, deadline_ms - self.now_ms())
-            slot.timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._tick, slot)
+            slot.timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._time_is_up, slot)
+
+    def _time_is_up(self, slot: _Slot) -> None:
+        """Heartbeats that came before count, though they wait for their turn: so time passes behind them."""
+        slot.tick_is_due = True
+        self._turns.add(lambda: self._tick(slot))
 
     def _tick(self, slot: _Slot) -> None:
+        slot.tick_is_due = False
         if slot.machine is not None and self._slots.get(slot.number) is slot:
             for alert in self._decide_alone(slot, lambda machine: machine.tick(self.now_ms())) or ():
                 level = logging.INFO if alert.kind is AlertKind.OWNED_AGAIN else logging.WARNING

@@ -13,12 +13,12 @@ MAX_ENVELOPE_BYTES = (
     16 * 1024 * 1024
 )  # msgpack in front of the raw batches; the largest honest one is a metadata answer.
 MAX_ARRAY_LENGTH = 262_144  # Items of one msgpack array or map: a quarter of a million partitions in one message.
-MAX_MESSAGE_ITEMS = 262_144  # Of all arrays of one Kafka message: a frame of 100 MiB may name fifty million empty ones.
-# Of a Kafka Metadata request, which anybody may send: three times what its handler answers, so that a client with too many topics
-# is told so, and a tenth of a second of decoding.
-MAX_METADATA_ITEMS = 65_536
-# Of a client's Produce, Fetch, ListOffsets or OffsetForLeaderEpoch: to read, look up and answer an item costs the loop 10 to 20
-# microseconds, and no client has as many partitions of one broker.
+MAX_MESSAGE_ITEMS = 262_144  # Of all arrays of one Kafka answer: a frame of 100 MiB may name fifty million empty ones.
+# Of Kafka's requests that name more than one thing for each that is done (replicas, keys), and of Metadata, whose handler tells a
+# client with too many topics so: a tenth of a second of decoding.
+MAX_WIDE_ITEMS = 65_536
+# Of any other request: to read, look up and answer an item costs the loop 2 to 20 microseconds, and no client has as many
+# partitions or groups to name at a time.
 MAX_DATA_ITEMS = 20_000
 MAX_FRAMES_PER_TURN = 64  # Of one connection; then it is the others' turn. A thousand questions take seconds.
 SENDFILE_MIN_BYTES = 256 * 1024  # Below it one pread and one write are faster than sendfile (hot_path.md, fetch).

@@ -20,6 +20,7 @@ logger = logging.getLogger("barnabas.log")
 MAX_THREADS = 8  # that work on folders at a time: more disks than that are read no faster by one process
 PROGRESS_INTERVAL_MS = 2_000
 T = TypeVar("T")
+Folder = TypeVar("Folder")  # or its path
 
 
 async def load_logs(logs: LogManager, clock: Clock) -> None:
@@ -47,6 +48,7 @@ async def load_logs(logs: LogManager, clock: Clock) -> None:
             raise outcome
         if isinstance(outcome, StorageError):
             logs.fail_folder(folder.path, outcome.message, now_ms=clock.wall_ms())
+            await _in_threads(logs.give_up, [folder.path], stop=lambda: None)
         else:
             logs.attach(outcome, now_ms=clock.wall_ms())
     if not logs.folders:
@@ -59,17 +61,16 @@ async def close_logs(logs: LogManager) -> None:
     if logs.is_closed:
         return
     await _in_threads(logs.close_folder, list(logs.folders), stop=lambda: None)
+    await _in_threads(logs.give_up, list(logs.failing), stop=lambda: None)
     logs.end_closing()
 
 
-async def _in_threads(
-    work: Callable[[LogFolder], T], folders: Sequence[LogFolder], *, stop: Callable[[], None]
-) -> list[T]:
+async def _in_threads(work: Callable[[Folder], T], folders: Sequence[Folder], *, stop: Callable[[], None]) -> list[T]:
     """Run it for each folder, and wait for all of them even when this is cancelled: nobody else may touch them before."""
     loop = asyncio.get_running_loop()
     room = asyncio.Semaphore(MAX_THREADS)
 
-    async def run(folder: LogFolder) -> T:
+    async def run(folder: Folder) -> T:
         async with room:
             return await loop.run_in_executor(None, work, folder)
 

@@ -1,7 +1,7 @@
 """The logs of a broker as replication wants them, and their upkeep: retention, checkpoints, flushes, configuration.
 
-What waits for a disk runs in the folders' own threads (`writers`); what changes a log's structure runs in the loop, a slice at
-a time.
+What waits for a disk runs in the folders' own threads (`writers`): checkpoints, deletions, truncations. Retention and new
+segments, which rename and make files without a flush, run in the loop, a slice at a time.
 """
 
 import asyncio
@@ -18,13 +18,14 @@ from barnabas.log.errors import BarnabasError, InconsistentClusterIdError, Stora
 from barnabas.log.log_folder import LogFolder
 from barnabas.log.log_manager import LogManager, Refusals
 from barnabas.log.partition_log import PartitionLog
+from barnabas.log.replication.log_change import LogChange
 from barnabas.log.topic_partition import TopicPartition
 
 from .clock import Clock
 from .cluster_settings import cluster_values
 from .config import BrokerConfig
 from .dynamic_config import topic_defaults_of_image
-from .folder_writers import HANGS_AFTER_MS, FolderWriters
+from .folder_writers import HANGS_AFTER_MS, FolderWriters, ended_future
 from .metadata_service import MetadataService
 from .slices import in_slices
 
@@ -114,6 +115,24 @@ class LogService:
     def _settle(self, folder: LogFolder) -> "asyncio.Future[None]":
         """One flush for all that are deleted together."""
         return self.writers.ask(folder.path, "deletions", partial(self._logs.settle_deletions, folder))
+
+    def change_log(self, topic_partition: TopicPartition, change: LogChange) -> "asyncio.Future[None]":
+        """Perform it in the thread of the log's folder, where deletions of logs wait behind it: no other log has its name before
+        it is over. The future ends in any case, also where the change is dropped."""
+        log, folder = self._logs.get(topic_partition), self._logs.folder_of(topic_partition)
+        if log is None or folder is None:
+            return ended_future()
+
+        def perform() -> None:
+            if not log.is_released:  # deleted, or its folder failed, since it was asked
+                change.perform()
+
+        return self.writers.ask(folder.path, f"change of {topic_partition}", perform)
+
+    def give_up(self, path: str) -> "asyncio.Future[None]":
+        """Note in a folder that failed that writes may be lost, and unlock it, when nothing works on it any more. The future ends
+        with that, or when its disk has hung for too long."""
+        return _until(self.writers.ask(path, "failure", partial(self._logs.give_up, path)), HANGS_AFTER_MS)
 
     def config_of(self, topic: str) -> LogConfig:
         overrides = with_effect(self._metadata.image.topic_configs.get(topic, {}))

@@ -16,7 +16,7 @@ from barnabas.kraft.offsets_log import SlotLog
 from barnabas.kraft.quorum import Leadership
 from barnabas.kraft.records import Record
 from barnabas.kraft.requests import ControllerRequest
-from barnabas.log.errors import InvalidRequestError, RequestTimedOutError
+from barnabas.log.errors import InvalidRequestError, LeaderNotAvailableError, RequestTimedOutError
 
 logger = logging.getLogger("barnabas.metadata")
 
@@ -68,6 +68,8 @@ class MetadataService:
         self.quarantined: tuple[str, ...] = ()  # committed records that this broker could not apply
         self._subscribers: list[Subscriber] = []
         self._waiters: dict[asyncio.Future[None], int] = {}  # the offset that each waits for
+        self._unknown: dict[asyncio.Future[None], None] = {}  # who waits until this broker knows its cluster
+        self._registered_at: int | None = None  # the offset of this process's first registration
         self._known_at_s = 0.0  # when a leader of the quorum was last known to stand behind the image; time of the loop
         self.taken_up: Callable[[], int] = lambda: (
             self.image.offset
@@ -97,7 +99,7 @@ class MetadataService:
         return int((asyncio.get_running_loop().time() - self._known_at_s) * 1000)
 
     async def close(self) -> None:
-        for waiter in list(self._waiters):
+        for waiter in [*self._waiters, *self._unknown]:
             waiter.cancel()
         await self.source.close()
 
@@ -113,6 +115,42 @@ class MetadataService:
         for subscriber in self._subscribers:
             subscriber(publication)
         self.progressed()
+        self._tell_if_known()
+
+    def registered(self, broker_epoch: int) -> None:
+        """The controller has registered this process: from that offset on, the image is no older than this process."""
+        if self._registered_at is None:
+            self._registered_at = broker_epoch
+        self._tell_if_known()
+
+    @property
+    def is_known(self) -> bool:
+        """Is the image one that clients may be told of? Until the registration of this process is in it, it is what the
+        process found on its disk, or nothing: a topic that is not in it may have been there for long."""
+        is_current = self._registered_at is not None and self.image.offset >= self._registered_at
+        return is_current and self.image.has_active_brokers
+
+    def _tell_if_known(self) -> None:
+        if self._unknown and self.is_known:
+            for waiter in self._unknown:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    async def wait_until_known(self, *, timeout_ms: int) -> None:
+        """Return once `is_known`. Raises LeaderNotAvailableError: what every client takes for "ask again"."""
+        if self.is_known:
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._unknown[waiter] = None
+        try:
+            await asyncio.wait_for(waiter, timeout_ms / 1000)
+        except TimeoutError:
+            raise LeaderNotAvailableError(
+                f"this broker has not learned the state of its cluster for {timeout_ms} ms: it has just started, or the quorum "
+                "has no leader; ask again, or ask another broker"
+            ) from None
+        finally:
+            del self._unknown[waiter]
 
     @property
     def applied_offset(self) -> int:

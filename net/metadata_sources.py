@@ -138,4 +138,5 @@ def _build_quorum(
         broker_endpoint=encode_address(inter_broker.host, inter_broker.port),
         timing=ports.timing or raft_timing(broker.config),
         snapshot_policy=ports.snapshot_policy,
+        max_strangers=broker.ports.max_strangers,
     )

@@ -22,6 +22,7 @@ from barnabas.log.errors import (
 )
 from barnabas.log.record_batch import Buffer
 from barnabas.log.replication.effects import (
+    ChangeLog,
     Effect,
     FlushLog,
     HighWatermarkAdvanced,
@@ -38,12 +39,14 @@ from barnabas.log.replication.effects import (
     StopFetching,
     StorageFailed,
 )
+from barnabas.log.replication.log_change import LogChange
 from barnabas.log.replication.partition import Partition
 from barnabas.log.replication.ports import AppendInfo
 from barnabas.log.replication.replica_manager import ReplicaManager
 from barnabas.log.topic_partition import TopicPartition
 
 from .clock import Clock
+from .folder_writers import ended_future
 from .purgatory import Operation, Purgatory
 from .slices import SlicedQueue, Steps
 from .turn import Turn
@@ -52,6 +55,15 @@ logger = logging.getLogger("barnabas.replication")
 
 Completed = Callable[[Operation], None]
 NO_LEADER_HINT = (-1, -1)
+CHANGE_RETRY_MS = (
+    1_000  # as replica.fetch.backoff.ms: after a truncation that a disk refused cleanly, as a full one does
+)
+
+
+def change_at_once(topic_partition: TopicPartition, change: LogChange) -> "asyncio.Future[None]":
+    """For logs in memory, which no disk delays."""
+    change.perform()
+    return ended_future()
 
 
 class ReplicationService:
@@ -71,11 +83,14 @@ class ReplicationService:
         flush: Callable[[FlushLog], None],
         resume_fetching: Callable[[ResumeFetching], None],
         resign: Callable[[Resign], None],
+        change_log: Callable[[TopicPartition, LogChange], "asyncio.Future[None]"] = change_at_once,
         made_ready: Callable[[TopicPartition, str], "asyncio.Future[None] | None"] = lambda partition, topic_id: None,
         progressed: Callable[[], None] = lambda: None,
         turn: Turn | None = None,
     ) -> None:
-        """`made_ready` may tell what is to be waited for before the log of a new replica can be made; `progressed` hears that
+        """`change_log` performs a change of a log off the loop; its future ends when that is over, or dropped.
+
+        `made_ready` may tell what is to be waited for before the log of a new replica can be made; `progressed` hears that
         `taken_up_offset` has risen."""
         self.node_id = node_id
         self.manager = manager
@@ -95,6 +110,7 @@ class ReplicationService:
         self._image = MetadataImage()
         self._newest: MetadataPublication | None = None
         self._made_ready = made_ready
+        self._change_log = change_log
         self._progressed = progressed
         self._work = SlicedQueue(clock.now_ms)
         self.taken_up_offset = 0  # of the metadata; nothing before it is left to be done
@@ -148,6 +164,9 @@ class ReplicationService:
             case ResumeFetching():
                 self._resume_fetching(effect)
                 return
+            case ChangeLog():
+                self._begin_change(effect)
+                return  # who may wait for it is woken by what follows from it
             case LeadershipGained() | LeadershipLost() | LogFlushed():
                 pass
         self._mark_changed(effect.topic_partition)
@@ -309,6 +328,25 @@ class ReplicationService:
             return
         partition.flush_failed(error)
         self.perform(self.manager.storage_failures())
+
+    # --- changes of logs that wait for the disk -------------------------------------------------------------------------
+
+    def _begin_change(self, effect: ChangeLog) -> None:
+        partition, change = self.manager.find(effect.topic_partition), effect.change
+        assert partition is not None and partition.change is change
+        logger.info("replica_changes partition=%s change=%s", effect.topic_partition, change.what)
+        ended = self._change_log(effect.topic_partition, change)
+        ended.add_done_callback(lambda _: self._change_ended(partition, change))
+
+    def _change_ended(self, partition: Partition, change: LogChange) -> None:
+        effects = partition.log_changed(change, now_ms=self._clock.now_ms(), wall_ms=self._clock.wall_ms())
+        self.perform(effects)
+        if change.error is not None:
+            told = (partition.topic_partition, change.what, change.error)
+            logger.error("replica_stalled partition=%s change=%s reason=%s", *told)
+            self.perform(self.manager.storage_failures())
+            delay_s = CHANGE_RETRY_MS / 1000
+            asyncio.get_running_loop().call_later(delay_s, lambda: self.perform(partition.fetch_again()))
 
     # --- damage -------------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from .admission import IDLE_TO_CLOSE_MS, Admission, Place, is_reserved_for
+from .admission import IDLE_TO_CLOSE_MS, RESERVED_PLACES_OF_HOST, Admission, Place, is_reserved_for
 from .connection import ServerConnection
 from .dispatcher import Dispatcher
 from .limits import (
@@ -125,8 +125,9 @@ class Server:
         """`descriptor` is the number of the connection's socket, -1 without one."""
         place = Place.REFUSED
         if not self.is_draining:
-            ordinary = len(self._connections) - len(self._reserved)
-            place = self._admission.place(ordinary=ordinary, reserved=len(self._reserved), descriptor=descriptor)
+            place = self._place_for(connection, descriptor)
+            if place is Place.REFUSED and self._end_probation(connection.client_host):
+                place = self._place_for(connection, descriptor)
         if place is Place.REFUSED:
             self._refused()
             return place
@@ -135,6 +136,30 @@ class Server:
             self._reserved[connection] = None
         self.metrics.connections_accepted += 1
         return place
+
+    def _place_for(self, connection: ServerConnection, descriptor: int) -> Place:
+        return self._admission.place(
+            ordinary=len(self._connections) - len(self._reserved),
+            reserved=len(self._reserved),
+            reserved_of_host=self._reserved_of(connection.client_host),
+            descriptor=descriptor,
+        )
+
+    def _reserved_of(self, client_host: str) -> int:
+        return sum(other.client_host == client_host for other in self._reserved)
+
+    def _end_probation(self, client_host: str) -> bool:
+        """Whether somebody made room for a connection from there: the oldest that has not said its name yet, of that address
+        if it has its share already. A broker says its name at once, so a crowd that says nothing cannot keep it out."""
+        has_share = self._reserved_of(client_host) >= RESERVED_PLACES_OF_HOST
+        silent = (other for other in self._reserved if other.is_on_probation)
+        victim = next((other for other in silent if other.client_host == client_host or not has_share), None)
+        if victim is None:
+            return False
+        del self._reserved[victim], self._connections[victim]
+        self._refused()
+        victim.abort()
+        return True
 
     def identified(self, connection: ServerConnection) -> bool:
         """Whether a connection on a reserved place may stay, now that its name is known."""

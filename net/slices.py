@@ -1,16 +1,19 @@
-"""Long work on the broker's loop, a slice at a time: between two slices the loop serves heartbeats, clients and followers."""
+"""Long work and crowds of requests on the broker's loop, a slice at a time: between two slices the loop serves heartbeats,
+clients and followers.
+"""
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from typing import Final, TypeVar
 
 logger = logging.getLogger("barnabas.broker")
 
 SLICE_MS: Final = 10  # what one slice may take: far less than a heartbeat, far more than a pass of the loop costs
 SLICE_STEPS: Final = 32  # and no more than so many steps, where time stands still (simulation) or is too coarse
 
+T = TypeVar("T")
 Steps = Iterator["asyncio.Future[None] | None"]
 
 
@@ -35,6 +38,39 @@ async def in_slices(steps: Iterable[object], now_ms: Callable[[], int]) -> None:
     """Take every step; the loop turns after each slice."""
     part = Slice(now_ms)
     for _ in steps:
+        if part.is_over():
+            await asyncio.sleep(0)
+            part.begin()
+
+
+class SharedSlice:
+    """A slice of several coroutines together: however many take steps, the loop turns after one slice of them."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._part = Slice(now_ms)
+        self._turned: asyncio.Event | None = None  # while the loop is to turn
+
+    async def step(self) -> None:
+        """After a step."""
+        if not self._part.is_over():
+            return
+        if self._turned is not None:
+            await self._turned.wait()
+            return
+        turned = self._turned = asyncio.Event()
+        try:
+            await asyncio.sleep(0)
+        finally:
+            self._turned = None
+            self._part.begin()
+            turned.set()
+
+
+async def sliced(items: Iterable[T], now_ms: Callable[[], int]) -> AsyncIterator[T]:
+    """`async for` over items that are worked on here: the loop turns after each slice."""
+    part = Slice(now_ms)
+    for item in items:
+        yield item
         if part.is_over():
             await asyncio.sleep(0)
             part.begin()
@@ -91,3 +127,42 @@ class SlicedQueue:
         finally:
             if is_over and self._pieces and self._pieces[0] is piece:
                 self._pieces.popleft()
+
+
+class SlicedCalls:
+    """Calls in the order of their arrival; each pass of the loop makes as many as fit into a slice.
+
+    What arrives while there is time left in the pass is called before `add` returns. A call handles its own errors.
+    """
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._slice = Slice(now_ms)
+        self._calls: deque[Callable[[], None]] = deque()  # bounded by who adds to it
+        self._is_turning = False  # `_turned` comes in the next pass
+        self._is_over = False  # the slice of this pass
+
+    def __len__(self) -> int:
+        """Calls that wait for a later pass."""
+        return len(self._calls)
+
+    def add(self, call: Callable[[], None]) -> None:
+        self._calls.append(call)
+        if not self._is_turning:
+            self._begin()
+        self._go_on()
+
+    def _begin(self) -> None:
+        self._is_turning, self._is_over = True, False
+        self._slice.begin()
+        asyncio.get_running_loop().call_soon(self._turned)
+
+    def _turned(self) -> None:
+        self._is_turning = False
+        if self._calls:
+            self._begin()
+            self._go_on()
+
+    def _go_on(self) -> None:
+        while self._calls and not self._is_over:
+            self._calls.popleft()()
+            self._is_over = self._slice.is_over()

@@ -180,15 +180,20 @@ class StorageService:
         for path, cause in failures.items():
             gone = self._logs.fail_folder(path, cause, now_ms=self._clock.wall_ms())
             self._full.pop(path, None)
-            if not self._logs.folders:
-                which = "the data folder" if self._has_one_place else "the last data folder that was left"
-                self._fatal(f"{which} has failed: {path}: {cause}")
-                return
-            if self._journal_folder is not None and f"{self._journal_folder}/".startswith(f"{path}/"):
-                self._fatal(f"the data folder with the quorum's journal has failed: {path}: {cause}")
-                return
             self._replication.went_offline(gone, f"the data folder {path} is offline: {cause}")
+            given_up = self._log_service.give_up(path)
+            if end := self._why_to_end(path):
+                reason = f"{end} has failed: {path}: {cause}"
+                given_up.add_done_callback(lambda _, reason=reason: self._fatal(reason))  # type: ignore[misc]
+                return
         self._work.set()
+
+    def _why_to_end(self, path: str) -> str:
+        """What of this broker was in the folder that has failed, without which it cannot go on; "" when there is nothing."""
+        if not self._logs.folders:
+            return "the data folder" if self._has_one_place else "the last data folder that was left"
+        is_journals = self._journal_folder is not None and f"{self._journal_folder}/".startswith(f"{path}/")
+        return "the data folder with the quorum's journal" if is_journals else ""
 
     @property
     def _has_one_place(self) -> bool:
@@ -248,10 +253,9 @@ class StorageService:
                 self._offer_leaderships(path)
 
     def _offer_leaderships(self, path: str) -> None:
-        for partition in self._replication.manager.led():
+        for partition in self._replication.manager.partitions():
             folder = self._logs.folder_of(partition.topic_partition)
-            leading = partition.leader_state
-            if folder is not None and folder.path == path and leading is not None and len(leading.isr.isr) > 1:
+            if folder is not None and folder.path == path and len(partition.in_sync_when_leading) > 1:
                 self._hand_over.add((partition.topic_id, partition.topic_partition.partition))
         if self._hand_over:
             logger.warning("folder=%s takes nothing: %d leaderships are offered to others", path, len(self._hand_over))
@@ -392,6 +396,7 @@ class StorageService:
                 raise InvalidRequestError(f"{path} is none of this broker's data folders: {', '.join(sorted(known))}")
             affected = self._logs.offline_in(path)
             await self._until_told(lambda: self._places_of(affected) <= self._marked_places(), "that they were offline")
+            await self._log_service.give_up(path)  # behind whatever its former thread still does there
             loaded = await asyncio.get_running_loop().run_in_executor(None, self._reopen, path)
             is_sound = loaded.folder.was_stopped_cleanly and not loaded.folder.may_have_lost_writes
             self._logs.attach(loaded, now_ms=self._clock.wall_ms())

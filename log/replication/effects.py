@@ -1,9 +1,9 @@
 """What the replication machines want done, as values. Nothing here decides or performs anything.
 
-`Partition` performs what concerns its log (`Truncate`, `StartOver`, `AppendFetched`) and hands the rest up; the
-broker turns `ProposeIsr` into AlterPartition requests, `StartFetching` into fetcher work, and the two `...Advanced`
-into checks of the purgatory. `PartitionAssignment` and `IsrAnswer` are what comes down: metadata and the controller's
-word.
+`Partition` appends what was fetched (`AppendFetched`), makes a `ChangeLog` of what waits for the disk (`Truncate`,
+`StartOver`) and hands the rest up; the broker turns `ProposeIsr` into AlterPartition requests, `StartFetching` into fetcher
+work, and the two `...Advanced` into checks of the purgatory. `PartitionAssignment` and `IsrAnswer` are what comes down: metadata
+and the controller's word.
 """
 
 from dataclasses import dataclass, field
@@ -12,6 +12,7 @@ from ..errors import ErrorCode
 from ..quick_init import quick_init
 from ..record_batch import Buffer
 from ..topic_partition import TopicPartition
+from .log_change import LogChange
 
 NO_LEADER = -1
 UNKNOWN_BROKER_EPOCH = -1
@@ -89,6 +90,14 @@ class Resign:
     topic_partition: TopicPartition
     topic_id: str
     leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeLog:
+    """Perform the change in a thread that may wait for the disk, and then tell `Partition.log_changed`."""
+
+    topic_partition: TopicPartition
+    change: LogChange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,5 +202,6 @@ Effect = (
     | LogFlushed
     | ResumeFetching
     | Resign
+    | ChangeLog
 )
 LogEffect = Truncate | StartOver | AppendFetched

@@ -1,17 +1,21 @@
 """One partition on this broker: its log and the role that it plays for it, leader, follower or neither.
 
-Every method is synchronous. What a role decides about the log is done here at once; the rest is returned as effects.
+Every method is synchronous. An append is done here at once; what waits for the disk is returned as an effect, like the rest.
 When the log has failed (memory and disk may differ), the partition answers nothing but StorageError from then on, and
 the broker learns of it through `storage_error`. A write that a full disk refused cleanly does not end it.
 """
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Final
 
-from ..errors import NotEnoughReplicasError, OffsetOutOfRangeError, PolicyViolationError, StorageError
+from ..errors import BarnabasError, NotEnoughReplicasError, OffsetOutOfRangeError, PolicyViolationError, StorageError
 from ..record_batch import Buffer
 from .effects import (
     NO_LEADER,
     AppendFetched,
+    ChangeLog,
     Effect,
     FlushLog,
     HighWatermarkAdvanced,
@@ -31,6 +35,7 @@ from .effects import (
 )
 from .follower import FetchAnswer, FetchPosition, FollowerState
 from .leader import DEFAULT_REPLICA_LAG_TIME_MAX_MS, LeaderState
+from .log_change import LogChange
 from .partition_reads import FLUSH_FIRST, PartitionReads
 from .ports import AppendInfo, ReplicatedLog
 
@@ -54,12 +59,16 @@ class Partition(PartitionReads):
         self._isr: tuple[int, ...] = ()  # as the metadata says
         self._resigned_epoch = -1  # the leader epoch of the last Resign that the controller agreed to
         self._asked_up_to_epoch = -1  # the newest leader epoch in which we asked a leader for records
+        self._put_off: PartitionAssignment | None = None  # None unless the log is being changed
+        self._append_then: AppendFetched | None = None  # what was fetched, for which the log is being started over
 
     # --- metadata ----------------------------------------------------------------------------------------------------
 
     def make_leader(self, assignment: PartitionAssignment, now_ms: int) -> list[Effect]:
         """Lead as the metadata says. Older metadata than ours is ignored; only the broker epochs may change under the
         same partition epoch."""
+        if self._is_put_off(assignment):
+            return []
         if self._is_old(assignment):
             return self._same_epochs(assignment, now_ms)
         is_new_epoch = assignment.leader_epoch > self.leader_epoch
@@ -95,7 +104,7 @@ class Partition(PartitionReads):
 
     def make_follower(self, assignment: PartitionAssignment, now_ms: int) -> list[Effect]:
         """Follow as the metadata says; with no leader, wait."""
-        if self._is_old(assignment):
+        if self._is_put_off(assignment) or self._is_old(assignment):
             return []
         is_new_epoch = assignment.leader_epoch > self.leader_epoch
         self._remember(assignment)
@@ -126,14 +135,37 @@ class Partition(PartitionReads):
             effects.append(StopFetching(topic_partition=self.topic_partition))
         self._leading, self.leadership = None, -1
         self._stop_following()
+        self._put_off = None
         return effects
 
     def brokers_changed(self, broker_epochs: dict[int, int], now_ms: int) -> list[Effect]:
         """Which brokers are active, and in which incarnation, without a change of this partition."""
+        if self._put_off is not None:
+            self._put_off = replace(self._put_off, broker_epochs=broker_epochs)
         if self._leading is None:
             return []
         with self._storage:
             return self._perform(self._current_leader().brokers_changed(broker_epochs, now_ms=now_ms))
+
+    def _is_put_off(self, assignment: PartitionAssignment) -> bool:
+        """While another thread changes the log, the newest assignment waits. The role of before asks for nothing meanwhile."""
+        if self.change is None:
+            return False
+        known = self._put_off
+        if known is None or (assignment.leader_epoch, assignment.partition_epoch) >= (
+            known.leader_epoch,
+            known.partition_epoch,
+        ):
+            self._put_off = assignment
+        return True
+
+    @property
+    def in_sync_when_leading(self) -> tuple[int, ...]:
+        """The ISR, if this replica leads, or will when its log has been changed; else nobody."""
+        if self._leading is not None:
+            return tuple(sorted(self._leading.isr.isr))
+        put_off = self._put_off
+        return put_off.isr if put_off is not None and put_off.leader == self.node_id else ()
 
     def _is_old(self, assignment: PartitionAssignment) -> bool:
         """Also older than our log: then a former incarnation has seen newer metadata, and appending under an old epoch
@@ -239,9 +271,11 @@ class Partition(PartitionReads):
         The offset says how far we have come, so on a topic with flush.messages=1 it must not be said before that is on our
         disk. `flushed` ends the wait with ResumeFetching.
         """
+        if self._following is None or self.storage_error is not None or self.change is not None:
+            return None
         log = self.log
         must_flush = log.config.flush_messages == FLUSH_FIRST and log.recovery_point < log.log_end_offset
-        if self._following is None or self.storage_error is not None or must_flush or self._awaits_repair:
+        if must_flush or self._awaits_repair:
             return None
         self._asked_up_to_epoch = self.leader_epoch
         return self._following.next_fetch(log_end_offset=log.log_end_offset, latest_epoch=log.latest_epoch)
@@ -252,7 +286,7 @@ class Partition(PartitionReads):
         `now_ms` is wall time, as in `append_as_leader`.
         """
         following = self._following
-        if following is None:
+        if following is None or self.change is not None:
             return []
         with self._storage:
             todo = following.fetched(
@@ -266,13 +300,16 @@ class Partition(PartitionReads):
 
     def _change_log(self, todo: LogEffect, now_ms: int) -> list[Effect]:
         match todo:
-            case AppendFetched():
+            case AppendFetched(records=records):
+                if len(records) and self.log.begins_inside(records):
+                    self._append_then = todo
+                    return self._begin_change("start over", partial(self.log.start_over_before, records))
                 return self._append_fetched(todo, now_ms)
             case Truncate(offset=offset):
-                self.log.truncate_to(offset)
+                return self._begin_change(f"truncation to {offset}", partial(self.log.truncate_to, offset))
             case StartOver(offset=offset):
-                self.log.truncate_fully_and_start_at(offset)
-        return []
+                work = partial(self.log.truncate_fully_and_start_at, offset)
+                return self._begin_change(f"start over at {offset}", work)
 
     def _append_fetched(self, fetched: AppendFetched, now_ms: int) -> list[Effect]:
         """Our high watermark never goes back for a new leader that does not know it yet: what was committed stays
@@ -294,6 +331,50 @@ class Partition(PartitionReads):
             log.delete_records_before(fetched.leader_log_start_offset)
         return effects
 
+    # --- changes that wait for the disk (see log_change) ---------------------------------------------------------------
+
+    def _begin_change(self, what: str, work: Callable[[], object]) -> list[Effect]:
+        assert self.change is None
+        self.log.begin_change()
+        self.change = LogChange(what=what, work=work)
+        return [ChangeLog(topic_partition=self.topic_partition, change=self.change)]
+
+    def log_changed(self, change: LogChange, *, now_ms: int, wall_ms: int) -> list[Effect]:
+        """The change is over, or was dropped; take up the role that was put off. `change.error` tells what was refused: then
+        nothing is fetched before `fetch_again`."""
+        assert change is self.change
+        self.change = None
+        self.log.end_change()
+        then, self._append_then = self._append_then, None
+        effects: list[Effect] = []
+        try:
+            with self._storage:
+                if change.error is not None:
+                    raise change.error
+                if then is not None and self._following is not None:
+                    effects += self._append_fetched(then, wall_ms)
+        except BarnabasError as error:
+            change.error = error
+        effects += self._take_up_what_was_put_off(now_ms)
+        if change.error is None:
+            return effects + self.fetch_again()
+        return (
+            [*effects, StopFetching(topic_partition=self.topic_partition)] if self._following is not None else effects
+        )
+
+    def _take_up_what_was_put_off(self, now_ms: int) -> list[Effect]:
+        assignment, self._put_off = self._put_off, None
+        if assignment is None or self.storage_error is not None:
+            return []
+        take_up = self.make_leader if assignment.leader == self.node_id else self.make_follower
+        return take_up(assignment, now_ms)
+
+    def fetch_again(self) -> list[Effect]:
+        """Ask the leader at once, if this replica follows one."""
+        if self._following is None or self.change is not None or self.storage_error is not None:
+            return []
+        return [self._start_or_stop_fetching(), *self._flush_what_counts()]
+
     # --- damage ------------------------------------------------------------------------------------------------------
     #
     # A replica that finds some of its log damaged may cut it off only when nobody counts on it: acknowledged records would
@@ -307,7 +388,8 @@ class Partition(PartitionReads):
 
     def resign_if_damaged(self) -> list[Effect]:
         """To be repeated from time to time: a peer that could take over may come."""
-        if self.storage_error is not None or not self.log.damage.is_known or self.leader == NO_LEADER:
+        is_busy = self.storage_error is not None or self.change is not None
+        if is_busy or not self.log.damage.is_known or self.leader == NO_LEADER:
             return []
         if self._resigned_epoch < self.leader_epoch and self.node_id in self._isr:
             self._resigned_epoch = -1  # somebody counts on us again (an unclean election)
@@ -329,16 +411,14 @@ class Partition(PartitionReads):
     def _repair(self) -> list[Effect]:
         if self._following is None or self.leader_epoch <= self._resigned_epoch or self.node_id in self._isr:
             return []  # the metadata is still on its way
-        with self._storage:
-            self.log.set_damage_aside()
         self._resigned_epoch = -1
-        return [ResumeFetching(topic_partition=self.topic_partition), *self._flush_what_counts()]
+        return self._begin_change("repair of damage", self.log.set_damage_aside)
 
     # --- flushing ----------------------------------------------------------------------------------------------------
 
     def flushed(self, now_ms: int) -> list[Effect]:
         """A flush of the log ended well: it counts up to its recovery point, if it had to wait for that."""
-        if self.storage_error is not None:
+        if self.storage_error is not None or self.change is not None:
             return []
         if self._leading is not None:
             with self._storage:
@@ -349,11 +429,12 @@ class Partition(PartitionReads):
 
     def flush_failed(self, error: StorageError) -> None:
         """Nothing that was not flushed is acknowledged by us any more: the second flush lies (PostgreSQL's "fsyncgate")."""
-        try:
-            with self._storage:
-                raise error
-        except StorageError:
+        if self.storage_error is not None:
             return
+        if self.log.failed:
+            self.storage_error = error
+        if self.storage_trouble is not None:
+            self.storage_trouble(self, error)
 
     def config_changed(self, now_ms: int) -> list[Effect]:
         """The topic's flush policy, or its min.insync.replicas, may be another one."""

@@ -25,6 +25,7 @@ from ..topic_partition import TopicPartition
 from .effects import NO_LEADER, Effect, HighWatermarkAdvanced
 from .follower import UNDEFINED, FollowerState
 from .leader import LeaderState
+from .log_change import LogChange
 from .ports import RecordSlice, ReplicatedLog, slice_size
 from .replica import UNKNOWN_OFFSET
 
@@ -74,6 +75,8 @@ class _StorageGuard:
     def __enter__(self) -> None:
         if self._partition.storage_error is not None:
             raise StorageError(str(self._partition.storage_error))
+        if self._partition.change is not None:
+            raise self._partition.is_busy()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if isinstance(error, StorageError):
@@ -95,9 +98,18 @@ class PartitionReads:
         self.leader_epoch = -1  # never falls
         self.storage_error: StorageError | None = None
         self.storage_trouble: StorageTrouble | None = None  # told at once, and only told
+        self.change: LogChange | None = None  # under way: the log belongs to another thread, and no role may touch it
         self._leading: LeaderState | None = None  # at most one of the two
         self._following: FollowerState | None = None
         self._storage = _StorageGuard(self)
+
+    def is_busy(self) -> NotLeaderOrFollowerError:
+        """Why nothing is done while the log is changed: clients of any kind ask again after that error."""
+        assert self.change is not None
+        return NotLeaderOrFollowerError(
+            f"broker {self.node_id} has to finish first what it does to its log of {self.topic_partition} "
+            f"({self.change.what}); refresh the metadata and ask again"
+        )
 
     # --- what others may see -----------------------------------------------------------------------------------------
 
@@ -131,7 +143,8 @@ class PartitionReads:
     @property
     def awaits_flush(self) -> bool:
         """Is there anything here that does not count before it is on the disk, and may get there?"""
-        return self.storage_error is None and self.durable_end_offset < self.log.log_end_offset
+        is_well = self.storage_error is None and self.change is None
+        return is_well and self.durable_end_offset < self.log.log_end_offset
 
     @property
     def flushes_first(self) -> bool:

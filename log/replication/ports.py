@@ -135,6 +135,14 @@ class ReplicatedLog(Protocol):
         """Also with offset == log end: it must drop epochs that start there and hold no record (KIP-101: a leader that
         was deposed before it appended would otherwise claim an epoch that nobody knows)."""
 
+    def begin_change(self) -> object:
+        """From now on another thread truncates the log or starts it over; until `end_change` all others leave it alone."""
+
+    def end_change(self) -> object: ...
+    def begins_inside(self, buffer: Buffer, /) -> bool:
+        """Does this log, empty as it is, end inside of the first batch? Then `start_over_before` it, and append it."""
+
+    def start_over_before(self, buffer: Buffer, /) -> object: ...
     def set_damage_aside(self) -> object:
         """Cut the log so far back that no known damage is left."""
 

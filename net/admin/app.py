@@ -3,9 +3,11 @@
 aiohttp takes a fifth of a second to import; no client needs to wait for that.
 """
 
+import asyncio
 import json
 import logging
 import socket
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from http import HTTPStatus
@@ -17,6 +19,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from . import clusters, configs, group_explain, group_seek, groups, metrics, openapi, records, storage, topics
 from .backend import AdminBackend
 from .call import Call, Json, Reply, Route, check_body
+from .connections import IDLE_S, MAX_CONNECTIONS, SWEEP_S, AdminConnections
 from .doubts import STALE, Doubts
 from .errors import ApiError, bad_request
 from .lags import LagsOfGroups
@@ -28,10 +31,13 @@ http_log = logging.getLogger("barnabas.admin.http")  # aiohttp's
 MAX_BODY_BYTES: Final = 8 * 1024 * 1024  # a record in base64 and JSON, with room; brokers refuse larger batches anyway
 LONE_SURROGATE: Final = "\\ud"  # as JSON escapes it; together with its other half it is a character, and welcome
 SHUTDOWN_TIMEOUT_S: Final = 2.0  # calls in flight may end; a broker that stops waits no longer than this for them
+ACCEPTS_PER_TURN: Final = 16  # each takes a descriptor before it can be refused
+BACKLOG: Final = 128  # connections that wait for accept
 
 _BACKEND: Final = web.AppKey("backend", AdminBackend)
 _LAGS: Final = web.AppKey("lags", LagsOfGroups)
 _DOUBTS: Final = web.AppKey("doubts", Doubts)
+_CONNECTIONS: Final = web.AppKey("connections", AdminConnections)
 
 
 class _ClientErrors(logging.Filter):
@@ -79,12 +85,13 @@ ROUTES: Final[tuple[Route, ...]] = (
 )
 
 
-def build_app(backend: AdminBackend) -> web.Application:
+def build_app(backend: AdminBackend, connections: AdminConnections | None = None) -> web.Application:
     """The application, not yet listening."""
     app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_errors_as_json])
     app[_BACKEND] = backend
     app[_LAGS] = LagsOfGroups()
     app[_DOUBTS] = Doubts()
+    app[_CONNECTIONS] = connections or AdminConnections(time.monotonic)
     for route in ROUTES:
         answer = _adapter(route)
         app.router.add_route(route.method, route.path, answer)
@@ -96,22 +103,60 @@ def build_app(backend: AdminBackend) -> web.Application:
 class AdminServer:
     """The listening API of one broker."""
 
-    def __init__(self, runner: web.AppRunner, address: tuple[str, int]) -> None:
+    def __init__(self, runner: web.AppRunner, address: tuple[str, int], connections: AdminConnections) -> None:
         self._runner = runner
         self.address = address
+        self._connections = connections
+        self._sweeps = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
+
+    def _sweep(self) -> None:
+        self._connections.sweep()
+        self._sweeps = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
 
     async def close(self) -> None:
         """Stop listening, let calls in flight end for a moment."""
+        self._sweeps.cancel()
         await self._runner.cleanup()
 
 
-async def start_admin(backend: AdminBackend, listening: socket.socket) -> AdminServer:
+class _BoundedSite(web.BaseSite):
+    """aiohttp's SockSite for a pool of connections."""
+
+    def __init__(self, runner: web.AppRunner, listening: socket.socket, connections: AdminConnections) -> None:
+        super().__init__(runner)
+        self._listening = listening
+        self._connections = connections
+
+    @property
+    def name(self) -> str:
+        return "http://{}:{}".format(*self._listening.getsockname()[:2])
+
+    async def start(self) -> None:
+        await super().start()
+        handlers = self._runner.server
+        assert handlers is not None
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: self._connections.accept(handlers()), sock=self._listening, backlog=ACCEPTS_PER_TURN
+        )
+        self._listening.listen(BACKLOG)  # asyncio takes one number for both
+
+
+async def start_admin(
+    backend: AdminBackend, listening: socket.socket, max_connections: int = MAX_CONNECTIONS
+) -> AdminServer:
     """Serve on a socket that listens already: its port was told to the cluster before this module was imported."""
-    runner = web.AppRunner(build_app(backend), access_log=None, logger=http_log, shutdown_timeout=SHUTDOWN_TIMEOUT_S)
+    connections = AdminConnections(asyncio.get_running_loop().time, max_connections)
+    runner = web.AppRunner(
+        build_app(backend, connections),
+        access_log=None,
+        logger=http_log,
+        shutdown_timeout=SHUTDOWN_TIMEOUT_S,
+        keepalive_timeout=IDLE_S,
+    )
     await runner.setup()
-    await web.SockSite(runner, listening).start()
+    await _BoundedSite(runner, listening, connections).start()
     bound_host, bound_port = runner.addresses[0][:2]
-    return AdminServer(runner, (bound_host, bound_port))
+    return AdminServer(runner, (bound_host, bound_port), connections)
 
 
 def _adapter(route: Route) -> Callable[[web.Request], Awaitable[web.Response]]:
@@ -128,7 +173,8 @@ def _adapter(route: Route) -> Callable[[web.Request], Awaitable[web.Response]]:
             body=await _body(request, route),
         )
         call.check_cluster()
-        reply = await route.handler(call)
+        with request.app[_CONNECTIONS].serving(request.transport):
+            reply = await route.handler(call)
         if route.method == "GET" and route.path.startswith("/v3/"):
             return _with_doubt(reply, await request.app[_DOUBTS].now(call.backend))
         return _response(reply)

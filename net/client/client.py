@@ -6,14 +6,16 @@ must not stand in front of an acknowledgement.
 
 import asyncio
 import logging
+import uuid
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ..clock import Clock, SystemClock
 from ..network import Network
 from ..protocol.group_responses import FindCoordinatorResponse
-from ..protocol.requests import FindCoordinatorRequest, MetadataRequest, Request
+from ..protocol.requests import FindCoordinatorRequest, MetadataRequest, OffsetCommitRequest, Request
 from ..protocol.responses import MetadataResponse
 from ..rpc import RpcPool
 from ..tcp import TcpNetwork
@@ -43,6 +45,11 @@ SLOW_CONNECT_S = 0.5  # Longer than any handshake that works, on one machine or 
 METADATA_MAX_AGE_MS = 300_000  # Kafka's metadata.max.age.ms: partitions that were added are noticed by then.
 RETRY_BACKOFF_MS = 50
 RETRY_BACKOFF_MAX_MS = 1_000  # Kafka's retry.backoff.max.ms.
+
+
+class _Coordinator(NamedTuple):
+    broker: Broker
+    epoch: int  # -1: a broker of an older version told of it
 
 
 class Client:
@@ -77,7 +84,9 @@ class Client:
         self._topics: dict[str, bool] = {}  # That we keep metadata of -> whether they may be created.
         self._wants_all = False
         self._listeners: list[Callable[[], None]] = []
-        self._coordinators: dict[str, Broker] = {}
+        self._coordinators: dict[str, _Coordinator] = {}
+        self._committer = uuid.uuid4().hex
+        self._last_commit = 0
         self._refreshing: asyncio.Task[None] | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -276,11 +285,13 @@ class Client:
 
     async def ask_coordinator(self, group_id: str, request: Request, *, timeout_ms: int | None = None) -> Any:
         """Ask the coordinator once; when that fails for its sake, it is looked up again the next time."""
-        broker = self._coordinators.get(group_id)
-        if broker is None:
-            broker = self._coordinators[group_id] = await self._find_coordinator(group_id)
+        coordinator = self._coordinators.get(group_id)
+        if coordinator is None:
+            coordinator = self._coordinators[group_id] = await self._find_coordinator(group_id)
         try:
-            connection = await self._connect_to_coordinator(broker)
+            connection = await self._connect_to_coordinator(coordinator.broker)
+            if isinstance(request, OffsetCommitRequest):
+                request = self._numbered(request, coordinator.epoch)
             response = await connection.call(request, timeout_ms=timeout_ms or self.request_timeout_ms)
         except BarnabasError as error:
             if error.retriable:
@@ -296,9 +307,20 @@ class Client:
         except NetworkError as error:
             raise self._unreachable(error, broker) from error
 
-    async def _find_coordinator(self, group_id: str) -> Broker:
+    async def _find_coordinator(self, group_id: str) -> _Coordinator:
         found: FindCoordinatorResponse = await self.call_any(FindCoordinatorRequest(group_id=group_id))
-        return Broker(node_id=found.node_id, host=found.host, port=found.port)
+        broker = Broker(node_id=found.node_id, host=found.host, port=found.port)
+        return _Coordinator(broker, found.coordinator_epoch)
+
+    def _numbered(self, request: OffsetCommitRequest, coordinator_epoch: int) -> OffsetCommitRequest:
+        """A copy of it that we have sent before may still arrive, by a connection that was given up: behind a newer number it
+        is not taken."""
+        if coordinator_epoch < 0:
+            return request
+        self._last_commit += 1
+        return replace(
+            request, committer=self._committer, sequence=self._last_commit, coordinator_epoch=coordinator_epoch
+        )
 
     async def retrying(
         self,

@@ -338,6 +338,13 @@ class Consumer:
         self._check_usable()
         return await self._polling.poll(max_records=max_records, timeout_ms=timeout_ms)
 
+    async def poll_with_origins(
+        self, *, max_records: int = MAX_POLL_RECORDS, timeout_ms: float = 1_000
+    ) -> tuple[RecordsByPartition, dict[TopicPartition, ReadingOrigin]]:
+        """As `poll`, with the origin of each assigned partition at the moment when the records were taken."""
+        found = await self.poll(max_records=max_records, timeout_ms=timeout_ms)
+        return found, {partition: self.origin(partition) for partition in self.assignment}
+
     async def poll_batch(self, *, timeout_ms: float = 1_000) -> RecordColumns | None:
         """Return the next batch of one partition as columns, the cheapest form; None when nothing came in time."""
         self._check_usable()

@@ -64,9 +64,7 @@ class OnceConsumer(Protocol):
 
     @property
     def group(self) -> str | None: ...
-    @property
-    def assignment(self) -> list[TopicPartition]: ...
-    def poll(self, *, max_records: int, timeout_ms: float) -> Any: ...
+    def poll_with_origins(self, *, max_records: int, timeout_ms: float) -> Any: ...
     def position(self, partition: TopicPartition, /) -> Any: ...
     def beginning_offsets(self, partition: TopicPartition, /) -> Any: ...
     def origin(self, partition: TopicPartition, /) -> ReadingOrigin: ...
@@ -223,7 +221,8 @@ class ProcessOnce:
         """The next record; None when a poll brought none."""
         if self._handed_out == len(self._batch):
             await self._commit()
-            await self._begin(await _settled(self._consumer.poll(max_records=self._max_records, timeout_ms=POLL_MS)))
+            polled = self._consumer.poll_with_origins(max_records=self._max_records, timeout_ms=POLL_MS)
+            await self._begin(*await _settled(polled))
             if not self._batch:
                 return None
         record = self._batch[self._handed_out][1]
@@ -232,11 +231,14 @@ class ProcessOnce:
 
     # --- a transaction -----------------------------------------------------------------------------------------------
 
-    async def _begin(self, found: dict[TopicPartition, list[ConsumerRecord]]) -> None:
-        """Claim what was polled, as far as it is ours."""
+    async def _begin(
+        self, found: dict[TopicPartition, list[ConsumerRecord]], origins: dict[TopicPartition, ReadingOrigin]
+    ) -> None:
+        """Claim what was polled, as far as it is ours. `origins` are those of the records: a consumer that is not asyncio's may
+        have jumped since the poll, and what it says of itself now is of later records."""
         first = {place: records[0].offset for place, records in found.items()}
         try:
-            batch = await self._claim_all(found)
+            batch = await self._claim_all(found, origins)
         except BaseException:
             for place, offset in first.items():  # the next `process_once` with this consumer must find them
                 self._go(place, offset)
@@ -248,9 +250,8 @@ class ProcessOnce:
             await self._database.rollback()
 
     async def _claim_all(
-        self, found: dict[TopicPartition, list[ConsumerRecord]]
+        self, found: dict[TopicPartition, list[ConsumerRecord]], origins: dict[TopicPartition, ReadingOrigin]
     ) -> list[tuple[TopicPartition, ConsumerRecord]]:
-        origins = self._origins()  # before anything is awaited: they are those of the records
         await self._follow_assignment(found, origins)
         batch: list[tuple[TopicPartition, ConsumerRecord]] = []
         for place, records in sorted(found.items()):  # in one order, so that two owners cannot wait for each other
@@ -258,15 +259,6 @@ class ProcessOnce:
                 self._seeks.pop(place, None)
                 batch += [(place, record) for record in records]
         return batch
-
-    def _origins(self) -> dict[TopicPartition, ReadingOrigin]:
-        found = {}
-        for place in self._consumer.assignment:
-            try:
-                found[place] = self._consumer.origin(place)
-            except BarnabasError as error:
-                logger.info("not ours any more partition=%s reason=%s", place, error.message)
-        return found
 
     async def _follow_assignment(
         self, found: dict[TopicPartition, list[ConsumerRecord]], origins: dict[TopicPartition, ReadingOrigin]

@@ -25,6 +25,7 @@ from barnabas.net.protocol.responses import (
     TroubledFolder,
 )
 
+from .metadata import KNOWN_WITHIN_MS
 from .services import Services
 
 CHANGE_TIMEOUT_MS = 30_000
@@ -38,6 +39,8 @@ class ClusterHandlers:
     async def describe_cluster(
         self, request: DescribeClusterRequest, context: RequestContext
     ) -> DescribeClusterResponse:
+        if not self._services.metadata.image.brokers:
+            await self._services.metadata.wait_until_known(timeout_ms=KNOWN_WITHIN_MS)
         image = self._services.metadata.image
         replicas = Counter(
             replica

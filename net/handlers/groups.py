@@ -10,6 +10,7 @@ from typing import Any
 
 from barnabas.consumer_groups.coordinator import GroupCoordinator
 from barnabas.consumer_groups.messages import (
+    CommitPlace,
     CoordinatorResult,
     HeartbeatRequest,
     HeartbeatResponse,
@@ -62,14 +63,19 @@ class GroupHandlers:
     async def find_coordinator(
         self, request: FindCoordinatorRequest, context: RequestContext
     ) -> FindCoordinatorResponse:
-        node_id = self._groups.coordinator_of(request.group_id)
-        broker = self._services.metadata.image.brokers.get(node_id)
+        slot = self._groups.place_of(request.group_id)
+        broker = self._services.metadata.image.brokers.get(slot.coordinator)
         if broker is None:
             raise CoordinatorNotAvailableError(
                 f"the coordinator of {request.group_id!r} is leaving the cluster; try again"
             )
         endpoint = broker.endpoint(context.listener_name)
-        return FindCoordinatorResponse(node_id=node_id, host=endpoint.host, port=endpoint.port)
+        return FindCoordinatorResponse(
+            node_id=slot.coordinator,
+            host=endpoint.host,
+            port=endpoint.port,
+            coordinator_epoch=slot.coordinator_epoch,
+        )
 
     # --- members ------------------------------------------------------------------------------------------------------
 
@@ -126,6 +132,7 @@ class GroupHandlers:
                 offsets=offsets,
                 now_ms=self._groups.now_ms(),
                 instance_id=request.instance_id,
+                place=_place_of(request),
             ),
         )
         return OffsetCommitResponse(
@@ -244,3 +251,11 @@ def _as_offsets(partitions: Iterable[OffsetCommitPartition]) -> tuple[OffsetToCo
 
 def _as_topic_partitions(owned: Iterable[OwnedPartitions]) -> tuple[TopicPartitions, ...]:
     return tuple(TopicPartitions(topic=item.topic, partitions=item.partitions) for item in owned)
+
+
+def _place_of(request: OffsetCommitRequest) -> CommitPlace | None:
+    if not request.committer:
+        return None
+    return CommitPlace(
+        committer=request.committer, sequence=request.sequence, coordinator_epoch=request.coordinator_epoch
+    )

@@ -17,6 +17,7 @@ from barnabas.net.protocol.kafka.metadata_api import listed_controller
 from barnabas.net.storage_service import FolderDescription, StorageService
 
 from .kafka_access import ALL_CLUSTER_OPERATIONS
+from .metadata import KNOWN_WITHIN_MS
 from .services import Services
 
 _BROKERS, _CONTROLLERS = 1, 2  # endpoint types
@@ -31,6 +32,8 @@ class KafkaClusterHandlers:
         types, body = types_of("DescribeClusterResponse"), request.body
         if body.endpoint_type != _BROKERS:
             return KafkaResponse(body=_wrong_endpoint(body.endpoint_type, types))
+        if not (body.include_fenced_brokers and self._services.metadata.image.brokers):
+            await self._services.metadata.wait_until_known(timeout_ms=KNOWN_WITHIN_MS)
         image = self._services.metadata.image
         brokers = []
         for broker in sorted(image.brokers.values(), key=lambda broker: broker.node_id):

@@ -30,12 +30,11 @@ from .configs import (
     described_topic,
     topic_overrides,
 )
-from .many import check_named_once
+from .many import check_named_once, each
 from .services import Services
 
 MAX_RESOURCES = 20_000  # of one description, each of them once: a few bytes of a request are kilobytes of its answer
 RESOURCES_ON_THE_LOOP = 16  # take two milliseconds or so
-CHANGES_AT_ONCE = 64  # of one request: they share commits, and leave the controller room for others
 _TYPES = {"BOOLEAN": 1, "STRING": 2, "INT": 3, "SHORT": 4, "LONG": 5, "DOUBLE": 6, "LIST": 7}
 _DELETE = 1  # IncrementalAlterConfigs; for us it is to set None
 _OPERATIONS = {0: ConfigOperation.SET, 2: ConfigOperation.APPEND, 3: ConfigOperation.SUBTRACT}
@@ -97,7 +96,6 @@ class KafkaConfigHandlers:
     async def _altered(self, request: KafkaRequest, message: str, *, is_incremental: bool) -> KafkaResponse:
         types = types_of(message)
         named = _times_named(request)
-        room = asyncio.Semaphore(CHANGES_AT_ONCE)
 
         async def change(resource: Any) -> Any:
             result = types["AlterConfigsResourceResponse"](
@@ -109,14 +107,13 @@ class KafkaConfigHandlers:
                     self._change_levels(resource, is_incremental, request.body.validate_only)
                     return result
                 wanted = _wanted(resource, is_incremental=is_incremental, validate_only=request.body.validate_only)
-                async with room:
-                    await change_config(self._services, wanted)
+                await change_config(self._services, wanted)
             except Exception as error:  # noqa: BLE001 - the error boundary of one item; the others have their own answers
                 failed = error_response(error, request)
                 result.error_code, result.error_message = failed.error, failed.message
             return result
 
-        results = await asyncio.gather(*map(change, request.body.resources))
+        results = await each(change(resource) for resource in request.body.resources)
         return KafkaResponse(body=types[message](responses=results))
 
     def _change_levels(self, resource: Any, is_incremental: bool, validate_only: bool) -> None:

@@ -16,6 +16,7 @@ from barnabas.log.group_protocol import ClientSubscription, encode_assignment, e
 from barnabas.net.dispatcher import RequestContext
 from barnabas.net.protocol.kafka.apis import OPERATIONS_NOT_ASKED, KafkaRequest, KafkaResponse
 from barnabas.net.protocol.kafka.compiler import types_of
+from barnabas.net.slices import sliced
 
 from .kafka_access import ALL_GROUP_OPERATIONS
 from .services import Services
@@ -61,7 +62,7 @@ class KafkaGroupAdminHandlers:
     async def describe(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
         types = types_of("DescribeGroupsResponse")
         groups = []
-        for group_id in request.body.groups:
+        async for group_id in sliced(request.body.groups, self._groups.now_ms):
             try:
                 group = _described(await self._found(group_id), types)
                 group.authorized_operations = _operations(request)
@@ -73,7 +74,7 @@ class KafkaGroupAdminHandlers:
     async def describe_consumer_groups(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
         types = types_of("ConsumerGroupDescribeResponse")
         groups = []
-        for group_id in request.body.group_ids:
+        async for group_id in sliced(request.body.group_ids, self._groups.now_ms):
             try:
                 found = await self._found(group_id)
             except BarnabasError as error:
@@ -100,7 +101,7 @@ class KafkaGroupAdminHandlers:
         types = types_of("DeleteGroupsResponse")
         results = [
             types["DeletableGroupResult"](group_id=group_id, error_code=await self._deleted(group_id))
-            for group_id in request.body.groups_names
+            async for group_id in sliced(request.body.groups_names, self._groups.now_ms)
         ]
         return KafkaResponse(body=types["DeleteGroupsResponse"](results=results))
 

@@ -2,7 +2,8 @@
 groups, as Kafka's clients speak of them.
 
 Versions: 0-4, 0-9, 0-4, 0-5, 0-5, 0-1. Behaviour: joins and syncs wait for the other members; any refusal is the answer's error
-code. Differs from Kafka: there are no transaction coordinators yet, which is told at once instead of being retried for ever.
+code. Differs from Kafka: there are no transaction coordinators yet, which is told at once instead of being retried for ever. A
+member whose connection closes before its first join is answered is out at once; Kafka waits for its session or the rebalance.
 """
 
 from typing import Any
@@ -21,6 +22,7 @@ from barnabas.net.dispatcher import RequestContext
 from barnabas.net.group_config import default_session_ms
 from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
 from barnabas.net.protocol.kafka.compiler import types_of
+from barnabas.net.slices import sliced
 
 from .services import Services
 
@@ -46,7 +48,7 @@ class KafkaGroupHandlers:
             return KafkaResponse(body=types["FindCoordinatorResponse"](**found))
         coordinators = [
             types["Coordinator"](key=key, **self._coordinator(key, request.body.key_type, context))
-            for key in request.body.coordinator_keys
+            async for key in sliced(request.body.coordinator_keys, self._groups.now_ms)
         ]
         return KafkaResponse(body=types["FindCoordinatorResponse"](coordinators=coordinators))
 

@@ -12,6 +12,7 @@ from barnabas.log.errors import BarnabasError, ErrorCode
 from barnabas.net.dispatcher import RequestContext
 from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
 from barnabas.net.protocol.kafka.compiler import types_of
+from barnabas.net.slices import sliced
 
 from .services import Services
 
@@ -72,7 +73,7 @@ class KafkaOffsetHandlers:
             error, topics = await self._of_group(body, types, "")
             return KafkaResponse(body=types["OffsetFetchResponse"](topics=topics, error_code=error))
         groups = []
-        for asked in body.groups:
+        async for asked in sliced(body.groups, self._groups.now_ms):
             error, topics = await self._of_group(asked, types, "s")
             groups.append(types["OffsetFetchResponseGroup"](group_id=asked.group_id, topics=topics, error_code=error))
         return KafkaResponse(body=types["OffsetFetchResponse"](groups=groups))

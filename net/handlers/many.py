@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from barnabas.log.errors import BarnabasError, ErrorCode, InvalidRequestError
 from barnabas.net.limits import MAX_DATA_ITEMS
+from barnabas.net.slices import SharedSlice
 
 MAX_CHANGES_AT_A_TIME = (
     32  # of one request, at the controller: it commits those that wait together, others come between
@@ -48,14 +49,20 @@ def check_count(partitions: Sequence[object]) -> None:
 
 
 async def each(work: Iterable[Awaitable[T]]) -> list[T | Outcome]:
-    """Return what each gave, in order; in place of a result, the outcome of one that raised a BarnabasError."""
-    gate = asyncio.Semaphore(MAX_CHANGES_AT_A_TIME)
+    """Return what each gave, in order; in place of a result, the outcome of one that raised a BarnabasError. An iterable that
+    makes them one by one has no more than are worked on."""
+    results: dict[int, T | Outcome] = {}
+    numbered = enumerate(work)
+    loop = asyncio.get_running_loop()
+    part = SharedSlice(lambda: int(loop.time() * 1000))
 
-    async def one(item: Awaitable[T]) -> T | Outcome:
-        async with gate:
+    async def take_turns() -> None:
+        for number, item in numbered:
             try:
-                return await item
+                results[number] = await item
             except BarnabasError as error:
-                return Outcome.of(error)
+                results[number] = Outcome.of(error)
+            await part.step()
 
-    return list(await asyncio.gather(*(one(item) for item in work)))
+    await asyncio.gather(*(take_turns() for _ in range(MAX_CHANGES_AT_A_TIME)))
+    return [results[number] for number in range(len(results))]

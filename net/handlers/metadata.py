@@ -11,15 +11,12 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from barnabas.kraft.image import NO_LEADER, MetadataImage, PartitionImage, TopicImage
-from barnabas.kraft.requests import CreateTopic, TopicCreated
-from barnabas.kraft.topic_control import new_topic_id
 from barnabas.log.errors import (
     BarnabasError,
     ErrorCode,
     InvalidRequestError,
     LeaderNotAvailableError,
     RequestTimedOutError,
-    TopicAlreadyExistsError,
 )
 from barnabas.log.topic_partition import (
     CONSUMER_OFFSETS_PARTITIONS,
@@ -36,12 +33,14 @@ from barnabas.net.protocol.responses import (
     TopicMetadata,
 )
 
+from .auto_creation import TopicCreations
 from .services import Services
 
 MAX_METADATA_WAIT_MS = 30_000
-AUTO_CREATION_TIMEOUT_MS = 10_000
 MAX_CREATED_PER_REQUEST = 100  # whoever wants more asks again, as clients do while a topic has no leader
-MAX_CREATIONS_AT_A_TIME = 32  # of one broker: the controller commits those that wait together, and others come between
+# A broker that has just started waits for so long until it knows one that serves: to clients, an answer without brokers is worse
+# than a late one, and soon enough they may ask another broker.
+KNOWN_WITHIN_MS = 5_000
 MAX_NAMES = (
     20_000  # of one request: about half a second of work in all; no client names as many as the cluster may have
 )
@@ -55,8 +54,13 @@ T = TypeVar("T")
 class MetadataHandler:
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._creations = asyncio.Semaphore(MAX_CREATIONS_AT_A_TIME)
+        self._creations = TopicCreations(services)
         self._large_answers = asyncio.Semaphore(1)
+
+    @property
+    def tasks(self) -> list[asyncio.Task[BarnabasError | None]]:
+        """Topics that are being created, for clients that may have gone."""
+        return self._creations.tasks
 
     @property
     def image(self) -> MetadataImage:
@@ -70,6 +74,7 @@ class MetadataHandler:
             raise InvalidRequestError(
                 f"{names} topics are named in one request; name {MAX_NAMES} at most, or ask for all"
             )
+        await metadata.wait_until_known(timeout_ms=KNOWN_WITHIN_MS)
         if request.max_wait_ms > 0 and metadata.image.offset <= request.known_offset:
             try:
                 timeout_ms = min(request.max_wait_ms, MAX_METADATA_WAIT_MS)
@@ -101,30 +106,11 @@ class MetadataHandler:
         if not missing or not self._services.config.auto_create_topics_enable:
             return {}
         now, later = missing[:MAX_CREATED_PER_REQUEST], missing[MAX_CREATED_PER_REQUEST:]
-        outcomes = await asyncio.gather(*(self._create(name) for name in now))
-        failures = {name: error for name, error in zip(now, outcomes, strict=True) if error is not None}
+        failures = await self._creations.create(now)
         too_many = LeaderNotAvailableError(
             f"{len(missing)} topics are to be created; ask again for those that are left"
         )
         return {**failures, **dict.fromkeys(later, too_many)}
-
-    async def _create(self, name: str) -> BarnabasError | None:
-        async with self._creations:
-            return await self._create_now(name)
-
-    async def _create_now(self, name: str) -> BarnabasError | None:
-        try:
-            check_topic_name(name)
-            request = CreateTopic(name=name, topic_id=new_topic_id(self._services.rng))
-            created = await self._services.controller.call(request, timeout_ms=AUTO_CREATION_TIMEOUT_MS)
-            assert isinstance(created, TopicCreated)
-            await self._services.metadata.wait_for_offset(created.offset, timeout_ms=AUTO_CREATION_TIMEOUT_MS)
-        except TopicAlreadyExistsError:  # somebody else was faster, and our image may not show it yet
-            return LeaderNotAvailableError(f"topic {name!r} is being created; ask again")
-        except BarnabasError as error:
-            # Of a topic that it wants to write to, LEADER_NOT_AVAILABLE is what every client takes for "ask again".
-            return LeaderNotAvailableError(error.message) if error.retriable else error
-        return None
 
     def _answer(
         self,

@@ -10,6 +10,7 @@ class FindCoordinatorResponse:
     node_id: int
     host: str
     port: int
+    coordinator_epoch: int = -1  # -1: told by a broker that does not order commits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

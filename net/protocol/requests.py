@@ -394,7 +394,8 @@ class OffsetCommitPartition:
 class OffsetCommitRequest:
     """`member_id` "" with epoch -1: a commit from outside of the group, taken while it has no members.
 
-    `member_epoch` is the generation where the group is classic, and `instance_id` fences its static members.
+    `member_epoch` is the generation where the group is classic, and `instance_id` fences its static members. A request that
+    arrives behind a newer one of its `committer`, the client, is refused: the connection that carried it was given up.
     """
 
     api_key: ClassVar[ApiKey] = ApiKey.OFFSET_COMMIT
@@ -403,6 +404,9 @@ class OffsetCommitRequest:
     member_epoch: int
     partitions: tuple[OffsetCommitPartition, ...]
     instance_id: str | None = None
+    committer: str = ""  # "": may be taken in any order
+    sequence: int = -1  # of this request among those of its committer
+    coordinator_epoch: int = -1  # as FindCoordinator told: another coordinator does not know what this one has taken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -178,6 +178,11 @@ class Consumer(_Blocking[_consumer.Consumer]):
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
         return self._call(self._client.poll(max_records=max_records, timeout_ms=timeout_ms))
 
+    def poll_with_origins(
+        self, *, max_records: int = _consumer.MAX_POLL_RECORDS, timeout_ms: float = 1_000
+    ) -> tuple[dict[TopicPartition, list[ConsumerRecord]], dict[TopicPartition, ReadingOrigin]]:
+        return self._call(self._client.poll_with_origins(max_records=max_records, timeout_ms=timeout_ms))
+
     def poll_batch(self, *, timeout_ms: float = 1_000) -> RecordColumns | None:
         return self._call(self._client.poll_batch(timeout_ms=timeout_ms))
 

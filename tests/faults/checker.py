@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from .history import (
+    UNKNOWN_OFFSET,
     Commit,
     CommittedRead,
     EndOffset,
@@ -88,6 +89,7 @@ class Evidence:
             self.final_times_s[read.name, read.partition] = read.at_s
         self.final = list(self.final_reads.values())[-1] if self.final_reads else {}
         self.acked = [send for send in self.sends if send.outcome == "ok" and send.acks == -1]
+        self.placed = [send for send in self.acked if send.offset != UNKNOWN_OFFSET]
 
     def seen(self) -> Iterator[tuple[str, Partition, int, str]]:
         """Every record that a consumer saw: who, where, at which offset, what."""
@@ -155,7 +157,7 @@ def duplicate(evidence: Evidence) -> Iterator[str]:
 def inconsistent_offsets(evidence: Evidence) -> Iterator[str]:
     """One offset, two values: of whatever was read or acknowledged by all."""
     values: dict[tuple[Partition, int], dict[str, str]] = defaultdict(dict)
-    for send in evidence.acked:
+    for send in evidence.placed:
         values[send.partition, send.offset].setdefault(send.value, f"acknowledged to {send.process}")
     for who, partition, offset, value in evidence.seen():
         values[partition, offset].setdefault(value, f"read by {who}")
@@ -167,7 +169,7 @@ def inconsistent_offsets(evidence: Evidence) -> Iterator[str]:
 def offset_reuse(evidence: Evidence) -> Iterator[str]:
     """Two records were acknowledged at one offset."""
     first: dict[tuple[Partition, int], str] = {}
-    for send in evidence.acked:
+    for send in evidence.placed:
         other = first.setdefault((send.partition, send.offset), send.value)
         if other != send.value:
             yield f"{_at(send.partition, send.offset)} was acknowledged for {other!r} and for {send.value!r}"
@@ -175,7 +177,7 @@ def offset_reuse(evidence: Evidence) -> Iterator[str]:
 
 def acked_offset_mismatch(evidence: Evidence) -> Iterator[str]:
     """The record is there, but not where its acknowledgement said."""
-    for send in evidence.acked:
+    for send in evidence.placed:
         records = evidence.final.get(send.partition, {})
         found = records.get(send.offset)
         if found != send.value and send.value in records.values():
@@ -218,7 +220,7 @@ def phantom(evidence: Evidence) -> Iterator[str]:
 
 def reordered(evidence: Evidence) -> Iterator[str]:
     """Acknowledged before the other was sent, yet behind it."""
-    for partition, sends in _by_partition(evidence.acked):
+    for partition, sends in _by_partition(evidence.placed):
         ended = sorted(sends, key=lambda send: send.ended_s)
         highest: Send | None = None
         position = 0
@@ -237,7 +239,7 @@ def reordered(evidence: Evidence) -> Iterator[str]:
 def producer_order(evidence: Evidence) -> Iterator[str]:
     """The acknowledged records of one producer lie in the order in which it sent them."""
     groups: dict[tuple[str, Partition], list[Send]] = defaultdict(list)
-    for send in evidence.acked:
+    for send in evidence.placed:
         groups[send.process, send.partition].append(send)
     for (process, partition), sends in groups.items():
         sends.sort(key=lambda send: send.sequence)

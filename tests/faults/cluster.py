@@ -218,8 +218,7 @@ class FaultCluster:
         }
         text = "".join(f"{key}={value}\n" for key, value in values.items())
         (folder / "server.properties").write_text(text, encoding="utf-8")
-        others = [self.folder / str(other) / "data" for other in range(BROKERS) if other != node_id]
-        on_disk = disk.launcher(others) if disk is not None else ()
+        on_disk = disk.launcher() if disk is not None else ()
         on_host = self.network.launcher(node_id) if self.network is not None else ()
         environment = {key: value for key, value in os.environ.items() if not key.startswith("BARNABAS_")}
         if injected is not None:

@@ -5,13 +5,14 @@ was not synced is gone. A machine that lost power has another boot id, which the
 its own over the kernel's file.
 """
 
+import errno
 import fcntl
 import os
 import shutil
 import struct
 import subprocess
+import time
 import uuid
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,8 @@ _SHUTDOWN: Final = 0x8004587D  # EXT4_IOC_SHUTDOWN, linux/fs/ext4/ext4.h
 _NO_FLUSH: Final = struct.pack("I", 2)  # EXT4_GOING_FLAGS_NOLOGFLUSH
 _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 _SPARE_BYTES: Final = 4096
+RELEASE_S: Final = 10.0  # until a process of another campaign, which is about to start, has let go of a mount
+POLL_S: Final = 0.02
 
 
 def why_not() -> str:
@@ -44,13 +47,16 @@ class LoopDisk:
         self._boot()
         self.mount()
 
-    def launcher(self, others: Iterable[Path]) -> tuple[str, ...]:
+    def launcher(self) -> tuple[str, ...]:
         """What runs a command on the machine of this disk, with no process in between.
 
-        The mounts of the others must not live on in its copy of the mount table: they could not lose power then.
+        Its copy of the mount table keeps no other loop disk, of this cluster or of another campaign: a file system that is
+        mounted anywhere outlives its `umount`, and a later mount gives the one without power back.
         """
-        gone = " ".join(f"umount '{other}';" for other in others)
-        script = f'{gone} mount --bind "$0" {_BOOT_ID} && exec "$@"'
+        others = (
+            f"""awk -v own='{self._mount_point}' '$1 ~ "^/dev/loop" && $2 != own {{ print $2 }}' /proc/self/mounts"""
+        )
+        script = f'{others} | xargs --no-run-if-empty umount; mount --bind "$0" {_BOOT_ID} && exec "$@"'
         return ("unshare", "--mount", "--propagation", "private", "sh", "-c", script, str(self._boot_id))
 
     def mount(self) -> None:
@@ -65,9 +71,30 @@ class LoopDisk:
             os.close(handle)
 
     def restore_power(self) -> None:
+        """Raises OSError if another mount table keeps the file system without power for RELEASE_S."""
+        deadline_s = time.monotonic() + RELEASE_S
         _run("umount", str(self._mount_point))
         self._boot()
         self.mount()
+        while not self._has_power():
+            if time.monotonic() > deadline_s:
+                raise OSError(
+                    f"{self._mount_point} is mounted elsewhere and cannot get its power back; see /proc/*/mounts"
+                )
+            _run("umount", str(self._mount_point))
+            time.sleep(POLL_S)
+            self.mount()
+
+    def _has_power(self) -> bool:
+        probe = self._mount_point / "probe"
+        try:
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            if error.errno == errno.EIO:
+                return False
+            raise
+        return True
 
     def fill(self) -> None:
         """Leave no room. What the broker has already reserved it may still write."""

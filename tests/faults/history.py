@@ -10,10 +10,14 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 Partition = tuple[str, int]
 Outcome = Literal["ok", "fail", "info"]  # "info": nobody knows whether it was done
+
+
+# Acknowledged, but nobody said where: so is a batch that a leader has already (DUPLICATE_SEQUENCE_NUMBER) to librdkafka.
+UNKNOWN_OFFSET: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +32,7 @@ class Send:
     began_s: float
     ended_s: float
     outcome: Outcome
-    offset: int = -1
+    offset: int = UNKNOWN_OFFSET
     error: str = ""
 
 

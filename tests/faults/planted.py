@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 from barnabas.log.replication.partition import Partition
 from barnabas.net.cli.main import main as barnabas
-from barnabas.net.group_service import GroupService
+from barnabas.net.group_appends import GroupAppends, SlotQueue, Waiting
 from barnabas.net.handlers.produce import ProduceHandler
 from barnabas.net.protocol.responses import ProduceResponse
 
@@ -47,13 +47,14 @@ def shows_what_is_not_committed() -> Any:
 def commits_before_the_quorum() -> Any:
     """A commit of offsets is answered, and its records are never written."""
 
-    async def decided(self: Any, slot: Any, records: Any, response: object, *answers: Any) -> object:
-        if records and all("Offset" in type(record).__name__ for record in records):
-            return response
-        return await genuine(self, slot, records, response, *answers)
+    def add(self: GroupAppends, queue: SlotQueue, item: Waiting) -> None:
+        if item.records and all("Offset" in type(record).__name__ for record in item.records):
+            item.answer.set_result(item.response)
+        else:
+            genuine(self, queue, item)
 
-    genuine = GroupService._decided
-    return patch.object(GroupService, "_decided", decided)
+    genuine = GroupAppends.add
+    return patch.object(GroupAppends, "add", add)
 
 
 BUGS: Final[dict[str, Callable[[], Any]]] = {

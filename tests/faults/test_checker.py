@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from faults.checker import RULES, Expected, check, percentile
 from faults.history import (
+    UNKNOWN_OFFSET,
     Commit,
     CommittedRead,
     EndOffset,
@@ -103,6 +104,16 @@ def finally_holding(values: dict[int, str]) -> list[Event]:
 
 def test_a_good_history_passes() -> None:
     assert judge(good(), Expected(acknowledged=4, polled=8, fault_kinds=frozenset({"kill_leader"}))) == set()
+
+
+def test_a_record_may_be_acknowledged_without_its_offset() -> None:
+    """librdkafka is told that a leader has the batch already, and not where."""
+    events = without(good(), Send)
+    sends: list[Event] = [send(number, offset=UNKNOWN_OFFSET if number == 2 else number) for number in range(4)]
+    assert judge([*sends, *events]) == set()
+    assert judge(
+        [*sends, *without(without(events, FinalRead), ReplicaLog), final(values={0: "v0", 1: "v1", 3: "v3"})]
+    ) >= {"lost"}
 
 
 V = {number: f"v{number}" for number in range(4)}

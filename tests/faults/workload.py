@@ -20,7 +20,7 @@ from barnabas.net.client.handles import Handle
 from barnabas.net.client.producer import Producer
 from barnabas.net.client.records import ConsumerRecord
 
-from .history import Commit, CommittedRead, EndOffset, History, Outcome, Partition, Poll, Send, Stuck
+from .history import UNKNOWN_OFFSET, Commit, CommittedRead, EndOffset, History, Outcome, Partition, Poll, Send, Stuck
 
 TOPIC: Final = "campaign"
 PARTITIONS: Final = 6
@@ -98,7 +98,7 @@ class Workload:
         deadline_s = time.monotonic() + DRAIN_S
         while (behind := self._behind(ends)) and time.monotonic() < deadline_s and self.failure() is None:
             await _first(self._over, 0.1)
-        if behind:
+        if behind and self.failure() is None:
             why = await self._why(behind)
             self._stuck(f"the group did not read on for {DRAIN_S:g} s: committed, end = {behind}; {why}")
         self._over.set()
@@ -215,7 +215,8 @@ class Workload:
         )
 
         def delivered(number: int, sequence: int, began_s: float, error: KafkaError | None, message: Message) -> None:
-            found = (error, message.offset())
+            offset = message.offset()
+            found = (error, UNKNOWN_OFFSET if error is not None or offset is None else offset)
             loop.call_soon_threadsafe(self._delivered, name, number, sequence, began_s, found)
 
         def round_of(sequence: int) -> None:
@@ -256,7 +257,7 @@ class Workload:
                 began_s=began_s,
                 ended_s=ended_s,
                 outcome="ok" if error is None else "info",
-                offset=offset if error is None else -1,
+                offset=offset,
                 error="" if error is None else str(error),
             )
         )

@@ -50,6 +50,7 @@ _LIST: Final = (
     slow_readers.ATTACK,
     admin_http.ATTACK,
     idle_connections.ATTACK,
+    *idle_connections.SILENT_ONES,
     Attack(name="10,000 idle", what=f"{MANY} idle connections to one broker", run=_many_idle),
     replace(
         idle_connections.ATTACK,

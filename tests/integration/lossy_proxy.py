@@ -21,6 +21,8 @@ _SIZE = struct.Struct(">I")
 _KAFKA_HEAD = struct.Struct(">hhi")
 _PREAMBLE = b"BNB1"
 _PRODUCE = 0
+_OFFSET_COMMIT = 8
+_PIPE_BYTES = 65_536
 P = TypeVar("P", bound="LossyProxy")
 
 
@@ -238,6 +240,70 @@ class HeldWays:
 
     def _is_of_produce(self, answer: bytes) -> bool:
         return struct.unpack_from(">i", answer, 4)[0] in self._produced
+
+
+class LateProxy(LossyProxy):
+    """Loses the connection behind the next commit of our protocol, and delivers that commit when `deliver` says so.
+
+    So does TCP behind a wire that is mended: the client has given the connection up and goes on by a new one, while its system
+    still holds what was sent before, and sends it again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(Random(0), loses=0.0)
+        self.holds_next = False
+        self.held = asyncio.Event()
+        self.deliver = asyncio.Event()
+        self.answered = asyncio.Event()  # The broker has answered the commit that came late.
+
+    def pumps(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        broker_reader: asyncio.StreamReader,
+        broker_writer: asyncio.StreamWriter,
+    ) -> list[Coroutine[Any, Any, None]]:
+        return [self._carry(reader, writer, broker_reader, broker_writer)]
+
+    async def _carry(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        broker_reader: asyncio.StreamReader,
+        broker_writer: asyncio.StreamWriter,
+    ) -> None:
+        answers = asyncio.ensure_future(_pipe(broker_reader, writer))
+        try:
+            late = await self._requests(reader, broker_writer)
+        finally:
+            answers.cancel()
+            await asyncio.gather(answers, return_exceptions=True)
+        writer.close()
+        self.held.set()
+        await self.deliver.wait()
+        broker_writer.write(late)
+        correlation_id = _envelope(late)[0]
+        while _envelope(await _frame(broker_reader))[0] != correlation_id:
+            pass
+        self.answered.set()
+
+    async def _requests(self, reader: asyncio.StreamReader, broker_writer: asyncio.StreamWriter) -> bytes:
+        """Return the commit that is held."""
+        preamble = await reader.readexactly(4)
+        broker_writer.write(preamble + await _frame(reader))
+        while True:
+            frame = await _frame(reader)
+            if self.holds_next and preamble == _PREAMBLE and _envelope(frame)[1] == _OFFSET_COMMIT:
+                self.holds_next = False
+                return frame
+            broker_writer.write(frame)
+            await broker_writer.drain()
+
+
+async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(_PIPE_BYTES):
+        writer.write(data)
+        await writer.drain()
 
 
 async def put_behind_proxies(cluster: Cluster, rng: Random, *, loses: float) -> list[LossyProxy]:

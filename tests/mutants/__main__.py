@@ -1,133 +1,169 @@
 """`scripts/mutants`: make small changes in the product, one at a time, and report which of them the tests find.
 
-A mutant lives in a copy of the tree. Its checks go from quick to slow, until one fails or the time is over: the module's own
-unit tests, those of its package, the scenarios, the machines that are simulated alone, whole simulated clusters. What survives is
-printed with the line that was changed: it is equivalent to the original, or it lacks a test.
+A mutant lives in a copy of the tree. Only tests and simulations that reach its line are run, in forked children: first the
+module's own unit tests, then those of its package. What survives these is given to the other tests, the scenarios, simulated
+machines and whole simulated clusters with new seeds, until one fails or the time is over. What survives is printed with the line
+that was changed: it is equivalent to the original, or it lacks a test.
 """
 
 import argparse
 import json
-import os
-import shutil
-import signal
-import subprocess
+import multiprocessing
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
-from random import Random
+from functools import cache, partial
+from multiprocessing.queues import SimpleQueue
+from pathlib import Path, PurePosixPath
 
-from .mutations import Mutation, mutations_of
+from . import reach
+from .forked import run_forked, warm
+from .running import CLUSTER, MACHINES, run_machine, run_tests
+from .trees import PACKAGES, Mutant, make_copy, planted, sample, sites
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-PACKAGES = ("log", "kraft", "consumer_groups")
-PARTS = ("scripts/barnabas", "log", "kraft", "consumer_groups", "net", "spark_connector", "tests", "pyproject.toml")
-PURE_SEEDS = 40  # of each machine, in turn
-LAST_CLUSTER_SEED = 40
+PURE_SEEDS = 60  # of each machine
+CLUSTER_SEEDS = 40
+BATCH = 10  # seeds of one machine, before the next has its turn
+# A batch that takes so many times longer than usual hangs. The floor is for a busy machine.
+PATIENCE = 10
+LEAST_PATIENCE_S = 30.0
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mutant:
-    module: Path  # relative to the root
-    mutation: Mutation
-
-    def __str__(self) -> str:
-        return f"{self.module}:{self.mutation.line} {self.mutation.kind}"
+_copies: "SimpleQueue[Path]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     mutant: Mutant
     found_by: str  # "" for one that survived
+    test: str  # that failed
     seconds: float
+    reached_by: int  # tests and machines
+
+    def as_line(self) -> str:
+        item = self.mutant.mutation
+        return json.dumps({
+            "mutant": str(self.mutant), "shown": self.mutant.shown(), "start": item.start, "kind": item.kind,
+            "found_by": self.found_by, "test": self.test, "seconds": round(self.seconds, 1), "reached_by": self.reached_by,
+        })  # fmt: skip
 
 
-def sites(packages: list[str]) -> list[Mutant]:
-    found = []
-    for package in packages:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            source = path.read_text(encoding="utf-8")
-            found += [Mutant(module=path.relative_to(ROOT), mutation=item) for item in mutations_of(source)]
-    return found
-
-
-def make_copy(folder: Path) -> None:
-    """The tree, and a package `barnabas` that shows it under its installed name."""
-    for part in PARTS:
-        source, target = ROOT / part, folder / part
-        if source.is_dir():
-            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(source, target)
-    package = folder / "path" / "barnabas"
-    package.mkdir(parents=True)
-    for entry in (folder / "scripts" / "barnabas").iterdir():
-        (package / entry.name).symlink_to(entry)
-    for part in (*PACKAGES, "net", "spark_connector"):
-        (package / part).symlink_to(folder / part)
-
-
-def checks(mutant: Mutant, folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """(name, command), quick ones first."""
-    pytest = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--timeout=60"]
-    place = mutant.module.parent
-    own = folder / "tests" / "unit" / place / f"test_{mutant.module.stem}.py"
-    if own.exists():
-        yield "its unit tests", [*pytest, str(own)]
-    yield f"unit tests of {place}", [*pytest, str(folder / "tests" / "unit" / place)]
-    yield "scenarios", [*pytest, str(folder / "tests" / "scenarios")]
-    if place != Path(mutant.module.parts[0]):
-        yield f"unit tests of {place.parent}", [*pytest, str(folder / "tests" / "unit" / place.parent)]
-    yield "simulation", [sys.executable, "-m", "mutants.search", str(PURE_SEEDS), str(LAST_CLUSTER_SEED)]
-
-
-def judge(mutant: Mutant | None, folder: Path, limit_s: float) -> Verdict:
-    """With None the tree as it is, which must pass."""
+def judge(mutant: Mutant, known: reach.ReachMap, folder: Path, limit_s: float) -> Verdict:
     began = time.monotonic()
-    if mutant is not None:
-        path = folder / mutant.module
-        source = path.read_text(encoding="utf-8")
-        path.write_text(mutant.mutation.applied(source), encoding="utf-8")
-    subject = mutant or Mutant(
-        module=Path("log/config.py"), mutation=Mutation(kind="none", line=0, start=0, end=0, text="")
-    )
-    environment = {**os.environ, "PYTHONPATH": f"{folder / 'path'}:{folder / 'tests'}", "PYTHONDONTWRITEBYTECODE": "1"}
-    try:
-        for name, command in checks(subject, folder):
-            left_s = limit_s - (time.monotonic() - began)
-            if left_s <= 0:
+    names = known.reaching(mutant.module, mutant.mutation.line)
+
+    def left_s() -> float:
+        return limit_s - (time.monotonic() - began)
+
+    found_by, test = "", ""
+    with planted(mutant, folder):
+        for found_by, tests in _stages(mutant, names):  # noqa: B007
+            test = _first_failure({name: known.seconds[name] for name in tests}, folder, left_s())
+            if test:
                 break
-            if _fails(command, folder, environment, left_s):
-                return Verdict(mutant=subject, found_by=name, seconds=time.monotonic() - began)
-        return Verdict(mutant=subject, found_by="", seconds=time.monotonic() - began)
-    finally:
-        if mutant is not None:
-            path.write_text(source, encoding="utf-8")
-
-
-def _fails(command: list[str], folder: Path, environment: dict[str, str], limit_s: float) -> bool:
-    """A check that is stopped by the limit has found nothing."""
-    process = subprocess.Popen(
-        command,
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
+        else:
+            found_by = "simulation"
+            test = _simulated([name for name in names if not _is_test(name)], known, folder, limit_s, began)
+    return Verdict(
+        mutant=mutant,
+        found_by=found_by if test else "",
+        test=test,
+        seconds=time.monotonic() - began,
+        reached_by=len(names),
     )
+
+
+def _is_test(name: str) -> bool:
+    return name not in MACHINES and name != CLUSTER
+
+
+def _stages(mutant: Mutant, names: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """Names stay in their order: quick ones first."""
+    place = PurePosixPath(mutant.module)
+    own = f"tests/unit/{place.parent}/test_{place.stem}"
+    tests = [name for name in names if _is_test(name)]
+    for title, start in (
+        ("its unit tests", own), (f"unit tests of {place.parent}", f"tests/unit/{place.parent}/"), ("other tests", ""),
+    ):  # fmt: skip
+        chosen = [name for name in tests if name.startswith(start)]
+        tests = [name for name in tests if not name.startswith(start)]
+        if chosen:
+            yield title, chosen
+
+
+def _first_failure(usual_s: dict[str, float], folder: Path, limit_s: float) -> str:
+    """Tests that are stopped by the limit have found nothing; a process that ends early has."""
+    deadline = time.monotonic() + limit_s
+    if limit_s <= 0:
+        return ""
+    answer = run_forked(partial(run_tests, usual_s), folder, limit_s)
+    if answer is None:
+        return "the end of the process" if time.monotonic() < deadline else ""
+    return str(answer)
+
+
+def _simulated(names: list[str], known: reach.ReachMap, folder: Path, limit_s: float, began: float) -> str:
+    for first in range(1, PURE_SEEDS + 1, BATCH):
+        for name in names:
+            last = first + BATCH - 1
+            if name == CLUSTER and last > CLUSTER_SEEDS:
+                continue
+            left_s = limit_s - (time.monotonic() - began)
+            patience_s = max(LEAST_PATIENCE_S, PATIENCE * BATCH * known.seconds[name])
+            if left_s <= 0:
+                return ""
+            answer = run_forked(partial(run_machine, name, first, last), folder, min(left_s, patience_s))
+            if answer is None and patience_s < left_s:
+                return f"simulation: {name}, a seed from {first} to {last} hangs"
+            if answer:
+                return str(answer)
+    return ""
+
+
+# --- all of them -----------------------------------------------------------------------------------------------------
+
+
+def _be_worker(copies: "SimpleQueue[Path]") -> None:
+    global _copies
+    _copies = copies
+
+
+def _in_copy_measure(item: tuple[str, str]) -> str:
+    copy = _copies.get()
     try:
-        return process.wait(limit_s) not in (0, 5)  # 5: pytest found no tests
-    except subprocess.TimeoutExpired:
-        return False
+        reach.measure(*item, copy)
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        _copies.put(copy)
+    return item[1]
+
+
+def _in_copy_judge(mutant: Mutant, measured: tuple[tuple[str, str], ...], limit_s: float) -> Verdict:
+    copy = _copies.get()
+    try:
+        return judge(mutant, _known(measured), copy, limit_s)
+    finally:
+        _copies.put(copy)
+
+
+def _in_copy_try(measured: tuple[tuple[str, str], ...], limit_s: float) -> str:
+    """The tree as it is, with the quickest test of every file."""
+    copy, known = _copies.get(), _known(measured)
+    try:
+        quickest = {
+            name.split("::")[0]: name for name in sorted(known.seconds, key=known.seconds.__getitem__, reverse=True)
+        }
+        return _first_failure(
+            {name: known.seconds[name] for name in quickest.values() if _is_test(name)}, copy, limit_s
+        )
+    finally:
+        _copies.put(copy)
+
+
+@cache
+def _known(measured: tuple[tuple[str, str], ...]) -> reach.ReachMap:
+    return reach.load(list(measured))
 
 
 def main() -> int:
@@ -135,17 +171,22 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1, help="of the choice among all possible changes")
     parser.add_argument("--limit", type=float, default=300.0, help="seconds for each mutant")
-    parser.add_argument("--packages", default=",".join(PACKAGES), help="comma list of folders or sub-folders")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--packages", default=",".join(PACKAGES), help="comma list of folders or modules")
+    parser.add_argument("--again", type=Path, help="only what survived according to this file of --json")
+    parser.add_argument("--quick", action="store_true", help="the package's own unit tests only")
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--list", action="store_true", help="show what would be changed, and end")
     parser.add_argument("--json", type=Path, help="append a line for every mutant to this file")
     options = parser.parse_args()
     every = sites(options.packages.split(","))
-    chosen = Random(options.seed).sample(every, min(options.count, len(every)))
+    if options.again:
+        chosen = _survivors(options.again, every)
+    else:
+        chosen = sample(every, options.count, options.seed)
     print(f"{len(chosen)} of {len(every)} possible mutants, seed {options.seed}, {options.limit:g} s each", flush=True)
     if options.list:
         for mutant in chosen:
-            print(_shown(mutant))
+            print(mutant.shown())
         return 0
     with tempfile.TemporaryDirectory(prefix="mutants-") as name:
         verdicts = _judge_all(chosen, Path(name), options)
@@ -153,49 +194,64 @@ def main() -> int:
     return 0
 
 
+def _survivors(path: Path, every: list[Mutant]) -> list[Mutant]:
+    """By where they are: for use after tests were added, not after the product was changed."""
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    names = {(line["mutant"], line["start"], line["shown"]) for line in lines if not line["found_by"]}
+    wanted = {(name, start) for name, start, _ in names}
+    near = [mutant for mutant in every if (str(mutant), mutant.mutation.start) in wanted]
+    return [mutant for mutant in near if (str(mutant), mutant.mutation.start, mutant.shown()) in names]
+
+
 def _judge_all(chosen: list[Mutant], folder: Path, options: argparse.Namespace) -> list[Verdict]:
-    copies = [folder / str(number) for number in range(options.jobs)]
-    for copy in copies:
+    warm()
+    context = multiprocessing.get_context("fork")
+    copies: SimpleQueue[Path] = context.SimpleQueue()
+    for number in range(options.jobs):
+        copy = folder / str(number)
         make_copy(copy)
-    baseline = judge(None, copies[0], options.limit)
-    if baseline.found_by:
-        sys.exit(f"the tree itself fails: {baseline.found_by}. A mutant means nothing before it passes")
-    free, verdicts = list(copies), list[Verdict]()
-
-    def one(mutant: Mutant) -> None:
-        copy = free.pop()
-        try:
-            verdict = judge(mutant, copy, options.limit)
-        finally:
-            free.append(copy)
-        verdicts.append(verdict)
-        _tell(verdict, options.json)
-
-    with ThreadPoolExecutor(options.jobs) as pool:
-        list(pool.map(one, chosen))
+        copies.put(copy)
+    reach.CACHE.mkdir(exist_ok=True)
+    reach.forget_other_trees()
+    verdicts = []
+    packages = tuple(sorted({mutant.module.split("/")[0] for mutant in chosen}))
+    with context.Pool(options.jobs, _be_worker, (copies,)) as pool:
+        for is_first_ring in (True, False):
+            is_last = options.quick or not is_first_ring
+            began, measured = time.monotonic(), tuple(reach.measurements(packages, is_first_ring=is_first_ring))
+            for _ in pool.imap_unordered(_in_copy_measure, measured):
+                pass
+            print(f"{time.monotonic() - began:5.0f} s  to measure which tests reach which lines", flush=True)
+            if failed := pool.apply(_in_copy_try, (measured, options.limit)):
+                sys.exit(f"the tree itself fails: {failed}. A mutant means nothing before it passes")
+            left = []
+            work = partial(_in_copy_judge, measured=measured, limit_s=options.limit)
+            for verdict in pool.imap_unordered(work, chosen):
+                if verdict.found_by or is_last:
+                    verdicts.append(verdict)
+                    _tell(verdict, options.json)
+                else:
+                    left.append(verdict.mutant)
+            chosen = left
+            if is_last or not left:
+                break
     return verdicts
 
 
 def _tell(verdict: Verdict, path: Path | None) -> None:
     outcome = f"found by {verdict.found_by}" if verdict.found_by else "SURVIVED"
-    print(f"{verdict.seconds:5.0f} s  {outcome:32} {_shown(verdict.mutant)}", flush=True)
+    if not verdict.reached_by:
+        outcome = "SURVIVED, no test reaches it"
+    print(f"{verdict.seconds:5.0f} s  {outcome:32} {verdict.mutant.shown()}", flush=True)
     if path is not None:
-        line = {"mutant": str(verdict.mutant), "found_by": verdict.found_by, "seconds": round(verdict.seconds, 1)}
         with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
-
-
-def _shown(mutant: Mutant) -> str:
-    source = (ROOT / mutant.module).read_text(encoding="utf-8")
-    item = mutant.mutation
-    before, after = (" ".join(text.split())[:60] for text in (source[item.start : item.end], item.text))
-    return f"{mutant}: {before!r} -> {after!r}"
+            file.write(verdict.as_line() + "\n")
 
 
 def _summary(verdicts: list[Verdict]) -> str:
     total, found = Counter[str](), Counter[str]()
     for verdict in verdicts:
-        for group in (verdict.mutant.module.parts[0], "all"):
+        for group in (verdict.mutant.module.split("/")[0], "all"):
             total[group] += 1
             found[group] += bool(verdict.found_by)
     by = Counter(verdict.found_by.split(" of ")[0] for verdict in verdicts if verdict.found_by)

@@ -1,7 +1,8 @@
 """Small changes of meaning in a module's source: where they can be made, and the source with one of them made.
 
 Pure. A site is found by walking the syntax tree and is changed in the text, so that line numbers and comments stay. Left out
-is what no test can notice: logging, assertions (they are tests), annotations, the texts of messages.
+is what no test can notice: logging, assertions (they are tests), annotations, the texts of messages, how a class is made
+(`slots`, `frozen`), arguments that only assert or describe (`strict`, `repr`, `daemon`).
 """
 
 import ast
@@ -21,6 +22,8 @@ COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.IsNot: "is",
 }
 SWAPPED_NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
+# `strict=True` of `zip` asserts; the others show in logs and at the end of a process only.
+SILENT_ARGUMENTS = frozenset({"strict", "repr", "daemon", "exc_info"})
 LOGGERS = frozenset({"logger", "_log", "_logger", "logging", "warnings"})
 
 
@@ -39,14 +42,13 @@ class Mutation:
 
 
 def mutations_of(source: str) -> list[Mutation]:
-    """All of them, in the order of the text; each gives a source that still compiles."""
+    """All of them, in the order of the text. A few give a source that does not compile."""
     finder = _Finder(source)
     finder.visit(ast.parse(source))
-    found = sorted(set(finder.found), key=lambda item: (item.start, item.end, item.kind, item.text))
-    return [item for item in found if _compiles(item.applied(source))]
+    return sorted(set(finder.found), key=lambda item: (item.start, item.end, item.kind, item.text))
 
 
-def _compiles(source: str) -> bool:
+def compiles(source: str) -> bool:
     try:
         compile(source, "mutant", "exec")
     except (SyntaxError, ValueError):
@@ -103,6 +105,13 @@ class _Finder(ast.NodeVisitor):
             if default is not None:
                 self.visit(default)
 
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        self._body(node.body)
+
+    def visit_keyword(self, node: ast.keyword) -> None:
+        if node.arg not in SILENT_ARGUMENTS:
+            self.visit(node.value)
+
     # --- what is changed ---------------------------------------------------------------------------------------------
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
@@ -113,15 +122,20 @@ class _Finder(ast.NodeVisitor):
         self.visit(node.args)
         self._body(node.body)
 
-    def visit_For(self, node: ast.For) -> None:
-        self.visit(node.iter)
-        self._body(node.body)
-        self._body(node.orelse)
+    def generic_visit(self, node: ast.AST) -> None:
+        """Of statements with a body: `for`, `while`, `with`, `try`, `except`, `case`."""
+        for _, value in ast.iter_fields(node):
+            if isinstance(value, ast.AST):
+                self.visit(value)
+            elif isinstance(value, list):
+                self._all(value)
 
-    def visit_With(self, node: ast.With) -> None:
-        for item in node.items:
-            self.visit(item.context_expr)
-        self._body(node.body)
+    def _all(self, nodes: list[object]) -> None:
+        statements = [node for node in nodes if isinstance(node, ast.stmt)]
+        self._body(statements)
+        for node in nodes:
+            if isinstance(node, ast.AST) and node not in statements:
+                self.visit(node)
 
     def visit_If(self, node: ast.If) -> None:
         self._add("negated condition", node.test, f"not ({self._text(node.test)})")

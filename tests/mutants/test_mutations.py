@@ -59,3 +59,28 @@ def test_a_body_is_never_left_empty_and_the_rest_of_a_line_stays() -> None:
     source = "def f() -> None:\n    g()  # why\n"
     (mutation,) = mutations_of(source)
     assert mutation.applied(source) == "def f() -> None:\n    pass  # why\n"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "while x:\n    g()\n",
+        "try:\n    g()\nfinally:\n    y = 2\n",
+        "match x:\n    case y:\n        g()\n",
+        "with x:\n    g()\n",
+    ],
+)
+def test_bodies_of_all_statements_are_changed(source: str) -> None:
+    assert [item.kind for item in mutations_of(source)] == ["dropped call"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "@dataclass(frozen=True, slots=True)\nclass A:\n    x: int\n",
+        "y = zip(a, b, strict=True)\n",
+        "logger.warning('x', exc_info=True)\n",
+    ],
+)
+def test_what_no_test_can_notice_is_left_out(source: str) -> None:
+    assert mutations_of(source) == []

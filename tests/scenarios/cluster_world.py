@@ -27,7 +27,7 @@ from barnabas.kraft.requests import (
     PartitionIsrProposal,
 )
 from barnabas.log.errors import BarnabasError
-from barnabas.log.replication.effects import Effect, IsrAnswer, PartitionAssignment, ProposeIsr
+from barnabas.log.replication.effects import ChangeLog, Effect, IsrAnswer, PartitionAssignment, ProposeIsr
 from barnabas.log.replication.follower import FetchAnswer
 from barnabas.log.replication.partition import ACKS_ALL, Partition
 from barnabas.log.topic_partition import TopicPartition
@@ -262,6 +262,11 @@ class ClusterWorld:
     def _perform(self, node_id: int, effects: list[Effect]) -> Iterator[str]:
         """Proposals go to the controller at once; the other effects only wake somebody."""
         for effect in effects:
+            if isinstance(effect, ChangeLog):
+                effect.change.perform()
+                follower = self._partition(node_id)
+                told = follower.log_changed(effect.change, now_ms=self._now_ms, wall_ms=self._now_ms)
+                yield from self._perform(node_id, told)
             if not isinstance(effect, ProposeIsr):
                 continue
             members = tuple(IsrMember(node_id=item.node_id, broker_epoch=item.broker_epoch) for item in effect.isr)

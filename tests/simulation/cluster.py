@@ -19,9 +19,7 @@ from barnabas.kraft.raft_config import RaftTiming, SnapshotPolicy
 from barnabas.kraft.raft_network import Listener as RaftListener
 from barnabas.kraft.raft_network import ProtocolFactory
 from barnabas.kraft.raft_quorum import RaftQuorum
-from barnabas.log import checkpoint
 from barnabas.log.errors import BarnabasError
-from barnabas.log.log_folder import META_PROPERTIES
 from barnabas.net.broker import Broker, Ports
 from barnabas.net.clock import SimulatedClock
 from barnabas.net.config import load
@@ -271,6 +269,12 @@ class SimulatedCluster:
         self._end(self.nodes[node_id], power=True)
         self.lossy.add(node_id)
 
+    def wipe(self, node_id: int) -> None:
+        """The machine goes down and comes back with an empty disk."""
+        self.power_loss(node_id)
+        self.loop.note(f"WIPED node-{node_id}")
+        self.nodes[node_id].disk.wipe()
+
     def _end(self, node: SimulatedNode, *, power: bool) -> None:
         process = node.process
         if process is not None:
@@ -329,9 +333,9 @@ class SimulatedCluster:
         """The broker's loop stands still for as long as its call to a slow disk takes; what an executor does takes the time of
         whoever waits for it."""
         process = node.process
-        if process is None or QUORUM_FOLDER in path or action not in _FLUSHES_OF:
+        if process is None or QUORUM_FOLDER in f"{path}/" or action not in _FLUSHES_OF:
             return
-        if not self.loop.is_in_executor and is_serving(node) and _is_left_to_threads(action, path):
+        if not self.loop.is_in_executor and is_serving(node) and action != "append":  # that goes to the page cache
             self.violate(f"the loop of {process} waits for its disk: {action} {path}")
         if self.loop.is_in_executor and self.loop.time() < node.disk_hangs_until:
             self.loop.executor_s = max(self.loop.executor_s, node.disk_hangs_until - self.loop.time())
@@ -416,13 +420,6 @@ class SimulatedCluster:
         for process in self.graveyard:
             process.bury(self.loop)
         OWNER.reset(token)
-
-
-def _is_left_to_threads(action: str, path: str) -> bool:
-    """Of a broker that serves: what its loop may never wait for. (A truncation may still lower the recovery points.)"""
-    _, _, name = path.rpartition("/")
-    is_entry = action == "sync_dir" and path in (FIRST_FOLDER, SECOND_FOLDER)
-    return is_entry or (action == "write" and name in (checkpoint.HIGH_WATERMARKS, META_PROPERTIES))
 
 
 def is_serving(node: SimulatedNode) -> bool:

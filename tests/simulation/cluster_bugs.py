@@ -1,6 +1,5 @@
 """Bugs of whole brokers, found by `history`: each replaces a part of the product, and names the faults that bring it out."""
 
-import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -15,7 +14,7 @@ from barnabas.log.log_folder import LogFolder
 from barnabas.log.replication.isr import PendingIsrShrink
 from barnabas.log.replication.partition import Partition
 from barnabas.log.replication.replica_manager import ReplicaManager
-from barnabas.net.group_service import GroupService
+from barnabas.net.group_appends import GroupAppends, SlotQueue, Waiting
 from barnabas.net.handlers.produce import ProduceHandler
 from barnabas.net.log_service import LogService
 from barnabas.net.protocol.responses import ProduceResponse
@@ -68,14 +67,14 @@ def _shrink_before_its_commit() -> Iterator[None]:
 @contextlib.contextmanager
 def _commits_before_the_quorum() -> Iterator[None]:
     """The coordinator answers an OffsetCommit as soon as it has decided; its records follow."""
-    genuine = GroupService._decided
+    genuine = GroupAppends.add
 
-    async def decided(self: Any, slot: Any, records: Any, response: object) -> object:
-        task = asyncio.get_running_loop().create_task(genuine(self, slot, records, response))
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return response
+    def add(self: GroupAppends, queue: SlotQueue, item: Waiting) -> None:
+        if not item.answer.done():
+            item.answer.set_result(item.response)
+        genuine(self, queue, item)
 
-    with patch.object(GroupService, "_decided", decided):
+    with patch.object(GroupAppends, "add", add):
         yield
 
 

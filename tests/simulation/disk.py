@@ -224,6 +224,13 @@ class SimulatedDisk:
         for inode in inodes:
             inode.lose_unflushed(rng)
 
+    def wipe(self) -> None:
+        """The machine has another disk, which is empty. Only while no process runs on it."""
+        assert not self.locks
+        self._folders = {"/": _Folder()}
+        self._unsynced_folders.clear()
+        self.failed.clear()
+
     def fail_next(
         self,
         action: str,
@@ -395,6 +402,8 @@ class SimulatedDisk:
 
     def sync_dir(self, path: str) -> None:
         self.check_fault("sync_dir", path)
+        if path not in self._folders:
+            raise StorageError(f"cannot flush the folder {path}: No such file or directory")
         for below in [below for below in self._unsynced_folders if below.rpartition("/")[0] == path]:
             del self._unsynced_folders[below]
         self._folders[path].sync()

@@ -15,9 +15,10 @@ from .folder_faults import FolderFaults
 from .link_faults import LinkFaults
 from .node_faults import NodeFaults
 from .operations import Operations
+from .promise_faults import PromiseFaults
 from .workload import Workload
 
-ROOMS: tuple[type[FaultRoom], ...] = (NodeFaults, LinkFaults, DiskFaults, Operations, FolderFaults)
+ROOMS: tuple[type[FaultRoom], ...] = (NodeFaults, LinkFaults, DiskFaults, Operations, FolderFaults, PromiseFaults)
 WEIGHTS = {kind: weight for room in ROOMS for kind, weight in room.WEIGHTS.items()}
 # The kinds that there were at first, in the order in which they were drawn. Seeds that failed then are run with these.
 FIRST_ERA = (
@@ -51,6 +52,7 @@ class Faults:
             nodes,
             Operations(cluster, plan, rng, workload, permit_start),
             FolderFaults(cluster, plan, rng, workload),
+            PromiseFaults(cluster, plan, rng, workload),
             *more_rooms,
         )  # as they are healed
         self._room_of = {kind: room for room in self._rooms for kind in room.WEIGHTS}

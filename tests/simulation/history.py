@@ -20,6 +20,7 @@ from barnabas.net.broker import Broker
 from barnabas.net.protocol.requests import DecommissionBrokerRequest
 
 from .checkers.clients import ClientChecker
+from .checkers.eligible import EligibleChecker
 from .checkers.metadata import MetadataChecker
 from .checkers.partitions import PartitionChecker, read_batches
 from .checkers.violation import Violation
@@ -34,6 +35,7 @@ from .workload import LATEST_VALUES, PHOENIX, SHORT, Workload
 START_LIMIT_S = 20.0
 SETTLE_S = 40.0
 GROUPS = ("group-a", "group-b")
+DISKS_REFUSE = frozenset({"disk_full", "io_error", "refusal", "folder_failure"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +100,8 @@ class History:
         self._draw_surroundings()
         self.partitions = PartitionChecker(self.cluster)
         self.metadata = MetadataChecker(self.cluster)
+        counts_copies = not DISKS_REFUSE.intersection(self.plan.kinds)
+        self.eligible = EligibleChecker(self.cluster, self.partitions, counts_copies=counts_copies)
         self.clients = ClientChecker(self.partitions)
         self.workload = Workload(self.cluster, self.clients, Random(self.rng.getrandbits(64)))
         self.clients.recreated.add(PHOENIX)
@@ -156,12 +160,15 @@ class History:
         for process in ran:
             node = self._nodes[process.name]
             if node.process is process:
+                self.eligible.follow(node)
                 self.partitions.check(node)
                 self.metadata.check(node)
+        self.eligible.judge()
 
     def _last_look(self, node: SimulatedNode) -> None:
         """What a process did in the very event in which it dies counts as well: its last answers may be on the wire."""
         try:
+            self.eligible.follow(node)
             self.partitions.check(node, is_between_operations=False)
             self.metadata.check(node)
         except Violation as violation:  # inside of code of the broker, which must not take it for an error of its own
@@ -226,7 +233,7 @@ class History:
             self.partitions.compacted.add(LATEST_VALUES)
         if dice.random() < 0.25:
             topics["careful"] = (1, 3, {"min.insync.replicas": "3"})
-        if dice.random() < 0.25 and "power_loss" not in kinds:  # which is beyond its promise
+        if dice.random() < 0.25 and not {"power_loss", "wipe"}.intersection(kinds):  # which are beyond its promise
             topics["careless"] = (1, 3, {"min.insync.replicas": "1"})
         if topics:
             await self.workload.create_extras(topics)
@@ -382,6 +389,18 @@ class History:
             if item.base_offset >= start and (batch is None or batch.crc != item.crc):
                 raise Violation(f"{item} is lost at the end: {batch}")
 
+    def reach(self) -> dict[str, int]:
+        """How often the history came to what its faults are for."""
+        return {
+            "appends": self.partitions.appends,
+            "truncations": self.partitions.truncations,
+            "rolls_within_an_answer": self.partitions.rolls_within_an_answer,
+            "elections": self.eligible.elections,
+            "isr_changes": self.eligible.isr_changes,
+            "moves_ended": self.eligible.moves_ended,
+            "eligible": self.eligible.judged,
+        }
+
     def _state(self) -> str:
         told = []
         for node in self.cluster.nodes:
@@ -464,7 +483,7 @@ def run_history(
         wall_s=time.perf_counter() - began,
         faults=history.faults.count,
         plan=history.plan,
-        counts=history.workload.counts | {"rolls_within_an_answer": history.partitions.rolls_within_an_answer},
+        counts=history.workload.counts | history.reach(),
         failure=failure,
     )
 

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from barnabas.log.errors import BarnabasError, CorruptRecordError, ErrorCode, OffsetOutOfRangeError
 from barnabas.log.replication.effects import (
+    ChangeLog,
     Effect,
     FlushLog,
     HighWatermarkAdvanced,
@@ -336,9 +337,22 @@ class IsrCluster:
                     self._fetch(broker)
                 case FlushLog():
                     self._flush(broker)
+                case ChangeLog():  # it takes a while, and happens at some moment of it
+                    taken_s = self.flush_s * self.rng.expovariate(1)
+                    self.at(taken_s * self.rng.random(), self._change_log, broker, broker.incarnation, effect)
+                    self.at(taken_s, self._on_log_changed, broker, broker.incarnation, effect)
                 case Resign():
                     facts = (broker.node_id, broker.incarnation, broker.broker_epoch, effect.leader_epoch)
                     self.send(broker.node_id, CONTROLLER, self._on_resign, *facts)
+
+    def _change_log(self, broker: SimBroker, incarnation: int, effect: ChangeLog) -> None:
+        if incarnation == broker.incarnation:
+            effect.change.perform()
+
+    def _on_log_changed(self, broker: SimBroker, incarnation: int, effect: ChangeLog) -> None:
+        if incarnation == broker.incarnation:
+            told = broker.partition.log_changed(effect.change, now_ms=self.now_ms, wall_ms=self.now_ms)
+            self._perform(broker, told)
 
     def _flush(self, broker: SimBroker) -> None:
         """It takes a while, and covers what was there when it began; whoever asks meanwhile gets the next one."""
@@ -588,6 +602,7 @@ class IsrCluster:
         broker.is_up, broker.is_paused, broker.inbox = False, False, []
         broker.incarnation += 1
         broker.is_flushing = broker.is_flush_wanted = False
+        broker.log.end_change()  # or never begun: its thread died with the process
         # A broker cannot know whether anything was lost; only that it may have been.
         broker.lost_data = is_power_loss or (broker.lost_data and broker.broker_epoch == 0)
         log = broker.log

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from barnabas.log.errors import CorruptRecordError, OffsetOutOfRangeError, StorageError
 from barnabas.log.producer_state import ProducerState
 from barnabas.log.record_batch import Buffer
+from barnabas.log.replication.effects import ChangeLog, Effect
+from barnabas.log.replication.partition import Partition
 from barnabas.log.topic_partition import TopicPartition
 
 BAD_CRC = -9  # instead of the producer
@@ -72,6 +74,16 @@ class MemoryDamage:
         self.found &= self.rotten
 
 
+def changed(partition: Partition, effects: list[Effect]) -> list[Effect]:
+    """The effects, with those that follow where one of them is a change of the log, which is performed at once."""
+    others: list[Effect] = [effect for effect in effects if not isinstance(effect, ChangeLog)]
+    for effect in effects:
+        if isinstance(effect, ChangeLog):
+            effect.change.perform()
+            others += changed(partition, partition.log_changed(effect.change, now_ms=0, wall_ms=0))
+    return others
+
+
 class MemoryLog:
     def __init__(
         self,
@@ -94,6 +106,7 @@ class MemoryLog:
         self.sequences: dict[int, tuple[int, int]] = {}  # last sequence and its offset
         self.open_transaction_at: int | None = None
         self.failed = False
+        self.is_changing = False
         self.appended_hashes: dict[tuple[int, int], int] | None = None  # (offset, epoch) -> prefix hash, over all logs
         self.fail_next: StorageError | None = None
 
@@ -173,6 +186,20 @@ class MemoryLog:
 
     def _packed(self, offset: int, epoch: int, value: Value) -> bytes:
         return RECORD.pack(offset, epoch, BAD_CRC if offset in self.damage.rotten else value[0], value[1])
+
+    def begin_change(self) -> None:
+        assert not self.is_changing
+        self.is_changing = True
+        self.truncations += 1
+
+    def end_change(self) -> None:
+        self.is_changing = False
+
+    def begins_inside(self, buffer: Buffer) -> bool:
+        return False  # one record is a batch
+
+    def start_over_before(self, buffer: Buffer) -> None:
+        raise AssertionError("no log begins inside of a record")
 
     def set_damage_aside(self) -> None:
         self.truncate_to(min(self.damage.found))

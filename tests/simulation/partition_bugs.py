@@ -7,6 +7,7 @@ from typing import Any
 from barnabas.log.replication.effects import Effect, HighWatermarkAdvanced, PartitionAssignment
 from barnabas.log.replication.leader import LeaderState
 from barnabas.log.replication.partition import Partition
+from barnabas.log.replication.replica import Replica
 
 from .isr_bugs import DIRECTED, _with_machines
 from .isr_cluster import run_seed
@@ -53,6 +54,26 @@ class KeepsItsTail(Partition):
         return None if offset <= end_offset else super()._refusal(offset, -1, end_offset)
 
 
+class TakesFetchesOfAnyEpoch(Partition):
+    """KIP-320: a fetch of an earlier leadership counts, though its sender has cut its log since."""
+
+    def _check_epoch(self, current_leader_epoch: int, *, must_be_known: bool = False) -> None:
+        pass
+
+
+class JoinsBehindEarlierLeaders(LeaderState):
+    """KIP-320, fourth rule: a follower joins with what this leader knows to be committed, whatever earlier leaders know."""
+
+    __slots__ = ()
+
+    def _has_reached_commitment(self, replica: Replica) -> bool:
+        return replica.log_end_offset >= self.high_watermark
+
+
+RARE_FROM = 890  # seeds of which one in a thousand shows a bug: found at 903
+RARE: dict[str, Scenario] = {
+    "a fetch of an earlier leader epoch counts (KIP-320)": Scenario(partition_class=TakesFetchesOfAnyEpoch),
+}
 BUGS: dict[str, Scenario] = {
     "the high watermark falls": Scenario(partition_class=_with_machines("Falls", leader=HighWatermarkFalls)),
     "a follower counts for what it was only sent": Scenario(
@@ -60,6 +81,9 @@ BUGS: dict[str, Scenario] = {
     ),
     "a new leader cuts its log to its high watermark": Scenario(partition_class=TruncatesToItsOwnHighWatermark),
     "a follower keeps a tail that its leader has not": Scenario(partition_class=KeepsItsTail),
+    "a follower joins behind earlier leaders (KIP-320)": Scenario(
+        partition_class=_with_machines("JoinsBehind", leader=JoinsBehindEarlierLeaders)
+    ),
 }
 NAMES = {
     "truncates_to_high_watermark": "truncation to the high watermark instead of by epoch (KIP-101)",
@@ -77,18 +101,25 @@ NAMES = {
 
 def bugs(others: dict[str, Scenario]) -> list[Planted]:
     named = {NAMES.get(name, name.replace("_", " ")): scenario for name, scenario in others.items()}
-    return [
-        Planted(level="partition", name=name, plant=contextlib.nullcontext, run=_runner(scenario))
-        for name, scenario in {**BUGS, **named}.items()
-    ] + [
-        Planted(level="schedule", name=name, plant=contextlib.nullcontext, run=_directed_runner(kind, scenario))
-        for name, (kind, scenario) in DIRECTED.items()
-    ]
+    return (
+        [
+            Planted(level="partition", name=name, plant=contextlib.nullcontext, run=_runner(scenario))
+            for name, scenario in {**BUGS, **named}.items()
+        ]
+        + [
+            Planted(level="partition", name=name, plant=contextlib.nullcontext, run=_runner(scenario, RARE_FROM))
+            for name, scenario in RARE.items()
+        ]
+        + [
+            Planted(level="schedule", name=name, plant=contextlib.nullcontext, run=_directed_runner(kind, scenario))
+            for name, (kind, scenario) in DIRECTED.items()
+        ]
+    )
 
 
-def _runner(scenario: Scenario) -> Callable[[int], bool]:
+def _runner(scenario: Scenario, first: int = 0) -> Callable[[int], bool]:
     def run(seed: int) -> bool:
-        run_seed(seed, scenario)
+        run_seed(first + seed, scenario)
         return False
 
     return run

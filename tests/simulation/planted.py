@@ -32,10 +32,10 @@ class Found:
 
 
 def all_bugs() -> list[Planted]:
-    from . import cluster_bugs, disk_bugs, group_bugs, isr_bugs, partition_bugs, quorum_bugs
+    from . import cluster_bugs, disk_bugs, group_bugs, isr_bugs, partition_bugs, promise_bugs, quorum_bugs
 
     own = [*partition_bugs.bugs(isr_bugs.PLANTED), *disk_bugs.bugs(), *quorum_bugs.bugs(), *cluster_bugs.bugs()]
-    own += group_bugs.bugs()
+    own += [*promise_bugs.bugs(), *group_bugs.bugs()]
     return sorted(own, key=lambda bug: (list(MOST_SEEDS).index(bug.level), bug.name))
 
 

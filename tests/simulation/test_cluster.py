@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +21,13 @@ SECONDS = float(os.environ.get("BARNABAS_SIMULATION_SECONDS", "150"))
 # The same seeds at every run of CI, so that a change is judged by what it changed; `scripts/simulate` looks for new ones.
 FIRST_SEED = int(os.environ.get("BARNABAS_SIMULATION_FIRST_SEED", "1"))
 MOST_SEEDS = int(os.environ.get("BARNABAS_SIMULATION_SEEDS", "60"))
+
+# What the faults are for: where many seeds never come to one of these, the simulation says nothing about it.
+REACHED = (
+    "acked", "refused", "read", "commits", "admin", "duplicates", "compacted", "appends", "truncations",
+    "rolls_within_an_answer", "elections", "isr_changes", "moves_ended", "eligible",
+)  # fmt: skip
+ENOUGH_SEEDS = 20
 
 # Seeds that failed once, and why. Product: 4, 15, 28, 37 a change in a fetcher's back-off broke the publication of
 # metadata; 32, 39 a broker killed before it had told of a power loss forgot it; 10, 13, 60 a slot was hosted upon
@@ -42,19 +50,20 @@ def test_seeds_that_failed_once(seed: int) -> None:
 
 @pytest.mark.timeout(SECONDS + 120)
 def test_fresh_seeds(report_line: Callable[[str], None]) -> None:
-    began, seed, events, virtual_s, acked, rolls = time.monotonic(), FIRST_SEED, 0, 0.0, 0, 0
+    began, seed, events, virtual_s = time.monotonic(), FIRST_SEED, 0, 0.0
+    reached: Counter[str] = Counter()
     while time.monotonic() - began < SECONDS and seed - FIRST_SEED < MOST_SEEDS:
         result = passed(run_history(seed))
         seed, events, virtual_s = seed + 1, events + result.events, virtual_s + result.virtual_s
-        acked += result.counts["acked"]
-        rolls += result.counts["rolls_within_an_answer"]
+        reached.update(result.counts)
     wall_s = time.monotonic() - began
     report_line(
-        f"whole-cluster simulation: seeds {FIRST_SEED}-{seed - 1} ({seed - FIRST_SEED}), {events} events, {acked} acks, "
-        f"{virtual_s:.0f} virtual s in {wall_s:.0f} s"
+        f"whole-cluster simulation: seeds {FIRST_SEED}-{seed - 1} ({seed - FIRST_SEED}), {events} events, "
+        f"{virtual_s:.0f} virtual s in {wall_s:.0f} s; " + " ".join(f"{name}={reached[name]}" for name in REACHED)
     )
-    assert rolls > 0  # replicas end their segments at different offsets, so answers must reach over such ends
-    assert acked > seed - FIRST_SEED  # the faults must leave something to lose
+    assert reached["acked"] > seed - FIRST_SEED  # the faults must leave something to lose
+    if seed - FIRST_SEED >= ENOUGH_SEEDS:
+        assert not [name for name in REACHED if not reached[name]]
 
 
 @pytest.mark.timeout(300)

@@ -134,7 +134,7 @@ class Workload:
         self.groups: list[str] = []
         self.clients: list[Client] = []
         self.members: list[GroupMember] = []
-        self.counts = {"acked": 0, "refused": 0, "read": 0, "commits": 0, "admin": 0, "failed": 0}
+        self.counts = {"acked": 0, "refused": 0, "read": 0, "commits": 0, "admin": 0, "failed": 0, "duplicates": 0}
         self.is_over = False
         self._values = 0
         self._tasks: list[asyncio.Task[None]] = []
@@ -289,6 +289,7 @@ class Workload:
             return False
         self.counts["acked"] += 1
         if numbered is not None:
+            self.counts["duplicates"] += fresh != bytes(batch)  # sent once more, until it was acknowledged
             numbered.written(partition, read_header(batch).record_count)
         client.loop.note(f"{client.name} acked {partition} acks={acks} offset={answer.base_offset}")
         self.ends[partition] = max(self.ends.get(partition, 0), answer.base_offset if acks == -1 else 0)

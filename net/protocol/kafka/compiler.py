@@ -13,7 +13,7 @@ from dataclasses import make_dataclass
 from functools import cache, partial
 from typing import Any
 
-from barnabas.net.limits import MAX_DATA_ITEMS, MAX_MESSAGE_ITEMS, MAX_METADATA_ITEMS
+from barnabas.net.limits import MAX_DATA_ITEMS, MAX_MESSAGE_ITEMS, MAX_WIDE_ITEMS
 from barnabas.net.protocol.codec import Chunk, size_of
 
 from .primitives import ONE_BYTE, Decode, read_tags, read_uvarint, tags, uvarint
@@ -110,18 +110,22 @@ def encoder(message: str, version: int) -> Encode:
     return found
 
 
-_MAX_ITEMS = {
-    "MetadataRequest": MAX_METADATA_ITEMS,
-    "ProduceRequest": MAX_DATA_ITEMS,
-    "FetchRequest": MAX_DATA_ITEMS,
-    "ListOffsetsRequest": MAX_DATA_ITEMS,
-    "OffsetForLeaderEpochRequest": MAX_DATA_ITEMS,
-}
+_WIDE = frozenset(
+    {
+        "MetadataRequest",
+        "CreateTopicsRequest",
+        "CreatePartitionsRequest",
+        "AlterPartitionReassignmentsRequest",
+        "DescribeConfigsRequest",
+    }
+)
 
 
 def max_items(message: str) -> int:
     """How many items all arrays of one message may have."""
-    return _MAX_ITEMS.get(message, MAX_MESSAGE_ITEMS)
+    if message in _WIDE:
+        return MAX_WIDE_ITEMS
+    return MAX_DATA_ITEMS if message.endswith("Request") else MAX_MESSAGE_ITEMS
 
 
 class _Compiler:

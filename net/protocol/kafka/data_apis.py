@@ -118,8 +118,9 @@ def fetch_request(body: Any, version: int) -> FetchRequest | KafkaRequest:
 
 
 def fetch_by_name(body: Any) -> FetchRequest:
-    partitions = [
-        FetchPartition(
+    """A partition that is named twice is read once, as it was named last, as in Kafka."""
+    partitions = {
+        (topic.topic, item.partition): FetchPartition(
             topic=topic.topic,
             partition=item.partition,
             fetch_offset=item.fetch_offset,
@@ -129,12 +130,12 @@ def fetch_by_name(body: Any) -> FetchRequest:
         )
         for topic in body.topics
         for item in topic.partitions
-    ]
+    }
     return FetchRequest(
         max_wait_ms=body.max_wait_ms,
         min_bytes=body.min_bytes,
         max_bytes=body.max_bytes,
-        partitions=tuple(partitions),
+        partitions=tuple(partitions.values()),
         isolation_level=body.isolation_level,
         rack=body.rack_id,
     )

@@ -77,6 +77,9 @@ class PartitionChecker:
         self.start_limits: dict[tuple[str, int], float] = {}  # the highest log start that anybody asked for; else 0
         self.views: dict[SimulatedProcess, dict[Key, View]] = {}
         self.rolls_within_an_answer = 0  # of followers: some of its batches lie before the new segment, some behind
+        self.truncations = 0  # of replicas that a checker has looked at before
+        self.appends = 0  # batches, on whatever replica
+        self.concerned: dict[Key, None] = {}  # committed something since `checkers.eligible` has judged
         cluster.ended.append(self._ended)
 
     def _ended(self, node: SimulatedNode, process: SimulatedProcess, power: bool) -> None:
@@ -141,6 +144,7 @@ class PartitionChecker:
         if view is None or view.log is not partition.log:
             view = views[key] = View(log=partition.log, truncations=partition.log._truncations)  # type: ignore[attr-defined]
         self._check_log_start(process, partition)
+        _check_waits(process, partition, view, history)
         self._follow_log(process, view, history, is_compacted)
         self._follow_high_watermark(process, partition, view, history, is_compacted, leads=partition.is_leader)
         self._follow_leadership(node, process, partition, view, history, key)
@@ -174,6 +178,7 @@ class PartitionChecker:
         log = view.log
         if log._truncations != view.truncations:
             view.truncations = log._truncations
+            self.truncations += 1
             if log.log_end_offset < view.high_watermark:
                 raise Violation(
                     f"{history.name}: {process} cut its log to {log.log_end_offset}, below its high watermark "
@@ -196,6 +201,7 @@ class PartitionChecker:
             if view.batches and batch.base_offset != view.log_end:
                 raise Violation(f"{history.name}: {process} has nothing from {view.log_end} to {batch}")
             view.log_end = batch.next_offset
+            self.appends += 1
             view.batches[batch.base_offset] = batch
             view.replay.update(header, first_offset=header.base_offset)
             known = history.written.setdefault((batch.leader_epoch, batch.base_offset), batch)
@@ -256,6 +262,7 @@ class PartitionChecker:
                 raise Violation(f"{history.name}: {batch} of an idempotent producer is committed at {first} too")
         history.committed[batch.base_offset] = Committed(batch, partition.leader_epoch)
         history.committed_end = batch.next_offset
+        self.concerned[partition.topic_id, partition.topic_partition.partition] = None
 
     # --- leadership ---------------------------------------------------------------------------------------------------
 
@@ -306,6 +313,18 @@ class PartitionChecker:
                 f"{history.name}: the high watermark {high_watermark} of {leader} passed the log end "
                 f"{view.log.log_end_offset} of {node.process}, which is in its maximal ISR"
             )
+
+
+def _check_waits(process: SimulatedProcess, partition: Partition, view: View, history: History) -> None:
+    """A leader commits nothing while it knows that somebody outside of its ISR is eligible."""
+    leading = partition._leading
+    if leading is None or view.isr is not leading.isr or not leading.isr.eligible:
+        return
+    if partition.log.high_watermark > view.high_watermark:
+        raise Violation(
+            f"{history.name}: {process} commits up to {partition.log.high_watermark} while "
+            f"{sorted(leading.isr.eligible)} are eligible outside of its ISR {leading.isr}"
+        )
 
 
 def read_headers(log: Any, offset: int) -> list[BatchHeader]:

@@ -289,6 +289,12 @@ class ClassicSimulation:
             leaving = (LeavingMember(member_id=client.member_id, instance_id=client.instance_id),)
             self.take(self.coordinator.leave_group(group_id=GROUP, leaving=leaving, now_ms=self.now_ms))
 
+    def hang_up(self, client: Client) -> None:
+        """It gives up waiting, and will ask again; the coordinator may hear of it."""
+        ticket, client.ticket = client.ticket, None
+        if ticket is not None and self.random.random() < 0.5:
+            self.take(self.coordinator.withdraw(group_id=GROUP, ticket=ticket, now_ms=self.now_ms))
+
     def stop(self, client: Client) -> None:
         client.gone = True
         self.clients.remove(client)
@@ -324,7 +330,7 @@ class ClassicSimulation:
             client.favourite = self.random.choice(("range", "sticky"))
             client.forget(member_id=False)
         elif roll < 0.92:
-            client.ticket = None  # it gives up waiting, and will ask again
+            self.hang_up(client)
         elif roll < 0.94:
             self.leave(client)
         elif roll < 0.95:

@@ -34,6 +34,7 @@ from barnabas.log.errors import BarnabasError, InvalidRequestError, RebalanceInP
 
 from .explained_moves import check_moves, readers_of
 from .simulated_wishes import LEAVING_FIELDS, LONG_NAME, PATTERNS, WISHES, Wish
+from .timers import check_timers
 
 GROUP = "simulated"
 SLOT = slot_of(GROUP)
@@ -542,6 +543,7 @@ class Simulation:
             self.readers_before = {}  # it has expired, and what was told of it is gone
         self.moves_checked += check_moves(self.coordinator, GROUP, self.readers_before)
         self.check_parked()
+        check_timers(self.coordinator)
         offsets = self.slots.slot(SLOT).offsets.get(GROUP, {})
         assert {key: (value[0], value[2]) for key, value in offsets.items()} == self.expected
 

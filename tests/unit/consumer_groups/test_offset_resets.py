@@ -53,6 +53,15 @@ def test_commits_after_the_reset_are_told_and_lost_by_the_undo() -> None:
     assert undo(bench).offsets == (UndoneOffset(topic="t", partition=0, before=50, after=20),)
 
 
+def test_an_undo_brings_back_the_very_first_offset() -> None:
+    bench = Bench()
+    commit(bench, at(0))
+    reset(bench, at(3))
+    undo(bench)
+    assert fetched(bench) == 0
+    assert len(bench.coordinator.fetch_offsets(group_id=GROUP).response) == 1, "0 is an offset, -1 is none"
+
+
 def test_a_preview_of_an_undo_changes_nothing() -> None:
     bench = Bench()
     commit(bench, at(50))

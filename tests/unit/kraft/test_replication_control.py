@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from unit.kraft.single_controller import SingleController
 
@@ -10,14 +12,23 @@ from barnabas.kraft.controller_errors import (
     NoReassignmentInProgressError,
     PreferredLeaderNotAvailableError,
 )
-from barnabas.kraft.controller_settings import ControllerSettings
+from barnabas.kraft.controller_settings import MAX_PARTITIONS_PER_REQUEST, ControllerSettings
 from barnabas.kraft.image import NO_LEADER
-from barnabas.kraft.records import BROKER_RESOURCE
-from barnabas.kraft.requests import AlterConfig, AssignReplicas, ConfigChange, Done, ElectLeader, ResignReplica
+from barnabas.kraft.records import BROKER_RESOURCE, TOPIC_RESOURCE
+from barnabas.kraft.requests import (
+    AlterConfig,
+    AlterPartitionAnswer,
+    AssignReplicas,
+    ConfigChange,
+    Done,
+    ElectLeader,
+    ResignReplica,
+)
 from barnabas.log.errors import (
     EligibleLeadersNotAvailableError,
     ErrorCode,
     InvalidReplicaAssignmentError,
+    InvalidRequestError,
     StaleBrokerEpochError,
     UnknownTopicOrPartitionError,
 )
@@ -160,6 +171,17 @@ def test_lowering_min_insync_replicas_ends_the_eligibility_in_the_same_batch() -
     cluster.configure("min.insync.replicas", None)
     assert cluster.partition().eligible_leader_replicas == ()
     assert len([command for command, _ in cluster.cluster.log if command.index > before]) == 1
+
+
+def test_replacing_all_of_a_topics_configuration_ends_the_eligibility_too() -> None:
+    """Kafka's older AlterConfigs: what is not named goes back to its default, and may let the high watermark move again."""
+    cluster = SingleController()
+    cluster.topic(0, 1, 2, min_insync_replicas="2")
+    cluster.set_isr(0)
+    assert cluster.partition().eligible_leader_replicas == (1, 2)
+    changes = (ConfigChange(key="retention.ms", value="1000"),)
+    cluster.ask(AlterConfig(resource_type=TOPIC_RESOURCE, resource="t", changes=changes, replaces_all=True))
+    assert cluster.partition().eligible_leader_replicas == ()
 
 
 def test_lowering_the_cluster_default_of_min_insync_replicas_does_too() -> None:
@@ -485,3 +507,14 @@ def test_the_last_one_in_sync_may_not_resign() -> None:
     before = cluster.partition()
     cluster.refused(resignation(cluster, 0), EligibleLeadersNotAvailableError)
     assert cluster.partition() == before
+
+
+@pytest.mark.parametrize(
+    ("count", "is_taken"), [(MAX_PARTITIONS_PER_REQUEST, True), (MAX_PARTITIONS_PER_REQUEST + 1, False)]
+)
+def test_a_leader_proposes_so_many_isrs_at_a_time_and_no_more(count: int, is_taken: bool) -> None:
+    cluster = SingleController()
+    cluster.topic(0, 1, 2)
+    one = cluster.proposal(0, 1, 2)
+    answer = cluster.ask(replace(one, partitions=one.partitions * count))
+    assert isinstance(answer, AlterPartitionAnswer if is_taken else InvalidRequestError)

@@ -14,7 +14,12 @@ from barnabas.log.cleaner import dirty_part_of
 from barnabas.log.cleaner_offset_map import ENTRY_BYTES
 from barnabas.log.cleaning import CleaningAborted
 from barnabas.log.config import LogConfig
-from barnabas.log.errors import CorruptRecordError, InvalidRecordError, OutOfOrderSequenceError
+from barnabas.log.errors import (
+    CorruptRecordError,
+    InvalidProducerEpochError,
+    InvalidRecordError,
+    OutOfOrderSequenceError,
+)
 from barnabas.log.files import RealFiles
 from barnabas.log.record_batch import iter_headers
 from barnabas.log.record_codec import ProducerFields, decode_columns
@@ -86,10 +91,10 @@ def produce(log, producer_id, sequence, *records, epoch=0, is_transactional=Fals
     return append_keyed(log, *records, producer=producer)
 
 
-def end_transaction(log, producer_id, *, commits):
+def end_transaction(log, producer_id, *, commits, epoch=0):
     key = b"\x00\x00\x00\x01" if commits else b"\x00\x00\x00\x00"
     body = record_codec._encode_columns([key], [b"\x00" * 6], None)
-    producer = ProducerFields(producer_id=producer_id, producer_epoch=0)
+    producer = ProducerFields(producer_id=producer_id, producer_epoch=epoch)
     marker = bytearray(record_codec._seal(body, 1, 0x30, NOW_MS, NOW_MS, producer))
     log.append_as_leader(marker, leader_epoch=0, now_ms=NOW_MS, from_coordinator=True)
     log.set_high_watermark(log.log_end_offset)
@@ -194,6 +199,22 @@ def test_aborted_records_go_and_their_markers_follow_when_nobody_needs_them():
     log = open_log(disk, config=COMPACT)
     log.set_high_watermark(log.log_end_offset)
     assert log.last_stable_offset == log.log_end_offset
+
+
+def test_the_marker_that_fences_a_producer_stays_as_long_as_nothing_else_carries_its_epoch():
+    disk = SimulatedDisk()
+    log = open_log(disk, config=COMPACT)
+    produce(log, 7, 0, (b"k", b"aborted"), is_transactional=True)
+    end_transaction(log, 7, commits=False, epoch=1)
+    fill(log)
+    end = clean(log, disk)
+    for now_ms in (NOW_MS + 1, NOW_MS + 2 + DAY_MS, NOW_MS + 3 + 2 * DAY_MS):
+        clean(log, disk, from_offset=end, now_ms=now_ms)
+    assert [header.base_offset for header in headers(log) if header.is_control] == [1]
+    disk.kill()
+    log = open_log(disk, config=COMPACT)
+    with pytest.raises(InvalidProducerEpochError):
+        produce(log, 7, 1, (b"k", b"of the former process"))
 
 
 def test_nothing_of_an_open_transaction_or_above_the_high_watermark_is_cleaned():

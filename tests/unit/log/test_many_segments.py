@@ -110,3 +110,16 @@ def test_an_index_that_rises_and_lies_is_made_anew(suffix: str, shift: int) -> N
         assert base_offsets(log.read(offset, max_bytes=300, up_to_offset=end).read())[0] == offset
         assert log.offset_for_timestamp(NOW_MS + offset) == (offset, NOW_MS + offset)
     assert read_all(log) == truth
+
+
+def test_a_look_for_damage_leaves_a_segment_as_open_as_it_was() -> None:
+    disk = CountingDisk()
+    filled(disk).close()
+    segment = reopened(disk).segments[0]
+    assert not segment.is_open
+    assert segment.view().size_bytes == segment.size_bytes
+    assert not segment.is_open and not segment._indexes_loaded
+    segment.batch_at(segment.base_offset)
+    assert segment.is_open
+    segment.view()
+    assert segment.is_open and segment._indexes_loaded

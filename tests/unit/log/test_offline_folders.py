@@ -61,6 +61,7 @@ def test_a_folder_that_fails_takes_its_own_logs_only() -> None:
     disk = SimulatedDisk()
     logs = two_folders(disk)
     assert logs.fail_folder("/two", "EIO", now_ms=NOW_MS) == [B, D]
+    logs.give_up("/two")
     assert set(logs.logs) == {A, C} and set(logs.offline) == {B, D} == set(logs.offline_in("/two"))
     assert (logs.offline_folders["/two"].since_ms, logs.offline_folders["/two"].was_in_use) == (NOW_MS, True)
     assert logs.fail_folder("/two", "again", now_ms=NOW_MS) == []
@@ -77,6 +78,7 @@ def test_it_comes_back_with_what_was_flushed_and_knows_that_it_lost_something() 
     logs = two_folders(disk)
     disk.fail_folder("/two")
     logs.fail_folder("/two", "EIO", now_ms=NOW_MS)
+    logs.give_up("/two")
     with pytest.raises(DiskFailedError):
         logs.reopen_folder("/two", now_ms=NOW_MS, config_for=config_for)
     assert "/two" in logs.offline_folders and "/two/.lock" not in disk.locks
@@ -93,6 +95,7 @@ def test_a_mended_disk_that_could_note_the_loss_is_lossy_at_the_next_start() -> 
     disk = SimulatedDisk()
     logs = two_folders(disk)
     logs.fail_folder("/two", "a failed flush", now_ms=NOW_MS)
+    logs.give_up("/two")
     disk.kill()
     again = manager(disk)
     assert again.may_have_lost_writes and again.offline == {}
@@ -103,6 +106,7 @@ def test_a_folder_of_another_cluster_does_not_come_back() -> None:
     logs = two_folders(disk)
     logs.join_cluster("one")
     logs.fail_folder("/two", "EIO", now_ms=NOW_MS)
+    logs.give_up("/two")
     disk.write_atomically("/two/meta.properties", b"version=1\nnode.id=0\ndirectory.id=x\ncluster.id=two\n")
     with pytest.raises(InconsistentClusterIdError):
         logs.reopen_folder("/two", now_ms=NOW_MS, config_for=config_for)
@@ -148,6 +152,7 @@ def test_a_replica_whose_topic_was_deleted_meanwhile_is_set_aside_when_its_folde
     disk = SimulatedDisk()
     logs = two_folders(disk)
     logs.fail_folder("/two", "EIO", now_ms=NOW_MS)
+    logs.give_up("/two")
     logs.delete(B, now_ms=NOW_MS)
     new = logs.get_or_create(B, topic_id="another", now_ms=NOW_MS)
     bring_back(logs, "/two")
@@ -221,3 +226,19 @@ def test_loading_stops_when_it_is_asked_to() -> None:
     logs = LogManager(disk, DIRS, node_id=0)
     with pytest.raises(LoadingStoppedError):
         logs.load_folder(logs.folders[0], now_ms=NOW_MS, progress=LoadProgress(path="/one", wants_stop=True))
+
+
+def test_taking_a_failed_folder_out_waits_for_no_disk_and_it_stays_locked_until_it_is_given_up() -> None:
+    """The loop takes it out; a thread writes down the loss, behind whatever another one still does there."""
+    disk = SimulatedDisk()
+    logs = manager(disk)
+    operations: list[tuple[str, str]] = []
+    disk.before_operation = lambda action, path, write: operations.append((action, path))
+    logs.fail_folder("/two", "EIO", now_ms=NOW_MS)
+    assert operations == []
+    with pytest.raises(StorageError, match="locked"):
+        logs.reopen_folder("/two", now_ms=NOW_MS, config_for=lambda topic: LogConfig())
+    logs.give_up("/two")
+    assert ("write", "/two/.barnabas_lost_writes") in operations and logs.failing == {}
+    loaded = logs.reopen_folder("/two", now_ms=NOW_MS, config_for=lambda topic: LogConfig())
+    assert loaded.folder.may_have_lost_writes

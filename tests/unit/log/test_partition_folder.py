@@ -101,6 +101,22 @@ def test_no_power_loss_parts_records_from_their_topic(seed: int) -> None:
     assert len(read_all(log)) == log.size_bytes
 
 
+def test_a_log_that_is_deleted_while_its_folder_is_flushed_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    """The flush runs in a thread: it finds no folder of that name, and nothing is wrong."""
+
+    class Disk(SimulatedDisk):
+        def sync_dir(self, path: str) -> None:
+            if path == DIRECTORY:
+                logs.delete(PARTITION, now_ms=NOW_MS)
+            super().sync_dir(path)
+
+    logs = loaded(Disk())
+    create(logs)
+    caplog.clear()
+    logs.make_folders_durable(logs.folders[0])
+    assert not logs.logs and not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
 def test_what_is_there_is_not_overwritten() -> None:
     disk = SimulatedDisk()
     disk.make_dirs("/one")

@@ -68,3 +68,10 @@ def test_producers_are_bounded_and_expire(monkeypatch):
         note(state, 0, producer_id=producer_id)
     assert len(state) == 5
     assert state.first_unstable_offset == 0
+
+
+def test_a_transaction_is_open_from_its_first_batch_also_where_that_is_the_first_of_the_log():
+    state = ProducerState()
+    note(state, 0, offset=0, transactional=True)
+    note(state, 1, offset=1, transactional=True)
+    assert state.first_unstable_offset == 0

@@ -228,10 +228,11 @@ class Shell:
         )
 
     @classmethod
-    async def start(cls) -> "Shell":
+    async def start(cls, *, broker_epoch: int = 0) -> "Shell":
         shell = cls()
         await shell.metadata.start()
         shell.source.publish()
+        shell.metadata.registered(broker_epoch)
         return shell
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from unit.net.wire_world import RawClient, World, raw_client, run_in_simulation, serve
 
-from barnabas.net.admission import RESERVED_PLACES, Admission, Place, is_reserved_for
+from barnabas.net.admission import RESERVED_PLACES, RESERVED_PLACES_OF_HOST, Admission, Place, is_reserved_for
 from barnabas.net.limits import UNLIMITED_DESCRIPTORS, ServerLimits
 from barnabas.net.protocol.msgpack import PREAMBLE, ClientHello, write_hello
 from barnabas.net.server import Server
@@ -15,20 +15,24 @@ ADMISSION = Admission(max_connections=10, max_descriptor=100)
 
 
 @pytest.mark.parametrize(
-    ("ordinary", "reserved", "descriptor", "place"),
+    ("ordinary", "reserved", "of_host", "descriptor", "place"),
     [
-        (0, 0, -1, Place.ORDINARY),
-        (9, 0, 99, Place.ORDINARY),
-        (10, 0, 99, Place.RESERVED),
-        (0, 0, 100, Place.RESERVED),
-        (10, RESERVED_PLACES - 1, 500, Place.RESERVED),
-        (10, RESERVED_PLACES, 500, Place.REFUSED),
-        (0, RESERVED_PLACES, 100, Place.REFUSED),
-        (9, RESERVED_PLACES, 99, Place.ORDINARY),
+        (0, 0, 0, -1, Place.ORDINARY),
+        (9, 0, 0, 99, Place.ORDINARY),
+        (10, 0, 0, 99, Place.RESERVED),
+        (0, 0, 0, 100, Place.RESERVED),
+        (10, RESERVED_PLACES - 1, 1, 500, Place.RESERVED),
+        (10, RESERVED_PLACES, 0, 500, Place.REFUSED),
+        (0, RESERVED_PLACES, 0, 100, Place.REFUSED),
+        (9, RESERVED_PLACES, 0, 99, Place.ORDINARY),
+        (10, 60, RESERVED_PLACES_OF_HOST - 1, 99, Place.RESERVED),
+        (10, 60, RESERVED_PLACES_OF_HOST, 99, Place.REFUSED),
+        (9, 60, RESERVED_PLACES_OF_HOST, 99, Place.ORDINARY),
     ],
 )
-def test_places(ordinary: int, reserved: int, descriptor: int, place: Place) -> None:
-    assert ADMISSION.place(ordinary=ordinary, reserved=reserved, descriptor=descriptor) is place
+def test_places(ordinary: int, reserved: int, of_host: int, descriptor: int, place: Place) -> None:
+    found = ADMISSION.place(ordinary=ordinary, reserved=reserved, reserved_of_host=of_host, descriptor=descriptor)
+    assert found is place
 
 
 def test_brokers_and_operators_are_known_by_their_names() -> None:
@@ -81,6 +85,42 @@ def test_an_active_client_never_leaves_for_a_broker() -> None:
         await broker.frame()
         assert not active.closed.done() and server.connection_count == 2 and len(server._reserved) == 1
         for client in (active, broker):
+            client.transport.close()
+        await server.close()
+
+    run_in_simulation(body)
+
+
+def test_a_crowd_that_says_nothing_keeps_no_broker_out() -> None:
+    """It takes every reserved place that is left to its address, again and again; each ends only after a second."""
+
+    async def body(world: World) -> None:
+        server = await serve(world, {}, limits=ServerLimits(max_connections=1))
+        first = await raw_client(world, server.address)
+        crowd = [await raw_client(world, server.address, greet=False) for _ in range(2 * RESERVED_PLACES)]
+        assert server.connection_count == 1 + RESERVED_PLACES_OF_HOST
+        broker = await greeted(world, server, "broker-2")
+        await broker.frame()
+        assert not broker.closed.done() and not first.closed.done()
+        assert server.connection_count == 1 + RESERVED_PLACES_OF_HOST
+        for client in (first, *crowd, broker):
+            client.transport.close()
+        await server.close()
+
+    run_in_simulation(body)
+
+
+def test_forged_names_from_one_address_leave_places_to_other_addresses() -> None:
+    async def body(world: World) -> None:
+        server = await serve(world, {}, limits=ServerLimits(max_connections=1))
+        first = await raw_client(world, server.address)
+        forged = [await greeted(world, server, f"broker-{number}") for number in range(2 * RESERVED_PLACES)]
+        for client in forged[:RESERVED_PLACES_OF_HOST]:
+            await client.frame()
+        for client in forged[RESERVED_PLACES_OF_HOST:]:
+            await client.closed
+        assert len(server._reserved) == RESERVED_PLACES_OF_HOST < RESERVED_PLACES
+        for client in (first, *forged):
             client.transport.close()
         await server.close()
 

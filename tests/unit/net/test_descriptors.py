@@ -17,6 +17,11 @@ def test_a_part_is_kept_from_clients(total: int, for_clients: int) -> None:
     assert DescriptorLimit(total=total).for_clients == for_clients
 
 
+@pytest.mark.parametrize(("total", "for_strangers"), [(64, 8), (256, 8), (1_024, 32), (2_048, 64), (1_048_576, 64)])
+def test_ports_without_clients_hold_few_strangers(total: int, for_strangers: int) -> None:
+    assert DescriptorLimit(total=total).for_strangers == for_strangers
+
+
 def test_the_soft_limit_becomes_the_hard_one() -> None:
     """In a process of its own: the limit is a property of the process."""
     code = (

@@ -27,6 +27,7 @@ from barnabas.net.group_service import (
     MAX_WAITING_PER_SLOT,
     GroupService,
 )
+from barnabas.net.slices import SLICE_STEPS
 
 GROUP = "g"
 SLOT = slot_of(GROUP)
@@ -452,7 +453,7 @@ async def test_too_many_that_wait_are_told_to_come_back() -> None:
     await asyncio.gather(*tasks)  # nothing was under way: all are answered
     await turns()
     waiting = [world.decide(response=number) for number in range(MAX_WAITING_PER_SLOT)]
-    await turns()
+    await turns(MAX_WAITING_PER_SLOT // SLICE_STEPS + 10)
     with pytest.raises(CoordinatorNotAvailableError, match="slow down"):
         await world.decide(response="one more")
     never.set_result(GroupRecordsAppended())

@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from simulation.isr_log import RECORD, MemoryLog, batch
+from simulation.isr_log import RECORD, MemoryLog, batch, changed
 
 from barnabas.log.errors import (
     ErrorCode,
@@ -110,7 +110,7 @@ def pull(follower: Partition, source: Partition, *, rounds: int = 10) -> None:
             last_fetched_epoch=position.last_fetched_epoch,
             now_ms=0,
         )
-        follower.fetched(position, answer(read), 0)
+        changed(follower, follower.fetched(position, answer(read), 0))
 
 
 def answer(read: PartitionRead) -> FetchAnswer:
@@ -242,7 +242,8 @@ def test_behind_the_leaders_log_start_a_follower_starts_over():
     b.make_follower(assignment(1, 5), 0)
     position = b.next_fetch()
     assert position is not None
-    b.fetched(position, FetchAnswer(error=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=70, high_watermark=90), 0)
+    out_of_range = FetchAnswer(error=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=70, high_watermark=90)
+    changed(b, b.fetched(position, out_of_range, 0))
     assert (b.log.log_start_offset, b.log_end_offset) == (70, 70)
 
 

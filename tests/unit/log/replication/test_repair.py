@@ -1,9 +1,9 @@
 """A damaged replica: it resigns first, and cuts its log only in an epoch in which nobody counts on it."""
 
-from simulation.isr_log import MemoryLog, batch
+from simulation.isr_log import MemoryLog, batch, changed
 from unit.log.replication.test_flush_first import TP, assignment
 
-from barnabas.log.replication.effects import Effect, Resign, ResumeFetching
+from barnabas.log.replication.effects import Effect, Resign, StartFetching
 from barnabas.log.replication.partition import Partition
 
 
@@ -11,12 +11,12 @@ def resign(leader_epoch: int) -> list[Effect]:
     return [Resign(topic_partition=TP, topic_id="t1", leader_epoch=leader_epoch)]
 
 
-def damaged_follower() -> Partition:
+def damaged_follower(leader_epoch: int = 2) -> Partition:
     log = MemoryLog(TP)
     for sequence in range(6):
-        log.append_as_leader(batch((0, sequence)), leader_epoch=1, now_ms=0)
+        log.append_as_leader(batch((0, sequence)), leader_epoch=max(0, leader_epoch - 1), now_ms=0)
     partition = Partition(log, 0)
-    partition.make_follower(assignment(leader=1, leader_epoch=2), 0)
+    partition.make_follower(assignment(leader=1, leader_epoch=leader_epoch), 0)
     assert partition.next_fetch() is not None and partition.resign_if_damaged() == []
     log.damage.rotten = log.damage.found = {3}
     return partition
@@ -31,19 +31,28 @@ def test_it_asks_until_the_controller_agrees_and_goes_on_meanwhile() -> None:
 def test_the_log_is_cut_when_the_metadata_shows_it_too() -> None:
     partition = damaged_follower()
     assert partition.resigned(2) == [] and partition.log_end_offset == 6  # its leader may still count on it
-    assert ResumeFetching(topic_partition=TP) in partition.make_follower(
-        assignment(leader=1, leader_epoch=3, isr=(1,)), 0
-    )
+    effects = partition.make_follower(assignment(leader=1, leader_epoch=3, isr=(1,)), 0)
+    assert partition.next_fetch() is None  # the log is cut by another thread
+    assert StartFetching(topic_partition=TP, leader=1, leader_epoch=3) in changed(partition, effects)
     assert partition.log_end_offset == 3 and partition.resign_if_damaged() == []
     position = partition.next_fetch()
     assert position is not None and (position.offset, position.leader_epoch) == (3, 3)
+
+
+def test_the_first_epoch_of_a_partition_is_one_to_resign_in() -> None:
+    partition = damaged_follower(leader_epoch=0)
+    assert partition.resign_if_damaged() == resign(0)
+    assert partition.resigned(0) == [] and partition.log_end_offset == 6
+    partition.make_follower(assignment(leader=1, leader_epoch=1, isr=(1,)), 0)
+    assert partition.log_end_offset == 3
 
 
 def test_the_answer_may_come_behind_the_metadata() -> None:
     partition = damaged_follower()
     partition.make_follower(assignment(leader=1, leader_epoch=3, isr=(1,)), 0)
     assert partition.next_fetch() is None and partition.log_end_offset == 6
-    assert ResumeFetching(topic_partition=TP) in partition.resigned(2) and partition.log_end_offset == 3
+    effects = changed(partition, partition.resigned(2))
+    assert StartFetching(topic_partition=TP, leader=1, leader_epoch=3) in effects and partition.log_end_offset == 3
 
 
 def test_a_fetch_since_then_makes_the_consent_void() -> None:
@@ -60,7 +69,7 @@ def test_a_damaged_leader_serves_on_until_another_one_leads() -> None:
     partition.make_leader(assignment(leader=0, leader_epoch=3), 0)
     assert partition.resign_if_damaged() == resign(3) and partition.is_leader and partition.log_end_offset == 6
     assert partition.resigned(3) == []
-    partition.make_follower(assignment(leader=1, leader_epoch=4, isr=(1,)), 0)
+    changed(partition, partition.make_follower(assignment(leader=1, leader_epoch=4, isr=(1,)), 0))
     assert partition.log_end_offset == 3
 
 

@@ -72,6 +72,11 @@ class FakeConsumer:
             raise EndOfLogError
         return found
 
+    def poll_with_origins(
+        self, *, max_records: int, timeout_ms: float
+    ) -> tuple[dict[TopicPartition, list[ConsumerRecord]], dict[TopicPartition, ReadingOrigin]]:
+        return self.poll(max_records=max_records, timeout_ms=timeout_ms), dict(self.origins)
+
     def position(self, place: TopicPartition) -> int:
         return self.positions[place]
 

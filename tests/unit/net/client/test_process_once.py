@@ -319,9 +319,9 @@ def test_connections_that_cannot_do_it_are_refused(path: str) -> None:
 
 def test_the_asyncio_face(opened) -> None:
     class AsyncConsumer(FakeConsumer):
-        async def poll(self, **options) -> dict:
+        async def poll_with_origins(self, **options) -> tuple[dict, dict]:
             await asyncio.sleep(0)
-            return super().poll(**options)
+            return super().poll_with_origins(**options)
 
         async def position(self, place: TopicPartition) -> int:
             return super().position(place)

@@ -17,9 +17,9 @@ from barnabas.log.errors import (
     TopicAlreadyExistsError,
 )
 from barnabas.log.topic_partition import CONSUMER_OFFSETS_TOPIC
+from barnabas.net.handlers.auto_creation import MAX_CREATIONS_AT_A_TIME
 from barnabas.net.handlers.metadata import (
     MAX_CREATED_PER_REQUEST,
-    MAX_CREATIONS_AT_A_TIME,
     MAX_ITEMS_ON_LOOP,
     MAX_NAMES,
     MetadataHandler,

@@ -14,7 +14,7 @@ from kafka.protocol.api_message import ApiMessage
 from kio.serial import entity_reader, entity_writer
 from unit.net.protocol.random_messages import RandomMessages, plain
 
-from barnabas.net.limits import MAX_DATA_ITEMS, MAX_MESSAGE_ITEMS, MAX_METADATA_ITEMS
+from barnabas.net.limits import MAX_DATA_ITEMS, MAX_WIDE_ITEMS
 from barnabas.net.protocol.kafka.compiler import decoder, encoder, types_of
 from barnabas.net.protocol.kafka.primitives import read_uvarint, uvarint
 from barnabas.net.protocol.kafka.schema import Versions, messages
@@ -147,12 +147,12 @@ def test_forged_lengths_are_refused_before_anything_is_made() -> None:
 
 def test_items_without_end_are_refused_before_they_are_made() -> None:
     """Each of these is two bytes and honest, and would be an object of more than a hundred."""
-    for count, is_taken in ((MAX_METADATA_ITEMS, True), (MAX_METADATA_ITEMS + 1, False)):
+    for count, is_taken in ((MAX_WIDE_ITEMS, True), (MAX_WIDE_ITEMS + 1, False)):
         frame = memoryview(uvarint(count + 1) + b"\x01\x00" * count + b"\x01\x01\x01\x00")
         if is_taken:
             assert len(decoder("MetadataRequest", 9)(frame, 0)[0].topics) == count
         else:
-            with pytest.raises(ValueError, match=str(MAX_METADATA_ITEMS)):
+            with pytest.raises(ValueError, match=str(MAX_WIDE_ITEMS)):
                 decoder("MetadataRequest", 9)(frame, 0)
     begin = struct.pack(">hhiih", -1, 1, 1_000, 1, 1) + b"t"
     for count, is_taken in ((MAX_DATA_ITEMS - 1, True), (MAX_DATA_ITEMS, False)):
@@ -162,8 +162,8 @@ def test_items_without_end_are_refused_before_they_are_made() -> None:
         else:
             with pytest.raises(ValueError, match=str(MAX_DATA_ITEMS)):
                 decoder("ProduceRequest", 3)(frame, 0)
-    frame = memoryview(b"\x02g" + uvarint(MAX_MESSAGE_ITEMS + 2) + b"\x01\x01\x00" * (MAX_MESSAGE_ITEMS + 1))
-    with pytest.raises(ValueError, match=f"more than {MAX_MESSAGE_ITEMS} items"):
+    frame = memoryview(b"\x02g" + uvarint(MAX_DATA_ITEMS + 2) + b"\x01\x01\x00" * (MAX_DATA_ITEMS + 1))
+    with pytest.raises(ValueError, match=f"more than {MAX_DATA_ITEMS} items"):
         decoder("OffsetFetchRequest", 6)(frame, 0)
 
 

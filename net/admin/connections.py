@@ -1,0 +1,148 @@
+"""Who may hold a connection to the admin API: a bounded pool in which whoever says nothing makes room for the next.
+
+There is no authentication, so a place cannot be kept for operators. But an operator's client sends its request at once and
+leaves: a crowd that says nothing, or never ends a request, can neither keep it out nor take the descriptors that logs, the
+quorum and the other brokers need.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+log = logging.getLogger("barnabas.admin")
+
+MAX_CONNECTIONS: Final = 64  # browsers, a scraper and a few operators; a handful of descriptors each would suffice
+FIRST_REQUEST_S: Final = 10.0  # from the connection to the end of its first request
+IDLE_S: Final = 75.0  # between two requests; a scraper that asks once a minute keeps its connection
+SWEEP_S: Final = 1.0  # how late a connection may be closed
+LOG_AGAIN_S: Final = 60.0  # a crowd must not fill the disk with lines about it
+
+
+class AdminConnection(asyncio.Protocol):
+    """One client: passes everything on to aiohttp's handler, and remembers how useful it has been."""
+
+    def __init__(self, pool: "AdminConnections", handler: asyncio.Protocol) -> None:
+        self._pool = pool
+        self._handler = handler
+        self._transport: asyncio.Transport | None = None  # None where the pool refused it, and after the end
+        self.has_spoken = False
+        self.requests = 0  # that were complete
+        self.in_progress = 0  # complete, and not answered yet
+        self.quiet_since_s = 0.0  # when it was opened, or its last request was answered
+
+    @property
+    def usefulness(self) -> tuple[bool, bool, float]:
+        """The least useful one makes room: the silent before those that have begun a request, and these before those that
+        have ended one; the oldest of them first."""
+        return self.requests > 0, self.has_spoken, self.quiet_since_s
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        if not self._pool.opened(self, transport):
+            transport.abort()
+            return
+        self._transport = transport
+        self._handler.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.has_spoken = True
+        self._handler.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._handler.eof_received()
+
+    def pause_writing(self) -> None:
+        self._handler.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._handler.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            self._pool.closed(self, transport)
+            self._handler.connection_lost(exc)
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class AdminConnections:
+    """All connections of one admin port. `clock` is the loop's, in seconds."""
+
+    def __init__(self, clock: Callable[[], float], max_connections: int = MAX_CONNECTIONS) -> None:
+        self._clock = clock
+        self._max_connections = max_connections
+        self._open: dict[asyncio.Transport, AdminConnection] = {}  # at most `max_connections`, and those being aborted
+        self._leaving: set[AdminConnection] = set()
+        self._logged_at_s = -LOG_AGAIN_S
+        self.refused = 0
+
+    def __len__(self) -> int:
+        return len(self._open) - len(self._leaving)
+
+    def accept(self, handler: asyncio.Protocol) -> AdminConnection:
+        return AdminConnection(self, handler)
+
+    def opened(self, connection: AdminConnection, transport: asyncio.Transport) -> bool:
+        """Whether it may stay."""
+        if len(self) >= self._max_connections and not self._make_room():
+            return False
+        connection.quiet_since_s = self._clock()
+        self._open[transport] = connection
+        return True
+
+    def closed(self, connection: AdminConnection, transport: asyncio.Transport) -> None:
+        self._open.pop(transport, None)
+        self._leaving.discard(connection)
+
+    @contextmanager
+    def serving(self, transport: asyncio.BaseTransport | None) -> Iterator[None]:
+        """A complete request of this client is worked on: its connection stays."""
+        connection = self._open.get(transport) if isinstance(transport, asyncio.Transport) else None
+        if connection is None:
+            yield
+            return
+        connection.requests += 1
+        connection.in_progress += 1
+        try:
+            yield
+        finally:
+            connection.in_progress -= 1
+            connection.quiet_since_s = self._clock()
+
+    def sweep(self) -> None:
+        """Close those that have not ended a request in time, whatever they have sent of it."""
+        now_s = self._clock()
+        for connection in self._waiting():
+            limit_s = IDLE_S if connection.requests else FIRST_REQUEST_S
+            if now_s - connection.quiet_since_s > limit_s:
+                self._leave(connection)
+
+    def _waiting(self) -> list[AdminConnection]:
+        return [one for one in self._open.values() if not one.in_progress and one not in self._leaving]
+
+    def _make_room(self) -> bool:
+        self.refused += 1
+        self._log()
+        waiting = self._waiting()
+        if not waiting:
+            return False
+        self._leave(min(waiting, key=lambda one: one.usefulness))
+        return True
+
+    def _leave(self, connection: AdminConnection) -> None:
+        self._leaving.add(connection)
+        connection.abort()
+
+    def _log(self) -> None:
+        now_s = self._clock()
+        if now_s - self._logged_at_s >= LOG_AGAIN_S:
+            self._logged_at_s = now_s
+            log.warning(
+                "too many connections to the admin API limit=%d; idle ones are closed; see who connects to its port",
+                self._max_connections,
+            )

@@ -1,0 +1,118 @@
+"""Which tests and simulations reach which lines; measured once and kept in `.mutants/` at the root.
+
+A measurement is of one test file. It is kept while the product, what the tests of its folder share, and that file are as they
+were.
+"""
+
+import json
+from dataclasses import dataclass, field
+from functools import cache, partial
+from pathlib import Path
+
+from .forked import run_forked
+from .running import CLUSTER, MACHINES, reach_of_machine, reach_of_tests
+from .trees import PACKAGES, ROOT, digest_of
+
+CACHE = ROOT / ".mutants"
+# The second ring is for what survives the unit tests of the packages that are changed: other tests that reach them in the same
+# process, and simulations, which are measured as machines and run with more seeds than in tests/simulation.
+OTHER_TESTS = ("unit/net/test_*.py", "unit/net/handlers/test_*.py", "scenarios/test_*.py")
+LIMIT_S = 300.0  # for one test file
+SEEDS = 2  # of each machine; what they reach does not grow much after the first
+CLUSTER_SEEDS = 1
+
+
+@dataclass(slots=True)
+class ReachMap:
+    seconds: dict[str, float] = field(default_factory=dict)
+    _by_line: dict[tuple[str, int], list[str]] = field(default_factory=dict)
+    _by_module: dict[str, set[str]] = field(default_factory=dict)
+    _at_import: dict[tuple[str, int], set[str]] = field(default_factory=dict)
+
+    def add(self, measured: dict[str, dict[str, object]]) -> None:
+        for name, one in measured.items():
+            seconds, lines = one["seconds"], one["lines"]
+            assert isinstance(seconds, float) and isinstance(lines, dict)
+            if not name:
+                for place in ((module, line) for module, numbers in lines.items() for line in numbers):
+                    self._at_import.setdefault(place, set()).update(filter(None, measured))
+                continue
+            self.seconds[name] = seconds
+            for module, numbers in lines.items():
+                self._by_module.setdefault(module, set()).add(name)
+                for line in numbers:
+                    self._by_line.setdefault((module, line), []).append(name)
+
+    def reaching(self, module: str, line: int) -> list[str]:
+        """Names of tests and of machines. For a line that runs at import: what reaches any line of its module in a call, or,
+        where the module has nothing that is called, what imports it."""
+        names = set(self._by_line.get((module, line), ()))
+        if (module, line) in self._at_import:
+            names |= self._by_module.get(module) or self._at_import[module, line]
+        return sorted(names, key=lambda name: (self.seconds[name], name))
+
+
+@cache
+def _product_digest() -> str:
+    return digest_of([path for package in (*PACKAGES, "net") for path in (ROOT / package).rglob("*.py")])
+
+
+@cache
+def _shared_by_tests(folder: str) -> str:
+    """The digest of what the tests of a folder (`unit/log`, `scenarios`) or the simulations share."""
+    return digest_of([path for path in (ROOT / "tests" / folder).rglob("*.py") if not path.name.startswith("test_")])
+
+
+def _key(name: str) -> str:
+    """Of what is measured of a test file, or of a machine."""
+    if not name.endswith(".py"):
+        return f"{name}-{_product_digest()}-{_shared_by_tests('simulation')}"
+    folder = "/".join(name.split("/")[1 : 3 if "/unit/" in name else 2])
+    return f"{digest_of([ROOT / name])}-{_product_digest()}-{_shared_by_tests(folder)}"
+
+
+def _test_files(patterns: tuple[str, ...]) -> list[str]:
+    """Files that try seeds of a simulation by the hundred are left out: the machines do that, in the second ring."""
+    found = {path for pattern in patterns for path in (ROOT / "tests").glob(pattern)}
+    return sorted(path.relative_to(ROOT).as_posix() for path in found if not path.stem.endswith("simulation"))
+
+
+def measurements(packages: tuple[str, ...], *, is_first_ring: bool) -> list[tuple[str, str]]:
+    """(key of what is kept, name of a test file or a machine)."""
+    own = _test_files(tuple(f"unit/{package}/**/test_*.py" for package in packages))
+    every = _test_files((*(f"unit/{package}/**/test_*.py" for package in PACKAGES), *OTHER_TESTS))
+    files = own if is_first_ring else [name for name in every if name not in own]
+    machines = () if is_first_ring else (*MACHINES, CLUSTER)
+    return [(_key(name), name) for name in (*machines, *files)]
+
+
+def measure(key: str, name: str, folder: Path) -> None:
+    """In a copy of the tree. A measurement that is kept already costs nothing."""
+    path = CACHE / f"{key}.json"
+    if path.exists():
+        return
+    if name.endswith(".py"):
+        work = partial(reach_of_tests, name)
+    else:
+        work = partial(reach_of_machine, name, CLUSTER_SEEDS if name == CLUSTER else SEEDS)
+    measured = run_forked(work, folder, LIMIT_S)
+    if measured is None:
+        print(f"{name} took more than {LIMIT_S:g} s or ended its process: it is left out", flush=True)
+    written = path.with_suffix(".new")  # an interrupted run leaves no half of a file under its name
+    written.write_text(json.dumps(measured or {}), encoding="utf-8")
+    written.replace(path)
+
+
+def load(measured: list[tuple[str, str]]) -> ReachMap:
+    found = ReachMap()
+    for key, _ in measured:
+        found.add(json.loads((CACHE / f"{key}.json").read_text(encoding="utf-8")))
+    return found
+
+
+def forget_other_trees() -> None:
+    every = (key for ring in (True, False) for key, _ in measurements(PACKAGES, is_first_ring=ring))
+    names = {f"{key}.json" for key in every}
+    for path in CACHE.iterdir():
+        if path.name not in names:
+            path.unlink()

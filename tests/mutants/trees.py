@@ -1,0 +1,98 @@
+"""A copy of the tree in which one mutant at a time is planted, and the places where mutants are possible."""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from random import Random
+
+from .mutations import Mutation, compiles, mutations_of
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PACKAGES = ("log", "kraft", "consumer_groups")
+PARTS = ("scripts/barnabas", "log", "kraft", "consumer_groups", "net", "spark_connector", "tests", "pyproject.toml")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    module: str  # relative to the root, as in log/segment.py
+    mutation: Mutation
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.mutation.line} {self.mutation.kind}"
+
+    def shown(self) -> str:
+        """With the text before and after."""
+        source = (ROOT / self.module).read_text(encoding="utf-8")
+        before = source[self.mutation.start : self.mutation.end]
+        return f"{self}: {_brief(before)!r} -> {_brief(self.mutation.text)!r}"
+
+
+def _brief(text: str) -> str:
+    return " ".join(text.split())[:60]
+
+
+def sites(packages: list[str]) -> list[Mutant]:
+    """`packages` are folders or modules, relative to the root."""
+    found = []
+    for package in packages:
+        place = ROOT / package
+        for path in [place] if place.is_file() else sorted(place.rglob("*.py")):
+            source = path.read_text(encoding="utf-8")
+            module = path.relative_to(ROOT).as_posix()
+            found += [Mutant(module=module, mutation=item) for item in mutations_of(source)]
+    return found
+
+
+def sample(every: list[Mutant], count: int, seed: int) -> list[Mutant]:
+    """Of those that compile; the same for the same tree and seed."""
+    shuffled = Random(seed).sample(every, len(every))
+    return list(islice((mutant for mutant in shuffled if _can_run(mutant)), count))
+
+
+def _can_run(mutant: Mutant) -> bool:
+    return compiles(mutant.mutation.applied((ROOT / mutant.module).read_text(encoding="utf-8")))
+
+
+def make_copy(folder: Path) -> None:
+    """The tree, and a package `barnabas` that shows it under its installed name."""
+    for part in PARTS:
+        source, target = ROOT / part, folder / part
+        if source.is_dir():
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, target)
+    package = folder / "path" / "barnabas"
+    package.mkdir(parents=True)
+    for entry in (folder / "scripts" / "barnabas").iterdir():
+        (package / entry.name).symlink_to(entry)
+    for part in (*PACKAGES, "net", "spark_connector"):
+        (package / part).symlink_to(folder / part)
+
+
+@contextmanager
+def planted(mutant: Mutant, folder: Path) -> Iterator[None]:
+    """The copy's compiled modules stay valid: the original comes back with its time, and the mutant has another one."""
+    path = folder / mutant.module
+    source, times = path.read_text(encoding="utf-8"), path.stat()
+    path.write_text(mutant.mutation.applied(source), encoding="utf-8")
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns - 10_000_000_000))
+    try:
+        yield
+    finally:
+        path.write_text(source, encoding="utf-8")
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def digest_of(paths: list[Path]) -> str:
+    """Of the names and contents of these files."""
+    digest = hashlib.sha256()
+    for path in sorted(paths):
+        digest.update(f"{path.relative_to(ROOT)}\0".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:20]

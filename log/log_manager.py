@@ -138,12 +138,6 @@ class LogManager:
     def get(self, topic_partition: TopicPartition) -> PartitionLog | None:
         return self._logs.get(topic_partition)
 
-    def checkpointed_high_watermark(self, topic_partition: TopicPartition) -> int:
-        """The high watermark when it was written last, before the start; 0 when it never was."""
-        return next(
-            (found for folder in self.folders if (found := folder.high_watermarks.get(topic_partition)) is not None), 0
-        )
-
     def join_cluster(self, cluster_id: str) -> None:
         """Each folder's `write_meta` is to follow. Raises InconsistentClusterIdError when a folder holds the data of another
         cluster."""

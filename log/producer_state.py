@@ -20,7 +20,7 @@ MAX_PRODUCERS = 20_000  # per partition, 15 MB at most; the producer that was si
 EXPIRATION_MS = 86_400_000  # Kafka's default of producer.id.expiration.ms
 HEARD_SINCE = 0  # since producers were looked through for silent ones
 NO_OPEN_TRANSACTION = -1
-_SEQUENCES = 2**31  # Sequence numbers wrap to 0.
+SEQUENCES = 2**31  # Sequence numbers wrap to 0.
 _SNAPSHOT_VERSION = 2  # Kafka's version 1 keeps only one batch of each producer, so a restart would narrow the window.
 _SNAPSHOT_HEAD = struct.Struct(">hII")
 _PRODUCER = struct.Struct(">qhqqB")
@@ -43,7 +43,7 @@ class AppendedBatch:
 
     @property
     def last_sequence(self) -> int:
-        return (self.first_sequence + self.offset_delta) % _SEQUENCES
+        return (self.first_sequence + self.offset_delta) % SEQUENCES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,7 @@ class ProducerState:
             return None
         if not entry.batches:
             return None
-        last_sequence = (first_sequence + record_count - 1) % _SEQUENCES
+        last_sequence = (first_sequence + record_count - 1) % SEQUENCES
         for batch in entry.batches:
             if batch.first_sequence == first_sequence and batch.last_sequence == last_sequence:
                 return batch
@@ -110,12 +110,12 @@ class ProducerState:
         return None
 
     def _check_sequence(self, producer_id: int, batches: tuple[AppendedBatch, ...], first: int, last: int) -> None:
-        expected = (batches[-1].last_sequence + 1) % _SEQUENCES
+        expected = (batches[-1].last_sequence + 1) % SEQUENCES
         if first == expected:
             return
         # Both halves of the circle of sequence numbers: what lies behind was appended long ago, what lies ahead is a
         # gap.
-        if (expected - first) % _SEQUENCES < _SEQUENCES // 2 and (expected - last) % _SEQUENCES < _SEQUENCES // 2:
+        if (expected - first) % SEQUENCES < SEQUENCES // 2 and (expected - last) % SEQUENCES < SEQUENCES // 2:
             if len(batches) < REMEMBERED_BATCHES:
                 # Its first batch here came behind this one, which was refused, or forgotten with all that was known of the
                 # producer. "It was appended" would make the producer drop records that may be nowhere.

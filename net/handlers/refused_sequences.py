@@ -14,12 +14,11 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from barnabas.log.errors import BarnabasError, RetriableError
-from barnabas.log.producer_state import REMEMBERED_BATCHES
+from barnabas.log.producer_state import REMEMBERED_BATCHES, SEQUENCES
 from barnabas.log.record_batch import NO_PRODUCER_ID, BatchHeader
 from barnabas.log.topic_partition import TopicPartition
 
 MAX_REFUSALS = 4_096  # Producers times partitions; each takes some 300 bytes. The oldest is forgotten first.
-_SEQUENCES = 2**31
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,8 +31,8 @@ class Refusal:
 
     def is_before(self, batch: BatchHeader) -> bool:
         """Sequence numbers wrap: of their circle, one half lies behind each."""
-        distance = (batch.base_sequence - self.first_sequence) % _SEQUENCES
-        return batch.producer_epoch == self.producer_epoch and 0 < distance < _SEQUENCES // 2
+        distance = (batch.base_sequence - self.first_sequence) % SEQUENCES
+        return batch.producer_epoch == self.producer_epoch and 0 < distance < SEQUENCES // 2
 
     def is_answered_by(self, appended: BatchHeader) -> bool:
         """The refused batch is in the log, or its producer has begun a new epoch."""

@@ -8,6 +8,7 @@ import asyncio
 import struct
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from random import Random
 from typing import Any, TypeVar
 
@@ -23,6 +24,16 @@ _PRODUCE = 0
 _OFFSET_COMMIT = 8
 _PIPE_BYTES = 65_536
 P = TypeVar("P", bound="LossyProxy")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """The two ends of one connection: the client's, and the one to the broker."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    broker_reader: asyncio.StreamReader
+    broker_writer: asyncio.StreamWriter
 
 
 class LossyProxy:
@@ -53,11 +64,12 @@ class LossyProxy:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         try:
-            upstream = await asyncio.open_connection(*self.target)
+            broker_reader, broker_writer = await asyncio.open_connection(*self.target)
         except OSError:
             writer.close()
             return
-        pumps = [asyncio.ensure_future(pump) for pump in self.pumps(reader, writer, *upstream)]
+        link = Link(reader=reader, writer=writer, broker_reader=broker_reader, broker_writer=broker_writer)
+        pumps = [asyncio.ensure_future(pump) for pump in self.pumps(link)]
         try:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -65,17 +77,11 @@ class LossyProxy:
                 pump.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
             writer.close()
-            upstream[1].close()
+            link.broker_writer.close()
 
-    def pumps(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        broker_reader: asyncio.StreamReader,
-        broker_writer: asyncio.StreamWriter,
-    ) -> list[Coroutine[Any, Any, None]]:
+    def pumps(self, link: Link) -> list[Coroutine[Any, Any, None]]:
         """What carries one connection; the first that ends, ends it."""
-        ways = Ways(self, reader, writer, broker_reader, broker_writer)
+        ways = Ways(self, link)
         return [ways.requests(), ways.answers()]
 
     def loses_this(self) -> bool:
@@ -87,43 +93,35 @@ class LossyProxy:
 class Ways:
     """The two directions of one connection."""
 
-    def __init__(
-        self,
-        proxy: LossyProxy,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        broker_reader: asyncio.StreamReader,
-        broker_writer: asyncio.StreamWriter,
-    ) -> None:
+    def __init__(self, proxy: LossyProxy, link: Link) -> None:
         self._proxy = proxy
-        self._reader, self._writer = reader, writer
-        self._broker_reader, self._broker_writer = broker_reader, broker_writer
+        self._link = link
         self._is_ours = False
         self._repeated: Counter[int] = Counter()  # correlation ids of produce requests -> answers still to come
 
     async def requests(self) -> None:
-        first = await self._reader.readexactly(4)
+        first = await self._link.reader.readexactly(4)
         if first == _PREAMBLE:
             self._is_ours = True
-            hello = await _frame(self._reader)
-            self._broker_writer.write(first + hello)
-            frame = await _frame(self._reader)
+            hello = await _frame(self._link.reader)
+            self._link.broker_writer.write(first + hello)
+            frame = await _frame(self._link.reader)
         else:
-            frame = first + await self._reader.readexactly(_SIZE.unpack(first)[0])
+            frame = first + await self._link.reader.readexactly(_SIZE.unpack(first)[0])
         while True:
             correlation_id, api = self._asked(frame)
-            self._broker_writer.write(frame)
+            self._link.broker_writer.write(frame)
             if api == _PRODUCE:
                 self._proxy.repeated += 1
                 self._repeated[correlation_id] = 2
-                self._broker_writer.write(frame)
-            await self._broker_writer.drain()
-            frame = await _frame(self._reader)
+                self._link.broker_writer.write(frame)
+            await self._link.broker_writer.drain()
+            frame = await _frame(self._link.reader)
 
     async def answers(self) -> None:
         is_hello = True
         while True:
-            frame = await _frame(self._broker_reader)
+            frame = await _frame(self._link.broker_reader)
             if not (self._is_ours and is_hello):
                 correlation_id = self._answered(frame)
                 left = self._repeated.pop(correlation_id, 0)
@@ -134,8 +132,8 @@ class Ways:
                 elif left == 1:
                     continue
             is_hello = False
-            self._writer.write(frame)
-            await self._writer.drain()
+            self._link.writer.write(frame)
+            await self._link.writer.drain()
 
     def _asked(self, frame: bytes) -> tuple[int, int]:
         if self._is_ours:
@@ -184,62 +182,48 @@ class HoldingProxy(LossyProxy):
         self.let_pass(1)
         self.answer.set()
 
-    def pumps(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        broker_reader: asyncio.StreamReader,
-        broker_writer: asyncio.StreamWriter,
-    ) -> list[Coroutine[Any, Any, None]]:
-        held = HeldWays(self, reader, writer, broker_reader, broker_writer)
+    def pumps(self, link: Link) -> list[Coroutine[Any, Any, None]]:
+        held = HeldWays(self, link)
         return [held.requests(), held.forward(), held.answers(), held.give_back()]
 
 
 class HeldWays:
     """The two directions of one connection through a HoldingProxy."""
 
-    def __init__(
-        self,
-        proxy: HoldingProxy,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        broker_reader: asyncio.StreamReader,
-        broker_writer: asyncio.StreamWriter,
-    ) -> None:
+    def __init__(self, proxy: HoldingProxy, link: Link) -> None:
         self._proxy = proxy
-        self._reader, self._writer = reader, writer
-        self._broker_reader, self._broker_writer = broker_reader, broker_writer
+        self._link = link
         self._waiting: asyncio.Queue[bytes] = asyncio.Queue()
         self._answered: asyncio.Queue[bytes] = asyncio.Queue()
         self._produced: set[int] = set()  # correlation ids
 
     async def requests(self) -> None:
-        size = await self._reader.readexactly(4)
+        size = await self._link.reader.readexactly(4)
         is_ours = size == _PREAMBLE
         if is_ours:
-            self._broker_writer.write(size)
-            size = await self._reader.readexactly(4)
+            self._link.broker_writer.write(size)
+            size = await self._link.reader.readexactly(4)
         while True:
-            frame = size + await self._reader.readexactly(_SIZE.unpack(size)[0])
+            frame = size + await self._link.reader.readexactly(_SIZE.unpack(size)[0])
             api, _, correlation_id = _KAFKA_HEAD.unpack_from(frame, 4)
             if api == _PRODUCE and not is_ours:
                 self._produced.add(correlation_id)
                 self._proxy.arrived += 1
                 self._waiting.put_nowait(frame)
             else:
-                self._broker_writer.write(frame)
-            size = await self._reader.readexactly(4)
+                self._link.broker_writer.write(frame)
+            size = await self._link.reader.readexactly(4)
 
     async def forward(self) -> None:
         while True:
             frame = await self._waiting.get()
             if not self._proxy.passes_all:
                 await self._proxy.may_pass.acquire()
-            self._broker_writer.write(frame)
+            self._link.broker_writer.write(frame)
 
     async def answers(self) -> None:
         while True:
-            frame = await _frame(self._broker_reader)
+            frame = await _frame(self._link.broker_reader)
             if self._is_of_produce(frame):
                 self._proxy.answered += 1
                 if self._proxy.cut:
@@ -252,7 +236,7 @@ class HeldWays:
             frame = await self._answered.get()
             if self._is_of_produce(frame):
                 await self._proxy.answer.wait()
-            self._writer.write(frame)
+            self._link.writer.write(frame)
 
     def _is_of_produce(self, answer: bytes) -> bool:
         return struct.unpack_from(">i", answer, 4)[0] in self._produced

@@ -7,7 +7,7 @@ from typing import Final
 from tidy.source_tree import SourceFile, files_of_tests, functions, production_files
 
 MAX_FILE_LINES: Final = 600
-MAX_TEST_FILE_LINES: Final = 900  # cases in a row are read one at a time
+MAX_TEST_FILE_LINES: Final = 640  # 600 as soon as faults/injections and simulation/isr_cluster are split
 MAX_FUNCTION_LINES: Final = 70
 NAMES_THAT_SAY_NOTHING: Final = ("utils", "util", "helpers", "helper", "common", "types", "misc")
 # Put together here, so that this file does not find itself.

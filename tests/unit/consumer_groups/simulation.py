@@ -8,7 +8,6 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 from barnabas.consumer_groups.classic_messages import Answer, Ticket
 from barnabas.consumer_groups.coordinator import GroupCoordinator
@@ -34,6 +33,7 @@ from barnabas.kraft.records import (
 from barnabas.log.errors import BarnabasError, InvalidRequestError, RebalanceInProgressError
 
 from .explained_moves import check_moves, readers_of
+from .simulated_wishes import LEAVING_FIELDS, LONG_NAME, PATTERNS, WISHES, Wish
 from .timers import check_timers
 
 GROUP = "simulated"
@@ -45,28 +45,7 @@ MAX_CLIENTS = 5
 MOST_NS_OVER_BUDGET = 1_700_000  # the most expensive pattern here: one compilation and one match
 MAX_PARTITIONS = 6
 
-LONG_NAME = "a" * 60
-# What members subscribe to by pattern, and the topics that each means; some stop an engine that backtracks.
-PATTERNS = {
-    "t|u": {"t", "u"},
-    "[t-v]": {"t", "u", "v"},
-    ".*": {"t", "u", "v", LONG_NAME},
-    "(a+)+b": set[str](),
-    "(a+)+": {LONG_NAME},
-    r"(\pL+-?)*\z": {"t", "u", "v", LONG_NAME},
-    r"\Qt\E": {"t"},
-}
-WISHES: tuple["Wish", ...] = (
-    (("t",), ""), (("t", "u"), ""), (("u",), ""), (("t", "u", "v"), ""), (("v",), ""),
-    *(((), pattern) for pattern in PATTERNS), (("v",), "t|u"), (("t",), "(a+)+b"),
-)  # fmt: skip
 
-# What clients send beside the epoch when they leave.
-LEAVING_FIELDS: tuple[dict[str, Any], ...] = (
-    {}, {"rebalance_timeout_ms": 0}, {"subscribed_pattern": "("}, {"session_timeout_ms": 0, "assignor": "none"},
-)  # fmt: skip
-
-Wish = tuple[tuple[str, ...], str]  # topics by name, and a pattern
 Deliver = Callable[[], None]
 Hear = Callable[[object], None]
 

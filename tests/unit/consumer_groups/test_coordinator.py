@@ -1,143 +1,28 @@
 """Directed tests of the coordinator: joining, handing over, fencing, timers, topics, failover."""
 
 import dataclasses
-import random
-from collections.abc import Callable, Mapping
 
 import pytest
 
-from barnabas.consumer_groups.coordinator import GroupCoordinator
-from barnabas.consumer_groups.match_budget import MatchBudget
-from barnabas.consumer_groups.messages import CoordinatorResult, HeartbeatRequest, HeartbeatResponse, OffsetToCommit
-from barnabas.consumer_groups.parked_heartbeats import MAX_ANSWERS_PER_WAKE
-from barnabas.consumer_groups.partitions import PartitionSet, from_set, to_set
+from barnabas.consumer_groups.messages import HeartbeatRequest
+from barnabas.consumer_groups.partitions import from_set, to_set
 from barnabas.consumer_groups.rebalance_causes import RebalanceCause
 from barnabas.consumer_groups.settings import GroupSettings
 from barnabas.consumer_groups.states import GroupPhase, MemberState
-from barnabas.kraft.group_slots import GroupSlots, slot_of
 from barnabas.log.errors import (
-    FencedInstanceIdError,
     FencedMemberEpochError,
     GroupMaxSizeReachedError,
     InvalidRegularExpressionError,
     InvalidRequestError,
     InvalidSessionTimeoutError,
     NotCoordinatorError,
-    RebalanceInProgressError,
     UnknownMemberIdError,
-    UnreleasedInstanceIdError,
     UnsupportedAssignorError,
 )
 
-GROUP = "payments"
-SLOT = slot_of(GROUP)
+from .coordinator_bench import GROUP, SLOT, Bench, T, settle
+
 PUT_OFF = GroupSettings(assignment_interval_ms=1_000, members_assigned_at_once=0, assignment_ms_per_member=1_000)
-T = frozenset({("t", partition) for partition in range(4)})
-
-
-class Bench:
-    """A coordinator with a quorum that commits at once, and a clock that is moved by hand."""
-
-    def __init__(self, *, topics: Mapping[str, int] | None = None, settings: GroupSettings | None = None) -> None:
-        self.topics = {"t": 4} if topics is None else topics
-        self.settings = settings or GroupSettings()
-        self.slots = GroupSlots()
-        self.now_ms = 1_000
-        self.epoch = 1
-        self.make_budget: Callable[[int], MatchBudget] = MatchBudget
-        self.coordinator = self._new_coordinator()
-
-    def fail_over(self) -> None:
-        self.epoch += 1
-        self.slots.on_slot_moved(SLOT, self.epoch)
-        self.coordinator = self._new_coordinator()
-
-    def _new_coordinator(self) -> GroupCoordinator:
-        return GroupCoordinator(
-            slot=SLOT,
-            coordinator_epoch=self.epoch,
-            records=self.slots.records_of(SLOT),
-            rng=random.Random(1),
-            topics=self.topics,
-            now_ms=self.now_ms,
-            settings=self.settings,
-            match_budget=self.make_budget(self.now_ms),
-        )
-
-    def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
-        result = self.coordinator.heartbeat(request, self.now_ms)
-        self.commit(result.records)
-        return result.response
-
-    def commit(self, records: tuple[object, ...]) -> None:
-        for record in records:
-            assert self.slots.replay(record, self.slots.index + 1)  # type: ignore[arg-type]
-
-    def tick(self, pass_ms: int = 0) -> None:
-        self.now_ms += pass_ms
-        self.commit(self.coordinator.tick(self.now_ms).records)
-
-    def change_topics(self, topics: Mapping[str, int], recreated: frozenset[str] = frozenset()) -> None:
-        self.topics = topics
-        self.commit(self.coordinator.topics_changed(topics, self.now_ms, recreated=recreated).records)
-
-    def join(self, member: str, **fields: object) -> "Client":
-        return Client(self, member, **fields)
-
-    def phase(self) -> GroupPhase:
-        return self.coordinator.describe_group(group_id=GROUP).response.phase
-
-    def causes(self) -> list[RebalanceCause]:
-        return [
-            cause.code
-            for item in self.coordinator.describe_group(group_id=GROUP).response.rebalances
-            for cause in item.causes
-        ]
-
-    def state_of(self, member: str) -> MemberState:
-        members = self.coordinator.describe_group(group_id=GROUP).response.members
-        (found,) = (item.state for item in members if item.member_id == member)
-        return found
-
-
-class Client:
-    """A member that follows the protocol one heartbeat at a time."""
-
-    def __init__(self, bench: Bench, member: str, **fields: object) -> None:
-        self.bench = bench
-        base = HeartbeatRequest(group_id=GROUP, member_id=member, member_epoch=0, subscribed_topics=("t",), owned=())
-        self.owned: PartitionSet = frozenset()
-        self.epoch = 0
-        self.instance_id: str | None = None
-        response = bench.heartbeat(dataclasses.replace(base, **fields))  # type: ignore[arg-type]
-        self.member = response.member_id
-        self.instance_id = fields.get("instance_id")  # type: ignore[assignment]
-        self.take(response)
-
-    def take(self, response: HeartbeatResponse) -> HeartbeatResponse:
-        self.epoch = response.member_epoch
-        if response.assignment is not None:
-            self.owned = to_set(response.assignment)
-        return response
-
-    def request(self, **fields: object) -> HeartbeatRequest:
-        base = HeartbeatRequest(
-            group_id=GROUP,
-            member_id=self.member,
-            member_epoch=self.epoch,
-            instance_id=self.instance_id,
-            owned=from_set(self.owned),
-        )
-        return dataclasses.replace(base, **fields)  # type: ignore[arg-type]
-
-    def beat(self, **fields: object) -> HeartbeatResponse:
-        return self.take(self.bench.heartbeat(self.request(**fields)))
-
-
-def settle(*clients: Client) -> None:
-    for _ in range(4):
-        for client in clients:
-            client.beat()
 
 
 def test_a_first_member_gets_everything_with_its_join() -> None:
@@ -189,122 +74,6 @@ def test_a_member_that_waits_is_asked_to_come_back_sooner() -> None:
     assert second.beat().heartbeat_interval_ms == bench.settings.waiting_heartbeat_interval_ms
     settle(first, second)
     assert second.beat().heartbeat_interval_ms == bench.settings.heartbeat_interval_ms
-
-
-class Poller:
-    """A member's parked heartbeats, and what they were answered."""
-
-    def __init__(self, bench: Bench) -> None:
-        self.bench = bench
-        self.tickets = 0
-        self.answers: dict[int, object] = {}
-
-    def poll(self, request: HeartbeatRequest, *, max_wait_ms: int = 60_000) -> int:
-        self.tickets += 1
-        self.take(
-            self.bench.coordinator.poll_heartbeat(
-                dataclasses.replace(request, owned=None, max_wait_ms=max_wait_ms), self.tickets, self.bench.now_ms
-            )
-        )
-        return self.tickets
-
-    def take(self, result: CoordinatorResult[None]) -> None:
-        self.bench.commit(result.records)
-        self.answers |= {item.ticket: item.value for item in result.answers}
-
-    def tick(self, pass_ms: int) -> None:
-        self.bench.now_ms += pass_ms
-        self.take(self.bench.coordinator.tick(self.bench.now_ms))
-
-
-def test_a_parked_heartbeat_is_answered_when_a_rebalance_begins_and_when_partitions_come_free() -> None:
-    bench = Bench()
-    poller = Poller(bench)
-    first = bench.join("a")
-    ticket = poller.poll(first.request())
-    assert poller.answers == {}
-    second = bench.join("b")
-    assert poller.answers == {}, "not with the join: the join's own decision must stay small"
-    poller.tick(1)
-    told = poller.answers[ticket]
-    assert isinstance(told, HeartbeatResponse) and told.assignment is not None
-    second.beat()
-    waiting = poller.poll(second.request())
-    first.take(told)
-    first.beat()  # It says that it has let go.
-    poller.tick(1)
-    told = poller.answers[waiting]
-    assert isinstance(told, HeartbeatResponse)
-    assert second.take(told) and first.owned | second.owned == T
-
-
-def test_a_parked_heartbeat_ends_in_time_and_says_nothing_new() -> None:
-    bench = Bench()
-    poller = Poller(bench)
-    first = bench.join("a")
-    short = poller.poll(first.request(), max_wait_ms=200)
-    poller.tick(199)
-    assert poller.answers == {}
-    poller.tick(1)
-    assert poller.answers[short] == HeartbeatResponse(
-        member_id="a", member_epoch=first.epoch, heartbeat_interval_ms=bench.settings.heartbeat_interval_ms
-    )
-    long = poller.poll(first.request())
-    poller.tick(bench.settings.heartbeat_interval_ms)
-    assert long in poller.answers, "nobody waits for longer than a heartbeat interval: it is a sign of life"
-
-
-def test_to_be_told_is_no_sign_of_life() -> None:
-    bench = Bench()
-    poller = Poller(bench)
-    first = bench.join("a")
-    poller.poll(first.request())
-    session_ms = bench.settings.session_timeout_ms
-    bench.now_ms += bench.settings.heartbeat_interval_ms - 1
-    bench.join("b")
-    poller.tick(1)
-    assert len(poller.answers) == 1
-    poller.tick(session_ms - bench.settings.heartbeat_interval_ms)
-    assert RebalanceCause.MEMBER_EXPIRED in bench.causes()
-
-
-def test_a_newer_heartbeat_and_the_end_of_a_membership_answer_the_one_that_waits() -> None:
-    bench = Bench()
-    poller = Poller(bench)
-    first = bench.join("a")
-    old = poller.poll(first.request())
-    new = poller.poll(first.request())
-    assert isinstance(poller.answers[old], RebalanceInProgressError) and new not in poller.answers
-    bench.now_ms += bench.settings.session_timeout_ms
-    poller.tick(0)
-    assert isinstance(poller.answers[new], UnknownMemberIdError)
-
-
-def test_a_reset_of_offsets_reaches_those_who_wait() -> None:
-    bench = Bench()
-    poller = Poller(bench)
-    ticket = poller.poll(bench.join("a").request())
-    offsets = (OffsetToCommit(topic="t", partition=0, offset=0),)
-    bench.commit(bench.coordinator.reset_offsets(group_id=GROUP, offsets=offsets, now_ms=bench.now_ms).records)
-    poller.tick(1)
-    assert isinstance(poller.answers[ticket], FencedMemberEpochError)
-
-
-def test_a_wake_that_tells_many_members_goes_in_several_decisions() -> None:
-    bench = Bench(topics={"t": 2_000}, settings=GroupSettings(assignment_interval_ms=0))
-    poller = Poller(bench)
-    members = [bench.join(f"m{number:04d}", assignor="uniform") for number in range(MAX_ANSWERS_PER_WAKE + 50)]
-    for _ in range(3):
-        for member in members:
-            member.beat()
-    for member in members:
-        poller.poll(member.request())
-    assert not poller.answers
-    bench.change_topics({"t": 4_000})
-    poller.tick(1)
-    assert len(poller.answers) == MAX_ANSWERS_PER_WAKE
-    poller.tick(1)
-    assert len(poller.answers) == len(members)
 
 
 def test_a_member_with_a_short_session_is_asked_to_heartbeat_more_often() -> None:
@@ -595,64 +364,6 @@ def test_the_assignor_that_most_members_ask_for_is_used() -> None:
     description = bench.coordinator.describe_group(group_id=GROUP).response
     assert description.assignor == "uniform"
     assert sorted(len(client.owned) for client in (first, second, third)) == [1, 1, 2]
-
-
-# --- static members -------------------------------------------------------------------------------------------------
-
-
-def test_a_static_member_that_comes_back_gets_what_it_had() -> None:
-    bench = Bench()
-    first, second = bench.join("a", instance_id="i"), bench.join("b")
-    settle(first, second)
-    epochs = second.epoch
-    bench.heartbeat(first.request(member_epoch=-2))
-    settle(second)
-    assert second.epoch == epochs
-    assert bench.phase() is GroupPhase.STABLE
-    back = bench.join("a2", instance_id="i")
-    assert back.owned == first.owned
-    settle(back, second)
-    assert second.epoch == epochs
-    assert bench.causes()[-2:] == [RebalanceCause.STATIC_MEMBER_AWAY, RebalanceCause.STATIC_MEMBER_RETURNED]
-    with pytest.raises(FencedInstanceIdError):
-        first.beat()
-
-
-def test_a_static_member_may_come_back_under_its_old_member_id() -> None:
-    bench = Bench()
-    first, second = bench.join("a", instance_id="i"), bench.join("b")
-    settle(first, second)
-    bench.heartbeat(first.request(member_epoch=-2))
-    with pytest.raises(FencedMemberEpochError):
-        bench.heartbeat(first.request())
-    assert bench.join("a", instance_id="i").owned == first.owned
-
-
-def test_a_static_member_that_stays_away_is_removed_after_its_session() -> None:
-    bench = Bench()
-    first, second = bench.join("a", instance_id="i", session_timeout_ms=5_000), bench.join("b")
-    settle(first, second)
-    bench.heartbeat(first.request(member_epoch=-2))
-    bench.tick(5_000)
-    second.beat()
-    assert second.owned == T
-
-
-def test_an_instance_id_that_is_in_use_is_not_given_away() -> None:
-    bench = Bench()
-    bench.join("a", instance_id="i")
-    with pytest.raises(UnreleasedInstanceIdError):
-        bench.join("b", instance_id="i")
-
-
-def test_a_static_member_that_leaves_while_it_revokes_releases_the_partitions() -> None:
-    bench = Bench()
-    first = bench.join("a", instance_id="a")
-    second = bench.join("b")
-    bench.heartbeat(first.request())
-    bench.heartbeat(first.request(member_epoch=-2))
-    second.beat()
-    assert second.owned == {("t", 2), ("t", 3)}
 
 
 # --- what is refused ------------------------------------------------------------------------------------------------

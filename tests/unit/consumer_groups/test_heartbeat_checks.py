@@ -18,7 +18,7 @@ from barnabas.log.errors import (
     UnknownMemberIdError,
 )
 
-from .test_coordinator import SLOT, Bench
+from .coordinator_bench import SLOT, Bench
 
 
 @pytest.mark.parametrize("group_id", ["", "g" * 256])

@@ -7,7 +7,7 @@ from barnabas.consumer_groups.states import GroupPhase
 from barnabas.kraft.records import RemoveOffsetRecord
 
 from .classic_world import ClassicWorld
-from .test_coordinator import GROUP, SLOT, Bench
+from .coordinator_bench import GROUP, SLOT, Bench
 from .test_offsets import at, commit, commit_as, fetched
 
 RETENTION_MS = 100_000

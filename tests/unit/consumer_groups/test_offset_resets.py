@@ -8,7 +8,7 @@ from barnabas.kraft.group_slots import MAX_KEPT_RESETS
 from barnabas.kraft.records import OffsetResetRecord
 from barnabas.log.errors import FencedMemberEpochError, GroupIdNotFoundError, InvalidRequestError
 
-from .test_coordinator import GROUP, SLOT, Bench
+from .coordinator_bench import GROUP, SLOT, Bench
 from .test_offsets import at, commit, commit_as, fetched, reset
 
 

@@ -15,7 +15,7 @@ from barnabas.log.errors import (
     UnknownMemberIdError,
 )
 
-from .test_coordinator import GROUP, SLOT, Bench, Client, T, settle
+from .coordinator_bench import GROUP, SLOT, Bench, Client, T, settle
 
 
 def commit(

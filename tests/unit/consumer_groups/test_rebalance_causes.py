@@ -13,7 +13,7 @@ from barnabas.log.group_protocol import ClientSubscription, encode_subscription
 
 from .classic_world import GROUP as CLASSIC_GROUP
 from .classic_world import ClassicWorld
-from .test_coordinator import GROUP, Bench, Client, settle
+from .coordinator_bench import GROUP, Bench, Client, settle
 
 WATCHED = GroupSettings(session_timeout_ms=10_000, rebalance_timeout_ms=8_000)
 

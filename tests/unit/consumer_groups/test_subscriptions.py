@@ -12,7 +12,7 @@ from barnabas.consumer_groups.subscriptions import Subscriptions
 from barnabas.consumer_groups.watch import AlertKind
 from barnabas.log.topic_partition import CONSUMER_OFFSETS_TOPIC
 
-from .test_coordinator import GROUP, SLOT, Bench, Client, settle
+from .coordinator_bench import GROUP, SLOT, Bench, Client, settle
 
 MOST_NS_OVER_BURST = 6_000_000  # one compilation and one match
 MANY_TOPICS = 10_000

@@ -13,7 +13,7 @@ from barnabas.consumer_groups.watch import (
 
 from .classic_world import GROUP as CLASSIC_GROUP
 from .classic_world import ClassicWorld
-from .test_coordinator import GROUP, Bench, Client, settle
+from .coordinator_bench import GROUP, Bench, Client, settle
 
 
 def reasons(bench: Bench) -> dict[int, tuple[UnownedReason, str]]:

@@ -7,6 +7,7 @@ import re
 
 import pytest
 from simulation.raft_cluster import DIRECTORY, TIMING, SimulatedQuorum
+from unit.kraft.raft_quorums import all_linked, core_of, finish, isolate, reunite, running
 
 import barnabas.kraft.raft_internals as internals
 from barnabas.kraft.quorum import AppendOutcome
@@ -23,35 +24,6 @@ from barnabas.kraft.raft_storage import DamagedQuorumError
 from barnabas.log.errors import InvalidRequestError
 
 KRAFT = pathlib.Path(inspect.getfile(internals)).parent
-
-
-def running(voters: int = 3, policy: SnapshotPolicy | None = None) -> SimulatedQuorum:
-    cluster = SimulatedQuorum(11, voters, policy or SnapshotPolicy(entries=10**9))
-    cluster.start_all()
-    cluster.commit()
-    assert cluster.wait_until_equal()
-    return cluster
-
-
-def core_of(cluster: SimulatedQuorum, node_id: int) -> RaftCore:
-    return cluster.nodes[node_id].quorum._started
-
-
-def finish(cluster: SimulatedQuorum) -> None:
-    assert not cluster.oracle.violations
-    assert not cluster.loop.failures
-    cluster.close()
-
-
-def isolate(cluster: SimulatedQuorum, node_id: int, *, silent: bool = False) -> None:
-    for other in cluster.ids:
-        if other != node_id:
-            cluster.net.cut(node_id, other, silent=silent)
-
-
-def reunite(cluster: SimulatedQuorum, node_id: int) -> None:
-    for other in cluster.ids:
-        cluster.net.heal(node_id, other)
 
 
 def test_every_private_name_that_is_touched_is_asserted_at_start() -> None:
@@ -258,10 +230,6 @@ def test_rule_15_the_broken_link_of_the_leader_is_a_hint() -> None:
     finish(cluster)
 
 
-def all_linked(cluster: SimulatedQuorum) -> bool:
-    return all(len(node.quorum._transport._links) == len(cluster.nodes) - 1 for node in cluster.nodes.values())
-
-
 @pytest.mark.parametrize("seed", range(40))
 def test_followers_of_a_broken_link_do_not_take_each_others_votes(seed: int) -> None:
     """They once campaigned at the same moment, about one time in ten, and waited out their election timers then."""
@@ -394,69 +362,6 @@ def test_a_read_barrier_of_an_isolated_leader_does_not_pass() -> None:
     cluster.nodes[old].quorum.read_barrier(outcomes.append)
     cluster.loop.run_for(3.0)
     assert AppendOutcome.COMMITTED not in outcomes
-    finish(cluster)
-
-
-def test_leadership_is_handed_over_on_demand() -> None:
-    cluster = running()
-    leader = cluster.wait_for_leader()
-    assert cluster.loop.run_until(lambda: all_linked(cluster), 5.0)
-    cluster.commit()
-    assert cluster.wait_until_equal()
-    target = next(n for n in cluster.ids if n != leader)
-    assert not cluster.nodes[target].quorum.transfer_leadership(leader)
-    assert cluster.nodes[leader].quorum.transfer_leadership(target)
-    assert cluster.loop.run_until(lambda: cluster.leader == target, 0.2)
-    cluster.commit()
-    finish(cluster)
-
-
-def test_a_leader_that_must_not_lead_hands_over_at_once() -> None:
-    cluster = running()
-    leader = cluster.wait_for_leader()
-    assert cluster.loop.run_until(lambda: all_linked(cluster), 5.0)
-    cluster.nodes[leader].quorum.set_may_lead(False)
-    assert cluster.loop.run_until(lambda: cluster.leader not in (None, leader), 0.2)
-    cluster.loop.run_for(5.0)
-    assert cluster.leader != leader
-    cluster.commit()
-    finish(cluster)
-
-
-def test_a_leader_that_must_not_lead_follows_when_nobody_takes_over_in_time() -> None:
-    cluster = running()
-    leader = cluster.wait_for_leader()
-    assert cluster.loop.run_until(lambda: all_linked(cluster), 5.0)
-    best, other = sorted(
-        (n for n in cluster.ids if n != leader), key=lambda n: (-core_of(cluster, leader).match_of(n), n)
-    )
-    for node_id in (leader, best):
-        cluster.nodes[node_id].quorum.set_may_lead(False)
-    assert not cluster.loop.run_until(lambda: cluster.leader == best, 0.5), "it was asked to lead, and must not"
-    assert cluster.loop.run_until(lambda: cluster.leader == other, 3.0)
-    cluster.commit()
-    finish(cluster)
-
-
-def test_voters_that_must_not_lead_elect_nobody_and_may_lead_again() -> None:
-    cluster = running()
-    cluster.wait_for_leader()
-    for node in cluster.nodes.values():
-        node.quorum.set_may_lead(False)
-    cluster.loop.run_for(5.0)
-    assert cluster.leader is None
-    cluster.nodes[1].quorum.set_may_lead(True)
-    assert cluster.loop.run_until(lambda: cluster.leader == 1, 2.0)
-    cluster.commit()
-    finish(cluster)
-
-
-def test_the_only_voter_leads_whatever_it_is_told() -> None:
-    cluster = running(1)
-    cluster.nodes[0].quorum.set_may_lead(False)
-    cluster.loop.run_for(3.0)
-    assert cluster.leader == 0
-    cluster.commit()
     finish(cluster)
 
 

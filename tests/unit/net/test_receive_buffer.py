@@ -15,16 +15,21 @@ def framed(*bodies: bytes) -> bytes:
     return b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
 
 
+def fill(buffer: ReceiveBuffer, data: bytes, taken: int) -> int:
+    """Give it what fits of the rest of `data`, as a socket would; how many bytes of `data` it has taken now."""
+    room = buffer.get_buffer()
+    count = min(len(room), len(data) - taken)
+    room[:count] = data[taken : taken + count]
+    buffer.received(count)
+    return taken + count
+
+
 def receive(buffer: ReceiveBuffer, data: bytes) -> tuple[list[bytes], int]:
     """Give it `data` as a socket would, as long as it takes it; the frames, and how many bytes it took."""
     frames = []
     taken = 0
     while taken < len(data):
-        room = buffer.get_buffer()
-        count = min(len(room), len(data) - taken)
-        room[:count] = data[taken : taken + count]
-        buffer.received(count)
-        taken += count
+        taken = fill(buffer, data, taken)
         while (frame := buffer.next_frame()) is not None:
             frames.append(bytes(frame))
         if not buffer.settle():
@@ -147,11 +152,7 @@ def test_a_request_that_is_parked_does_not_keep_the_memory_of_its_large_frame() 
     parked: list[memoryview] = []
     taken = 0
     while taken < len(data):
-        room = buffer.get_buffer()
-        count = min(len(room), len(data) - taken)
-        room[:count] = data[taken : taken + count]
-        buffer.received(count)
-        taken += count
+        taken = fill(buffer, data, taken)
         if (frame := buffer.next_frame()) is not None:
             parked.append(frame)
         assert buffer.settle()

@@ -17,7 +17,6 @@ from unit.net.wire_world import (
     produce_request,
     raw_client,
     request_bytes,
-    run_in_simulation,
     run_real,
     serve,
 )
@@ -32,12 +31,6 @@ from barnabas.net.protocol.msgpack import MsgpackCodec
 from barnabas.net.protocol.requests import FetchRequest
 
 Run = Callable[[Body], None]
-
-
-@pytest.fixture(params=[run_real, run_in_simulation], ids=["loopback", "simulated"])
-def run(request: pytest.FixtureRequest) -> Run:
-    found: Run = request.param
-    return found
 
 
 class ReadRegion:

@@ -9,7 +9,7 @@ from barnabas.net.cli.group_explain import MOVES_TOLD, NEWEST_TOLD, story
 from barnabas.net.protocol import group_responses
 
 from .fake_sdk import FakeCluster
-from .test_commands import P0, cluster, rows, run  # noqa: F401
+from .test_commands import P0, rows
 
 
 def member(member_id: str, **more: Any) -> group_responses.GroupMember:
@@ -101,7 +101,7 @@ def test_long_stories_are_cut_and_say_so() -> None:
     assert "under way" in told(group(event(1)))[-2]
 
 
-def test_the_command(run: Any, cluster: FakeCluster) -> None:  # noqa: F811
+def test_the_command(run: Any, cluster: FakeCluster) -> None:
     cluster.committed["g"] = {P0: 1}
     assert "member_joined" in run("group", "explain", "g")[1]
     explained = rows(run("group", "explain", "g", "-f", "json")[1])
@@ -115,11 +115,11 @@ def test_the_command(run: Any, cluster: FakeCluster) -> None:  # noqa: F811
 
 
 @pytest.mark.parametrize("words", [("-f", "json"), ()])
-def test_the_causes(run: Any, words: tuple[str, ...]) -> None:  # noqa: F811
+def test_the_causes(run: Any, words: tuple[str, ...]) -> None:
     code, out, _ = run("group", "explain", "--causes", *words)
     assert code == 0
     assert all(cause.value in out for cause in RebalanceCause)
 
 
-def test_a_group_must_be_named(run: Any) -> None:  # noqa: F811
+def test_a_group_must_be_named(run: Any) -> None:
     assert run("group", "explain")[0] == 2

@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from unit.net.client.consumer_world import T0, T1, consumer, filled, read
 from unit.net.client.fake_cluster import HANG, FakeCluster
 from unit.net.client.fake_groups import FakeGroups
-from unit.net.client.test_consumer import T0, T1, consumer, filled, read
 from unit.net.client.test_groups import Member, cluster_of, shared
 from unit.net.client.virtual_time import run
 

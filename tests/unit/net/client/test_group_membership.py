@@ -7,7 +7,7 @@ carried out the first.
 import dataclasses
 from random import Random
 
-from unit.consumer_groups.test_coordinator import GROUP, Bench
+from unit.consumer_groups.coordinator_bench import GROUP, Bench
 
 from barnabas.consumer_groups.messages import HeartbeatRequest, HeartbeatResponse
 from barnabas.consumer_groups.settings import GroupSettings

@@ -1,0 +1,123 @@
+"""One coordinator with its state and its clock, and clients that do what a member does."""
+
+import dataclasses
+import random
+from collections.abc import Callable, Mapping
+
+from barnabas.consumer_groups.coordinator import GroupCoordinator
+from barnabas.consumer_groups.match_budget import MatchBudget
+from barnabas.consumer_groups.messages import HeartbeatRequest, HeartbeatResponse
+from barnabas.consumer_groups.partitions import PartitionSet, from_set, to_set
+from barnabas.consumer_groups.rebalance_causes import RebalanceCause
+from barnabas.consumer_groups.settings import GroupSettings
+from barnabas.consumer_groups.states import GroupPhase, MemberState
+from barnabas.kraft.group_slots import GroupSlots, slot_of
+
+GROUP = "payments"
+SLOT = slot_of(GROUP)
+T = frozenset({("t", partition) for partition in range(4)})
+
+
+class Bench:
+    """A coordinator with a quorum that commits at once, and a clock that is moved by hand."""
+
+    def __init__(self, *, topics: Mapping[str, int] | None = None, settings: GroupSettings | None = None) -> None:
+        self.topics = {"t": 4} if topics is None else topics
+        self.settings = settings or GroupSettings()
+        self.slots = GroupSlots()
+        self.now_ms = 1_000
+        self.epoch = 1
+        self.make_budget: Callable[[int], MatchBudget] = MatchBudget
+        self.coordinator = self._new_coordinator()
+
+    def fail_over(self) -> None:
+        self.epoch += 1
+        self.slots.on_slot_moved(SLOT, self.epoch)
+        self.coordinator = self._new_coordinator()
+
+    def _new_coordinator(self) -> GroupCoordinator:
+        return GroupCoordinator(
+            slot=SLOT,
+            coordinator_epoch=self.epoch,
+            records=self.slots.records_of(SLOT),
+            rng=random.Random(1),
+            topics=self.topics,
+            now_ms=self.now_ms,
+            settings=self.settings,
+            match_budget=self.make_budget(self.now_ms),
+        )
+
+    def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
+        result = self.coordinator.heartbeat(request, self.now_ms)
+        self.commit(result.records)
+        return result.response
+
+    def commit(self, records: tuple[object, ...]) -> None:
+        for record in records:
+            assert self.slots.replay(record, self.slots.index + 1)  # type: ignore[arg-type]
+
+    def tick(self, pass_ms: int = 0) -> None:
+        self.now_ms += pass_ms
+        self.commit(self.coordinator.tick(self.now_ms).records)
+
+    def change_topics(self, topics: Mapping[str, int], recreated: frozenset[str] = frozenset()) -> None:
+        self.topics = topics
+        self.commit(self.coordinator.topics_changed(topics, self.now_ms, recreated=recreated).records)
+
+    def join(self, member: str, **fields: object) -> "Client":
+        return Client(self, member, **fields)
+
+    def phase(self) -> GroupPhase:
+        return self.coordinator.describe_group(group_id=GROUP).response.phase
+
+    def causes(self) -> list[RebalanceCause]:
+        return [
+            cause.code
+            for item in self.coordinator.describe_group(group_id=GROUP).response.rebalances
+            for cause in item.causes
+        ]
+
+    def state_of(self, member: str) -> MemberState:
+        members = self.coordinator.describe_group(group_id=GROUP).response.members
+        (found,) = (item.state for item in members if item.member_id == member)
+        return found
+
+
+class Client:
+    """A member that follows the protocol one heartbeat at a time."""
+
+    def __init__(self, bench: Bench, member: str, **fields: object) -> None:
+        self.bench = bench
+        base = HeartbeatRequest(group_id=GROUP, member_id=member, member_epoch=0, subscribed_topics=("t",), owned=())
+        self.owned: PartitionSet = frozenset()
+        self.epoch = 0
+        self.instance_id: str | None = None
+        response = bench.heartbeat(dataclasses.replace(base, **fields))  # type: ignore[arg-type]
+        self.member = response.member_id
+        self.instance_id = fields.get("instance_id")  # type: ignore[assignment]
+        self.take(response)
+
+    def take(self, response: HeartbeatResponse) -> HeartbeatResponse:
+        self.epoch = response.member_epoch
+        if response.assignment is not None:
+            self.owned = to_set(response.assignment)
+        return response
+
+    def request(self, **fields: object) -> HeartbeatRequest:
+        base = HeartbeatRequest(
+            group_id=GROUP,
+            member_id=self.member,
+            member_epoch=self.epoch,
+            instance_id=self.instance_id,
+            owned=from_set(self.owned),
+        )
+        return dataclasses.replace(base, **fields)  # type: ignore[arg-type]
+
+    def beat(self, **fields: object) -> HeartbeatResponse:
+        return self.take(self.bench.heartbeat(self.request(**fields)))
+
+
+def settle(*clients: Client) -> None:
+    for _ in range(4):
+        for client in clients:
+            client.beat()

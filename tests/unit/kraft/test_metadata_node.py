@@ -118,6 +118,7 @@ def test_an_append_that_fails_is_answered_and_the_term_is_claimed_anew(
     assert isinstance(first[0], error)
     assert isinstance(upon_it[0], NotControllerError), "the refusal stood on what was never written"
     assert not node.is_active_controller
+    assert not cluster.cluster.publications[0][-1].is_active_controller, "its broker knows it at once"
     assert node.next_deadline_ms(cluster.now_ms) == cluster.now_ms
     cluster.tick()
     assert node.is_active_controller

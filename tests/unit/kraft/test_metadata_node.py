@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from unit.kraft.group_state_fake import FakeGroupState
 from unit.kraft.metadata_cluster import FakeQuorum, MetadataCluster
 from unit.kraft.single_controller import SingleController
 
@@ -313,6 +314,8 @@ def test_deleting_is_answered_with_the_offset_that_shows_it() -> None:
     answer = cluster.ask(DeleteTopic(name="t"))
     assert isinstance(answer, Done)
     assert answer.offset == cluster.image.offset
+    groups = cluster.cluster.nodes[0]._groups
+    assert isinstance(groups, FakeGroupState) and groups.deleted_topics == ["t"], "its offsets go with it"
 
 
 def test_a_record_that_this_process_has_no_memory_for_is_not_set_aside() -> None:

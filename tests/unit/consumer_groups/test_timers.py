@@ -11,7 +11,7 @@ REBALANCE_TIMEOUT_MS = 10_000
 SLOW = GroupSettings(session_timeout_ms=30_000, rebalance_timeout_ms=REBALANCE_TIMEOUT_MS)
 
 
-def test_a_group_that_is_deleted_while_its_assignment_is_put_off_leaves_no_timer() -> None:
+def test_a_group_that_is_deleted_leaves_no_timer_though_an_assignment_was_put_off() -> None:
     bench = Bench(settings=PUT_OFF)
     first = bench.join("a")
     second = bench.join("b")
@@ -42,10 +42,9 @@ def test_each_step_of_letting_go_has_the_whole_rebalance_timeout() -> None:
 
 
 def test_only_targets_that_differ_are_written() -> None:
-    bench = Bench()
-    first = bench.join("a", subscribed_topics=())
+    bench = Bench(topics={"t": 1, "u": 1})
+    first = bench.join("a")
     records = bench.coordinator.heartbeat(
-        first.request(member_id="b", member_epoch=0, subscribed_topics=("t",), owned=()), bench.now_ms
+        first.request(member_id="b", member_epoch=0, subscribed_topics=("u",), owned=()), bench.now_ms
     ).records
-    written = [record for record in records if isinstance(record, TargetAssignmentRecord)]
-    assert [(record.member_id, len(record.partitions)) for record in written] == [("b", 1)]
+    assert [record.member_id for record in records if isinstance(record, TargetAssignmentRecord)] == ["b"]

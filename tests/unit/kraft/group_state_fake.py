@@ -12,6 +12,7 @@ class FakeGroupState:
     def __init__(self) -> None:
         self.records: list[list[Record]] = [[] for _ in range(SLOT_COUNT)]
         self.epochs = [0] * SLOT_COUNT
+        self.deleted_topics: list[str] = []
 
     def replay(self, record: Record, index: int) -> bool:
         assert isinstance(record, GROUP_RECORDS)
@@ -43,6 +44,7 @@ class FakeGroupState:
         self.epochs[slot] = coordinator_epoch
 
     def delete_topic(self, name: str) -> None:
+        self.deleted_topics.append(name)
         self.records = [
             [record for record in records if not (isinstance(record, OffsetCommitRecord) and record.topic == name)]
             for records in self.records

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from barnabas.kraft.delta import MetadataDelta
-from barnabas.kraft.image import MetadataChanges, MetadataImage, PartitionImage, SlotImage
+from barnabas.kraft.image import MetadataChanges, MetadataImage, PartitionImage, QuorumVoter, SlotImage
 from barnabas.kraft.records import (
     TOPIC_RESOURCE,
     BrokerChangeRecord,
@@ -23,6 +23,7 @@ from barnabas.kraft.records import (
     SlotRecord,
     TopicRecord,
     UnregisterBrokerRecord,
+    VotersRecord,
 )
 from barnabas.log.topic_partition import TopicPartition
 
@@ -56,10 +57,13 @@ def config(resource: str, value: str | None) -> ConfigRecord:
     return ConfigRecord(resource_type=TOPIC_RESOURCE, resource=resource, key="k", value=value)
 
 
+VOTERS = (QuorumVoter(node_id=1, host="here", port=9093),)
+
+
 def image_of(*records: Record, base: MetadataImage | None = None) -> MetadataImage:
     delta = MetadataDelta(base or MetadataImage())
     for index, record in enumerate(records, start=1):
-        delta.replay(record, index)
+        assert delta.replay(record, index), record
     return delta.apply(len(records))
 
 
@@ -99,6 +103,7 @@ def test_records_that_came_too_late_are_void() -> None:
         register(0),
         SlotRecord(slot=3, coordinator=0, coordinator_epoch=4),
         ProducerIdsRecord(next_producer_id=2000),
+        VotersRecord(index=5, voters=VOTERS),
         ControllerRecord(controller_id=1, controller_epoch=7),
         TopicRecord(name="a", topic_id="A"),
         partition("A", 0),
@@ -111,6 +116,9 @@ def test_records_that_came_too_late_are_void() -> None:
         SlotRecord(slot=3, coordinator=1, coordinator_epoch=4),
         SlotRecord(slot=50, coordinator=1, coordinator_epoch=4),
         ProducerIdsRecord(next_producer_id=1000),
+        ProducerIdsRecord(next_producer_id=2000),
+        VotersRecord(index=4, voters=()),
+        VotersRecord(index=5, voters=()),
         ControllerRecord(controller_id=2, controller_epoch=6),
         TopicRecord(name="a", topic_id="other"),
         TopicRecord(name="other", topic_id="A"),
@@ -126,6 +134,11 @@ def test_records_that_came_too_late_are_void() -> None:
     delta = MetadataDelta(base)
     assert [record for record in void if delta.replay(record, 99)] == []
     assert delta.apply(base.offset) == base
+
+
+def test_the_voters_are_those_of_the_newest_entry() -> None:
+    image = image_of(VotersRecord(index=5, voters=VOTERS))
+    assert (image.voters, image.voters_index) == (VOTERS, 5)
 
 
 def test_a_topic_that_is_deleted_and_created_again_in_one_delta() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from unit.kraft.group_state_fake import FakeGroupState
 from unit.kraft.metadata_cluster import FakeQuorum, MetadataCluster
 from unit.kraft.single_controller import SingleController
 
@@ -118,6 +119,7 @@ def test_an_append_that_fails_is_answered_and_the_term_is_claimed_anew(
     assert isinstance(first[0], error)
     assert isinstance(upon_it[0], NotControllerError), "the refusal stood on what was never written"
     assert not node.is_active_controller
+    assert not cluster.cluster.publications[0][-1].is_active_controller, "its broker knows it at once"
     assert node.next_deadline_ms(cluster.now_ms) == cluster.now_ms
     cluster.tick()
     assert node.is_active_controller
@@ -312,6 +314,8 @@ def test_deleting_is_answered_with_the_offset_that_shows_it() -> None:
     answer = cluster.ask(DeleteTopic(name="t"))
     assert isinstance(answer, Done)
     assert answer.offset == cluster.image.offset
+    groups = cluster.cluster.nodes[0]._groups
+    assert isinstance(groups, FakeGroupState) and groups.deleted_topics == ["t"], "its offsets go with it"
 
 
 def test_a_record_that_this_process_has_no_memory_for_is_not_set_aside() -> None:

@@ -23,19 +23,20 @@ from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from typing import TypeVar
 
-from barnabas.kraft.group_slots import GroupState, PartitionKey, SlotState, slot_of
-from barnabas.kraft.records import Record
-from barnabas.log.errors import FencedInstanceIdError, GroupIdNotFoundError, NotCoordinatorError
+from barnabas.kraft.group_state.group_slots import GroupState, PartitionKey, SlotState, slot_of
+from barnabas.kraft.metadata.records import Record
+from barnabas.log.vocabulary.errors import FencedInstanceIdError, GroupIdNotFoundError, NotCoordinatorError
 
-from .classic_membership import ClassicMembership
-from .classic_messages import JoinRequest, LeaveOutcome, LeavingMember, SyncRequest, Ticket
-from .decision import Decision
-from .describe import described, listed
-from .explain import GroupExplanation, explained
-from .group_view import GroupView
-from .match_budget import MatchBudget
-from .membership import Membership
-from .messages import (
+from .classic.membership import ClassicMembership
+from .explain.describe import described, listed
+from .explain.explain import GroupExplanation, explained
+from .explain.group_view import GroupView
+from .explain.watch import GroupAlert, Watch
+from .members.membership import Membership
+from .members.targets import Targets
+from .model.classic_messages import JoinRequest, LeaveOutcome, LeavingMember, SyncRequest, Ticket
+from .model.decision import Decision
+from .model.messages import (
     CommitPlace,
     CommittedOffset,
     CoordinatorResult,
@@ -47,18 +48,17 @@ from .messages import (
     PartitionOutcome,
     UndoneReset,
 )
-from .offset_expiry import OffsetExpiry
-from .offset_resets import OffsetResets
-from .offsets import Offsets
-from .partitions import to_set
-from .rebalance_causes import RebalanceCause
-from .rebalance_log import RebalanceLog
-from .rebalance_record import Cause
-from .settings import GroupSettings
-from .states import AWAY_EPOCH, GroupPhase
-from .subscriptions import TopicsView
-from .targets import Targets
-from .watch import GroupAlert, Watch
+from .model.partitions import to_set
+from .model.rebalance_causes import RebalanceCause
+from .model.rebalance_log import RebalanceLog
+from .model.rebalance_record import Cause
+from .model.settings import GroupSettings
+from .model.states import AWAY_EPOCH, GroupPhase
+from .offsets.offset_expiry import OffsetExpiry
+from .offsets.offset_resets import OffsetResets
+from .offsets.offsets import Offsets
+from .subscriptions.match_budget import MatchBudget
+from .subscriptions.subscriptions import TopicsView
 
 R = TypeVar("R")
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from barnabas import Admin, BarnabasError, Consumer, Handle, Producer, TopicPartition
 from barnabas.net import local_cluster
-from barnabas.net.cli.local import probe_cluster
+from barnabas.net.cli.verbs.local import probe_cluster
 
 TOPIC = "access-log"
 GROUP = "log-readers"

@@ -16,16 +16,16 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from barnabas.kraft.raft_internals import NO_OP, REGULAR
-from barnabas.kraft.raft_journal_format import HEADER_BYTES, Record, RecordKind, decode_record
-from barnabas.kraft.raft_snapshot import DamagedSnapshot, unpack_snapshot
-from barnabas.kraft.records import UnknownRecordError, decode_batch
-from barnabas.kraft.snapshot import decode_snapshot
-from barnabas.log import offset_index, time_index
-from barnabas.log.compression import Compression
-from barnabas.log.errors import CorruptRecordError
-from barnabas.log.record_batch import NO_PRODUCER_ID, BatchHeader, check_crc, read_header
-from barnabas.log.record_codec import iter_records
+from barnabas.kraft.metadata.records import UnknownRecordError, decode_batch
+from barnabas.kraft.node.snapshot import decode_snapshot
+from barnabas.kraft.quorum.journal_format import HEADER_BYTES, Record, RecordKind, decode_record
+from barnabas.kraft.raft.disk.snapshot import DamagedSnapshot, unpack_snapshot
+from barnabas.kraft.raft.internals import NO_OP, REGULAR
+from barnabas.log.format.compression import Compression
+from barnabas.log.format.record_batch import NO_PRODUCER_ID, BatchHeader, check_crc, read_header
+from barnabas.log.format.record_codec import iter_records
+from barnabas.log.segment import offset_index, time_index
+from barnabas.log.vocabulary.errors import CorruptRecordError
 
 DAMAGED: Final = "DAMAGED "  # begins every line that tells of damage; decides the exit code
 MAX_SHOWN_BYTES: Final = 80  # of a key or a value

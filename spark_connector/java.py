@@ -4,7 +4,7 @@ import os
 import shutil
 from pathlib import Path
 
-from barnabas.log.errors import InvalidConfigError
+from barnabas.log.vocabulary.errors import InvalidConfigError
 
 JAVA_INSTALLATION = (
     "install Java 17 (Debian, Ubuntu: sudo apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17; "

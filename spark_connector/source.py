@@ -15,9 +15,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from .read_options import includes_headers, parse_read_options
-from .schema import check_projection, source_schema
-from .write_options import parse_write_options
+from .common.schema import check_projection, source_schema
+from .read.read_options import includes_headers, parse_read_options
+from .write.write_options import parse_write_options
 
 
 class BarnabasDataSource(DataSource):
@@ -34,23 +34,23 @@ class BarnabasDataSource(DataSource):
         return source_schema(includes_headers=includes_headers(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from .reader import BatchReader
+        from .read.reader import BatchReader
 
         check_projection(schema)
         return BatchReader(parse_read_options(self.options, is_stream=False), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from .stream_reader import StreamReader
+        from .read.stream_reader import StreamReader
 
         check_projection(schema)
         return StreamReader(parse_read_options(self.options, is_stream=True), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from .writer import BatchWriter
+        from .write.writer import BatchWriter
 
         return BatchWriter(parse_write_options(self.options), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from .writer import StreamWriter
+        from .write.writer import StreamWriter
 
         return StreamWriter(parse_write_options(self.options), schema)

@@ -8,10 +8,10 @@ and the controller's word.
 
 from dataclasses import dataclass, field
 
-from ..errors import ErrorCode
-from ..quick_init import quick_init
-from ..record_batch import Buffer
-from ..topic_partition import TopicPartition
+from ..format.record_batch import Buffer
+from ..vocabulary.errors import ErrorCode
+from ..vocabulary.quick_init import quick_init
+from ..vocabulary.topic_partition import TopicPartition
 from .log_change import LogChange
 
 NO_LEADER = -1

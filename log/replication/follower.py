@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from ..errors import ErrorCode
-from ..quick_init import quick_init
-from ..record_batch import Buffer
+from ..format.record_batch import Buffer
+from ..vocabulary.errors import ErrorCode
+from ..vocabulary.quick_init import quick_init
 from .effects import NO_LEADER, AppendFetched, LogEffect, StartOver, Truncate
 
 UNDEFINED: Final = -1

@@ -15,8 +15,8 @@ follower counts up to its fetch offset, which is the same thing there.
 from collections.abc import Iterable
 from typing import Final
 
-from ..errors import ErrorCode
-from ..topic_partition import TopicPartition
+from ..vocabulary.errors import ErrorCode
+from ..vocabulary.topic_partition import TopicPartition
 from .effects import (
     UNKNOWN_BROKER_EPOCH,
     Effect,

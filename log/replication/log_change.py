@@ -1,6 +1,6 @@
 """A change of a replica's log that waits for its disk: a truncation, a start over, damage that is set aside.
 
-It flushes, renames and reads, so a folder's own thread performs it (`net/folder_writers`) and not the loop of the broker. From
+It flushes, renames and reads, so a thread of its folder performs it (`net/base/folder_writers`) and not the broker's loop. From
 the moment in which it is decided until `Partition.log_changed` takes its outcome the log belongs to that thread: the replica
 asks for nothing, appends nothing, is read by nobody, and puts off the newest assignment of a role. That is the same as if the
 change had taken no time and everything else had come later, which the rules of KIP-101, KIP-279 and KIP-595 allow. A change that
@@ -10,7 +10,7 @@ is dropped (the broker stops) is as good as one that was never decided: the lead
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..errors import BarnabasError
+from ..vocabulary.errors import BarnabasError
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -10,8 +10,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from ..errors import BarnabasError, NotEnoughReplicasError, OffsetOutOfRangeError, PolicyViolationError, StorageError
-from ..record_batch import Buffer
+from ..format.record_batch import Buffer
+from ..vocabulary.errors import (
+    BarnabasError,
+    NotEnoughReplicasError,
+    OffsetOutOfRangeError,
+    PolicyViolationError,
+    StorageError,
+)
 from .effects import (
     NO_LEADER,
     AppendFetched,

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final
 
-from ..errors import (
+from ..format.record_codec import LookIntoBatch, first_record_at_or_after
+from ..vocabulary.errors import (
     CorruptRecordError,
     ErrorCode,
     FencedLeaderEpochError,
@@ -19,9 +20,8 @@ from ..errors import (
     StorageError,
     UnknownLeaderEpochError,
 )
-from ..quick_init import quick_init
-from ..record_codec import LookIntoBatch, first_record_at_or_after
-from ..topic_partition import TopicPartition
+from ..vocabulary.quick_init import quick_init
+from ..vocabulary.topic_partition import TopicPartition
 from .effects import NO_LEADER, Effect, HighWatermarkAdvanced
 from .follower import UNDEFINED, FollowerState
 from .leader import LeaderState

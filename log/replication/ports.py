@@ -5,11 +5,11 @@
 
 from typing import Protocol
 
-from ..append_times import AppendTime
-from ..producer_state import ProducerState
-from ..record_batch import Buffer
-from ..record_codec import LookIntoBatch
-from ..topic_partition import TopicPartition
+from ..format.record_batch import Buffer
+from ..format.record_codec import LookIntoBatch
+from ..segment.append_times import AppendTime
+from ..segment.producer_state import ProducerState
+from ..vocabulary.topic_partition import TopicPartition
 
 
 class FileRegion(Protocol):

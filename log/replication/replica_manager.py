@@ -8,8 +8,8 @@ that took up an old leadership of its former incarnation could append other data
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from ..errors import NotLeaderOrFollowerError, StorageError, UnknownTopicOrPartitionError
-from ..topic_partition import TopicPartition
+from ..vocabulary.errors import NotLeaderOrFollowerError, StorageError, UnknownTopicOrPartitionError
+from ..vocabulary.topic_partition import TopicPartition
 from .effects import Effect, IsrAnswer, PartitionAssignment, ProposeIsr, StorageFailed
 from .leader import DEFAULT_REPLICA_LAG_TIME_MAX_MS
 from .partition import Partition

@@ -1,10 +1,10 @@
-"""What the admin API needs of its broker: the port that net/broker.py implements, and that tests fake."""
+"""What the admin API needs of its broker: the port that net/broker/broker.py implements, and that tests fake."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from barnabas.kraft.image import MetadataImage
+from barnabas.kraft.metadata.image import MetadataImage
 from barnabas.net.protocol.requests import Request
 from barnabas.net.protocol.responses import Response
 

@@ -12,10 +12,10 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote
 
-from barnabas.kraft.image import MetadataImage, PartitionImage, TopicImage
-from barnabas.net.config_values import MAX_INT32
+from barnabas.kraft.metadata.image import MetadataImage, PartitionImage, TopicImage
 from barnabas.net.protocol.requests import Request
 from barnabas.net.protocol.responses import ErrorResponse
+from barnabas.net.settings.config_values import MAX_INT32
 
 from .backend import AdminBackend
 from .errors import SHOWN_CHARS, bad_request, kafka_error, not_found, unknown_topic_or_partition

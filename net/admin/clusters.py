@@ -1,6 +1,6 @@
 """/v3/clusters and brokers."""
 
-from barnabas.kraft.image import BrokerImage
+from barnabas.kraft.metadata.image import BrokerImage
 
 from .call import Call, Json, Reply, Route
 from .errors import not_found

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Final
 
-from barnabas.net.doubt import doubt_of
+from barnabas.net.protocol.doubt import doubt_of
 from barnabas.net.protocol.requests import DescribeQuorumRequest
 from barnabas.net.protocol.responses import DescribeQuorumResponse
 

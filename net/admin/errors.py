@@ -3,7 +3,7 @@
 from http import HTTPStatus
 from typing import Final
 
-from barnabas.log.errors import ErrorCode
+from barnabas.log.vocabulary.errors import ErrorCode
 
 BAD_REQUEST: Final = 400
 KAFKA_BAD_REQUEST: Final = 40002

@@ -1,6 +1,6 @@
 """Why a group rebalanced, and what it waits for: ours, beside Confluent's paths."""
 
-from barnabas.net.group_explanation import explanation, rebalance_row
+from barnabas.net.groups.group_explanation import explanation, rebalance_row
 from barnabas.net.protocol.group_responses import DescribeGroupResponse
 from barnabas.net.protocol.requests import DescribeGroupRequest
 

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Mapping
 
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.offset_seek import SeekStep, held_within, steps
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.groups.offset_seek import SeekStep, held_within, steps
 from barnabas.net.protocol.group_responses import OffsetFetchResponse, UndoOffsetResetResponse
 from barnabas.net.protocol.requests import (
     EARLIEST_TIMESTAMP,

@@ -2,10 +2,10 @@
 
 from http import HTTPStatus
 
-from barnabas.kraft.group_slots import slot_of
-from barnabas.kraft.image import MetadataImage
-from barnabas.log.errors import ErrorCode
-from barnabas.log.topic_partition import TopicPartition
+from barnabas.kraft.group_state.group_slots import slot_of
+from barnabas.kraft.metadata.image import MetadataImage
+from barnabas.log.vocabulary.errors import ErrorCode
+from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.protocol.group_responses import DescribeGroupResponse, GroupMember, ListedGroup, ListGroupsResponse
 from barnabas.net.protocol.requests import (
     DeleteGroupRequest,

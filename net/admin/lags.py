@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.lag import NOTHING_COMMITTED, Lag, lag_behind
+from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.protocol.group_responses import (
     DescribeGroupResponse,
     GroupMember,
@@ -19,6 +18,7 @@ from barnabas.net.protocol.group_responses import (
     UnreadPartitionResponse,
     UnreadResponse,
 )
+from barnabas.net.protocol.lag import NOTHING_COMMITTED, Lag, lag_behind
 from barnabas.net.protocol.requests import (
     DescribeGroupRequest,
     ListGroupsRequest,

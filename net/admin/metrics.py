@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from heapq import nlargest
 from typing import Final, Literal
 
-from barnabas.kraft.image import PartitionImage
-from barnabas.log.topic_partition import TopicPartition
+from barnabas.kraft.metadata.image import PartitionImage
+from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.protocol.requests import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,

@@ -8,9 +8,9 @@ import time
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from barnabas.kraft.image import TopicImage
-from barnabas.log.murmur2 import murmur2_positive
-from barnabas.log.record_codec import encode_batch
+from barnabas.kraft.metadata.image import TopicImage
+from barnabas.log.format.record_codec import encode_batch
+from barnabas.log.vocabulary.murmur2 import murmur2_positive
 from barnabas.net.protocol.requests import ProducePartition, ProduceRequest
 from barnabas.net.protocol.responses import ProduceResponse
 

@@ -2,11 +2,11 @@
 
 from http import HTTPStatus
 
-from barnabas.kraft.image import PartitionImage, TopicImage
-from barnabas.log.topic_partition import INTERNAL_TOPICS
-from barnabas.net.config_values import MAX_INT32
+from barnabas.kraft.metadata.image import PartitionImage, TopicImage
+from barnabas.log.vocabulary.topic_partition import INTERNAL_TOPICS
 from barnabas.net.protocol.requests import AddPartitionsRequest, CreateTopicRequest, DeleteTopicRequest
 from barnabas.net.protocol.responses import CreateTopicResponse, EmptyResponse
+from barnabas.net.settings.config_values import MAX_INT32
 
 from .call import Call, Field, Json, Reply, Route, objects, optional_text, text_of
 from .clusters import CLUSTER

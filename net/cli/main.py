@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
-from .exit_codes import CommandError, ExitCode, exit_code_of, message_of
+from .frame.exit_codes import CommandError, ExitCode, exit_code_of, message_of
 
 DEFAULT_BOOTSTRAP: Final = "localhost:9092"
 DEFAULT_TIMEOUT_S: Final = 30.0
@@ -80,14 +80,14 @@ def build_parser(given: Sequence[str]) -> argparse.ArgumentParser:
     for name, summary in PLAIN_VERBS.items():
         plain = nouns.add_parser(name, help=summary, description=summary)
         if name == chosen:
-            verb = importlib.import_module(".local", __package__).VERBS[name]
+            verb = importlib.import_module(".verbs.local", __package__).VERBS[name]
             verb.arguments(plain)
             plain.set_defaults(verb=verb)
             _add_shared(plain)
     for name, (module, summary) in NOUNS.items():
         noun = nouns.add_parser(name, help=summary, description=summary)
         if name == chosen:
-            _add_verbs(noun, importlib.import_module(f".{module}", __package__).VERBS)
+            _add_verbs(noun, importlib.import_module(f".verbs.{module}", __package__).VERBS)
     return parser
 
 
@@ -132,9 +132,9 @@ def _run(parsed: argparse.Namespace, connector: Any) -> int:
         return int(verb.serve(parsed))
     import asyncio
 
-    from .command import Context
-    from .output import Output
-    from .sdk_adapter import SdkConnector
+    from .frame.command import Context
+    from .frame.output import Output
+    from .frame.sdk_adapter import SdkConnector
 
     context = Context(
         arguments=parsed,
@@ -152,7 +152,7 @@ def _run(parsed: argparse.Namespace, connector: Any) -> int:
 
 def _bootstrap(parsed: argparse.Namespace) -> str:
     text: str = parsed.bootstrap or os.environ.get("BARNABAS_BOOTSTRAP") or DEFAULT_BOOTSTRAP
-    from barnabas.net.config_values import parse_bootstrap
+    from barnabas.net.settings.config_values import parse_bootstrap
 
     try:
         parse_bootstrap(text)
@@ -163,6 +163,6 @@ def _bootstrap(parsed: argparse.Namespace) -> str:
 
 def _is_expected(error: Exception) -> bool:
     """Faults of the user, the network or the disk get one line. All others are our bugs and show where they are."""
-    from barnabas.log.errors import BarnabasError
+    from barnabas.log.vocabulary.errors import BarnabasError
 
     return isinstance(error, CommandError | BarnabasError | OSError | TimeoutError)

@@ -2,40 +2,41 @@
 
 from collections.abc import Callable
 
-from barnabas.net.dispatcher import Handler, answering
+from barnabas.net.logs.storage_service import StorageService
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.kafka.apis import KafkaApi
-from barnabas.net.storage_service import StorageService
+from barnabas.net.server.dispatcher import Handler, answering
 
-from . import kafka_sasl, kafka_transactions
-from .classic_groups import ClassicGroupHandlers
-from .cluster import ClusterHandlers
-from .configs import ConfigHandlers
-from .controller import ControllerHandlers
-from .fetch import FetchHandler
-from .groups import GroupHandlers
-from .kafka_access import KafkaAccessHandlers
-from .kafka_cluster import KafkaClusterHandlers
-from .kafka_configs import KafkaConfigHandlers
-from .kafka_fetch import FetchByTopicId
-from .kafka_group_admin import KafkaGroupAdminHandlers
-from .kafka_groups import KafkaGroupHandlers
-from .kafka_metadata import KafkaMetadataHandler
-from .kafka_offsets import KafkaOffsetHandlers
-from .kafka_partitions import KafkaPartitionHandlers
-from .kafka_quorum import KafkaQuorumHandlers
-from .kafka_topics import KafkaTopicHandlers
-from .kafka_versions import api_versions
-from .metadata import MetadataHandler
-from .moves import MoveHandlers
-from .offsets import OffsetHandlers
-from .produce import ProduceHandler
-from .producer_ids import ProducerIdHandler
-from .services import Services
-from .storage import StorageHandlers
-from .topics import TopicHandlers
-from .unread import UnreadHandler
-from .voters import VoterHandlers
+from .common.services import Services
+from .kafka import sasl as kafka_sasl
+from .kafka import transactions as kafka_transactions
+from .kafka.access import KafkaAccessHandlers
+from .kafka.cluster import KafkaClusterHandlers
+from .kafka.configs import KafkaConfigHandlers
+from .kafka.fetch import FetchByTopicId
+from .kafka.group_admin import KafkaGroupAdminHandlers
+from .kafka.groups import KafkaGroupHandlers
+from .kafka.metadata import KafkaMetadataHandler
+from .kafka.offsets import KafkaOffsetHandlers
+from .kafka.partitions import KafkaPartitionHandlers
+from .kafka.quorum import KafkaQuorumHandlers
+from .kafka.topics import KafkaTopicHandlers
+from .kafka.versions import api_versions
+from .own.classic_groups import ClassicGroupHandlers
+from .own.cluster import ClusterHandlers
+from .own.configs import ConfigHandlers
+from .own.controller import ControllerHandlers
+from .own.groups import GroupHandlers
+from .own.metadata import MetadataHandler
+from .own.moves import MoveHandlers
+from .own.offsets import OffsetHandlers
+from .own.producer_ids import ProducerIdHandler
+from .own.storage import StorageHandlers
+from .own.topics import TopicHandlers
+from .own.voters import VoterHandlers
+from .records.fetch import FetchHandler
+from .records.produce import ProduceHandler
+from .records.unread import UnreadHandler
 
 
 def build_handlers(

@@ -6,8 +6,8 @@
 from dataclasses import dataclass
 from typing import Protocol, get_args
 
-from barnabas.log.errors import BarnabasError
-from barnabas.log.record_batch import Buffer
+from barnabas.log.format.record_batch import Buffer
+from barnabas.log.vocabulary.errors import BarnabasError
 
 from .api_keys import ApiKey
 from .kafka.apis import KafkaRequest, KafkaResponse

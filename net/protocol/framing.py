@@ -9,9 +9,9 @@ That makes produce free of copies: the batch that the leader patches and appends
 import mmap
 import struct
 
-from barnabas.log.errors import InvalidRequestError
+from barnabas.log.vocabulary.errors import InvalidRequestError
 
-from ..limits import IDLE_BUFFER_BYTES, MAX_FRAME_BYTES, RETAINED_BUFFER_BYTES, STREAM_BUFFER_BYTES
+from ..base.limits import IDLE_BUFFER_BYTES, MAX_FRAME_BYTES, RETAINED_BUFFER_BYTES, STREAM_BUFFER_BYTES
 
 SIZE = struct.Struct(">I")
 SIZE_BYTES = 4

@@ -20,11 +20,11 @@ from typing import Any, ClassVar, TypeVar
 
 import msgpack
 
-from barnabas.log.errors import BarnabasError, InvalidRequestError, UnsupportedVersionError
-from barnabas.log.record_batch import Buffer
-from barnabas.log.value_codec import from_plain, to_plain
+from barnabas.log.format.record_batch import Buffer
+from barnabas.log.vocabulary.errors import BarnabasError, InvalidRequestError, UnsupportedVersionError
+from barnabas.log.vocabulary.value_codec import from_plain, to_plain
 
-from ..limits import MAX_ARRAY_LENGTH, MAX_ENVELOPE_BYTES
+from ..base.limits import MAX_ARRAY_LENGTH, MAX_ENVELOPE_BYTES
 from .api_keys import ApiKey
 from .codec import REQUEST_OF, Chunk, DecodedRequest, api_name, size_of
 from .framing import SIZE

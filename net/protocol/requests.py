@@ -7,8 +7,8 @@ again under the same name (replication), the topic id travels too. `RESPONSE_OF`
 from dataclasses import dataclass
 from typing import ClassVar
 
-from barnabas.log.quick_init import quick_init
-from barnabas.log.record_batch import Buffer
+from barnabas.log.format.record_batch import Buffer
+from barnabas.log.vocabulary.quick_init import quick_init
 
 from .api_keys import ApiKey
 

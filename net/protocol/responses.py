@@ -6,8 +6,8 @@ A request that fails as a whole is answered by `ErrorResponse`, whatever its API
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from barnabas.log.quick_init import quick_init
-from barnabas.log.record_batch import Buffer
+from barnabas.log.format.record_batch import Buffer
+from barnabas.log.vocabulary.quick_init import quick_init
 
 from . import requests
 from .group_responses import (

@@ -10,37 +10,37 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from barnabas.log.topic_partition import TopicPartition as TopicPartition
-    from barnabas.net.client.admin import Admin as Admin
-    from barnabas.net.client.assignors import Assignor as Assignor
-    from barnabas.net.client.assignors import MemberSubscription as MemberSubscription
-    from barnabas.net.client.consumer import Consumer as Consumer
-    from barnabas.net.client.errors import BarnabasError as BarnabasError
-    from barnabas.net.client.errors import BufferExhaustedError as BufferExhaustedError
-    from barnabas.net.client.errors import ClientClosedError as ClientClosedError
-    from barnabas.net.client.errors import DeliveryTimeoutError as DeliveryTimeoutError
-    from barnabas.net.client.errors import ErrorCode as ErrorCode
-    from barnabas.net.client.errors import NetworkError as NetworkError
-    from barnabas.net.client.errors import NoBrokersAvailableError as NoBrokersAvailableError
-    from barnabas.net.client.errors import RecordTooLargeError as RecordTooLargeError
-    from barnabas.net.client.errors import RetriableError as RetriableError
-    from barnabas.net.client.errors import UnreadableBatchError as UnreadableBatchError
-    from barnabas.net.client.handles import BatchHandles as BatchHandles
-    from barnabas.net.client.handles import Handle as Handle
-    from barnabas.net.client.process_once import process_once as process_once
-    from barnabas.net.client.producer import Producer as Producer
-    from barnabas.net.client.records import ConsumerRecord as ConsumerRecord
-    from barnabas.net.client.records import OffsetAndMetadata as OffsetAndMetadata
-    from barnabas.net.client.records import OffsetAndTimestamp as OffsetAndTimestamp
-    from barnabas.net.client.records import RecordColumns as RecordColumns
-    from barnabas.net.client.records import RecordMetadata as RecordMetadata
+    from barnabas.log.vocabulary.topic_partition import TopicPartition as TopicPartition
+    from barnabas.net.client.admin.admin import Admin as Admin
+    from barnabas.net.client.connection.errors import BarnabasError as BarnabasError
+    from barnabas.net.client.connection.errors import BufferExhaustedError as BufferExhaustedError
+    from barnabas.net.client.connection.errors import ClientClosedError as ClientClosedError
+    from barnabas.net.client.connection.errors import DeliveryTimeoutError as DeliveryTimeoutError
+    from barnabas.net.client.connection.errors import ErrorCode as ErrorCode
+    from barnabas.net.client.connection.errors import NetworkError as NetworkError
+    from barnabas.net.client.connection.errors import NoBrokersAvailableError as NoBrokersAvailableError
+    from barnabas.net.client.connection.errors import RecordTooLargeError as RecordTooLargeError
+    from barnabas.net.client.connection.errors import RetriableError as RetriableError
+    from barnabas.net.client.connection.errors import UnreadableBatchError as UnreadableBatchError
+    from barnabas.net.client.connection.records import ConsumerRecord as ConsumerRecord
+    from barnabas.net.client.connection.records import OffsetAndMetadata as OffsetAndMetadata
+    from barnabas.net.client.connection.records import OffsetAndTimestamp as OffsetAndTimestamp
+    from barnabas.net.client.connection.records import RecordColumns as RecordColumns
+    from barnabas.net.client.connection.records import RecordMetadata as RecordMetadata
+    from barnabas.net.client.consumer.consumer import Consumer as Consumer
+    from barnabas.net.client.consumer.process_once import process_once as process_once
+    from barnabas.net.client.group.assignors import Assignor as Assignor
+    from barnabas.net.client.group.assignors import MemberSubscription as MemberSubscription
+    from barnabas.net.client.producer.handles import BatchHandles as BatchHandles
+    from barnabas.net.client.producer.handles import Handle as Handle
+    from barnabas.net.client.producer.producer import Producer as Producer
 
 _MODULES = {
-    "log.topic_partition": ("TopicPartition",),
-    "net.client.admin": ("Admin",),
-    "net.client.assignors": ("Assignor", "MemberSubscription"),
-    "net.client.consumer": ("Consumer",),
-    "net.client.errors": (
+    "log.vocabulary.topic_partition": ("TopicPartition",),
+    "net.client.admin.admin": ("Admin",),
+    "net.client.group.assignors": ("Assignor", "MemberSubscription"),
+    "net.client.consumer.consumer": ("Consumer",),
+    "net.client.connection.errors": (
         "BarnabasError",
         "BufferExhaustedError",
         "ClientClosedError",
@@ -52,10 +52,10 @@ _MODULES = {
         "RetriableError",
         "UnreadableBatchError",
     ),
-    "net.client.handles": ("BatchHandles", "Handle"),
-    "net.client.process_once": ("process_once",),
-    "net.client.producer": ("Producer",),
-    "net.client.records": (
+    "net.client.producer.handles": ("BatchHandles", "Handle"),
+    "net.client.consumer.process_once": ("process_once",),
+    "net.client.producer.producer": ("Producer",),
+    "net.client.connection.records": (
         "ConsumerRecord",
         "OffsetAndMetadata",
         "OffsetAndTimestamp",

@@ -18,16 +18,22 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client import admin as _admin
-from barnabas.net.client import consumer as _consumer
-from barnabas.net.client import producer as _producer
-from barnabas.net.client.errors import ClientClosedError
-from barnabas.net.client.handles import BatchHandles as _BatchHandles
-from barnabas.net.client.handles import Handle as _Handle
-from barnabas.net.client.loop_thread import loop_thread
-from barnabas.net.client.process_once import MAX_RECORDS, BlockingProcessOnce
-from barnabas.net.client.records import ConsumerRecord, OffsetAndMetadata, ReadingOrigin, RecordColumns, RecordMetadata
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.admin import admin as _admin
+from barnabas.net.client.connection.errors import ClientClosedError
+from barnabas.net.client.connection.loop_thread import loop_thread
+from barnabas.net.client.connection.records import (
+    ConsumerRecord,
+    OffsetAndMetadata,
+    ReadingOrigin,
+    RecordColumns,
+    RecordMetadata,
+)
+from barnabas.net.client.consumer import consumer as _consumer
+from barnabas.net.client.consumer.process_once import MAX_RECORDS, BlockingProcessOnce
+from barnabas.net.client.producer import producer as _producer
+from barnabas.net.client.producer.handles import BatchHandles as _BatchHandles
+from barnabas.net.client.producer.handles import Handle as _Handle
 
 __all__ = ["Admin", "BatchHandles", "Consumer", "Handle", "Producer", "process_once"]
 

@@ -22,8 +22,8 @@ from clusters import Cluster
 from measure import records
 
 from barnabas import Admin
-from barnabas.log.record_codec import encode_batch
-from barnabas.log.topic_partition import TopicPartition
+from barnabas.log.format.record_codec import encode_batch
+from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.protocol.codec import Chunk
 from barnabas.net.protocol.kafka.apis import SERVED
 from barnabas.net.protocol.kafka.compiler import encoder, types_of

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from measure import Metrics, records
 
-from barnabas.log.cleaner import dirty_part_of
-from barnabas.log.cleaning import Cleaning
-from barnabas.log.config import LogConfig
-from barnabas.log.files import RealFiles
-from barnabas.log.partition_log import PartitionLog
-from barnabas.log.record_codec import encode_batch
-from barnabas.log.topic_partition import TopicPartition
+from barnabas.log.compaction.cleaner import dirty_part_of
+from barnabas.log.compaction.cleaning import Cleaning
+from barnabas.log.disk.files import RealFiles
+from barnabas.log.format.record_codec import encode_batch
+from barnabas.log.partition.partition_log import PartitionLog
+from barnabas.log.settings.config import LogConfig
+from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 BATCHES = 2_500
 BATCH_RECORDS = 130

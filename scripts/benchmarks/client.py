@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable
 from measure import Metrics, percentiles, records
 
 from barnabas import Consumer, Producer, TopicPartition
-from barnabas.log.record_codec import encode_batch
+from barnabas.log.format.record_codec import encode_batch
 from barnabas.net.protocol.requests import FetchPartition, FetchRequest, ProducePartition, ProduceRequest
-from barnabas.net.rpc import RpcConnection
-from barnabas.net.tcp import TcpNetwork
+from barnabas.net.wire.rpc import RpcConnection
+from barnabas.net.wire.tcp import TcpNetwork
 
 MANY = 5_000  # records of one send_many
 RAW_SECONDS = 1.0

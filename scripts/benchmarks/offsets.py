@@ -17,11 +17,11 @@ from pathlib import Path
 from clusters import Cluster
 
 from barnabas import Admin, TopicPartition
-from barnabas.kraft.group_slots import GroupSlots, slot_of
-from barnabas.kraft.image import SLOT_COUNT, MetadataImage
-from barnabas.kraft.raft_snapshot import pack_snapshot
-from barnabas.kraft.records import OffsetCommitRecord, RecordBatch, decode_batch, encode_batch
-from barnabas.kraft.snapshot import decode_snapshot, encode_snapshot
+from barnabas.kraft.group_state.group_slots import GroupSlots, slot_of
+from barnabas.kraft.metadata.image import SLOT_COUNT, MetadataImage
+from barnabas.kraft.metadata.records import OffsetCommitRecord, RecordBatch, decode_batch, encode_batch
+from barnabas.kraft.node.snapshot import decode_snapshot, encode_snapshot
+from barnabas.kraft.raft.disk.snapshot import pack_snapshot
 
 TOPIC = "t"
 PARTITIONS = 100

@@ -25,12 +25,12 @@ from pathlib import Path
 from clusters import START_TIMEOUT_S, Cluster
 
 from barnabas import Admin, BarnabasError
-from barnabas.log.config import LogConfig
-from barnabas.log.files import RealFiles
-from barnabas.log.partition_log import PartitionLog
-from barnabas.log.record_batch import patch
-from barnabas.log.record_codec import encode_batch
-from barnabas.log.topic_partition import TopicPartition
+from barnabas.log.disk.files import RealFiles
+from barnabas.log.format.record_batch import patch
+from barnabas.log.format.record_codec import encode_batch
+from barnabas.log.partition.partition_log import PartitionLog
+from barnabas.log.settings.config import LogConfig
+from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net import local_cluster
 from barnabas.net.protocol.requests import (
     FetchPartition,
@@ -40,8 +40,8 @@ from barnabas.net.protocol.requests import (
     ProducePartition,
     ProduceRequest,
 )
-from barnabas.net.rpc import RpcConnection
-from barnabas.net.tcp import TcpNetwork
+from barnabas.net.wire.rpc import RpcConnection
+from barnabas.net.wire.tcp import TcpNetwork
 
 BATCH_BYTES = 16_384
 BATCHES_PER_SEGMENT = (1 << 30) // BATCH_BYTES

@@ -19,8 +19,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from barnabas.spark_connector.reader import BatchReader
-from barnabas.spark_connector.schema import arrow_schema, source_schema
+from barnabas.spark_connector.common.schema import arrow_schema, source_schema
+from barnabas.spark_connector.read.reader import BatchReader
 from barnabas.spark_connector.source import BarnabasDataSource
 
 ROWS = 10_000  # of a record batch, as in the connector

@@ -24,10 +24,10 @@ from pathlib import Path
 from integration import postgres
 from integration.cluster import SESSION, Cluster, active_brokers, clean_environment, full_isr, until
 
-from barnabas.log.errors import BarnabasError
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.admin import Admin
-from barnabas.net.client.producer import Producer
+from barnabas.log.vocabulary.errors import BarnabasError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.admin.admin import Admin
+from barnabas.net.client.producer.producer import Producer
 
 from .worker import GROUP, POLL_RECORDS, SEMANTICS, connect
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from barnabas.net.client.consumer import Consumer
-from barnabas.net.client.errors import BarnabasError
+from barnabas.net.client.connection.errors import BarnabasError
+from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.local_cluster import LAUNCHER
 
 from .checker import Expected, Report, check

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from barnabas.net.client.admin import Admin
+from barnabas.net.client.admin.admin import Admin
 from barnabas.net.local_cluster import LAUNCHER, _free_ports
 
 from . import disks, network, shim

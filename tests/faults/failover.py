@@ -17,9 +17,9 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from barnabas.net.client.admin import Admin
-from barnabas.net.client.errors import BarnabasError
-from barnabas.net.client.producer import Producer
+from barnabas.net.client.admin.admin import Admin
+from barnabas.net.client.connection.errors import BarnabasError
+from barnabas.net.client.producer.producer import Producer
 
 from .checker import longest_gap_s, percentile
 from .cluster import BROKERS, SHIM_NEED, FaultBroker, FaultCluster

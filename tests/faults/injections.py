@@ -17,8 +17,8 @@ from typing import Final
 from hostile.attacker import AttackSucceeded, attacking
 from hostile.catalogue import ATTACKS, BESIDE_FAULTS
 
-from barnabas.net.client.admin import Admin
-from barnabas.net.client.errors import BarnabasError
+from barnabas.net.client.admin.admin import Admin
+from barnabas.net.client.connection.errors import BarnabasError
 
 from .cluster import (
     BROKERS,

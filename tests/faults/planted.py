@@ -11,8 +11,8 @@ from unittest.mock import patch
 
 from barnabas.log.replication.partition import Partition
 from barnabas.net.cli.main import main as barnabas
-from barnabas.net.group_appends import GroupAppends, SlotQueue, Waiting
-from barnabas.net.handlers.produce import ProduceHandler
+from barnabas.net.groups.group_appends import GroupAppends, SlotQueue, Waiting
+from barnabas.net.handlers.records.produce import ProduceHandler
 from barnabas.net.protocol.responses import ProduceResponse
 
 

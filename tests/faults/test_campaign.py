@@ -12,9 +12,9 @@ from faults.cluster import BROKERS, SHIM_NEED, FaultCluster
 from faults.injections import FAULTS
 from faults.report import table
 
-from barnabas.net.client.admin import Admin
-from barnabas.net.client.errors import BarnabasError
-from barnabas.net.client.producer import Producer
+from barnabas.net.client.admin.admin import Admin
+from barnabas.net.client.connection.errors import BarnabasError
+from barnabas.net.client.producer.producer import Producer
 
 SECONDS = float(os.environ.get("BARNABAS_FAULT_SECONDS", "45"))  # of each of two campaigns
 SEED = int(os.environ.get("BARNABAS_FAULT_SEED", "1"))

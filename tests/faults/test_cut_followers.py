@@ -11,9 +11,9 @@ from faults.replicas import read_replica
 from faults.test_campaign import connected
 from integration.cluster import until
 
-from barnabas.net.client.admin import Admin
-from barnabas.net.client.errors import DeliveryTimeoutError
-from barnabas.net.client.producer import Producer
+from barnabas.net.client.admin.admin import Admin
+from barnabas.net.client.connection.errors import DeliveryTimeoutError
+from barnabas.net.client.producer.producer import Producer
 
 TOPIC = "campaign"
 LAG_MS = 1_000

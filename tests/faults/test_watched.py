@@ -14,7 +14,7 @@ from faults.test_campaign import connected
 from faults.watched import PROGRAM, WATCH_FILE
 from integration.cluster import until
 
-from barnabas.net.client.producer import Producer
+from barnabas.net.client.producer.producer import Producer
 
 TESTS = Path(__file__).parent.parent
 TOPIC = "campaign"

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
-from barnabas.log import files
-from barnabas.net.broker import Broker
+from barnabas.log.disk import files
+from barnabas.net.broker.broker import Broker
 from barnabas.net.cli.main import main as barnabas
 
 WATCH_FILE: Final = "BARNABAS_WATCH_FILE"

@@ -12,13 +12,13 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, Message
 from confluent_kafka import Producer as ConfluentProducer
 
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.admin import Admin
-from barnabas.net.client.consumer import Consumer
-from barnabas.net.client.errors import BarnabasError
-from barnabas.net.client.handles import Handle
-from barnabas.net.client.producer import Producer
-from barnabas.net.client.records import ConsumerRecord
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.admin.admin import Admin
+from barnabas.net.client.connection.errors import BarnabasError
+from barnabas.net.client.connection.records import ConsumerRecord
+from barnabas.net.client.consumer.consumer import Consumer
+from barnabas.net.client.producer.handles import Handle
+from barnabas.net.client.producer.producer import Producer
 
 from .history import UNKNOWN_OFFSET, Commit, CommittedRead, EndOffset, History, Outcome, Partition, Poll, Send, Stuck
 

@@ -20,23 +20,23 @@ from simulation.raft_disk import FakeDisk
 from simulation.raft_loop import DelayedExecutor, VirtualLoop
 from unit.kraft.group_state_fake import FakeGroupState
 
-from barnabas.kraft.image import MetadataImage, SlotImage
-from barnabas.kraft.raft_journal import DurableJournal
-from barnabas.kraft.raft_journal_format import RecordKind, encode_record
-from barnabas.kraft.raft_snapshot import pack_snapshot, unpack_snapshot
-from barnabas.kraft.raft_storage import DamagedQuorumError
-from barnabas.kraft.records import RecordBatch, UnknownRecordError, decode_batch, encode_batch
-from barnabas.kraft.snapshot import SnapshotError, decode_snapshot, encode_snapshot
-from barnabas.log.config import LogConfig
-from barnabas.log.errors import BarnabasError, StorageError
-from barnabas.log.log_manager import LogManager
-from barnabas.log.partition_log import PartitionLog
-from barnabas.log.producer_state import ProducerState
-from barnabas.log.record_batch import check_crc, iter_headers
-from barnabas.log.record_codec import ProducerFields
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net import config as broker_config
-from barnabas.net.endpoints import Endpoints, read_endpoints, write_endpoints
+from barnabas.kraft.metadata.image import MetadataImage, SlotImage
+from barnabas.kraft.metadata.records import RecordBatch, UnknownRecordError, decode_batch, encode_batch
+from barnabas.kraft.node.snapshot import SnapshotError, decode_snapshot, encode_snapshot
+from barnabas.kraft.quorum.journal_format import RecordKind, encode_record
+from barnabas.kraft.raft.disk.journal import DurableJournal
+from barnabas.kraft.raft.disk.snapshot import pack_snapshot, unpack_snapshot
+from barnabas.kraft.raft.disk.storage import DamagedQuorumError
+from barnabas.log.folders.log_manager import LogManager
+from barnabas.log.format.record_batch import check_crc, iter_headers
+from barnabas.log.format.record_codec import ProducerFields
+from barnabas.log.partition.partition_log import PartitionLog
+from barnabas.log.segment.producer_state import ProducerState
+from barnabas.log.settings.config import LogConfig
+from barnabas.log.vocabulary.errors import BarnabasError, StorageError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.settings import config as broker_config
+from barnabas.net.settings.endpoints import Endpoints, read_endpoints, write_endpoints
 
 DATA: Final = "/data"
 PARTITION: Final = TopicPartition("orders", 0)
@@ -228,7 +228,7 @@ def metadata_snapshots(rng: Random) -> None:
 
 @cache
 def _record_types() -> tuple[type, ...]:
-    from barnabas.kraft import records
+    from barnabas.kraft.metadata import records
 
     return tuple(records._by_opcode.values())
 

@@ -14,14 +14,14 @@ from simulation.disk import SimulatedDisk
 from simulation.log_building import NOW_MS, append, open_log, read_all
 from unit.net.protocol.random_messages import RandomMessages
 
-from barnabas.log.compression import Compression
-from barnabas.log.errors import BarnabasError, InvalidRequestError, UnsupportedVersionError
-from barnabas.log.recompression import recompressed
-from barnabas.log.record_batch import COMPRESSION_MASK, HEADER_SIZE
-from barnabas.log.record_check import RecordRules
-from barnabas.log.record_codec import decode_batch, encode_batch
-from barnabas.net.handlers.produce_rules import check_produced
-from barnabas.net.limits import MAX_MESSAGE_ITEMS
+from barnabas.log.format.compression import Compression
+from barnabas.log.format.recompression import recompressed
+from barnabas.log.format.record_batch import COMPRESSION_MASK, HEADER_SIZE
+from barnabas.log.format.record_check import RecordRules
+from barnabas.log.format.record_codec import decode_batch, encode_batch
+from barnabas.log.vocabulary.errors import BarnabasError, InvalidRequestError, UnsupportedVersionError
+from barnabas.net.base.limits import MAX_MESSAGE_ITEMS
+from barnabas.net.handlers.records.produce_rules import check_produced
 from barnabas.net.protocol.codec import DecodedRequest
 from barnabas.net.protocol.kafka.apis import API_VERSIONS_KEY, LISTED, SERVED, KafkaRequest, is_flexible
 from barnabas.net.protocol.kafka.codec import KafkaCodec

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from simulation.disk import SimulatedDisk
 from simulation.log_building import NOW_MS, append, open_log, read_all
 
-from barnabas.log.errors import BarnabasError
-from barnabas.log.record_codec import encode_batch
+from barnabas.log.format.record_codec import encode_batch
+from barnabas.log.vocabulary.errors import BarnabasError
 
 
 @settings(deadline=None, max_examples=300)

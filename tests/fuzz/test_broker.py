@@ -12,7 +12,7 @@ from integration.cluster import Cluster, until
 from integration.load import send
 from integration.wire import HELLO, call, connected, greeted
 
-from barnabas.kraft.raft_wire import frame
+from barnabas.kraft.raft.net.wire import frame
 from barnabas.net.protocol.msgpack import MsgpackCodec
 from barnabas.net.protocol.requests import BrokerShutdownRequest, MetadataRequest
 

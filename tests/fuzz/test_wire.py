@@ -19,16 +19,16 @@ from unit.net.wire_world import (
     run_in_simulation,
 )
 
-from barnabas.log.errors import BarnabasError
-from barnabas.net.dispatcher import Dispatcher
-from barnabas.net.limits import MAX_ARRAY_LENGTH
+from barnabas.log.vocabulary.errors import BarnabasError
+from barnabas.net.base.limits import MAX_ARRAY_LENGTH
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.codec import DecodedRequest
 from barnabas.net.protocol.framing import FrameReader
 from barnabas.net.protocol.msgpack import PREAMBLE, ClientHello, MsgpackCodec, ServerHello, read_hello, write_hello
 from barnabas.net.protocol.requests import FetchRequest, ProduceRequest, Request
-from barnabas.net.rpc import RpcConnection
-from barnabas.net.server import Server
+from barnabas.net.server.dispatcher import Dispatcher
+from barnabas.net.server.server import Server
+from barnabas.net.wire.rpc import RpcConnection
 
 CODEC = MsgpackCodec()
 SEEDS = [

@@ -17,9 +17,9 @@ from fuzz.mutations import mutated
 from simulation.disk import SimulatedDisk
 from simulation.log_building import NOW_MS, append, open_log, read_all
 
-from barnabas.kraft.raft_snapshot import DamagedSnapshot, SnapshotReceiver, pack_snapshot, unpack_snapshot
-from barnabas.kraft.raft_voters import Voter, VoterSet
-from barnabas.kraft.raft_wire import (
+from barnabas.kraft.quorum.voters import Voter, VoterSet
+from barnabas.kraft.raft.disk.snapshot import DamagedSnapshot, SnapshotReceiver, pack_snapshot, unpack_snapshot
+from barnabas.kraft.raft.net.wire import (
     MAX_HELLO_BYTES,
     Directory,
     Hello,
@@ -33,10 +33,10 @@ from barnabas.kraft.raft_wire import (
     split_frames,
     unpack,
 )
-from barnabas.log.compression import Compression
-from barnabas.log.errors import BarnabasError
-from barnabas.log.record_batch import CRC_COVERS_FROM, CRC_POSITION, HEADER_SIZE
-from barnabas.log.record_codec import ProducerFields, decode_batch, decode_columns, encode_batch, iter_records
+from barnabas.log.format.compression import Compression
+from barnabas.log.format.record_batch import CRC_COVERS_FROM, CRC_POSITION, HEADER_SIZE
+from barnabas.log.format.record_codec import ProducerFields, decode_batch, decode_columns, encode_batch, iter_records
+from barnabas.log.vocabulary.errors import BarnabasError
 from barnabas.net.protocol.codec import DecodedRequest
 from barnabas.net.protocol.msgpack import ClientHello, MsgpackCodec, ServerHello, read_hello, write_hello
 from barnabas.net.protocol.requests import Request

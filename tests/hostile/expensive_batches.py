@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 
-from barnabas.log.compression import Compression
-from barnabas.log.record_codec import encode_batch
-from barnabas.net.client.admin import Admin
-from barnabas.net.client.producer import Producer
+from barnabas.log.format.compression import Compression
+from barnabas.log.format.record_codec import encode_batch
+from barnabas.net.client.admin.admin import Admin
+from barnabas.net.client.producer.producer import Producer
 from barnabas.net.protocol.requests import ProducePartition, ProduceRequest
-from barnabas.net.rpc import RpcConnection
-from barnabas.net.tcp import TcpNetwork
+from barnabas.net.wire.rpc import RpcConnection
+from barnabas.net.wire.tcp import TcpNetwork
 
 from .attack import Address, Attack
 

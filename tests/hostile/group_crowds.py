@@ -7,11 +7,11 @@ from typing import Any
 
 from integration.kafka_wire import JOIN_GROUP, asked, make
 
-from barnabas.net.client.errors import BarnabasError
+from barnabas.net.client.connection.errors import BarnabasError
 from barnabas.net.protocol.group_responses import FindCoordinatorResponse
 from barnabas.net.protocol.requests import ConsumerGroupHeartbeatRequest, FindCoordinatorRequest
-from barnabas.net.rpc import RpcConnection
-from barnabas.net.tcp import TcpNetwork
+from barnabas.net.wire.rpc import RpcConnection
+from barnabas.net.wire.tcp import TcpNetwork
 
 from .attack import Address, Attack
 from .patterns import TIMEOUT_MS, coordinator, joined

@@ -9,8 +9,8 @@ from typing import Any, Self
 from integration.cluster import until
 from integration.load import Load, read_all
 
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.consumer import Consumer
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.consumer.consumer import Consumer
 
 PACE_S = 0.05  # between two rounds over all partitions: the machine is for the brokers
 DELIVERY_TIMEOUT_MS = 120_000

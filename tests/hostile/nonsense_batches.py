@@ -7,14 +7,14 @@ from contextlib import asynccontextmanager
 
 from crc32c import crc32c
 
-from barnabas.log.compression import Compression
-from barnabas.log.record_batch import CRC_COVERS_FROM, CRC_POSITION, HEADER_SIZE
-from barnabas.log.record_codec import encode_batch
-from barnabas.net.client.admin import Admin
+from barnabas.log.format.compression import Compression
+from barnabas.log.format.record_batch import CRC_COVERS_FROM, CRC_POSITION, HEADER_SIZE
+from barnabas.log.format.record_codec import encode_batch
+from barnabas.net.client.admin.admin import Admin
 from barnabas.net.protocol.requests import ProducePartition, ProduceRequest
 from barnabas.net.protocol.responses import ProducePartitionResponse
-from barnabas.net.rpc import RpcConnection
-from barnabas.net.tcp import TcpNetwork
+from barnabas.net.wire.rpc import RpcConnection
+from barnabas.net.wire.tcp import TcpNetwork
 
 from .attack import Address, Attack
 

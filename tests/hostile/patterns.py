@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
-from barnabas.net.client.admin import Admin
-from barnabas.net.client.errors import BarnabasError
+from barnabas.net.client.admin.admin import Admin
+from barnabas.net.client.connection.errors import BarnabasError
 from barnabas.net.protocol.group_responses import FindCoordinatorResponse
 from barnabas.net.protocol.requests import ConsumerGroupHeartbeatRequest, FindCoordinatorRequest
-from barnabas.net.rpc import RpcConnection
-from barnabas.net.tcp import TcpNetwork
+from barnabas.net.wire.rpc import RpcConnection
+from barnabas.net.wire.tcp import TcpNetwork
 
 from .attack import Address, Attack
 

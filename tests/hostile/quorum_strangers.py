@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from random import Random
 
-from barnabas.kraft.raft_config import MAX_TERM
-from barnabas.kraft.raft_formation import VoterState
-from barnabas.kraft.raft_wire import Hello, encode_hello, frame
+from barnabas.kraft.quorum.config import MAX_TERM
+from barnabas.kraft.quorum.formation import VoterState
+from barnabas.kraft.raft.net.wire import Hello, encode_hello, frame
 
 from .attack import Address, Attack, Port
 

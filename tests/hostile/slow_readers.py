@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 from integration.kafka_wire import FETCH, asked, fetch
 
-from barnabas.net.client.admin import Admin
-from barnabas.net.client.producer import Producer
+from barnabas.net.client.admin.admin import Admin
+from barnabas.net.client.producer.producer import Producer
 
 from .attack import Address, Attack
 

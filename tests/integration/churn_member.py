@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.consumer import Consumer
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.consumer.consumer import Consumer
 
 # Processes are forked from one that has everything imported: an import costs a second of a core, a fork nothing.
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["barnabas.net.client.consumer"])
+_CONTEXT.set_forkserver_preload(["barnabas.net.client.consumer.consumer"])
 POLLED, TAKEN, GIVEN_UP, LOST = "P", "T", "G", "L"  # lost: to the group that went on without us
 POLL_MS = 200
 

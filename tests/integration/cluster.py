@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from barnabas.log.errors import BarnabasError
+from barnabas.log.vocabulary.errors import BarnabasError
 from barnabas.net import local_cluster
-from barnabas.net.client.admin import Admin
+from barnabas.net.client.admin.admin import Admin
 from barnabas.net.local_cluster import LAUNCHER, Plan
 from barnabas.net.protocol.responses import DescribeClusterResponse, PartitionMetadata
 

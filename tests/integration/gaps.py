@@ -5,8 +5,8 @@ import time
 
 from integration.cluster import until
 
-from barnabas.log.errors import BarnabasError
-from barnabas.net.client.producer import Producer
+from barnabas.log.vocabulary.errors import BarnabasError
+from barnabas.net.client.producer.producer import Producer
 
 
 class AckTimes:

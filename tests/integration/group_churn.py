@@ -23,8 +23,8 @@ from integration.churn_member import Journal, MemberPlan, MemberProcess
 from integration.cluster import SESSION, Cluster, until
 from integration.gaps import percentiles
 
-from barnabas.log.errors import BarnabasError
-from barnabas.net.client.producer import Producer
+from barnabas.log.vocabulary.errors import BarnabasError
+from barnabas.net.client.producer.producer import Producer
 
 TOPIC, GROUP = "work", "workers"
 OVERRIDES = {**SESSION, "group.consumer.heartbeat.interval.ms": "300"}

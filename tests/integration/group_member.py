@@ -9,9 +9,9 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.assignors import MemberSubscription
-from barnabas.net.client.consumer import Consumer
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.consumer.consumer import Consumer
+from barnabas.net.client.group.assignors import MemberSubscription
 
 
 class EvenOdd:

@@ -4,8 +4,8 @@ import asyncio
 from collections import Counter
 from typing import Any, Self
 
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.consumer import Consumer
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.consumer.consumer import Consumer
 
 
 class Reader:

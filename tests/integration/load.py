@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any, Self
 
-from barnabas.log.errors import BarnabasError
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.admin import Admin
-from barnabas.net.client.consumer import Consumer
-from barnabas.net.client.producer import Producer
+from barnabas.log.vocabulary.errors import BarnabasError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.admin.admin import Admin
+from barnabas.net.client.consumer.consumer import Consumer
+from barnabas.net.client.producer.producer import Producer
 
 PACE_S = 0.005
 READ_TIMEOUT_S = 60.0

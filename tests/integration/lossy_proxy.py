@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgpack
 from integration.cluster import Cluster, until, write_properties
 
-from barnabas.net.client.client import Client
+from barnabas.net.client.connection.client import Client
 
 _SIZE = struct.Struct(">I")
 _KAFKA_HEAD = struct.Struct(">hhi")
@@ -256,34 +256,22 @@ class LateProxy(LossyProxy):
         self.deliver = asyncio.Event()
         self.answered = asyncio.Event()  # The broker has answered the commit that came late.
 
-    def pumps(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        broker_reader: asyncio.StreamReader,
-        broker_writer: asyncio.StreamWriter,
-    ) -> list[Coroutine[Any, Any, None]]:
-        return [self._carry(reader, writer, broker_reader, broker_writer)]
+    def pumps(self, link: Link) -> list[Coroutine[Any, Any, None]]:
+        return [self._carry(link)]
 
-    async def _carry(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        broker_reader: asyncio.StreamReader,
-        broker_writer: asyncio.StreamWriter,
-    ) -> None:
-        answers = asyncio.ensure_future(_pipe(broker_reader, writer))
+    async def _carry(self, link: Link) -> None:
+        answers = asyncio.ensure_future(_pipe(link.broker_reader, link.writer))
         try:
-            late = await self._requests(reader, broker_writer)
+            late = await self._requests(link.reader, link.broker_writer)
         finally:
             answers.cancel()
             await asyncio.gather(answers, return_exceptions=True)
-        writer.close()
+        link.writer.close()
         self.held.set()
         await self.deliver.wait()
-        broker_writer.write(late)
+        link.broker_writer.write(late)
         correlation_id = _envelope(late)[0]
-        while _envelope(await _frame(broker_reader))[0] != correlation_id:
+        while _envelope(await _frame(link.broker_reader))[0] != correlation_id:
             pass
         self.answered.set()
 

@@ -12,10 +12,10 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from barnabas.spark_connector.sink_task import TaskReport
 from barnabas.spark_connector.source import BarnabasDataSource
-from barnabas.spark_connector.write_options import parse_write_options
-from barnabas.spark_connector.writer import StreamWriter
+from barnabas.spark_connector.write.sink_task import TaskReport
+from barnabas.spark_connector.write.write_options import parse_write_options
+from barnabas.spark_connector.write.writer import StreamWriter
 
 KILL = "BARNABAS_TEST_KILL"  # JSON: step, batch, and for a zombie the file that it waits for
 DRIVER = "BARNABAS_TEST_DRIVER"  # Its process id.

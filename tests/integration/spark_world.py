@@ -18,7 +18,7 @@ from integration.cluster import Cluster, until
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from barnabas.net.client.producer import Producer
+from barnabas.net.client.producer.producer import Producer
 from barnabas.spark_connector.session import local_session
 
 FORMAT = "barnabas"

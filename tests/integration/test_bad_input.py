@@ -21,14 +21,14 @@ from integration.load import read_all, send
 from integration.wire import SIZE, answer, call, connected, frame, greeted, produce, request, until_closed
 from simulation.log_building import batch_of
 
-from barnabas.log.errors import (
+from barnabas.log.format.record_batch import CRC_POSITION, LENGTH_POSITION
+from barnabas.log.vocabulary.errors import (
     BarnabasError,
     CorruptRecordError,
     ErrorCode,
     InvalidTopicError,
     UnknownTopicOrPartitionError,
 )
-from barnabas.log.record_batch import CRC_POSITION, LENGTH_POSITION
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.requests import CreateTopicRequest, FetchPartition, FetchRequest, MetadataRequest
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 from integration.cluster import Cluster, until
 
-from barnabas.net.client.admin import BROKER, Admin
-from barnabas.net.client.errors import DeliveryTimeoutError
-from barnabas.net.client.producer import Producer
+from barnabas.net.client.admin.admin import BROKER, Admin
+from barnabas.net.client.connection.errors import DeliveryTimeoutError
+from barnabas.net.client.producer.producer import Producer
 from barnabas.net.protocol.responses import ClusterBroker
 
 Maker = Callable[..., Cluster]

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from integration.cluster import Cluster, Node, full_isr, until
 
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.admin import Admin
-from barnabas.net.client.consumer import Consumer
-from barnabas.net.client.producer import Producer
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.admin.admin import Admin
+from barnabas.net.client.consumer.consumer import Consumer
+from barnabas.net.client.producer.producer import Producer
 
 Maker = Callable[..., Cluster]
 TOPIC = "accounts"

@@ -9,11 +9,11 @@ import pytest
 from integration.cluster import Cluster, full_isr, partitions_of, until
 from integration.load import Load, read_all, send
 
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.admin import Admin
-from barnabas.net.client.consumer import Consumer
-from barnabas.net.client.errors import DeliveryTimeoutError
-from barnabas.net.client.producer import Producer
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.admin.admin import Admin
+from barnabas.net.client.connection.errors import DeliveryTimeoutError
+from barnabas.net.client.consumer.consumer import Consumer
+from barnabas.net.client.producer.producer import Producer
 
 TOPIC = "orders"
 PARTITIONS = 3

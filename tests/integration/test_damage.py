@@ -8,10 +8,10 @@ from pathlib import Path
 from integration.cluster import Cluster, Node, full_isr, partitions_of, until
 from integration.load import read_all, send
 
-from barnabas.log.record_batch import iter_headers
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.admin import Admin
-from barnabas.net.client.consumer import Consumer
+from barnabas.log.format.record_batch import iter_headers
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.admin.admin import Admin
+from barnabas.net.client.consumer.consumer import Consumer
 
 Maker = Callable[..., Cluster]
 TOPIC = "orders"

@@ -18,10 +18,10 @@ from integration.cluster import Cluster, Node, clean_environment, full_isr, part
 from integration.load import Load, read_all, send
 from kafka import KafkaAdminClient
 
-from barnabas.log.errors import ErrorCode
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.admin import Admin
-from barnabas.net.client.producer import Producer
+from barnabas.log.vocabulary.errors import ErrorCode
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.admin.admin import Admin
+from barnabas.net.client.producer.producer import Producer
 from barnabas.net.local_cluster import LAUNCHER
 
 Maker = Callable[..., Cluster]

@@ -17,10 +17,10 @@ from integration.cluster import Cluster, clean_environment, describe_cluster, fu
 from integration.gaps import AckTimes, percentiles
 from integration.load import Load, read_all, send
 
-from barnabas.log.errors import BrokerNotAvailableError, InvalidReplicationFactorError
-from barnabas.log.topic_partition import TopicPartition
+from barnabas.log.vocabulary.errors import BrokerNotAvailableError, InvalidReplicationFactorError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net import local_cluster
-from barnabas.net.client.admin import Admin
+from barnabas.net.client.admin.admin import Admin
 from barnabas.net.protocol.responses import ClusterBroker
 
 Maker = Callable[..., Cluster]

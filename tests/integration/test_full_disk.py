@@ -14,9 +14,9 @@ from integration.load import Load, read_all, send
 from integration.wire import produce
 from simulation.log_building import batch_of
 
-from barnabas.log.errors import ErrorCode
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.admin import Admin
+from barnabas.log.vocabulary.errors import ErrorCode
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.admin.admin import Admin
 
 Maker = Callable[..., Cluster]
 MIN_ISR_2 = {"min.insync.replicas": "2"}

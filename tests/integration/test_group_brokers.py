@@ -8,8 +8,8 @@ from integration.cluster import Cluster, full_isr, until
 from integration.group_reader import Reader, places, shared_out
 from integration.load import Load
 
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.admin import Admin
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.admin.admin import Admin
 
 TOPIC, GROUP = "orders", "billing"
 PARTITIONS, MEMBERS = 6, 3

@@ -12,7 +12,7 @@ from urllib.request import urlopen
 from integration.cluster import Cluster, Node, active_brokers, clean_environment, until
 from integration.test_command import run, run_json
 
-from barnabas.net.client.consumer import Consumer
+from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.protocol.group_responses import DescribeGroupResponse, RebalanceEvent
 
 TOPIC = "orders"

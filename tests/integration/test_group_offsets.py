@@ -9,11 +9,11 @@ from integration.load import send
 from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaPartition
 
-from barnabas.consumer_groups.offsets_topic import decoded
-from barnabas.log.errors import BarnabasError
-from barnabas.log.topic_partition import CONSUMER_OFFSETS_TOPIC, TopicPartition
-from barnabas.net.client.admin import Admin
-from barnabas.net.client.consumer import Consumer
+from barnabas.consumer_groups.offsets.offsets_topic import decoded
+from barnabas.log.vocabulary.errors import BarnabasError
+from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_TOPIC, TopicPartition
+from barnabas.net.client.admin.admin import Admin
+from barnabas.net.client.consumer.consumer import Consumer
 
 GROUPS = 12  # over all coordinators
 PLACE = TopicPartition("t", 0)

@@ -11,10 +11,10 @@ from integration.cluster import Cluster, until
 from integration.group_reader import Reader, places, shared_out
 from integration.load import send
 
-from barnabas.log.errors import ErrorCode, InvalidRegularExpressionError
+from barnabas.log.vocabulary.errors import ErrorCode, InvalidRegularExpressionError
 from barnabas.net.protocol.requests import MetadataRequest
-from barnabas.net.rpc import RpcConnection
-from barnabas.net.tcp import TcpNetwork
+from barnabas.net.wire.rpc import RpcConnection
+from barnabas.net.wire.tcp import TcpNetwork
 
 LONGEST_ANSWER_S = 2.0  # of a busy test machine; it was for ever
 

@@ -16,8 +16,8 @@ from integration.load import send
 from kafka import KafkaConsumer
 
 from barnabas import sync
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.consumer import Consumer
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.consumer.consumer import Consumer
 
 PARTITIONS = 6
 PER_PARTITION = 20

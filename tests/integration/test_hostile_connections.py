@@ -8,9 +8,9 @@ import pytest
 from hostile.idle_connections import idle_connections
 from integration.cluster import Cluster, active_brokers, full_isr, limited, until
 
-from barnabas.log.errors import BarnabasError
-from barnabas.net.client.admin import Admin
-from barnabas.net.client.producer import Producer
+from barnabas.log.vocabulary.errors import BarnabasError
+from barnabas.net.client.admin.admin import Admin
+from barnabas.net.client.producer.producer import Producer
 
 TOPIC = "orders"
 DESCRIPTORS = 256

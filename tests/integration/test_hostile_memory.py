@@ -7,7 +7,7 @@ from hostile.unfinished_requests import ABORTED_ONES, UNFINISHED
 from hostile.watch import Watch, rss_mib
 from integration.cluster import Cluster, until
 
-from barnabas.net.client.producer import Producer
+from barnabas.net.client.producer.producer import Producer
 
 MAX_RSS_MIB = 300  # 128 MiB of network.memory.max.bytes, a buffer that is copied as it grows, and the broker itself
 MAX_RSS_AFTERWARDS_MIB = 100

@@ -6,12 +6,12 @@ import pytest
 from hostile.nonsense_batches import ATTACK, RECORDS, TOPIC, nonsense, send
 from integration.cluster import Cluster
 
-from barnabas.log.compression import Compression
-from barnabas.log.errors import ErrorCode
-from barnabas.log.record_batch import HEADER_SIZE
-from barnabas.log.record_codec import encode_batch
-from barnabas.net.client.consumer import Consumer
-from barnabas.net.client.errors import UnreadableBatchError
+from barnabas.log.format.compression import Compression
+from barnabas.log.format.record_batch import HEADER_SIZE
+from barnabas.log.format.record_codec import encode_batch
+from barnabas.log.vocabulary.errors import ErrorCode
+from barnabas.net.client.connection.errors import UnreadableBatchError
+from barnabas.net.client.consumer.consumer import Consumer
 
 Maker = Callable[..., Cluster]
 SECOND_RECORD = HEADER_SIZE + 12  # The first of `nonsense` takes twelve bytes.

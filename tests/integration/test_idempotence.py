@@ -15,9 +15,9 @@ from integration.lossy_proxy import HoldingProxy, LossyProxy, behind, put_behind
 from integration.wire import produce
 from kafka import KafkaProducer
 
-from barnabas.log.errors import ErrorCode
-from barnabas.log.record_codec import encode_batch
-from barnabas.net.client.producer import Producer
+from barnabas.log.format.record_codec import encode_batch
+from barnabas.log.vocabulary.errors import ErrorCode
+from barnabas.net.client.producer.producer import Producer
 
 Maker = Callable[..., Cluster]
 RECORDS = 3_000

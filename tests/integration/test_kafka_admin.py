@@ -24,11 +24,11 @@ from kafka.admin import (
     ResourceType,
 )
 
-from barnabas.log.compression import Compression
-from barnabas.log.config import DEFINITIONS
-from barnabas.log.record_batch import iter_headers
-from barnabas.net.client.consumer import Consumer
-from barnabas.net.client.producer import Producer
+from barnabas.log.format.compression import Compression
+from barnabas.log.format.record_batch import iter_headers
+from barnabas.log.settings.config import DEFINITIONS
+from barnabas.net.client.consumer.consumer import Consumer
+from barnabas.net.client.producer.producer import Producer
 
 TOPIC, BROKER = ConfigResourceType.TOPIC, ConfigResourceType.BROKER
 READ_TIMEOUT_S = 60

@@ -19,8 +19,8 @@ from integration.load import send
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import NoReassignmentInProgressError, UnknownTopicIdError
 
-from barnabas.log.errors import ErrorCode
-from barnabas.net.client.admin import Admin
+from barnabas.log.vocabulary.errors import ErrorCode
+from barnabas.net.client.admin.admin import Admin
 
 TIMEOUT_S = 30
 NO_ID = uuid.UUID(int=0)

@@ -11,10 +11,10 @@ from integration.cluster import Cluster
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as KafkaPartition
 
-from barnabas.log.compression import Compression
-from barnabas.log.record_batch import iter_headers
-from barnabas.net.client.consumer import Consumer
-from barnabas.net.client.producer import Producer
+from barnabas.log.format.compression import Compression
+from barnabas.log.format.record_batch import iter_headers
+from barnabas.net.client.consumer.consumer import Consumer
+from barnabas.net.client.producer.producer import Producer
 
 Headers = list[tuple[str, bytes | None]]
 Record = tuple[int, bytes | None, bytes | None, Headers]  # timestamp in ms, key, value, headers

@@ -11,7 +11,7 @@ import pytest
 from integration.cluster import Cluster
 from integration.load import read_all, send
 
-from barnabas.log.topic_partition import TopicPartition
+from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 TOOL_TIMEOUT_S = 60
 needs_kcat = pytest.mark.skipif(shutil.which("kcat") is None, reason="no kcat here: apt-get install kcat")

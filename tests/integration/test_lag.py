@@ -13,11 +13,11 @@ from urllib.request import urlopen
 from integration.cluster import Cluster, clean_environment, full_isr, partitions_of, until
 from integration.load import send
 
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.admin import Admin
-from barnabas.net.client.consumer import Consumer
-from barnabas.net.client.producer import Producer
-from barnabas.net.lag import Lag
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.admin.admin import Admin
+from barnabas.net.client.consumer.consumer import Consumer
+from barnabas.net.client.producer.producer import Producer
+from barnabas.net.protocol.lag import Lag
 
 TOPIC = "lagging"
 P0 = TopicPartition(TOPIC, 0)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from integration.cluster import Cluster, active_brokers, full_isr, partitions_of, until
 from integration.load import Load, read_all, send
 
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.consumer import Consumer
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.consumer.consumer import Consumer
 
 Maker = Callable[..., Cluster]
 MIN_ISR_2 = {"min.insync.replicas": "2"}

@@ -9,9 +9,9 @@ import pytest
 from integration.cluster import Cluster, until
 from integration.lossy_proxy import LateProxy, behind
 
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.consumer import Consumer
-from barnabas.net.client.producer import Producer
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.consumer.consumer import Consumer
+from barnabas.net.client.producer.producer import Producer
 
 Maker = Callable[..., Cluster]
 RECORDS = 50

@@ -11,7 +11,7 @@ import pytest
 from integration.cluster import Cluster, until
 from integration.load import send
 
-from barnabas.net.client.consumer import Consumer as OurConsumer
+from barnabas.net.client.consumer.consumer import Consumer as OurConsumer
 
 confluent_kafka = pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed: scripts/setup.sh")
 

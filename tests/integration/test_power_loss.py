@@ -11,8 +11,8 @@ from faults.cluster import DISK_NEED, FaultCluster
 from integration.cluster import full_isr, until
 from integration.load import Load, read_all, send
 
-from barnabas.log.errors import BarnabasError
-from barnabas.log.topic_partition import TopicPartition
+from barnabas.log.vocabulary.errors import BarnabasError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 TOPIC = "ledger"
 ENOUGH = 200  # acknowledged records between two cuts

@@ -10,8 +10,8 @@ from integration import postgres
 from unit.net.client.once_world import P0, EndOfLogError, FakeConsumer, Log, store
 
 from barnabas import sync
-from barnabas.net.client.errors import InvalidRequestError
-from barnabas.net.client.process_once import process_once
+from barnabas.net.client.connection.errors import InvalidRequestError
+from barnabas.net.client.consumer.process_once import process_once
 
 if postgres.find()[0] is None:
     pytest.skip(postgres.find()[1], allow_module_level=True)

@@ -11,9 +11,9 @@ from integration.cluster import Cluster
 from integration.load import read_all
 from kafka import KafkaProducer
 
-from barnabas.log.errors import BarnabasError, ErrorCode
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.producer import Producer
+from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.producer.producer import Producer
 
 RECORDS = 3_000
 MAX_BYTES = 10_000  # of a batch, where the producers make batches of 64 KB

@@ -7,7 +7,7 @@ from hostile.quorum_strangers import append_entries, speak
 from hostile.suite import addresses
 from integration.cluster import Cluster
 
-from barnabas.kraft.raft_config import MAX_TERM
+from barnabas.kraft.quorum.config import MAX_TERM
 
 Maker = Callable[..., Cluster]
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from integration.cluster import Cluster, clean_environment, full_isr, until
 from integration.load import read_all
 
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.admin import Admin
-from barnabas.net.client.producer import Producer
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.admin.admin import Admin
+from barnabas.net.client.producer.producer import Producer
 
 Maker = Callable[..., Cluster]
 TIMEOUT_S = 30

@@ -9,8 +9,8 @@ from integration.spark_world import create_topic, load, send
 from pyspark.sql import SparkSession
 from tidy.source_tree import ROOT
 
-from barnabas.spark_connector.options import CLIENT_NAMES
-from barnabas.spark_connector.read_options import NAMES
+from barnabas.spark_connector.common.options import CLIENT_NAMES
+from barnabas.spark_connector.read.read_options import NAMES
 
 pytestmark = pytest.mark.timeout(300)  # The first to use the session also waits for it; two cores may be busy.
 README = (ROOT / "README.md").read_text(encoding="utf-8")

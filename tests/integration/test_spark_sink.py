@@ -12,9 +12,9 @@ from integration.spark_world import FORMAT, Options, create_topic, in_admin, num
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from barnabas.net.client.consumer import Consumer
-from barnabas.net.client.partitioner import partition_of_key
-from barnabas.net.client.records import ConsumerRecord
+from barnabas.net.client.connection.records import ConsumerRecord
+from barnabas.net.client.consumer.consumer import Consumer
+from barnabas.net.client.producer.partitioner import partition_of_key
 
 DEADLINE_S = 90
 EFFECTIVELY: Options = {"delivery": "effectively_once"}

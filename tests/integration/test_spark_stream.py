@@ -11,8 +11,8 @@ from integration.spark_world import STREAM_DEADLINE_S, Options, Stream, create_t
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.spark_connector.offsets import records_behind
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.spark_connector.read.offsets import records_behind
 
 pytestmark = pytest.mark.timeout(300)  # The first to use the session also waits for it; two cores may be busy.
 

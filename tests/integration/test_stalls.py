@@ -17,8 +17,8 @@ import pytest
 from faults.shim import Shim, build, why_not
 from integration.cluster import Cluster, Node, clean_environment, describe_cluster, until
 
-from barnabas.log.errors import BarnabasError
-from barnabas.net.client.producer import Producer
+from barnabas.log.vocabulary.errors import BarnabasError
+from barnabas.net.client.producer.producer import Producer
 from barnabas.net.local_cluster import LAUNCHER
 
 Maker = Callable[..., Cluster]

@@ -10,10 +10,10 @@ import pytest
 from integration.cluster import Cluster, full_isr, partitions_of, until
 from integration.load import read_all, send
 
-from barnabas.log.errors import BarnabasError, InvalidConfigError, UnknownTopicOrPartitionError
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.admin import EARLIEST
-from barnabas.net.client.consumer import Consumer
+from barnabas.log.vocabulary.errors import BarnabasError, InvalidConfigError, UnknownTopicOrPartitionError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.admin.admin import EARLIEST
+from barnabas.net.client.consumer.consumer import Consumer
 
 Maker = Callable[..., Cluster]
 RECORD = b"x" * 1_000

@@ -10,8 +10,8 @@ import pytest
 from integration.cluster import Cluster, active_brokers, full_isr, until
 from integration.load import Load, read_all
 
-from barnabas.log.errors import InvalidRequestError
-from barnabas.net.client.admin import Admin
+from barnabas.log.vocabulary.errors import InvalidRequestError
+from barnabas.net.client.admin.admin import Admin
 
 Maker = Callable[..., Cluster]
 MIN_ISR_2 = {"min.insync.replicas": "2"}

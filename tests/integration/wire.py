@@ -14,8 +14,8 @@ import msgpack
 from barnabas.net.protocol.msgpack import PREAMBLE, ClientHello, write_hello
 from barnabas.net.protocol.requests import ProducePartition, ProduceRequest, Request
 from barnabas.net.protocol.responses import ProducePartitionResponse
-from barnabas.net.rpc import RpcPool
-from barnabas.net.tcp import TcpNetwork
+from barnabas.net.wire.rpc import RpcPool
+from barnabas.net.wire.tcp import TcpNetwork
 
 TIMEOUT_S = 20.0
 HELLO = PREAMBLE + write_hello(ClientHello(versions=(1,), client_id="stranger"))

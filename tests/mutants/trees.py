@@ -19,7 +19,7 @@ PARTS = ("scripts/barnabas", "log", "kraft", "consumer_groups", "net", "spark_co
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    module: str  # relative to the root, as in log/segment.py
+    module: str  # relative to the root, as in log/segment/segment.py
     mutation: Mutation
 
     def __str__(self) -> str:

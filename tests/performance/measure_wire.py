@@ -16,7 +16,6 @@ import tempfile
 import time
 from typing import Any
 
-from barnabas.net.dispatcher import Dispatcher
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.msgpack import PREAMBLE, ClientHello, MsgpackCodec, write_hello
 from barnabas.net.protocol.requests import FetchPartition, FetchRequest, ProducePartition, ProduceRequest
@@ -26,9 +25,10 @@ from barnabas.net.protocol.responses import (
     ProducePartitionResponse,
     ProduceResponse,
 )
-from barnabas.net.rpc import RpcConnection
-from barnabas.net.server import Server
-from barnabas.net.tcp import TcpNetwork
+from barnabas.net.server.dispatcher import Dispatcher
+from barnabas.net.server.server import Server
+from barnabas.net.wire.rpc import RpcConnection
+from barnabas.net.wire.tcp import TcpNetwork
 
 FILE_BYTES = 256 << 20
 

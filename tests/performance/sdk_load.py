@@ -18,18 +18,18 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from unit.net.client.fake_cluster import FakeCluster
 
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.consumer import Consumer
-from barnabas.net.client.producer import Producer
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.consumer.consumer import Consumer
+from barnabas.net.client.producer.producer import Producer
 
 ACTIONS = ("send", "nowait", "keyed", "many", "latency", "poll", "batch", "iterate")
 
 
 def serve(ready: Any) -> None:
-    from barnabas.net.dispatcher import Dispatcher
     from barnabas.net.protocol.api_keys import ApiKey
-    from barnabas.net.server import Server
-    from barnabas.net.tcp import TcpNetwork
+    from barnabas.net.server.dispatcher import Dispatcher
+    from barnabas.net.server.server import Server
+    from barnabas.net.wire.tcp import TcpNetwork
 
     async def main() -> None:
         cluster = FakeCluster(topics={"sink": 1, "spread": 8, "source": 1})

@@ -19,18 +19,18 @@ from collections.abc import Callable, Iterator
 from simulation.isr_log import RECORD, MemoryLog, batch
 from unit.kraft.single_controller import SingleController
 
-from barnabas.kraft.image import NO_LEADER
-from barnabas.kraft.requests import (
+from barnabas.kraft.metadata.image import NO_LEADER
+from barnabas.kraft.metadata.requests import (
     AlterPartition,
     FenceBroker,
     IsrMember,
     PartitionIsrProposal,
 )
-from barnabas.log.errors import BarnabasError
 from barnabas.log.replication.effects import ChangeLog, Effect, IsrAnswer, PartitionAssignment, ProposeIsr
 from barnabas.log.replication.follower import FetchAnswer
 from barnabas.log.replication.partition import ACKS_ALL, Partition
-from barnabas.log.topic_partition import TopicPartition
+from barnabas.log.vocabulary.errors import BarnabasError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 T_0 = TopicPartition("t", 0)
 LAG_MS = 10_000

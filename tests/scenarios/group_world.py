@@ -17,12 +17,12 @@ import random
 from collections.abc import Iterator
 
 from barnabas.consumer_groups.coordinator import GroupCoordinator
-from barnabas.consumer_groups.messages import HeartbeatRequest, HeartbeatResponse
-from barnabas.consumer_groups.partitions import PartitionSet, from_set, to_set
-from barnabas.consumer_groups.settings import GroupSettings
-from barnabas.kraft.group_slots import GroupSlots, slot_of
-from barnabas.kraft.records import Record
-from barnabas.log.errors import BarnabasError
+from barnabas.consumer_groups.model.messages import HeartbeatRequest, HeartbeatResponse
+from barnabas.consumer_groups.model.partitions import PartitionSet, from_set, to_set
+from barnabas.consumer_groups.model.settings import GroupSettings
+from barnabas.kraft.group_state.group_slots import GroupSlots, slot_of
+from barnabas.kraft.metadata.records import Record
+from barnabas.log.vocabulary.errors import BarnabasError
 
 GROUP = "payments"
 SLOT = slot_of(GROUP)

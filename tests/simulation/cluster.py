@@ -13,19 +13,19 @@ from random import Random
 from socket import socket
 from typing import Any
 
-from barnabas.kraft.image import MetadataImage
-from barnabas.kraft.metadata_node import MetadataNode
-from barnabas.kraft.raft_config import RaftTiming, SnapshotPolicy
-from barnabas.kraft.raft_network import Listener as RaftListener
-from barnabas.kraft.raft_network import ProtocolFactory
-from barnabas.kraft.raft_quorum import RaftQuorum
-from barnabas.log.errors import BarnabasError
-from barnabas.net.broker import Broker, Ports
-from barnabas.net.clock import SimulatedClock
-from barnabas.net.config import load
-from barnabas.net.metadata_sources import QuorumPorts, build_source
-from barnabas.net.quorum_role import QuorumRole
-from barnabas.net.quorum_source import BuildQuorum, SameLoopHost, VoterMetadata, Work
+from barnabas.kraft.metadata.image import MetadataImage
+from barnabas.kraft.node.metadata_node import MetadataNode
+from barnabas.kraft.quorum.config import RaftTiming, SnapshotPolicy
+from barnabas.kraft.raft.net.network import Listener as RaftListener
+from barnabas.kraft.raft.net.network import ProtocolFactory
+from barnabas.kraft.raft.quorum import RaftQuorum
+from barnabas.log.vocabulary.errors import BarnabasError
+from barnabas.net.base.clock import SimulatedClock
+from barnabas.net.broker.broker import Broker, Ports
+from barnabas.net.broker.metadata_sources import QuorumPorts, build_source
+from barnabas.net.metadata.quorum_role import QuorumRole
+from barnabas.net.metadata.quorum_source import BuildQuorum, SameLoopHost, VoterMetadata, Work
+from barnabas.net.settings.config import load
 
 from .disk import SimulatedDisk
 from .network import NodeNetwork, SimulatedNetwork

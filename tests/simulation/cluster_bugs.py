@@ -6,17 +6,18 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
 
-from barnabas.kraft.group_slots import SlotState
-from barnabas.kraft.records import OffsetCommitRecord
-from barnabas.log import partition_log, retention
-from barnabas.log.cleaner_offset_map import OffsetMap
-from barnabas.log.log_folder import LogFolder
+from barnabas.kraft.group_state.group_slots import SlotState
+from barnabas.kraft.metadata.records import OffsetCommitRecord
+from barnabas.log.compaction.cleaner_offset_map import OffsetMap
+from barnabas.log.folders.log_folder import LogFolder
+from barnabas.log.partition import partition_log
 from barnabas.log.replication.isr import PendingIsrShrink
 from barnabas.log.replication.partition import Partition
 from barnabas.log.replication.replica_manager import ReplicaManager
-from barnabas.net.group_appends import GroupAppends, SlotQueue, Waiting
-from barnabas.net.handlers.produce import ProduceHandler
-from barnabas.net.log_service import LogService
+from barnabas.log.segment import retention
+from barnabas.net.groups.group_appends import GroupAppends, SlotQueue, Waiting
+from barnabas.net.handlers.records.produce import ProduceHandler
+from barnabas.net.logs.log_service import LogService
 from barnabas.net.protocol.responses import ProduceResponse
 
 from .history import Scenario, run_history

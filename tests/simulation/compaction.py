@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from barnabas.log.cleaner import dirty_part_of
-from barnabas.log.cleaning import Cleaning
-from barnabas.log.files import Files
-from barnabas.log.partition_log import PartitionLog
-from barnabas.log.record_batch import iter_headers
-from barnabas.log.record_codec import ProducerFields, encode_batch, iter_records
+from barnabas.log.compaction.cleaner import dirty_part_of
+from barnabas.log.compaction.cleaning import Cleaning
+from barnabas.log.disk.files import Files
+from barnabas.log.format.record_batch import iter_headers
+from barnabas.log.format.record_codec import ProducerFields, encode_batch, iter_records
+from barnabas.log.partition.partition_log import PartitionLog
 
 from .log_building import NOW_MS, read_all
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from random import Random
 
-from barnabas.log.errors import DiskFailedError, DiskFullError, StorageError
-from barnabas.log.files import AppendFile, DiskUsage, FileLock
-from barnabas.log.record_batch import Buffer
+from barnabas.log.disk.files import AppendFile, DiskUsage, FileLock
+from barnabas.log.format.record_batch import Buffer
+from barnabas.log.vocabulary.errors import DiskFailedError, DiskFullError, StorageError
 
 from .process import ProcessDied
 

@@ -5,17 +5,17 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
 
-from barnabas.kraft.raft_journal import DurableJournal
-from barnabas.kraft.raft_meta import MetaStore
-from barnabas.kraft.raft_snapshot import SnapshotStore
-from barnabas.log import recovery
-from barnabas.log.errors import StorageError
-from barnabas.log.log_segments import LogSegments
-from barnabas.log.partition_log import PartitionLog
-from barnabas.log.pending_flush import PendingFlush
-from barnabas.log.producer_snapshots import ProducerSnapshots
-from barnabas.log.producer_state import ProducerState
-from barnabas.log.segment import LogSegment
+from barnabas.kraft.raft.disk.journal import DurableJournal
+from barnabas.kraft.raft.disk.meta import MetaStore
+from barnabas.kraft.raft.disk.snapshot import SnapshotStore
+from barnabas.log.checkpoints.producer_snapshots import ProducerSnapshots
+from barnabas.log.partition import recovery
+from barnabas.log.partition.log_segments import LogSegments
+from barnabas.log.partition.partition_log import PartitionLog
+from barnabas.log.segment.pending_flush import PendingFlush
+from barnabas.log.segment.producer_state import ProducerState
+from barnabas.log.segment.segment import LogSegment
+from barnabas.log.vocabulary.errors import StorageError
 
 from . import journal_machine, log_machine
 from .planted import Planted
@@ -143,7 +143,7 @@ def _vote_without_flush() -> AbstractContextManager[Any]:
     def store(self: Any, **fields: Any) -> None:
         from dataclasses import replace
 
-        from barnabas.kraft.raft_meta import _encode, _slot_path
+        from barnabas.kraft.raft.disk.meta import _encode, _slot_path
 
         meta = replace(self.current, sequence=self.current.sequence + 1, **fields)
         path = _slot_path(self._path, meta.sequence % 2)

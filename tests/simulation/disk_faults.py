@@ -5,7 +5,7 @@ What a power loss leaves of unflushed writes (nothing, a part, a torn end) is th
 
 from typing import ClassVar
 
-from barnabas.log.errors import DiskFullError, StorageError
+from barnabas.log.vocabulary.errors import DiskFullError, StorageError
 
 from .cluster import PLENTY_BYTES, is_serving
 from .disk import Write

@@ -11,10 +11,10 @@ from random import Random
 from typing import Any, ClassVar
 from unittest.mock import patch
 
-from barnabas.log.pending_flush import PendingFlush
 from barnabas.log.replication.partition import Partition
-from barnabas.net.broker import Broker
-from barnabas.net.flusher import Flusher
+from barnabas.log.segment.pending_flush import PendingFlush
+from barnabas.net.broker.broker import Broker
+from barnabas.net.logs.flusher import Flusher
 
 from .history import Result, Scenario, run_history
 from .node_faults import NodeFaults

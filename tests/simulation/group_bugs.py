@@ -7,19 +7,19 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
 
-from barnabas.consumer_groups import reconciliation
-from barnabas.consumer_groups.membership import Membership
-from barnabas.consumer_groups.offsets import Offsets
-from barnabas.consumer_groups.pattern_matches import PatternMatches
-from barnabas.consumer_groups.settings import GroupSettings
-from barnabas.consumer_groups.targets import Targets
-from barnabas.kraft.metadata_node import MetadataNode
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client import positions
-from barnabas.net.client.commit_pipeline import CommitPipeline
-from barnabas.net.client.ownership import Ownership
-from barnabas.net.client.reading import Reading
-from barnabas.net.client.rebalancing import Rebalancing
+from barnabas.consumer_groups.members import reconciliation
+from barnabas.consumer_groups.members.membership import Membership
+from barnabas.consumer_groups.members.targets import Targets
+from barnabas.consumer_groups.model.settings import GroupSettings
+from barnabas.consumer_groups.offsets.offsets import Offsets
+from barnabas.consumer_groups.subscriptions.pattern_matches import PatternMatches
+from barnabas.kraft.node.metadata_node import MetadataNode
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.consumer import positions
+from barnabas.net.client.group.commit_pipeline import CommitPipeline
+from barnabas.net.client.group.ownership import Ownership
+from barnabas.net.client.group.rebalancing import Rebalancing
+from barnabas.net.client.positions.reading import Reading
 
 from .cluster_bugs import commits_out_of_order
 from .group_history import run_groups

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from random import Random
 from typing import ClassVar
 
-from barnabas.kraft.group_slots import slot_of
+from barnabas.kraft.group_state.group_slots import slot_of
 from barnabas.net.protocol.requests import (
     AddPartitionsRequest,
     CreateTopicRequest,

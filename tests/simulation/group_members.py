@@ -8,10 +8,10 @@ import asyncio
 from collections.abc import Iterable
 from random import Random
 
-from barnabas.log.errors import BarnabasError, ErrorCode
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.consumer import Consumer
-from barnabas.net.clock import SimulatedClock
+from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.base.clock import SimulatedClock
+from barnabas.net.client.consumer.consumer import Consumer
 
 from .checkers.groups import GroupChecker, Partition
 from .cluster import CLIENT_PORT, SimulatedCluster, wait_until

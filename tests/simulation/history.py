@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from barnabas.kraft.raft_config import SnapshotPolicy
-from barnabas.log.errors import BarnabasError, StorageError
-from barnabas.net.broker import Broker
+from barnabas.kraft.quorum.config import SnapshotPolicy
+from barnabas.log.vocabulary.errors import BarnabasError, StorageError
+from barnabas.net.broker.broker import Broker
 from barnabas.net.protocol.requests import DecommissionBrokerRequest
 
 from .checkers.clients import ClientChecker

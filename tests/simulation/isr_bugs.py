@@ -3,13 +3,13 @@
 from dataclasses import replace
 from typing import Any
 
-from barnabas.log.errors import ErrorCode
 from barnabas.log.replication.effects import Effect, PartitionAssignment
 from barnabas.log.replication.follower import FetchAnswer, FetchPosition, FollowerState
 from barnabas.log.replication.isr import CommittedIsr
 from barnabas.log.replication.leader import LeaderState
 from barnabas.log.replication.partition import Partition
 from barnabas.log.replication.partition_reads import PartitionRead
+from barnabas.log.vocabulary.errors import ErrorCode
 
 from .isr_scenario import Scenario
 from .isr_schedules import ExpansionUnheard, LeaderDeposedAnswered, LeaderDeposedUnheard, ScheduledCluster

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, cast
 
-from barnabas.log.errors import BarnabasError, CorruptRecordError, ErrorCode, OffsetOutOfRangeError
 from barnabas.log.replication.effects import (
     ChangeLog,
     Effect,
@@ -29,8 +28,9 @@ from barnabas.log.replication.effects import (
 )
 from barnabas.log.replication.follower import FetchAnswer, FetchPosition
 from barnabas.log.replication.partition import ACKS_ALL, Partition
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.purgatory import DelayedFetch, DelayedProduce, Operation, Purgatory, ReadUpTo
+from barnabas.log.vocabulary.errors import BarnabasError, CorruptRecordError, ErrorCode, OffsetOutOfRangeError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.server.purgatory import DelayedFetch, DelayedProduce, Operation, Purgatory, ReadUpTo
 
 from .isr_controller import ModelController
 from .isr_log import BAD_CRC, RECORD, MemoryLog, Value, batch

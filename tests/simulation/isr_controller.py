@@ -5,9 +5,9 @@ Only the messages to and from it are lossy. `bugs` plants faults of the controll
 
 from random import Random
 
-from barnabas.log.errors import ErrorCode
 from barnabas.log.replication.effects import NO_LEADER, IsrAnswer, PartitionAssignment, ProposeIsr
-from barnabas.log.topic_partition import TopicPartition
+from barnabas.log.vocabulary.errors import ErrorCode
+from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 SESSION_S = 1.5
 

@@ -6,12 +6,12 @@ It keeps a hash of every prefix, so that two logs are compared in O(1), and it k
 import struct
 from dataclasses import dataclass
 
-from barnabas.log.errors import CorruptRecordError, OffsetOutOfRangeError, StorageError
-from barnabas.log.producer_state import ProducerState
-from barnabas.log.record_batch import Buffer
+from barnabas.log.format.record_batch import Buffer
 from barnabas.log.replication.effects import ChangeLog, Effect
 from barnabas.log.replication.partition import Partition
-from barnabas.log.topic_partition import TopicPartition
+from barnabas.log.segment.producer_state import ProducerState
+from barnabas.log.vocabulary.errors import CorruptRecordError, OffsetOutOfRangeError, StorageError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 BAD_CRC = -9  # instead of the producer
 RECORD = struct.Struct(">qiiq")  # offset, leader epoch, producer, sequence

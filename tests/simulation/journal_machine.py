@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from barnabas.kraft.raft_journal import DurableJournal
-from barnabas.kraft.raft_snapshot import SnapshotStore
+from barnabas.kraft.raft.disk.journal import DurableJournal
+from barnabas.kraft.raft.disk.snapshot import SnapshotStore
 
 from .checkers.violation import Violation
 from .disk import SimulatedDisk

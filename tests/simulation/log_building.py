@@ -1,12 +1,12 @@
 """Makers of logs and batches for the tests of `log`."""
 
-from barnabas.log.config import LogConfig
-from barnabas.log.files import Files
-from barnabas.log.log_manager import LogManager, Refusals
-from barnabas.log.partition_log import PartitionLog
-from barnabas.log.record_batch import iter_headers
-from barnabas.log.record_codec import ProducerFields, encode_batch
-from barnabas.log.topic_partition import TopicPartition
+from barnabas.log.disk.files import Files
+from barnabas.log.folders.log_manager import LogManager, Refusals
+from barnabas.log.format.record_batch import iter_headers
+from barnabas.log.format.record_codec import ProducerFields, encode_batch
+from barnabas.log.partition.partition_log import PartitionLog
+from barnabas.log.settings.config import LogConfig
+from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 PARTITION = TopicPartition("orders", 0)
 NOW_MS = 1_700_000_000_000

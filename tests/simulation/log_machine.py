@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from barnabas.log.config import LogConfig
-from barnabas.log.errors import DiskFailedError, DiskFullError, StorageError
-from barnabas.log.log_manager import LogManager
-from barnabas.log.partition_log import PartitionLog
-from barnabas.log.record_batch import iter_headers
-from barnabas.log.record_codec import ProducerFields, encode_batch
-from barnabas.log.topic_partition import TopicPartition
+from barnabas.log.folders.log_manager import LogManager
+from barnabas.log.format.record_batch import iter_headers
+from barnabas.log.format.record_codec import ProducerFields, encode_batch
+from barnabas.log.partition.partition_log import PartitionLog
+from barnabas.log.settings.config import LogConfig
+from barnabas.log.vocabulary.errors import DiskFailedError, DiskFullError, StorageError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from .checkers.logs import check_log
 from .checkers.violation import Violation

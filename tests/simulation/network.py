@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from barnabas.net.network import Listener, ProtocolFactory
-from barnabas.net.tcp import USER_TIMEOUT_MS
+from barnabas.net.wire.network import Listener, ProtocolFactory
+from barnabas.net.wire.tcp import USER_TIMEOUT_MS
 
 from .process import NOBODY, OWNER, call_in
 

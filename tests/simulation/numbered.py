@@ -2,8 +2,8 @@
 
 from collections import defaultdict
 
-from barnabas.log.errors import ErrorCode
-from barnabas.log.record_codec import ProducerFields
+from barnabas.log.format.record_codec import ProducerFields
+from barnabas.log.vocabulary.errors import ErrorCode
 
 OUT_OF_SEQUENCE = (
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,

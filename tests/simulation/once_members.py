@@ -13,12 +13,12 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, ClassVar
 
-from barnabas.kraft.group_slots import slot_of
-from barnabas.log.errors import BarnabasError
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.consumer import Consumer
-from barnabas.net.client.errors import OffsetOutOfRangeError, TopicRecreatedError
-from barnabas.net.client.process_once import process_once
+from barnabas.kraft.group_state.group_slots import slot_of
+from barnabas.log.vocabulary.errors import BarnabasError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.connection.errors import OffsetOutOfRangeError, TopicRecreatedError
+from barnabas.net.client.consumer.consumer import Consumer
+from barnabas.net.client.consumer.process_once import process_once
 from barnabas.net.protocol.requests import OffsetCommitPartition, ResetOffsetsRequest
 
 from .cluster import SimulatedCluster

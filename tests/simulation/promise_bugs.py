@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from barnabas.kraft import partition_change, replication_control
-from barnabas.kraft.controller import Controller
-from barnabas.kraft.partition_change import ElectionRules
+from barnabas.kraft.controller import replication_control
+from barnabas.kraft.controller.controller import Controller
+from barnabas.kraft.metadata import partition_change
+from barnabas.kraft.metadata.partition_change import ElectionRules
 from barnabas.log.replication.leader import LeaderState
-from barnabas.net.storage_service import StorageService
+from barnabas.net.logs.storage_service import StorageService
 
 from .history import Scenario, run_history
 from .planted import Planted

@@ -7,8 +7,8 @@ history has machines that lose any.
 from random import Random
 from typing import ClassVar
 
-from barnabas.kraft.records import BROKER_RESOURCE, TOPIC_RESOURCE
-from barnabas.kraft.topic_settings import CLUSTER_DEFAULT, MIN_INSYNC_REPLICAS
+from barnabas.kraft.metadata.records import BROKER_RESOURCE, TOPIC_RESOURCE
+from barnabas.kraft.metadata.topic_settings import CLUSTER_DEFAULT, MIN_INSYNC_REPLICAS
 from barnabas.net.protocol.requests import AlterConfigRequest, ConfigEntryChange
 
 from .cluster import SimulatedCluster

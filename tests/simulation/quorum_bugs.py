@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from barnabas.kraft.raft_journal import DurableJournal
-from barnabas.kraft.raft_replication import RaftReplication
-from barnabas.kraft.raft_transport import RaftTransport
+from barnabas.kraft.raft.disk.journal import DurableJournal
+from barnabas.kraft.raft.net.transport import RaftTransport
+from barnabas.kraft.raft.replication import RaftReplication
 
 from .planted import Planted
 from .raft_cluster import run_seed

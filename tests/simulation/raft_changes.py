@@ -10,11 +10,11 @@ from typing import Any
 
 from simulation.raft_cluster import NEVER_COMPACT, Result, SimulatedQuorum, _Faults, _result
 
-from barnabas.kraft.raft_config import SnapshotPolicy
-from barnabas.kraft.raft_core import RaftCore
-from barnabas.kraft.raft_quorum import RaftQuorum
-from barnabas.kraft.raft_voters import Voter
-from barnabas.log.errors import BarnabasError
+from barnabas.kraft.quorum.config import SnapshotPolicy
+from barnabas.kraft.quorum.voters import Voter
+from barnabas.kraft.raft.core import RaftCore
+from barnabas.kraft.raft.quorum import RaftQuorum
+from barnabas.log.vocabulary.errors import BarnabasError
 
 OTHERS = 2
 MAX_OPERATIONS = 2  # asked for at a time: the second one must be refused, or wait

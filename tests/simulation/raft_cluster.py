@@ -15,9 +15,9 @@ from simulation.raft_loop import DelayedExecutor, VirtualLoop
 from simulation.raft_net import FakeNet
 from simulation.raft_stranger import speak_in_the_name_of_a_voter
 
-from barnabas.kraft.quorum import AppendOutcome, CommittedCommand, Leadership
-from barnabas.kraft.raft_config import RaftTiming, SnapshotPolicy
-from barnabas.kraft.raft_quorum import RaftQuorum
+from barnabas.kraft.quorum.config import RaftTiming, SnapshotPolicy
+from barnabas.kraft.quorum.quorum import AppendOutcome, CommittedCommand, Leadership
+from barnabas.kraft.raft.quorum import RaftQuorum
 
 DIRECTORY = "/quorum"
 TIMING = RaftTiming(election_min_s=0.3, election_max_s=0.6, heartbeat_s=0.06, leader_fallback_s=0.27)

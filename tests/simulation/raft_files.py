@@ -2,7 +2,7 @@
 
 import os
 
-from barnabas.log.errors import StorageError
+from barnabas.log.vocabulary.errors import StorageError
 
 
 class PlainFile:

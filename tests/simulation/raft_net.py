@@ -6,7 +6,7 @@ import socket
 import ssl
 from typing import Any
 
-from barnabas.kraft.raft_network import Listener, ProtocolFactory
+from barnabas.kraft.raft.net.network import Listener, ProtocolFactory
 
 AFTER_S = 1e-6  # between two deliveries of one direction: timers of the same moment may fire in any order
 

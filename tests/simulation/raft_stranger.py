@@ -5,9 +5,9 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from barnabas.kraft.raft_config import MAX_TERM
-from barnabas.kraft.raft_formation import VoterState
-from barnabas.kraft.raft_wire import Hello, encode_hello, frame
+from barnabas.kraft.quorum.config import MAX_TERM
+from barnabas.kraft.quorum.formation import VoterState
+from barnabas.kraft.raft.net.wire import Hello, encode_hello, frame
 
 if TYPE_CHECKING:
     from .raft_cluster import SimulatedQuorum

@@ -10,8 +10,8 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
-from barnabas.net.log_service import LogService
-from barnabas.net.loop_watch import LoopWatch
+from barnabas.net.logs.log_service import LogService
+from barnabas.net.metadata.loop_watch import LoopWatch
 
 from .checkers.violation import Violation
 from .cluster import wait_until

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from random import Random
 from typing import Any
 
-from barnabas.kraft.image import MetadataImage
-from barnabas.log.errors import BarnabasError, ErrorCode, NetworkError, error_for
-from barnabas.log.record_batch import iter_headers, read_header
-from barnabas.log.record_codec import NOT_IDEMPOTENT, encode_batch
+from barnabas.kraft.metadata.image import MetadataImage
+from barnabas.log.format.record_batch import iter_headers, read_header
+from barnabas.log.format.record_codec import NOT_IDEMPOTENT, encode_batch
+from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, NetworkError, error_for
 from barnabas.net.protocol.requests import (
     AddPartitionsRequest,
     AlterConfigRequest,
@@ -35,7 +35,7 @@ from barnabas.net.protocol.requests import (
     ProduceRequest,
 )
 from barnabas.net.protocol.responses import MetadataResponse
-from barnabas.net.rpc import RpcPool
+from barnabas.net.wire.rpc import RpcPool
 
 from .checkers.clients import ClientChecker
 from .checkers.compacted import CompactedChecker

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from integration.cluster import SESSION, Cluster, active_brokers, full_isr, until
 
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.admin import Admin
-from barnabas.net.client.consumer import Consumer
-from barnabas.net.client.producer import Producer
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.admin.admin import Admin
+from barnabas.net.client.consumer.consumer import Consumer
+from barnabas.net.client.producer.producer import Producer
 
 from .driver import Driver
 

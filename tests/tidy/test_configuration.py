@@ -5,14 +5,14 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from barnabas.net.config import ONLY_VALUES, definitions
+from barnabas.net.settings.config import ONLY_VALUES, definitions
 
 from .source_tree import ROOT, SourceFile, production_files
 
-CONFIG: Final = "net/config.py"
-TOPIC_CONFIG: Final = "log/config.py"
+CONFIG: Final = "net/settings/config.py"
+TOPIC_CONFIG: Final = "log/settings/config.py"
 CLIENTS: Final = ("net/client", "net/cli", "net/admin", "scripts/barnabas", "spark_connector")
-# Read from the cluster's metadata by the key itself, see kraft/topic_settings.py.
+# Read from the cluster's metadata by the key itself, see kraft/metadata/topic_settings.py.
 READ_BY_KEY: Final = {"min.insync.replicas", "unclean.leader.election.enable"}
 
 
@@ -57,7 +57,7 @@ def test_every_key_of_a_broker_is_read_somewhere() -> None:
 
 
 def test_every_key_of_a_topic_is_read_somewhere_or_has_one_value_only() -> None:
-    from barnabas.log.config import DEFINITIONS
+    from barnabas.log.settings.config import DEFINITIONS
 
     read = read_outside(TOPIC_CONFIG, (file for file in of_the_broker() if file.name != CONFIG))
     unread = {key for key, item in DEFINITIONS.items() if item.field_name not in read}
@@ -65,5 +65,5 @@ def test_every_key_of_a_topic_is_read_somewhere_or_has_one_value_only() -> None:
 
 
 def test_what_is_read_by_key_stands_in_the_source() -> None:
-    text = (ROOT / "kraft/topic_settings.py").read_text(encoding="utf-8")
+    text = (ROOT / "kraft/metadata/topic_settings.py").read_text(encoding="utf-8")
     assert {key for key in READ_BY_KEY if re.search(rf"[\"']{re.escape(key)}[\"']", text)} == READ_BY_KEY

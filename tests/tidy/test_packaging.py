@@ -55,7 +55,11 @@ def test_commands_in_the_documents_exist(command: str) -> None:
 
 @pytest.mark.parametrize(
     "statement",
-    ["import barnabas.net.cli.main", "import barnabas.net.cli.brokers, barnabas.net.config", "import barnabas"],
+    [
+        "import barnabas.net.cli.main",
+        "import barnabas.net.cli.verbs.brokers, barnabas.net.settings.config",
+        "import barnabas",
+    ],
 )
 def test_help_and_the_start_of_a_broker_import_nothing_heavy(statement: str) -> None:
     heavy = ("aiohttp", "aiokafka", "pyspark", "pysyncobj", "numpy", "pandas", "hypothesis", "asyncio")

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.consumer_groups.rebalance_causes import RebalanceCause
-from barnabas.net.config import definitions
+from barnabas.consumer_groups.model.rebalance_causes import RebalanceCause
+from barnabas.net.settings.config import definitions
 
 from .source_tree import ROOT
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from barnabas.log.errors import BarnabasError, InvalidRequestError, UnsupportedVersionError
+from barnabas.log.vocabulary.errors import BarnabasError, InvalidRequestError, UnsupportedVersionError
 
 from ..codec import Chunk, DecodedRequest, size_of
 from ..responses import ErrorResponse, Response

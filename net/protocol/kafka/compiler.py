@@ -13,7 +13,7 @@ from dataclasses import make_dataclass
 from functools import cache, partial
 from typing import Any
 
-from barnabas.net.limits import MAX_DATA_ITEMS, MAX_MESSAGE_ITEMS, MAX_WIDE_ITEMS
+from barnabas.net.base.limits import MAX_DATA_ITEMS, MAX_MESSAGE_ITEMS, MAX_WIDE_ITEMS
 from barnabas.net.protocol.codec import Chunk, size_of
 
 from .primitives import ONE_BYTE, Decode, read_tags, read_uvarint, tags, uvarint

@@ -8,7 +8,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Protocol, TypeVar
 
-from barnabas.log.errors import FetchSessionIdNotFoundError
+from barnabas.log.vocabulary.errors import FetchSessionIdNotFoundError
 
 from ..requests import (
     EpochPartition,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from barnabas.log.errors import InvalidRequestError
+from barnabas.log.vocabulary.errors import InvalidRequestError
 
 from ..requests import MetadataRequest
 from ..responses import MetadataResponse, TopicMetadata

@@ -5,8 +5,8 @@ Each replica compacts its own log in its own time, so the logs need not be equal
 
 from typing import Any, NamedTuple
 
-from barnabas.log.record_batch import iter_headers
-from barnabas.log.record_codec import iter_records
+from barnabas.log.format.record_batch import iter_headers
+from barnabas.log.format.record_codec import iter_records
 
 from .violation import Violation
 

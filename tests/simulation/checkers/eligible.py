@@ -11,8 +11,8 @@ from typing import Any
 from simulation.cluster import SimulatedCluster, SimulatedNode, voter_machine
 from simulation.process import SimulatedProcess
 
-from barnabas.kraft.image import MetadataImage, PartitionImage, TopicImage
-from barnabas.kraft.topic_settings import CLUSTER_DEFAULT, MIN_INSYNC_REPLICAS
+from barnabas.kraft.metadata.image import MetadataImage, PartitionImage, TopicImage
+from barnabas.kraft.metadata.topic_settings import CLUSTER_DEFAULT, MIN_INSYNC_REPLICAS
 
 from .partitions import History, Key, PartitionChecker, View
 from .violation import Violation

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 from simulation.cluster import SimulatedNode, voter_machine
 
-from barnabas.consumer_groups.states import GroupPhase, phase_of
-from barnabas.kraft.group_slots import GroupState, slot_of
+from barnabas.consumer_groups.model.states import GroupPhase, phase_of
+from barnabas.kraft.group_state.group_slots import GroupState, slot_of
 
 from .partitions import PartitionChecker
 

@@ -5,10 +5,10 @@ A log that has `failed` is excused from agreeing with its files: it takes no mor
 
 from collections.abc import Iterator
 
-from barnabas.log.files import Files
-from barnabas.log.partition_log import PartitionLog
-from barnabas.log.producer_state import REMEMBERED_BATCHES, ProducerEntry, ProducerState
-from barnabas.log.record_batch import BatchHeader, iter_headers
+from barnabas.log.disk.files import Files
+from barnabas.log.format.record_batch import BatchHeader, iter_headers
+from barnabas.log.partition.partition_log import PartitionLog
+from barnabas.log.segment.producer_state import REMEMBERED_BATCHES, ProducerEntry, ProducerState
 
 from .violation import Violation
 

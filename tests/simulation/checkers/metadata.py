@@ -5,8 +5,8 @@ from typing import Any
 from simulation.cluster import SimulatedCluster, SimulatedNode, is_serving, voter_machine
 from simulation.process import SimulatedProcess
 
-from barnabas.kraft.group_slots import GroupSlots, partition_keys
-from barnabas.kraft.image import NO_LEADER, MetadataImage
+from barnabas.kraft.group_state.group_slots import GroupSlots, partition_keys
+from barnabas.kraft.metadata.image import NO_LEADER, MetadataImage
 
 from .violation import Violation
 

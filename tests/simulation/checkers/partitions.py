@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 from simulation.cluster import SimulatedCluster, SimulatedNode, is_serving
 from simulation.process import SimulatedProcess
 
-from barnabas.log.producer_state import ProducerState
-from barnabas.log.record_batch import BatchHeader, iter_headers
+from barnabas.log.format.record_batch import BatchHeader, iter_headers
 from barnabas.log.replication.partition import Partition
+from barnabas.log.segment.producer_state import ProducerState
 
 from .logs import check_producer, check_segments
 from .violation import Violation

@@ -12,7 +12,8 @@ appends that fail; coordinators that die in every step. After each step the inva
 import random
 from dataclasses import dataclass, field
 
-from barnabas.consumer_groups.classic_messages import (
+from barnabas.consumer_groups.coordinator import GroupCoordinator
+from barnabas.consumer_groups.model.classic_messages import (
     Answer,
     JoinAnswer,
     JoinRequest,
@@ -20,12 +21,11 @@ from barnabas.consumer_groups.classic_messages import (
     SyncAnswer,
     SyncRequest,
 )
-from barnabas.consumer_groups.coordinator import GroupCoordinator
-from barnabas.consumer_groups.messages import CoordinatorResult, OffsetToCommit
-from barnabas.consumer_groups.settings import GroupSettings
-from barnabas.kraft.group_slots import GroupSlots, slot_of
-from barnabas.log.errors import BarnabasError, ErrorCode
-from barnabas.log.group_protocol import ClientSubscription, encode_assignment, encode_subscription
+from barnabas.consumer_groups.model.messages import CoordinatorResult, OffsetToCommit
+from barnabas.consumer_groups.model.settings import GroupSettings
+from barnabas.kraft.group_state.group_slots import GroupSlots, slot_of
+from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
+from barnabas.log.vocabulary.group_protocol import ClientSubscription, encode_assignment, encode_subscription
 
 from .explained_moves import check_moves, readers_of
 

@@ -3,19 +3,19 @@
 import random
 from dataclasses import dataclass, field
 
-from barnabas.consumer_groups.classic_messages import (
+from barnabas.consumer_groups.coordinator import GroupCoordinator
+from barnabas.consumer_groups.model.classic_messages import (
     JoinAnswer,
     JoinRequest,
     LeavingMember,
     SyncAnswer,
     SyncRequest,
 )
-from barnabas.consumer_groups.coordinator import GroupCoordinator
-from barnabas.consumer_groups.messages import CoordinatorResult
-from barnabas.consumer_groups.settings import GroupSettings
-from barnabas.kraft.group_slots import GroupSlots, slot_of
-from barnabas.log.errors import BarnabasError, ErrorCode
-from barnabas.log.group_protocol import (
+from barnabas.consumer_groups.model.messages import CoordinatorResult
+from barnabas.consumer_groups.model.settings import GroupSettings
+from barnabas.kraft.group_state.group_slots import GroupSlots, slot_of
+from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
+from barnabas.log.vocabulary.group_protocol import (
     ClientSubscription,
     decode_assignment,
     encode_assignment,

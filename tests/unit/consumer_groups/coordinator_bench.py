@@ -5,13 +5,13 @@ import random
 from collections.abc import Callable, Mapping
 
 from barnabas.consumer_groups.coordinator import GroupCoordinator
-from barnabas.consumer_groups.match_budget import MatchBudget
-from barnabas.consumer_groups.messages import HeartbeatRequest, HeartbeatResponse
-from barnabas.consumer_groups.partitions import PartitionSet, from_set, to_set
-from barnabas.consumer_groups.rebalance_causes import RebalanceCause
-from barnabas.consumer_groups.settings import GroupSettings
-from barnabas.consumer_groups.states import GroupPhase, MemberState
-from barnabas.kraft.group_slots import GroupSlots, slot_of
+from barnabas.consumer_groups.model.messages import HeartbeatRequest, HeartbeatResponse
+from barnabas.consumer_groups.model.partitions import PartitionSet, from_set, to_set
+from barnabas.consumer_groups.model.rebalance_causes import RebalanceCause
+from barnabas.consumer_groups.model.settings import GroupSettings
+from barnabas.consumer_groups.model.states import GroupPhase, MemberState
+from barnabas.consumer_groups.subscriptions.match_budget import MatchBudget
+from barnabas.kraft.group_state.group_slots import GroupSlots, slot_of
 
 GROUP = "payments"
 SLOT = slot_of(GROUP)

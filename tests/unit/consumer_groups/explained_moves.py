@@ -2,9 +2,9 @@
 now, and no pause is negative."""
 
 from barnabas.consumer_groups.coordinator import GroupCoordinator
-from barnabas.consumer_groups.decision import read_by
-from barnabas.consumer_groups.rebalance_log import REBALANCES_KEPT_PER_GROUP
-from barnabas.kraft.group_slots import PartitionKey, partition_keys
+from barnabas.consumer_groups.model.decision import read_by
+from barnabas.consumer_groups.model.rebalance_log import REBALANCES_KEPT_PER_GROUP
+from barnabas.kraft.group_state.group_slots import PartitionKey, partition_keys
 
 Readers = dict[PartitionKey, str]
 

@@ -9,20 +9,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from barnabas.consumer_groups.classic_messages import Answer, Ticket
 from barnabas.consumer_groups.coordinator import GroupCoordinator
-from barnabas.consumer_groups.match_budget import MatchBudget
-from barnabas.consumer_groups.messages import (
+from barnabas.consumer_groups.model.classic_messages import Answer, Ticket
+from barnabas.consumer_groups.model.messages import (
     CommittedOffset,
     HeartbeatRequest,
     HeartbeatResponse,
     OffsetToCommit,
 )
-from barnabas.consumer_groups.partitions import PartitionSet, from_set, to_set
-from barnabas.consumer_groups.settings import GroupSettings
-from barnabas.consumer_groups.states import GroupPhase
-from barnabas.kraft.group_slots import GroupSlots, PartitionKey, SlotStateRecord, partition_keys, slot_of
-from barnabas.kraft.records import (
+from barnabas.consumer_groups.model.partitions import PartitionSet, from_set, to_set
+from barnabas.consumer_groups.model.settings import GroupSettings
+from barnabas.consumer_groups.model.states import GroupPhase
+from barnabas.consumer_groups.subscriptions.match_budget import MatchBudget
+from barnabas.kraft.group_state.group_slots import GroupSlots, PartitionKey, SlotStateRecord, partition_keys, slot_of
+from barnabas.kraft.metadata.records import (
     OffsetCommitRecord,
     OffsetResetRecord,
     RecordBatch,
@@ -30,7 +30,7 @@ from barnabas.kraft.records import (
     StagedDecisionRecord,
     encode_batch,
 )
-from barnabas.log.errors import BarnabasError, InvalidRequestError, RebalanceInProgressError
+from barnabas.log.vocabulary.errors import BarnabasError, InvalidRequestError, RebalanceInProgressError
 
 from .explained_moves import check_moves, readers_of
 from .simulated_wishes import LEAVING_FIELDS, LONG_NAME, PATTERNS, WISHES, Wish

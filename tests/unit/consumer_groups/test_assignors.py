@@ -7,8 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.consumer_groups.assignors import ASSIGNORS
-from barnabas.log.group_assignors import Assignment, Subscriber, assign_range, assign_round_robin, assign_sticky
+from barnabas.consumer_groups.model.assignors import ASSIGNORS
+from barnabas.log.vocabulary.group_assignors import (
+    Assignment,
+    Subscriber,
+    assign_range,
+    assign_round_robin,
+    assign_sticky,
+)
 
 NAMES = ("t", "u", "v", "w")
 topics_strategy = st.dictionaries(st.sampled_from(NAMES), st.integers(min_value=1, max_value=9))

@@ -5,14 +5,14 @@ from collections.abc import Callable
 
 import pytest
 
-from barnabas.consumer_groups.classic_messages import SyncRequest
 from barnabas.consumer_groups.coordinator import GroupCoordinator
-from barnabas.consumer_groups.group_view import CLASSIC_SILENT_SHARE, SILENT_MS
-from barnabas.consumer_groups.messages import HeartbeatRequest
-from barnabas.consumer_groups.settings import GroupSettings
-from barnabas.kraft.group_slots import slot_of
-from barnabas.log.errors import BarnabasError, InconsistentGroupProtocolError, NotCoordinatorError
-from barnabas.log.group_protocol import encode_assignment
+from barnabas.consumer_groups.explain.group_view import CLASSIC_SILENT_SHARE, SILENT_MS
+from barnabas.consumer_groups.model.classic_messages import SyncRequest
+from barnabas.consumer_groups.model.messages import HeartbeatRequest
+from barnabas.consumer_groups.model.settings import GroupSettings
+from barnabas.kraft.group_state.group_slots import slot_of
+from barnabas.log.vocabulary.errors import BarnabasError, InconsistentGroupProtocolError, NotCoordinatorError
+from barnabas.log.vocabulary.group_protocol import encode_assignment
 
 from .classic_world import GROUP as CLASSICS
 from .classic_world import ClassicWorld

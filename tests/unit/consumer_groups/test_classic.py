@@ -2,10 +2,10 @@
 
 import pytest
 
-from barnabas.consumer_groups.classic_messages import JoinAnswer, LeavingMember, SyncAnswer
-from barnabas.consumer_groups.messages import HeartbeatRequest, OffsetToCommit
-from barnabas.consumer_groups.settings import GroupSettings
-from barnabas.log.errors import (
+from barnabas.consumer_groups.model.classic_messages import JoinAnswer, LeavingMember, SyncAnswer
+from barnabas.consumer_groups.model.messages import HeartbeatRequest, OffsetToCommit
+from barnabas.consumer_groups.model.settings import GroupSettings
+from barnabas.log.vocabulary.errors import (
     BarnabasError,
     ErrorCode,
     FencedInstanceIdError,
@@ -18,7 +18,7 @@ from barnabas.log.errors import (
     RebalanceInProgressError,
     UnknownMemberIdError,
 )
-from barnabas.log.group_protocol import ClientSubscription, encode_subscription
+from barnabas.log.vocabulary.group_protocol import ClientSubscription, encode_subscription
 
 from .classic_world import GROUP, ClassicClient, ClassicWorld
 

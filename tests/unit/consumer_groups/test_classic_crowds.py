@@ -7,12 +7,12 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.consumer_groups.classic_group import ClassicGroup, ClassicMember
-from barnabas.consumer_groups.classic_messages import JoinRequest
+from barnabas.consumer_groups.classic.group import ClassicGroup, ClassicMember
 from barnabas.consumer_groups.coordinator import GroupCoordinator
-from barnabas.consumer_groups.settings import GroupSettings
-from barnabas.kraft.group_slots import slot_of
-from barnabas.kraft.records import MemberRecord
+from barnabas.consumer_groups.model.classic_messages import JoinRequest
+from barnabas.consumer_groups.model.settings import GroupSettings
+from barnabas.kraft.group_state.group_slots import slot_of
+from barnabas.kraft.metadata.records import MemberRecord
 
 GROUP = "crowd"
 CROWD = 3_000

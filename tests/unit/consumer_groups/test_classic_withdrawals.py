@@ -2,7 +2,7 @@
 
 import pytest
 
-from barnabas.log.errors import RebalanceInProgressError, UnknownMemberIdError
+from barnabas.log.vocabulary.errors import RebalanceInProgressError, UnknownMemberIdError
 
 from .classic_world import GROUP, ClassicClient, ClassicWorld
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from barnabas.consumer_groups.commit_order import CommitOrder
-from barnabas.consumer_groups.messages import CommitPlace
-from barnabas.log.errors import CoordinatorNotAvailableError, NotCoordinatorError, StaleMemberEpochError
+from barnabas.consumer_groups.model.messages import CommitPlace
+from barnabas.consumer_groups.offsets.commit_order import CommitOrder
+from barnabas.log.vocabulary.errors import CoordinatorNotAvailableError, NotCoordinatorError, StaleMemberEpochError
 
 from .test_coordinator import GROUP, Bench
 from .test_offsets import at, fetched

@@ -4,12 +4,12 @@ import dataclasses
 
 import pytest
 
-from barnabas.consumer_groups.messages import HeartbeatRequest
-from barnabas.consumer_groups.partitions import from_set, to_set
-from barnabas.consumer_groups.rebalance_causes import RebalanceCause
-from barnabas.consumer_groups.settings import GroupSettings
-from barnabas.consumer_groups.states import GroupPhase, MemberState
-from barnabas.log.errors import (
+from barnabas.consumer_groups.model.messages import HeartbeatRequest
+from barnabas.consumer_groups.model.partitions import from_set, to_set
+from barnabas.consumer_groups.model.rebalance_causes import RebalanceCause
+from barnabas.consumer_groups.model.settings import GroupSettings
+from barnabas.consumer_groups.model.states import GroupPhase, MemberState
+from barnabas.log.vocabulary.errors import (
     FencedMemberEpochError,
     GroupMaxSizeReachedError,
     InvalidRegularExpressionError,

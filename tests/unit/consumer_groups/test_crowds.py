@@ -8,9 +8,9 @@ from collections import Counter
 import pytest
 
 from barnabas.consumer_groups.coordinator import GroupCoordinator
-from barnabas.consumer_groups.messages import HeartbeatRequest, HeartbeatResponse, MemberEpoch
-from barnabas.consumer_groups.settings import GroupSettings
-from barnabas.kraft.group_slots import GroupState, slot_of
+from barnabas.consumer_groups.model.messages import HeartbeatRequest, HeartbeatResponse, MemberEpoch
+from barnabas.consumer_groups.model.settings import GroupSettings
+from barnabas.kraft.group_state.group_slots import GroupState, slot_of
 
 GROUP = "crowd"
 CROWD = 1_000

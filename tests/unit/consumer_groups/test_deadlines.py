@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.consumer_groups.deadlines import Deadlines
+from barnabas.consumer_groups.model.deadlines import Deadlines
 
 keys = st.sampled_from([("g", "a"), ("g", "b"), ("h", "")])
 operations = st.lists(

@@ -4,13 +4,13 @@ import itertools
 
 import pytest
 
-from barnabas.consumer_groups.classic_messages import JoinRequest
-from barnabas.consumer_groups.group_limits import check_group_id
-from barnabas.consumer_groups.messages import OffsetToCommit
-from barnabas.consumer_groups.settings import GroupSettings
-from barnabas.consumer_groups.states import GroupPhase
-from barnabas.kraft.group_slots import slot_of
-from barnabas.log.errors import (
+from barnabas.consumer_groups.model.classic_messages import JoinRequest
+from barnabas.consumer_groups.model.group_limits import check_group_id
+from barnabas.consumer_groups.model.messages import OffsetToCommit
+from barnabas.consumer_groups.model.settings import GroupSettings
+from barnabas.consumer_groups.model.states import GroupPhase
+from barnabas.kraft.group_state.group_slots import slot_of
+from barnabas.log.vocabulary.errors import (
     FencedMemberEpochError,
     InvalidGroupIdError,
     InvalidRequestError,

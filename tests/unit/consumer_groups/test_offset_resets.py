@@ -2,11 +2,11 @@
 
 import pytest
 
-from barnabas.consumer_groups.messages import UndoneOffset, UndoneReset
-from barnabas.consumer_groups.rebalance_log import RebalanceCause
-from barnabas.kraft.group_slots import MAX_KEPT_RESETS
-from barnabas.kraft.records import OffsetResetRecord
-from barnabas.log.errors import FencedMemberEpochError, GroupIdNotFoundError, InvalidRequestError
+from barnabas.consumer_groups.model.messages import UndoneOffset, UndoneReset
+from barnabas.consumer_groups.model.rebalance_log import RebalanceCause
+from barnabas.kraft.group_state.group_slots import MAX_KEPT_RESETS
+from barnabas.kraft.metadata.records import OffsetResetRecord
+from barnabas.log.vocabulary.errors import FencedMemberEpochError, GroupIdNotFoundError, InvalidRequestError
 
 from .coordinator_bench import GROUP, SLOT, Bench
 from .test_offsets import at, commit, commit_as, fetched, reset

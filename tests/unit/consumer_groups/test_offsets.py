@@ -2,10 +2,10 @@
 
 import pytest
 
-from barnabas.consumer_groups.messages import CommittedOffset, OffsetToCommit, PartitionOutcome
-from barnabas.consumer_groups.rebalance_causes import RebalanceCause
-from barnabas.consumer_groups.states import GroupPhase
-from barnabas.log.errors import (
+from barnabas.consumer_groups.model.messages import CommittedOffset, OffsetToCommit, PartitionOutcome
+from barnabas.consumer_groups.model.rebalance_causes import RebalanceCause
+from barnabas.consumer_groups.model.states import GroupPhase
+from barnabas.log.vocabulary.errors import (
     ErrorCode,
     FencedMemberEpochError,
     GroupIdNotFoundError,

@@ -2,10 +2,10 @@
 
 import pytest
 
-from barnabas.consumer_groups.offsets_topic import NO_TIMESTAMP, decoded, shown, shown_state
-from barnabas.kraft.group_slots import GroupSlots
-from barnabas.kraft.offsets_log import LogEntry, first_log_offset
-from barnabas.kraft.records import (
+from barnabas.consumer_groups.offsets.offsets_topic import NO_TIMESTAMP, decoded, shown, shown_state
+from barnabas.kraft.group_state.group_slots import GroupSlots
+from barnabas.kraft.group_state.offsets_log import LogEntry, first_log_offset
+from barnabas.kraft.metadata.records import (
     CurrentAssignmentRecord,
     GroupRecord,
     MemberRecord,
@@ -14,7 +14,7 @@ from barnabas.kraft.records import (
     RemoveGroupRecord,
     RemoveOffsetRecord,
 )
-from barnabas.log.errors import InvalidRecordError
+from barnabas.log.vocabulary.errors import InvalidRecordError
 
 AT = {"slot": 3, "coordinator_epoch": 1, "group_id": "g"}
 COMMIT = OffsetCommitRecord(

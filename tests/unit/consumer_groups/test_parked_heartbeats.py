@@ -2,11 +2,16 @@
 
 import dataclasses
 
-from barnabas.consumer_groups.messages import CoordinatorResult, HeartbeatRequest, HeartbeatResponse, OffsetToCommit
-from barnabas.consumer_groups.parked_heartbeats import MAX_ANSWERS_PER_WAKE
-from barnabas.consumer_groups.rebalance_causes import RebalanceCause
-from barnabas.consumer_groups.settings import GroupSettings
-from barnabas.log.errors import (
+from barnabas.consumer_groups.members.parked_heartbeats import MAX_ANSWERS_PER_WAKE
+from barnabas.consumer_groups.model.messages import (
+    CoordinatorResult,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    OffsetToCommit,
+)
+from barnabas.consumer_groups.model.rebalance_causes import RebalanceCause
+from barnabas.consumer_groups.model.settings import GroupSettings
+from barnabas.log.vocabulary.errors import (
     FencedMemberEpochError,
     RebalanceInProgressError,
     UnknownMemberIdError,

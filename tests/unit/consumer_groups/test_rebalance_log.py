@@ -7,16 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.consumer_groups import coordinator
-from barnabas.consumer_groups.rebalance_causes import RebalanceCause
-from barnabas.consumer_groups.rebalance_log import (
+from barnabas.consumer_groups.model.rebalance_causes import RebalanceCause
+from barnabas.consumer_groups.model.rebalance_log import (
     CAUSES_PER_REBALANCE,
     ITEMS_KEPT_PER_SLOT,
     MOVES_PER_REBALANCE,
     REBALANCES_KEPT_PER_GROUP,
     RebalanceLog,
 )
-from barnabas.consumer_groups.rebalance_record import Cause
-from barnabas.kraft.group_slots import PartitionKey
+from barnabas.consumer_groups.model.rebalance_record import Cause
+from barnabas.kraft.group_state.group_slots import PartitionKey
 
 from .simulation import Simulation
 

@@ -5,17 +5,20 @@ from collections.abc import Iterable
 
 import pytest
 
-from barnabas.consumer_groups import classic_membership, coordinator, heartbeat_checks, membership, subscriptions
-from barnabas.consumer_groups.classic_group import ClassicGroup
-from barnabas.consumer_groups.classic_membership import ClassicMembership
-from barnabas.consumer_groups.decision import Decision
-from barnabas.consumer_groups.match_budget import MatchBudget
-from barnabas.consumer_groups.messages import HeartbeatRequest
-from barnabas.consumer_groups.parked_heartbeats import ParkedHeartbeats
-from barnabas.consumer_groups.pattern_matches import Pattern, PatternMatches
-from barnabas.consumer_groups.settings import GroupSettings
-from barnabas.consumer_groups.states import GroupPhase
-from barnabas.log.errors import InvalidRequestError
+from barnabas.consumer_groups import coordinator
+from barnabas.consumer_groups.classic import membership as classic_membership
+from barnabas.consumer_groups.classic.group import ClassicGroup
+from barnabas.consumer_groups.classic.membership import ClassicMembership
+from barnabas.consumer_groups.members import heartbeat_checks, membership
+from barnabas.consumer_groups.members.parked_heartbeats import ParkedHeartbeats
+from barnabas.consumer_groups.model.decision import Decision
+from barnabas.consumer_groups.model.messages import HeartbeatRequest
+from barnabas.consumer_groups.model.settings import GroupSettings
+from barnabas.consumer_groups.model.states import GroupPhase
+from barnabas.consumer_groups.subscriptions import subscriptions
+from barnabas.consumer_groups.subscriptions.match_budget import MatchBudget
+from barnabas.consumer_groups.subscriptions.pattern_matches import Pattern, PatternMatches
+from barnabas.log.vocabulary.errors import InvalidRequestError
 
 from . import simulation
 from .classic_simulation import ClassicSimulation

@@ -2,9 +2,9 @@
 
 import pytest
 
-from barnabas.consumer_groups.rebalance_causes import RebalanceCause
-from barnabas.consumer_groups.states import GroupPhase
-from barnabas.log.errors import (
+from barnabas.consumer_groups.model.rebalance_causes import RebalanceCause
+from barnabas.consumer_groups.model.states import GroupPhase
+from barnabas.log.vocabulary.errors import (
     FencedInstanceIdError,
     FencedMemberEpochError,
     UnreleasedInstanceIdError,

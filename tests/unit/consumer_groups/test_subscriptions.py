@@ -5,12 +5,12 @@ import random
 from collections.abc import Mapping
 
 from barnabas.consumer_groups.coordinator import GroupCoordinator
-from barnabas.consumer_groups.match_budget import BURST_NS, NS_PER_MS, MatchBudget
-from barnabas.consumer_groups.messages import HeartbeatRequest
-from barnabas.consumer_groups.rebalance_causes import RebalanceCause
-from barnabas.consumer_groups.subscriptions import Subscriptions
-from barnabas.consumer_groups.watch import AlertKind
-from barnabas.log.topic_partition import CONSUMER_OFFSETS_TOPIC
+from barnabas.consumer_groups.explain.watch import AlertKind
+from barnabas.consumer_groups.model.messages import HeartbeatRequest
+from barnabas.consumer_groups.model.rebalance_causes import RebalanceCause
+from barnabas.consumer_groups.subscriptions.match_budget import BURST_NS, NS_PER_MS, MatchBudget
+from barnabas.consumer_groups.subscriptions.subscriptions import Subscriptions
+from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_TOPIC
 
 from .coordinator_bench import GROUP, SLOT, Bench, Client, settle
 

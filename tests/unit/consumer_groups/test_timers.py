@@ -1,8 +1,8 @@
 """Timers of groups and members: each begins with what it times, and ends with it."""
 
-from barnabas.consumer_groups.settings import GroupSettings
-from barnabas.consumer_groups.watch import WATCH_INTERVAL_MS
-from barnabas.kraft.records import TargetAssignmentRecord
+from barnabas.consumer_groups.explain.watch import WATCH_INTERVAL_MS
+from barnabas.consumer_groups.model.settings import GroupSettings
+from barnabas.kraft.metadata.records import TargetAssignmentRecord
 
 from .test_coordinator import GROUP, PUT_OFF, Bench
 from .timers import check_timers

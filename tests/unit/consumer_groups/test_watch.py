@@ -1,8 +1,7 @@
 """What a group waits for now, and the alerts about it."""
 
-from barnabas.consumer_groups.explain import UnownedReason
-from barnabas.consumer_groups.settings import GroupSettings
-from barnabas.consumer_groups.watch import (
+from barnabas.consumer_groups.explain.explain import UnownedReason
+from barnabas.consumer_groups.explain.watch import (
     REBALANCES_ALERT,
     REPEAT_ALERT_MS,
     UNOWNED_ALERT_MS,
@@ -10,6 +9,7 @@ from barnabas.consumer_groups.watch import (
     AlertKind,
     GroupAlert,
 )
+from barnabas.consumer_groups.model.settings import GroupSettings
 
 from .classic_world import GROUP as CLASSIC_GROUP
 from .classic_world import ClassicWorld

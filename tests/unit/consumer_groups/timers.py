@@ -1,7 +1,7 @@
 """What must hold of a coordinator's timers after every decision: each belongs to something that exists and waits for it."""
 
 from barnabas.consumer_groups.coordinator import GroupCoordinator
-from barnabas.consumer_groups.states import AWAY_EPOCH, MemberState
+from barnabas.consumer_groups.model.states import AWAY_EPOCH, MemberState
 
 
 def check_timers(coordinator: GroupCoordinator) -> None:

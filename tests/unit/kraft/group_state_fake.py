@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from barnabas.kraft.group_state import GROUP_RECORDS
-from barnabas.kraft.image import SLOT_COUNT
-from barnabas.kraft.offsets_log import SlotLog
-from barnabas.kraft.records import OffsetCommitRecord, Record, RecordBatch, encode_batch
+from barnabas.kraft.group_state.group_state import GROUP_RECORDS
+from barnabas.kraft.group_state.offsets_log import SlotLog
+from barnabas.kraft.metadata.image import SLOT_COUNT
+from barnabas.kraft.metadata.records import OffsetCommitRecord, Record, RecordBatch, encode_batch
 
 
 class FakeGroupState:

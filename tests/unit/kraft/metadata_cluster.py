@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 from unit.kraft.group_state_fake import FakeGroupState
 
-from barnabas.kraft.controller import Controller
-from barnabas.kraft.controller_settings import ControllerSettings
-from barnabas.kraft.group_state import GroupState
-from barnabas.kraft.metadata_node import MetadataNode, MetadataPublication
-from barnabas.kraft.quorum import AppendOutcome, CommittedCommand, Leadership
-from barnabas.kraft.requests import ControllerRequest
+from barnabas.kraft.controller.controller import Controller
+from barnabas.kraft.group_state.group_state import GroupState
+from barnabas.kraft.metadata.controller_settings import ControllerSettings
+from barnabas.kraft.metadata.requests import ControllerRequest
+from barnabas.kraft.node.metadata_node import MetadataNode, MetadataPublication
+from barnabas.kraft.quorum.quorum import AppendOutcome, CommittedCommand, Leadership
 
 
 @dataclass(eq=False)

@@ -2,10 +2,10 @@
 
 from simulation.raft_cluster import SimulatedQuorum
 
-from barnabas.kraft.raft_config import (
+from barnabas.kraft.quorum.config import (
     SnapshotPolicy,
 )
-from barnabas.kraft.raft_core import RaftCore
+from barnabas.kraft.raft.core import RaftCore
 
 
 def running(voters: int = 3, policy: SnapshotPolicy | None = None) -> SimulatedQuorum:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from unit.kraft.metadata_cluster import MetadataCluster
 
-from barnabas.kraft.controller_settings import ControllerSettings
-from barnabas.kraft.image import Endpoint, MetadataImage, PartitionImage
-from barnabas.kraft.records import TOPIC_RESOURCE
-from barnabas.kraft.requests import (
+from barnabas.kraft.metadata.controller_settings import ControllerSettings
+from barnabas.kraft.metadata.image import Endpoint, MetadataImage, PartitionImage
+from barnabas.kraft.metadata.records import TOPIC_RESOURCE
+from barnabas.kraft.metadata.requests import (
     AlterConfig,
     AlterPartition,
     AlterPartitionAnswer,
@@ -22,8 +22,8 @@ from barnabas.kraft.requests import (
     RegisterBroker,
     Registered,
 )
-from barnabas.log.errors import BarnabasError
-from barnabas.log.topic_partition import TopicPartition
+from barnabas.log.vocabulary.errors import BarnabasError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 NO_BALANCING = ControllerSettings(auto_preferred_leaders=False)
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from unit.kraft.single_controller import SingleController
 
-from barnabas.kraft.controller_errors import BrokerIdNotRegisteredError
-from barnabas.kraft.image import NO_COORDINATOR
-from barnabas.kraft.records import GroupRecord, Record, StagedDecisionRecord, TopicRecord
-from barnabas.kraft.requests import (
+from barnabas.kraft.metadata.controller_errors import BrokerIdNotRegisteredError
+from barnabas.kraft.metadata.image import NO_COORDINATOR
+from barnabas.kraft.metadata.records import GroupRecord, Record, StagedDecisionRecord, TopicRecord
+from barnabas.kraft.metadata.requests import (
     AllocateProducerIds,
     AppendGroupRecords,
     BrokerHeartbeat,
@@ -22,7 +22,7 @@ from barnabas.kraft.requests import (
     SlotAppend,
     UnregisterBroker,
 )
-from barnabas.log.errors import (
+from barnabas.log.vocabulary.errors import (
     DuplicateBrokerRegistrationError,
     ErrorCode,
     InconsistentClusterIdError,

@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 from unit.kraft.single_controller import SingleController
 
-from barnabas.kraft.configuration_control import ConfigRules, ConfigurationControl
-from barnabas.kraft.controller_result import ControllerResult
-from barnabas.kraft.controller_settings import MAX_GROUPS_WITH_CONFIGS
-from barnabas.kraft.delta import MetadataDelta
-from barnabas.kraft.image import TopicImage
-from barnabas.kraft.records import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE, ConfigRecord
-from barnabas.kraft.requests import AlterConfig, ConfigChange, ConfigOperation, decode_request, encode_request
-from barnabas.log.errors import InvalidConfigError, InvalidRequestError, PolicyViolationError
+from barnabas.kraft.controller.configuration_control import ConfigRules, ConfigurationControl
+from barnabas.kraft.metadata.controller_result import ControllerResult
+from barnabas.kraft.metadata.controller_settings import MAX_GROUPS_WITH_CONFIGS
+from barnabas.kraft.metadata.delta import MetadataDelta
+from barnabas.kraft.metadata.image import TopicImage
+from barnabas.kraft.metadata.records import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE, ConfigRecord
+from barnabas.kraft.metadata.requests import AlterConfig, ConfigChange, ConfigOperation, decode_request, encode_request
+from barnabas.log.vocabulary.errors import InvalidConfigError, InvalidRequestError, PolicyViolationError
 
 APPEND, SUBTRACT = ConfigOperation.APPEND, ConfigOperation.SUBTRACT
 LISTS = {"list": "delete"}

@@ -8,9 +8,9 @@ import pytest
 from unit.kraft.group_state_fake import FakeGroupState
 from unit.kraft.metadata_cluster import MetadataCluster
 
-from barnabas.kraft.controller_settings import ControllerSettings
-from barnabas.kraft.group_slots import GroupSlots
-from barnabas.kraft.image import (
+from barnabas.kraft.group_state.group_slots import GroupSlots
+from barnabas.kraft.metadata.controller_settings import ControllerSettings
+from barnabas.kraft.metadata.image import (
     FOLDER_FULL,
     FOLDER_OFFLINE,
     NO_LEADER,
@@ -19,9 +19,8 @@ from barnabas.kraft.image import (
     MetadataImage,
     PartitionImage,
 )
-from barnabas.kraft.metadata_node import MetadataPublication
-from barnabas.kraft.records import BROKER_RESOURCE, TOPIC_RESOURCE, OffsetCommitRecord
-from barnabas.kraft.requests import (
+from barnabas.kraft.metadata.records import BROKER_RESOURCE, TOPIC_RESOURCE, OffsetCommitRecord
+from barnabas.kraft.metadata.requests import (
     AddPartitions,
     AllocateProducerIds,
     AlterConfig,
@@ -47,6 +46,7 @@ from barnabas.kraft.requests import (
     TopicNumbers,
     UnregisterBroker,
 )
+from barnabas.kraft.node.metadata_node import MetadataPublication
 
 VOTERS = 3
 BROKERS = 5

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from unit.kraft.single_controller import SingleController
 
-from barnabas.kraft.controller_errors import BrokerIdNotRegisteredError
-from barnabas.kraft.records import BROKER_RESOURCE
-from barnabas.kraft.requests import (
+from barnabas.kraft.metadata.controller_errors import BrokerIdNotRegisteredError
+from barnabas.kraft.metadata.records import BROKER_RESOURCE
+from barnabas.kraft.metadata.requests import (
     AddPartitions,
     AssignReplicas,
     CreateTopic,
@@ -16,8 +16,8 @@ from barnabas.kraft.requests import (
     MovesBegun,
     TopicCreated,
 )
-from barnabas.kraft.topic_settings import REASSIGNMENT_THROTTLE
-from barnabas.log.errors import (
+from barnabas.kraft.metadata.topic_settings import REASSIGNMENT_THROTTLE
+from barnabas.log.vocabulary.errors import (
     InvalidReplicaAssignmentError,
     InvalidReplicationFactorError,
     InvalidRequestError,

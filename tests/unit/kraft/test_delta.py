@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from barnabas.kraft.delta import MetadataDelta
-from barnabas.kraft.image import MetadataChanges, MetadataImage, PartitionImage, QuorumVoter, SlotImage
-from barnabas.kraft.records import (
+from barnabas.kraft.metadata.delta import MetadataDelta
+from barnabas.kraft.metadata.image import MetadataChanges, MetadataImage, PartitionImage, QuorumVoter, SlotImage
+from barnabas.kraft.metadata.records import (
     TOPIC_RESOURCE,
     BrokerChangeRecord,
     ClusterRecord,
@@ -25,7 +25,7 @@ from barnabas.kraft.records import (
     UnregisterBrokerRecord,
     VotersRecord,
 )
-from barnabas.log.topic_partition import TopicPartition
+from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 
 def register(node_id: int) -> RegisterBrokerRecord:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from barnabas.kraft.image import BrokerImage, MetadataImage, SlotImage
+from barnabas.kraft.metadata.image import BrokerImage, MetadataImage, SlotImage
 
 
 def test_a_broker_has_left_when_it_holds_nothing_and_was_to_leave() -> None:

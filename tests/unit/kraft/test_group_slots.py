@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.kraft.group_slots import (
+from barnabas.kraft.group_state.group_slots import (
     MAX_KEPT_RESETS,
     MAX_OFFSET_BATCH_BYTES,
     GroupSlots,
@@ -13,10 +13,10 @@ from barnabas.kraft.group_slots import (
     SlotStateRecord,
     slot_of,
 )
-from barnabas.kraft.group_state import GroupState
-from barnabas.kraft.image import SLOT_COUNT
-from barnabas.kraft.offsets_log import MAX_TAIL_RECORDS, first_log_offset
-from barnabas.kraft.records import (
+from barnabas.kraft.group_state.group_state import GroupState
+from barnabas.kraft.group_state.offsets_log import MAX_TAIL_RECORDS, first_log_offset
+from barnabas.kraft.metadata.image import SLOT_COUNT
+from barnabas.kraft.metadata.records import (
     ALL_PARTITIONS,
     CurrentAssignmentRecord,
     GroupRecord,

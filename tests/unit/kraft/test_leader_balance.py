@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unit.kraft.single_controller import SingleController
 
-from barnabas.kraft.controller_settings import MAX_RETURNED_MOVES_PER_CHECK, ControllerSettings
-from barnabas.kraft.image import PartitionImage
-from barnabas.kraft.partition_change import ElectionRules, elect, without_inactive
-from barnabas.kraft.requests import CreateTopic, ElectLeader
+from barnabas.kraft.metadata.controller_settings import MAX_RETURNED_MOVES_PER_CHECK, ControllerSettings
+from barnabas.kraft.metadata.image import PartitionImage
+from barnabas.kraft.metadata.partition_change import ElectionRules, elect, without_inactive
+from barnabas.kraft.metadata.requests import CreateTopic, ElectLeader
 
 SOON = ControllerSettings(preferred_leader_check_interval_ms=300_000)
 

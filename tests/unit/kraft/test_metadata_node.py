@@ -11,15 +11,11 @@ from unit.kraft.group_state_fake import FakeGroupState
 from unit.kraft.metadata_cluster import FakeQuorum, MetadataCluster
 from unit.kraft.single_controller import SingleController
 
-from barnabas.kraft.controller import Controller
-from barnabas.kraft.controller_result import ControllerResult
-from barnabas.kraft.group_slots import GroupSlots
-from barnabas.kraft.image import SLOT_COUNT
-from barnabas.kraft.metadata_feed import FeedRing, MetadataFeed
-from barnabas.kraft.metadata_node import MetadataNode
-from barnabas.kraft.quarantine import Quarantine
-from barnabas.kraft.quorum import AppendOutcome, CommittedCommand, Leadership
-from barnabas.kraft.records import (
+from barnabas.kraft.controller.controller import Controller
+from barnabas.kraft.group_state.group_slots import GroupSlots
+from barnabas.kraft.metadata.controller_result import ControllerResult
+from barnabas.kraft.metadata.image import SLOT_COUNT
+from barnabas.kraft.metadata.records import (
     ClusterRecord,
     FeatureLevelRecord,
     RecordBatch,
@@ -27,8 +23,12 @@ from barnabas.kraft.records import (
     TopicRecord,
     encode_batch,
 )
-from barnabas.kraft.requests import ControllerRequest, CreateTopic, DeleteTopic, Done, TopicCreated
-from barnabas.log.errors import (
+from barnabas.kraft.metadata.requests import ControllerRequest, CreateTopic, DeleteTopic, Done, TopicCreated
+from barnabas.kraft.node.metadata_feed import FeedRing, MetadataFeed
+from barnabas.kraft.node.metadata_node import MetadataNode
+from barnabas.kraft.node.quarantine import Quarantine
+from barnabas.kraft.quorum.quorum import AppendOutcome, CommittedCommand, Leadership
+from barnabas.log.vocabulary.errors import (
     BarnabasError,
     InvalidRequestError,
     NotControllerError,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from barnabas.kraft.mutation_quota import BURST_PARTITIONS, PARTITIONS_PER_S, MutationQuota
-from barnabas.log.errors import ThrottlingQuotaExceededError
+from barnabas.kraft.controller.mutation_quota import BURST_PARTITIONS, PARTITIONS_PER_S, MutationQuota
+from barnabas.log.vocabulary.errors import ThrottlingQuotaExceededError
 
 
 def is_refused(quota: MutationQuota, now_ms: int) -> bool:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.kraft.placement import PlacementBroker, place_replicas
-from barnabas.log.errors import InvalidReplicationFactorError
+from barnabas.kraft.controller.placement import PlacementBroker, place_replicas
+from barnabas.log.vocabulary.errors import InvalidReplicationFactorError
 
 
 @st.composite

@@ -2,8 +2,8 @@
 
 import pytest
 
-from barnabas.kraft.quarantine import MAX_LISTED, Quarantine
-from barnabas.kraft.records import TopicRecord, UnknownRecordError
+from barnabas.kraft.metadata.records import TopicRecord, UnknownRecordError
+from barnabas.kraft.node.quarantine import MAX_LISTED, Quarantine
 
 RECORD = TopicRecord(name="t", topic_id="0" * 32)
 

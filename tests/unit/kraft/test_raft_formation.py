@@ -5,7 +5,7 @@ import logging
 import pytest
 from simulation.raft_cluster import SimulatedQuorum
 
-from barnabas.kraft.raft_formation import Formation, VoterState
+from barnabas.kraft.quorum.formation import Formation, VoterState
 
 
 def formed(voters: int = 3) -> SimulatedQuorum:

@@ -8,10 +8,10 @@ import pytest
 from simulation.raft_disk import FakeDisk
 from simulation.raft_loop import DelayedExecutor, VirtualLoop
 
-from barnabas.kraft.raft_journal import DurableJournal
-from barnabas.kraft.raft_journal_format import HEADER_BYTES, RecordKind, encode_record, replay
-from barnabas.kraft.raft_storage import DamagedQuorumError
-from barnabas.log.errors import StorageError
+from barnabas.kraft.quorum.journal_format import HEADER_BYTES, RecordKind, encode_record, replay
+from barnabas.kraft.raft.disk.journal import DurableJournal
+from barnabas.kraft.raft.disk.storage import DamagedQuorumError
+from barnabas.log.vocabulary.errors import StorageError
 
 PATH = "/q/journal"
 

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from barnabas.kraft.memory_quorum import InMemoryQuorum
-from barnabas.kraft.quorum import AppendOutcome, CommittedCommand, Leadership, Quorum
-from barnabas.log.errors import InvalidRequestError
+from barnabas.kraft.quorum.memory_quorum import InMemoryQuorum
+from barnabas.kraft.quorum.quorum import AppendOutcome, CommittedCommand, Leadership, Quorum
+from barnabas.log.vocabulary.errors import InvalidRequestError
 
 
 class Recorder:

@@ -3,11 +3,11 @@
 import pytest
 from simulation.raft_cluster import DIRECTORY, SimulatedQuorum
 
-from barnabas.kraft.raft_config import MAX_TERM, SnapshotPolicy
-from barnabas.kraft.raft_quorum import JOURNAL_NAME, SNAPSHOT_NAME
-from barnabas.kraft.raft_recovery import NothingToRecover, Recovery, inspect, make_sole_voter
-from barnabas.kraft.raft_storage import DamagedQuorumError
-from barnabas.kraft.raft_voters import Voter
+from barnabas.kraft.quorum.config import MAX_TERM, SnapshotPolicy
+from barnabas.kraft.quorum.voters import Voter
+from barnabas.kraft.raft.disk.storage import DamagedQuorumError
+from barnabas.kraft.raft.quorum import JOURNAL_NAME, SNAPSHOT_NAME
+from barnabas.kraft.raft.recovery import NothingToRecover, Recovery, inspect, make_sole_voter
 
 JOURNAL = f"{DIRECTORY}/{JOURNAL_NAME}"
 GIVEN = tuple(Voter(node_id=node_id, host="sim", port=node_id) for node_id in range(3))

@@ -9,19 +9,19 @@ import pytest
 from simulation.raft_cluster import DIRECTORY, TIMING, SimulatedQuorum
 from unit.kraft.raft_quorums import all_linked, core_of, finish, isolate, reunite, running
 
-import barnabas.kraft.raft_internals as internals
-from barnabas.kraft.quorum import AppendOutcome
-from barnabas.kraft.raft_config import (
+import barnabas.kraft.raft.internals as internals
+from barnabas.kraft.quorum.config import (
     MAX_COMMAND_BYTES,
     MAX_PENDING_COMMANDS,
     MAX_TERM,
     MAX_TERM_STEP,
     SnapshotPolicy,
 )
-from barnabas.kraft.raft_core import RaftCore
-from barnabas.kraft.raft_replication import LogDiverged
-from barnabas.kraft.raft_storage import DamagedQuorumError
-from barnabas.log.errors import InvalidRequestError
+from barnabas.kraft.quorum.quorum import AppendOutcome
+from barnabas.kraft.raft.core import RaftCore
+from barnabas.kraft.raft.disk.storage import DamagedQuorumError
+from barnabas.kraft.raft.replication import LogDiverged
+from barnabas.log.vocabulary.errors import InvalidRequestError
 
 KRAFT = pathlib.Path(inspect.getfile(internals)).parent
 

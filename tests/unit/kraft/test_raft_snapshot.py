@@ -8,7 +8,7 @@ import pytest
 from simulation.raft_disk import FakeDisk
 from simulation.raft_loop import DelayedExecutor, VirtualLoop
 
-from barnabas.kraft.raft_snapshot import (
+from barnabas.kraft.raft.disk.snapshot import (
     TRANSFER_CHUNK_BYTES,
     TRANSFER_WINDOW_BYTES,
     DamagedSnapshot,
@@ -18,7 +18,7 @@ from barnabas.kraft.raft_snapshot import (
     pack_snapshot,
     unpack_snapshot,
 )
-from barnabas.kraft.raft_storage import DamagedQuorumError
+from barnabas.kraft.raft.disk.storage import DamagedQuorumError
 
 LAST, PREV = (b"\0last", 9, 3), (b"\0prev", 8, 2)
 

@@ -11,10 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from simulation.raft_files import PlainFiles
 
-from barnabas.kraft.quorum import AppendOutcome, CommittedCommand, Leadership
-from barnabas.kraft.raft_network import LoopNetwork
-from barnabas.kraft.raft_quorum import RaftQuorum
-from barnabas.kraft.raft_thread import RaftThread
+from barnabas.kraft.quorum.quorum import AppendOutcome, CommittedCommand, Leadership
+from barnabas.kraft.raft.net.network import LoopNetwork
+from barnabas.kraft.raft.quorum import RaftQuorum
+from barnabas.kraft.raft.thread import RaftThread
 
 
 class Listener:

@@ -13,13 +13,12 @@ import msgpack
 import pytest
 from simulation.raft_files import PlainFiles
 
-from barnabas.kraft.quorum import AppendOutcome, CommittedCommand, Leadership
-from barnabas.kraft.raft_directory import DirectoryUnavailableError, ask_directory
-from barnabas.kraft.raft_formation import VoterState
-from barnabas.kraft.raft_network import LoopNetwork
-from barnabas.kraft.raft_quorum import RaftQuorum
-from barnabas.kraft.raft_transport import MAX_CONFIRMING, MAX_REMEMBERED_REFUSALS, MAX_STRANGERS, RefusalLog
-from barnabas.kraft.raft_wire import (
+from barnabas.kraft.quorum.formation import VoterState
+from barnabas.kraft.quorum.quorum import AppendOutcome, CommittedCommand, Leadership
+from barnabas.kraft.raft.net.directory import DirectoryUnavailableError, ask_directory
+from barnabas.kraft.raft.net.network import LoopNetwork
+from barnabas.kraft.raft.net.transport import MAX_CONFIRMING, MAX_REMEMBERED_REFUSALS, MAX_STRANGERS, RefusalLog
+from barnabas.kraft.raft.net.wire import (
     MAX_HELLO_BYTES,
     Hello,
     WireError,
@@ -31,6 +30,7 @@ from barnabas.kraft.raft_wire import (
     unpack,
     voters_hash,
 )
+from barnabas.kraft.raft.quorum import RaftQuorum
 
 
 class Silent:

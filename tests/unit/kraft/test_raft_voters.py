@@ -4,9 +4,9 @@ import pytest
 from simulation.raft_changes import ChangingQuorum
 from simulation.raft_cluster import TIMING
 
-from barnabas.kraft.raft_snapshot import pack_snapshot, unpack_snapshot
-from barnabas.kraft.raft_voters import MEMBERSHIP, Membership, Voter, VoterSet, decode_voters, encode_voters
-from barnabas.log.errors import InvalidRequestError, NotControllerError
+from barnabas.kraft.quorum.voters import MEMBERSHIP, Membership, Voter, VoterSet, decode_voters, encode_voters
+from barnabas.kraft.raft.disk.snapshot import pack_snapshot, unpack_snapshot
+from barnabas.log.vocabulary.errors import InvalidRequestError, NotControllerError
 
 
 def voter(node_id: int) -> Voter:

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.kraft.rebalance_plan import PlacedPartition, plan_drain, plan_fill
-from barnabas.log.topic_partition import TopicPartition
+from barnabas.kraft.controller.rebalance_plan import PlacedPartition, plan_drain, plan_fill
+from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 
 @st.composite

@@ -7,15 +7,15 @@ from dataclasses import replace
 import pytest
 from unit.kraft.single_controller import SingleController
 
-from barnabas.kraft.controller_errors import (
+from barnabas.kraft.metadata.controller_errors import (
     ElectionNotNeededError,
     NoReassignmentInProgressError,
     PreferredLeaderNotAvailableError,
 )
-from barnabas.kraft.controller_settings import MAX_PARTITIONS_PER_REQUEST, ControllerSettings
-from barnabas.kraft.image import NO_LEADER
-from barnabas.kraft.records import BROKER_RESOURCE, TOPIC_RESOURCE
-from barnabas.kraft.requests import (
+from barnabas.kraft.metadata.controller_settings import MAX_PARTITIONS_PER_REQUEST, ControllerSettings
+from barnabas.kraft.metadata.image import NO_LEADER
+from barnabas.kraft.metadata.records import BROKER_RESOURCE, TOPIC_RESOURCE
+from barnabas.kraft.metadata.requests import (
     AlterConfig,
     AlterPartitionAnswer,
     AssignReplicas,
@@ -24,7 +24,7 @@ from barnabas.kraft.requests import (
     ElectLeader,
     ResignReplica,
 )
-from barnabas.log.errors import (
+from barnabas.log.vocabulary.errors import (
     EligibleLeadersNotAvailableError,
     ErrorCode,
     InvalidReplicaAssignmentError,

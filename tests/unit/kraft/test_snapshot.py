@@ -10,9 +10,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from unit.kraft.group_state_fake import FakeGroupState
 
-from barnabas.kraft.image import SLOT_COUNT, BrokerImage, Endpoint, MetadataImage, PartitionImage, SlotImage, TopicImage
-from barnabas.kraft.records import GroupRecord
-from barnabas.kraft.snapshot import MAX_CHUNK_BYTES, SnapshotError, decode_snapshot, encode_snapshot
+from barnabas.kraft.metadata.image import (
+    SLOT_COUNT,
+    BrokerImage,
+    Endpoint,
+    MetadataImage,
+    PartitionImage,
+    SlotImage,
+    TopicImage,
+)
+from barnabas.kraft.metadata.records import GroupRecord
+from barnabas.kraft.node.snapshot import MAX_CHUNK_BYTES, SnapshotError, decode_snapshot, encode_snapshot
 
 names = st.text("abc.-", min_size=1, max_size=5)
 configs = st.dictionaries(names, st.dictionaries(names, st.text(max_size=5), min_size=1, max_size=3), max_size=3)

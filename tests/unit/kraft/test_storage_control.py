@@ -6,11 +6,18 @@ import pytest
 from unit.kraft.group_state_fake import FakeGroupState
 from unit.kraft.single_controller import SingleController
 
-from barnabas.kraft.controller_settings import ControllerSettings
-from barnabas.kraft.delta import MetadataDelta
-from barnabas.kraft.image import FOLDER_FULL, FOLDER_HANGING, FOLDER_OFFLINE, NO_LEADER, FolderTrouble, MetadataImage
-from barnabas.kraft.records import BrokerStorageRecord, PartitionRecord, RegisterBrokerRecord, TopicRecord
-from barnabas.kraft.requests import (
+from barnabas.kraft.metadata.controller_settings import ControllerSettings
+from barnabas.kraft.metadata.delta import MetadataDelta
+from barnabas.kraft.metadata.image import (
+    FOLDER_FULL,
+    FOLDER_HANGING,
+    FOLDER_OFFLINE,
+    NO_LEADER,
+    FolderTrouble,
+    MetadataImage,
+)
+from barnabas.kraft.metadata.records import BrokerStorageRecord, PartitionRecord, RegisterBrokerRecord, TopicRecord
+from barnabas.kraft.metadata.requests import (
     AssignReplicas,
     ElectLeader,
     ReportOfflineReplicas,
@@ -18,8 +25,8 @@ from barnabas.kraft.requests import (
     decode_request,
     encode_request,
 )
-from barnabas.kraft.snapshot import decode_snapshot, encode_snapshot
-from barnabas.log.errors import (
+from barnabas.kraft.node.snapshot import decode_snapshot, encode_snapshot
+from barnabas.log.vocabulary.errors import (
     BarnabasError,
     EligibleLeadersNotAvailableError,
     ErrorCode,

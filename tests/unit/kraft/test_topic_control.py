@@ -8,13 +8,13 @@ import pytest
 from unit.kraft.metadata_cluster import MetadataCluster
 from unit.kraft.single_controller import SingleController
 
-from barnabas.kraft.configuration_control import ConfigRules
-from barnabas.kraft.controller import Controller
-from barnabas.kraft.controller_settings import MAX_PARTITIONS_PER_REQUEST, ControllerSettings
-from barnabas.kraft.image import MetadataImage
-from barnabas.kraft.mutation_quota import BURST_PARTITIONS, PARTITIONS_PER_S
-from barnabas.kraft.records import BROKER_RESOURCE, TOPIC_RESOURCE
-from barnabas.kraft.requests import (
+from barnabas.kraft.controller.configuration_control import ConfigRules
+from barnabas.kraft.controller.controller import Controller
+from barnabas.kraft.controller.mutation_quota import BURST_PARTITIONS, PARTITIONS_PER_S
+from barnabas.kraft.metadata.controller_settings import MAX_PARTITIONS_PER_REQUEST, ControllerSettings
+from barnabas.kraft.metadata.image import MetadataImage
+from barnabas.kraft.metadata.records import BROKER_RESOURCE, TOPIC_RESOURCE
+from barnabas.kraft.metadata.requests import (
     AddPartitions,
     AlterConfig,
     ConfigChange,
@@ -23,7 +23,7 @@ from barnabas.kraft.requests import (
     Done,
     TopicCreated,
 )
-from barnabas.log.errors import (
+from barnabas.log.vocabulary.errors import (
     BarnabasError,
     InvalidConfigError,
     InvalidPartitionsError,

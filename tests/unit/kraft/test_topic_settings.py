@@ -2,8 +2,8 @@
 
 import pytest
 
-from barnabas.kraft.controller_settings import ControllerSettings
-from barnabas.kraft.topic_settings import min_insync
+from barnabas.kraft.metadata.controller_settings import ControllerSettings
+from barnabas.kraft.metadata.topic_settings import min_insync
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from typing import TypeVar
 
 from simulation.disk import SimulatedDisk
 
-from barnabas.log.errors import DiskFailedError, DiskFullError, StorageError
-from barnabas.log.files import AppendFile, DiskUsage, FileLock
-from barnabas.log.record_batch import Buffer
+from barnabas.log.disk.files import AppendFile, DiskUsage, FileLock
+from barnabas.log.format.record_batch import Buffer
+from barnabas.log.vocabulary.errors import DiskFailedError, DiskFullError, StorageError
 
 T = TypeVar("T")
 KINDS: tuple[type[StorageError], ...] = (StorageError, DiskFullError, DiskFailedError)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from barnabas.log.accepted_config import CURES, WITHOUT_EFFECT, check_topic_value, with_effect
-from barnabas.log.config import DEFINITIONS, LogConfig
-from barnabas.log.errors import InvalidConfigError
+from barnabas.log.settings.accepted_config import CURES, WITHOUT_EFFECT, check_topic_value, with_effect
+from barnabas.log.settings.config import DEFINITIONS, LogConfig
+from barnabas.log.vocabulary.errors import InvalidConfigError
 
 
 def test_every_key_says_why_it_has_no_effect_and_takes_its_default() -> None:

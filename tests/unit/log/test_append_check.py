@@ -4,12 +4,12 @@ import pytest
 from simulation.disk import SimulatedDisk
 from simulation.log_building import NOW_MS, batch_of, open_log
 
-from barnabas.log import record_codec
-from barnabas.log.config import LogConfig
-from barnabas.log.errors import InvalidRecordError, InvalidTimestampError
-from barnabas.log.record_batch import NO_TIMESTAMP
-from barnabas.log.record_codec import ProducerFields
-from barnabas.log.varint import encode_varint
+from barnabas.log.format import record_codec
+from barnabas.log.format.record_batch import NO_TIMESTAMP
+from barnabas.log.format.record_codec import ProducerFields
+from barnabas.log.format.varint import encode_varint
+from barnabas.log.settings.config import LogConfig
+from barnabas.log.vocabulary.errors import InvalidRecordError, InvalidTimestampError
 
 BOUNDED = LogConfig(message_timestamp_before_max_ms=1_000, message_timestamp_after_max_ms=500)
 

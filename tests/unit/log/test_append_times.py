@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.log.append_times import AGE_SHARE, MAX_ENTRIES, RESOLUTION_MS, AppendTimes
-from barnabas.log.errors import CorruptRecordError
+from barnabas.log.segment.append_times import AGE_SHARE, MAX_ENTRIES, RESOLUTION_MS, AppendTimes
+from barnabas.log.vocabulary.errors import CorruptRecordError
 
 
 def allowed_ms(age_ms: int) -> int:

@@ -4,13 +4,13 @@ from simulation.checkers.logs import check_producers
 from simulation.disk import SimulatedDisk
 from simulation.log_building import NOW_MS, append, base_offsets, batch_of, open_log, read_all, retain
 
-from barnabas.log.cleaner import LogCleaner
-from barnabas.log.config import LogConfig
-from barnabas.log.damage import DamagedRange
-from barnabas.log.log_manager import LogManager
-from barnabas.log.partition_log import PartitionLog
-from barnabas.log.record_codec import ProducerFields
-from barnabas.log.topic_partition import TopicPartition
+from barnabas.log.compaction.cleaner import LogCleaner
+from barnabas.log.folders.log_manager import LogManager
+from barnabas.log.format.record_codec import ProducerFields
+from barnabas.log.partition.partition_log import PartitionLog
+from barnabas.log.segment.damage import DamagedRange
+from barnabas.log.settings.config import LogConfig
+from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 A = TopicPartition("a", 0)
 OLD = LogConfig(segment_bytes=200, retention_ms=1, cleanup_policy=("compact", "delete"), min_cleanable_dirty_ratio=0.0)

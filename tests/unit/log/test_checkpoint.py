@@ -1,9 +1,9 @@
 import pytest
 
-from barnabas.log import checkpoint
-from barnabas.log.files import RealFiles
-from barnabas.log.leader_epoch_cache import EpochStart
-from barnabas.log.topic_partition import TopicPartition
+from barnabas.log.checkpoints import checkpoint
+from barnabas.log.checkpoints.leader_epoch_cache import EpochStart
+from barnabas.log.disk.files import RealFiles
+from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 FILES = RealFiles()
 

@@ -9,20 +9,20 @@ from simulation.compaction import append_keyed, clean, latest, records_in, start
 from simulation.disk import SimulatedDisk
 from simulation.log_building import DIRECTORY, NOW_MS, append, base_offsets, batch_of, open_log, read_all
 
-from barnabas.log import record_codec
-from barnabas.log.cleaner import dirty_part_of
-from barnabas.log.cleaner_offset_map import ENTRY_BYTES
-from barnabas.log.cleaning import CleaningAborted
-from barnabas.log.config import LogConfig
-from barnabas.log.errors import (
+from barnabas.log.compaction.cleaner import dirty_part_of
+from barnabas.log.compaction.cleaner_offset_map import ENTRY_BYTES
+from barnabas.log.compaction.cleaning import CleaningAborted
+from barnabas.log.disk.files import RealFiles
+from barnabas.log.format import record_codec
+from barnabas.log.format.record_batch import iter_headers
+from barnabas.log.format.record_codec import ProducerFields, decode_columns
+from barnabas.log.settings.config import LogConfig
+from barnabas.log.vocabulary.errors import (
     CorruptRecordError,
     InvalidProducerEpochError,
     InvalidRecordError,
     OutOfOrderSequenceError,
 )
-from barnabas.log.files import RealFiles
-from barnabas.log.record_batch import iter_headers
-from barnabas.log.record_codec import ProducerFields, decode_columns
 
 COMPACT = LogConfig(cleanup_policy=("compact",), segment_bytes=600, index_interval_bytes=100)
 DAY_MS = 86_400_000

@@ -8,8 +8,8 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.log.compression import Compression, compress, compression_of, decompress
-from barnabas.log.errors import CorruptRecordError, UnsupportedCompressionError
+from barnabas.log.format.compression import Compression, compress, compression_of, decompress
+from barnabas.log.vocabulary.errors import CorruptRecordError, UnsupportedCompressionError
 
 CODECS = [codec for codec in Compression if codec]
 

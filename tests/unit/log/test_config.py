@@ -1,7 +1,7 @@
 import pytest
 
-from barnabas.log.config import DEFINITIONS, LogConfig, broker_name
-from barnabas.log.errors import InvalidConfigError
+from barnabas.log.settings.config import DEFINITIONS, LogConfig, broker_name
+from barnabas.log.vocabulary.errors import InvalidConfigError
 
 
 def test_defaults_stand_in_the_table():

@@ -4,11 +4,11 @@ import pytest
 from simulation.disk import SimulatedDisk
 from simulation.log_building import DIRECTORY, append, base_offsets, batch_of, open_log
 
-from barnabas.log.config import LogConfig
-from barnabas.log.damage import DamagedRange, scan
-from barnabas.log.errors import CorruptRecordError
-from barnabas.log.log_damage import MOST_KEPT_FILES
-from barnabas.log.partition_log import PartitionLog
+from barnabas.log.partition.log_damage import MOST_KEPT_FILES
+from barnabas.log.partition.partition_log import PartitionLog
+from barnabas.log.segment.damage import DamagedRange, scan
+from barnabas.log.settings.config import LogConfig
+from barnabas.log.vocabulary.errors import CorruptRecordError
 
 BATCH = len(batch_of(b"value-00"))
 CONFIG = LogConfig(segment_bytes=10 * BATCH, index_interval_bytes=2 * BATCH)

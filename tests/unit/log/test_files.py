@@ -3,8 +3,8 @@ import os
 
 import pytest
 
-from barnabas.log.errors import DiskFailedError, StorageError
-from barnabas.log.files import RealFiles
+from barnabas.log.disk.files import RealFiles
+from barnabas.log.vocabulary.errors import DiskFailedError, StorageError
 
 FILES = RealFiles()
 

@@ -1,6 +1,6 @@
 """What classic members say to each other, in Kafka's binary form."""
 
-from barnabas.log.group_protocol import (
+from barnabas.log.vocabulary.group_protocol import (
     ClientSubscription,
     decode_assignment,
     decode_subscription,

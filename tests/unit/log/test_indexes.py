@@ -3,9 +3,9 @@ import struct
 import pytest
 from simulation.disk import SimulatedDisk
 
-from barnabas.log.offset_index import OffsetIndex
-from barnabas.log.time_index import TimeIndex
-from barnabas.log.transaction_index import AbortedTransaction, TransactionIndex
+from barnabas.log.segment.offset_index import OffsetIndex
+from barnabas.log.segment.time_index import TimeIndex
+from barnabas.log.segment.transaction_index import AbortedTransaction, TransactionIndex
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-from barnabas.log.leader_epoch_cache import EpochStart, LeaderEpochCache
+from barnabas.log.checkpoints.leader_epoch_cache import EpochStart, LeaderEpochCache
 
 
 def cache(*entries):

@@ -8,17 +8,17 @@ from simulation.checkers.logs import check_log
 from simulation.disk import SimulatedDisk
 from simulation.log_building import NOW_MS, append, base_offsets, read_all, retain
 
-from barnabas.log.config import LogConfig
-from barnabas.log.errors import (
+from barnabas.log.disk.files import RealFiles
+from barnabas.log.folders.log_manager import LogManager, Refusals
+from barnabas.log.settings.config import LogConfig
+from barnabas.log.vocabulary.errors import (
     DiskFailedError,
     InconsistentClusterIdError,
     InvalidTopicError,
     StorageError,
     UnknownTopicOrPartitionError,
 )
-from barnabas.log.files import RealFiles
-from barnabas.log.log_manager import LogManager, Refusals
-from barnabas.log.topic_partition import TopicPartition
+from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 A, B, C = (TopicPartition("a", 0), TopicPartition("b-c", 1), TopicPartition("a", 1))
 DIRS = ("/one", "/two")

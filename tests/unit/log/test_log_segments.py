@@ -4,9 +4,9 @@ import pytest
 from simulation.disk import SimulatedDisk
 from simulation.log_building import NOW_MS, append, base_offsets, open_log, read_all
 
-from barnabas.log.config import LogConfig
-from barnabas.log.errors import StorageError
-from barnabas.log.files import AppendFile
+from barnabas.log.disk.files import AppendFile
+from barnabas.log.settings.config import LogConfig
+from barnabas.log.vocabulary.errors import StorageError
 
 CONFIG = LogConfig(index_interval_bytes=1)
 

@@ -7,8 +7,8 @@ import pytest
 from simulation.disk import SimulatedDisk
 from simulation.log_building import DIRECTORY, NOW_MS, append, base_offsets, open_log, read_all
 
-from barnabas.log.config import LogConfig
-from barnabas.log.open_segments import OpenSegments
+from barnabas.log.segment.open_segments import OpenSegments
+from barnabas.log.settings.config import LogConfig
 
 SEGMENTS = 60
 CONFIG = LogConfig(segment_bytes=1_000, index_interval_bytes=100, retention_ms=-1)

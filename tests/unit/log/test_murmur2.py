@@ -2,7 +2,7 @@
 
 import pytest
 
-from barnabas.log.murmur2 import murmur2, murmur2_positive
+from barnabas.log.vocabulary.murmur2 import murmur2, murmur2_positive
 
 VECTORS = [
     (b"21", -973932308),

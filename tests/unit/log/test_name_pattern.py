@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from barnabas.log.errors import ErrorCode, InvalidRegularExpressionError
-from barnabas.log.name_pattern import (
+from barnabas.log.vocabulary.errors import ErrorCode, InvalidRegularExpressionError
+from barnabas.log.vocabulary.name_pattern import (
     MAX_PATTERN_LENGTH,
     MAX_PROGRAM_SIZE,
     MAX_UNICODE_CLASSES,
@@ -74,7 +74,7 @@ def test_a_match_has_a_bound_that_is_known_before() -> None:
 def test_no_pattern_backtracks() -> None:
     """In a process of its own: a backtracking engine holds the interpreter's lock, so that no time limit of ours would end it."""
     code = (
-        "from barnabas.log.name_pattern import name_pattern\n"
+        "from barnabas.log.vocabulary.name_pattern import name_pattern\n"
         f"for text, name in {BACKTRACKING!r}: assert not name_pattern(text).matches(name)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=30)

@@ -6,11 +6,11 @@ import pytest
 from simulation.disk import SimulatedDisk
 from simulation.log_building import NOW_MS, append
 
-from barnabas.log.config import LogConfig
-from barnabas.log.errors import DiskFailedError, InconsistentClusterIdError, StorageError
-from barnabas.log.folder_loading import LoadingStoppedError, LoadProgress
-from barnabas.log.log_manager import LogManager
-from barnabas.log.topic_partition import TopicPartition
+from barnabas.log.folders.folder_loading import LoadingStoppedError, LoadProgress
+from barnabas.log.folders.log_manager import LogManager
+from barnabas.log.settings.config import LogConfig
+from barnabas.log.vocabulary.errors import DiskFailedError, InconsistentClusterIdError, StorageError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 DIRS = ("/one", "/two")
 A, B, C, D = (TopicPartition("t", number) for number in range(4))

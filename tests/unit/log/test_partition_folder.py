@@ -6,10 +6,10 @@ import pytest
 from simulation.disk import SimulatedDisk
 from simulation.log_building import NOW_MS, append, read_all
 
-from barnabas.log.errors import StorageError
-from barnabas.log.log_manager import LogManager
-from barnabas.log.partition_folder import PARTITION_METADATA, make_partition_folder, read_topic_id
-from barnabas.log.topic_partition import TopicPartition
+from barnabas.log.folders.log_manager import LogManager
+from barnabas.log.partition.partition_folder import PARTITION_METADATA, make_partition_folder, read_topic_id
+from barnabas.log.vocabulary.errors import StorageError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 PARTITION = TopicPartition("orders", 0)
 DIRECTORY = "/one/orders-0"

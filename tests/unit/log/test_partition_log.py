@@ -6,8 +6,11 @@ from simulation.disk import SimulatedDisk
 from simulation.log_building import DIRECTORY, NOW_MS, append, base_offsets, batch_of, open_log, read_all
 from unit.log.refusing_files import RefusingFiles
 
-from barnabas.log.config import LogConfig
-from barnabas.log.errors import (
+from barnabas.log.disk.files import RealFiles
+from barnabas.log.format.record_batch import iter_headers, read_header
+from barnabas.log.format.record_codec import ProducerFields, decode_columns, encode_batch
+from barnabas.log.settings.config import LogConfig
+from barnabas.log.vocabulary.errors import (
     CorruptRecordError,
     DuplicateSequenceError,
     FencedLeaderEpochError,
@@ -20,9 +23,6 @@ from barnabas.log.errors import (
     TooManyFilesError,
     UnsupportedCompressionError,
 )
-from barnabas.log.files import RealFiles
-from barnabas.log.record_batch import iter_headers, read_header
-from barnabas.log.record_codec import ProducerFields, decode_columns, encode_batch
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=100)
 
@@ -75,7 +75,7 @@ def test_damaged_client_batches_are_refused_and_nothing_changes(files_and_direct
 
 
 def _with_attributes(attributes: int, count: int | None = None) -> bytearray:
-    from barnabas.log import record_codec
+    from barnabas.log.format import record_codec
 
     return bytearray(record_codec._seal(b"x" * 10, count or 1, attributes, NOW_MS, NOW_MS, ProducerFields()))
 
@@ -382,7 +382,7 @@ def test_flush_due():
 
 
 def test_transactions_hold_back_the_last_stable_offset():
-    from barnabas.log import record_codec
+    from barnabas.log.format import record_codec
 
     log = open_log(SimulatedDisk())
     append(log, b"before")
@@ -485,7 +485,7 @@ def test_a_full_disk_does_not_keep_anyone_from_reading_what_lost_its_indexes():
 
 def test_a_log_whose_index_of_aborted_transactions_is_refused_takes_no_more_writes():
     """The marker is in the log and not in the index: readers would be given what was aborted."""
-    from barnabas.log import record_codec
+    from barnabas.log.format import record_codec
 
     files = RefusingFiles(SimulatedDisk())
     log = open_log(files)

@@ -1,10 +1,10 @@
 import pytest
 
-from barnabas.log import producer_state
-from barnabas.log.errors import CorruptRecordError, InvalidProducerEpochError, OutOfOrderSequenceError
-from barnabas.log.producer_state import ProducerState
-from barnabas.log.record_batch import read_header
-from barnabas.log.record_codec import ProducerFields, encode_batch
+from barnabas.log.format.record_batch import read_header
+from barnabas.log.format.record_codec import ProducerFields, encode_batch
+from barnabas.log.segment import producer_state
+from barnabas.log.segment.producer_state import ProducerState
+from barnabas.log.vocabulary.errors import CorruptRecordError, InvalidProducerEpochError, OutOfOrderSequenceError
 
 
 def note(state, sequence, *, count=1, epoch=0, offset=0, producer_id=1, transactional=False, timestamp_ms=5):

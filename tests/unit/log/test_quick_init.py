@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from barnabas.log.quick_init import quick_init
+from barnabas.log.vocabulary.quick_init import quick_init
 
 
 @quick_init

@@ -2,10 +2,10 @@
 
 import pytest
 
-from barnabas.log.compression import Compression
-from barnabas.log.recompression import AS_PRODUCED, codec_named, is_stored_otherwise
-from barnabas.log.record_batch import HEADER_SIZE
-from barnabas.log.record_codec import encode_batch
+from barnabas.log.format.compression import Compression
+from barnabas.log.format.recompression import AS_PRODUCED, codec_named, is_stored_otherwise
+from barnabas.log.format.record_batch import HEADER_SIZE
+from barnabas.log.format.record_codec import encode_batch
 
 WANTED = {
     "uncompressed": Compression.NONE,

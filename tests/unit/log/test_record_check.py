@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.log.compression import (
+from barnabas.log.format.compression import (
     MAX_DECOMPRESSED_BYTES,
     Compression,
     compress,
@@ -14,10 +14,10 @@ from barnabas.log.compression import (
     decompress,
     decompressed_pieces,
 )
-from barnabas.log.errors import CorruptRecordError, InvalidRecordError, RecordTooLargeError
-from barnabas.log.record_batch import HEADER_SIZE
-from barnabas.log.record_check import PAUSE_AFTER, UNPACKED_RATIO, RecordRules, RecordWalk, check_batches
-from barnabas.log.record_codec import encode_batch
+from barnabas.log.format.record_batch import HEADER_SIZE
+from barnabas.log.format.record_check import PAUSE_AFTER, UNPACKED_RATIO, RecordRules, RecordWalk, check_batches
+from barnabas.log.format.record_codec import encode_batch
+from barnabas.log.vocabulary.errors import CorruptRecordError, InvalidRecordError, RecordTooLargeError
 
 RULES = RecordRules(needs_keys=False, max_message_bytes=1 << 20)
 KEYED = RecordRules(needs_keys=True, max_message_bytes=1 << 20)

@@ -5,10 +5,9 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from barnabas.log.compression import Compression
-from barnabas.log.errors import BarnabasError, CorruptRecordError, InvalidRecordError
-from barnabas.log.record_batch import read_header
-from barnabas.log.record_codec import (
+from barnabas.log.format.compression import Compression
+from barnabas.log.format.record_batch import read_header
+from barnabas.log.format.record_codec import (
     ProducerFields,
     decode_batch,
     decode_columns,
@@ -16,6 +15,7 @@ from barnabas.log.record_codec import (
     first_record_at_or_after,
     iter_records,
 )
+from barnabas.log.vocabulary.errors import BarnabasError, CorruptRecordError, InvalidRecordError
 
 _data = st.one_of(
     st.binary(max_size=30), st.sampled_from([b"x" * n for n in (62, 63, 64, 65, 8190, 8191, 8192, 70_000)])
@@ -138,9 +138,7 @@ def test_a_broker_does_not_import_aiokafka():
     import subprocess
     import sys
 
-    code = (
-        "import barnabas.log.log_manager, sys; sys.exit(any(n in sys.modules for n in ('aiokafka', 'lz4', 'cramjam')))"
-    )
+    code = "import barnabas.log.folders.log_manager, sys; sys.exit(any(n in sys.modules for n in ('aiokafka', 'lz4', 'cramjam')))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

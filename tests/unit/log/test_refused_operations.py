@@ -13,12 +13,12 @@ from simulation.disk import SimulatedDisk
 from simulation.log_building import NOW_MS, PARTITION, batch_of, open_log, retain
 from unit.log.refusing_files import KINDS, RefusingFiles
 
-from barnabas.log.config import LogConfig
-from barnabas.log.errors import CorruptRecordError, StorageError
-from barnabas.log.log_manager import LogManager
-from barnabas.log.partition_log import PartitionLog
-from barnabas.log.record_codec import ProducerFields, encode_batch
-from barnabas.log.topic_partition import TopicPartition
+from barnabas.log.folders.log_manager import LogManager
+from barnabas.log.format.record_codec import ProducerFields, encode_batch
+from barnabas.log.partition.partition_log import PartitionLog
+from barnabas.log.settings.config import LogConfig
+from barnabas.log.vocabulary.errors import CorruptRecordError, StorageError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 CONFIG = LogConfig(segment_bytes=700, index_interval_bytes=100, segment_index_bytes=512, file_delete_delay_ms=0)
 MOST_OPERATIONS = 400  # of one scenario; none makes so many

@@ -1,5 +1,5 @@
-from barnabas.log.config import LogConfig
-from barnabas.log.retention import SegmentAge, expired_segments
+from barnabas.log.segment.retention import SegmentAge, expired_segments
+from barnabas.log.settings.config import LogConfig
 
 SEGMENTS = [
     SegmentAge(base_offset=number * 10, next_offset=number * 10 + 10, size_bytes=100, newest_ms=number * 1000)

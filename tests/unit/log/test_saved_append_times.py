@@ -4,8 +4,8 @@ import pytest
 from simulation.disk import SimulatedDisk
 from simulation.log_building import DIRECTORY, NOW_MS, append, batch_of, open_log
 
-from barnabas.log.record_batch import NO_TIMESTAMP, read_header
-from barnabas.log.saved_append_times import SavedAppendTimes
+from barnabas.log.format.record_batch import NO_TIMESTAMP, read_header
+from barnabas.log.segment.saved_append_times import SavedAppendTimes
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from simulation.compaction import append_keyed, clean, latest, records_in, start
 from simulation.disk import SimulatedDisk
 from simulation.log_building import DIRECTORY, open_log
 
-from barnabas.log.config import LogConfig
-from barnabas.log.files import AppendFile
-from barnabas.log.record_batch import Buffer
-from barnabas.log.recovery import recover_log
+from barnabas.log.disk.files import AppendFile
+from barnabas.log.format.record_batch import Buffer
+from barnabas.log.partition.recovery import recover_log
+from barnabas.log.settings.config import LogConfig
 
 COMPACT = LogConfig(cleanup_policy=("compact",), segment_bytes=600, index_interval_bytes=100, file_delete_delay_ms=0)
 MERGING = LogConfig(cleanup_policy=("compact",), segment_bytes=2500, index_interval_bytes=100, file_delete_delay_ms=0)
@@ -167,7 +167,7 @@ def test_an_index_that_was_left_behind_by_its_log_is_brought_in() -> None:
 
 def test_recovery_is_what_a_log_is_opened_by() -> None:
     """A gap between two segments is a fault, however the topic is configured: compaction leaves none."""
-    from barnabas.log.leader_epoch_cache import LeaderEpochCache
+    from barnabas.log.checkpoints.leader_epoch_cache import LeaderEpochCache
 
     disk = SimulatedDisk()
     _, end = written_log(disk)

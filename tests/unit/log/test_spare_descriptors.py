@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from barnabas.log.spare_descriptors import SpareDescriptors
+from barnabas.log.disk.spare_descriptors import SpareDescriptors
 
 
 def failing(times: int, number: int = errno.EMFILE) -> Callable[[], str]:

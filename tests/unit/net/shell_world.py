@@ -8,7 +8,7 @@ from random import Random
 from simulation.loop import run_simulated
 from simulation.network import SimulatedNetwork
 
-from barnabas.kraft.image import (
+from barnabas.kraft.metadata.image import (
     BrokerImage,
     Endpoint,
     MetadataChanges,
@@ -17,17 +17,17 @@ from barnabas.kraft.image import (
     SlotImage,
     TopicImage,
 )
-from barnabas.kraft.metadata_feed import MetadataFeed
-from barnabas.kraft.metadata_node import MetadataPublication
-from barnabas.kraft.quorum import Leadership
-from barnabas.kraft.records import Record
-from barnabas.kraft.requests import ControllerRequest
-from barnabas.log.errors import NotControllerError
-from barnabas.net.broker_to_controller import ControllerChannel
-from barnabas.net.clock import SimulatedClock
-from barnabas.net.metadata_service import MetadataService, Subscriber
+from barnabas.kraft.metadata.records import Record
+from barnabas.kraft.metadata.requests import ControllerRequest
+from barnabas.kraft.node.metadata_feed import MetadataFeed
+from barnabas.kraft.node.metadata_node import MetadataPublication
+from barnabas.kraft.quorum.quorum import Leadership
+from barnabas.log.vocabulary.errors import NotControllerError
+from barnabas.net.base.clock import SimulatedClock
+from barnabas.net.metadata.broker_to_controller import ControllerChannel
+from barnabas.net.metadata.metadata_service import MetadataService, Subscriber
 from barnabas.net.protocol.responses import Response
-from barnabas.net.rpc import RpcPool
+from barnabas.net.wire.rpc import RpcPool
 
 LISTENER = "PLAINTEXT"
 LIMIT_S = 300  # of virtual time: what waits for longer will not come

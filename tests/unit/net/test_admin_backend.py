@@ -8,10 +8,9 @@ from typing import Any, cast
 import pytest
 from unit.net.shell_world import LISTENER, Shell, broker, image_of, partition, simulated, topic
 
-from barnabas.kraft.image import NO_LEADER
-from barnabas.log.errors import CoordinatorNotAvailableError, ErrorCode, InvalidRequestError
-from barnabas.net.admin_backend import BrokerBackend
-from barnabas.net.dispatcher import Dispatcher, Reply, RequestContext
+from barnabas.kraft.metadata.image import NO_LEADER
+from barnabas.log.vocabulary.errors import CoordinatorNotAvailableError, ErrorCode, InvalidRequestError
+from barnabas.net.broker.admin_backend import BrokerBackend
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.group_responses import ListedGroup, ListGroupsResponse
 from barnabas.net.protocol.requests import (
@@ -37,7 +36,8 @@ from barnabas.net.protocol.responses import (
     ListOffsetsResponse,
     Response,
 )
-from barnabas.net.server import Server
+from barnabas.net.server.dispatcher import Dispatcher, Reply, RequestContext
+from barnabas.net.server.server import Server
 
 T = topic("t", partition(0), partition(1), partition(2), partition(0), partition(NO_LEADER))
 

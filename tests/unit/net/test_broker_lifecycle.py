@@ -6,9 +6,9 @@ from itertools import pairwise
 import pytest
 from unit.net.shell_world import Shell, image_of, now_ms, simulated, turns
 
-from barnabas.kraft.image import Endpoint
-from barnabas.kraft.requests import BrokerHeartbeat, HeartbeatAnswer, RegisterBroker, Registered
-from barnabas.log.errors import (
+from barnabas.kraft.metadata.image import Endpoint
+from barnabas.kraft.metadata.requests import BrokerHeartbeat, HeartbeatAnswer, RegisterBroker, Registered
+from barnabas.log.vocabulary.errors import (
     BarnabasError,
     DuplicateBrokerRegistrationError,
     InconsistentClusterIdError,
@@ -18,7 +18,7 @@ from barnabas.log.errors import (
     StaleBrokerEpochError,
     UnsupportedVersionError,
 )
-from barnabas.net.broker_lifecycle import UNFENCING_HEARTBEAT_INTERVAL_MS, BrokerLifecycle
+from barnabas.net.metadata.broker_lifecycle import UNFENCING_HEARTBEAT_INTERVAL_MS, BrokerLifecycle
 
 HEARTBEAT_MS, SESSION_MS = 2_000, 9_000
 FENCED = HeartbeatAnswer(fenced=True, may_shut_down=False)

@@ -6,11 +6,15 @@ from typing import Any, cast
 
 import pytest
 
-from barnabas.kraft.image import MetadataImage
-from barnabas.kraft.requests import BrokerHeartbeat, HeartbeatAnswer, RegisterBroker, Registered
-from barnabas.log.errors import DuplicateBrokerRegistrationError, InconsistentClusterIdError, StaleBrokerEpochError
-from barnabas.net.broker_lifecycle import BrokerLifecycle
-from barnabas.net.clock import SystemClock
+from barnabas.kraft.metadata.image import MetadataImage
+from barnabas.kraft.metadata.requests import BrokerHeartbeat, HeartbeatAnswer, RegisterBroker, Registered
+from barnabas.log.vocabulary.errors import (
+    DuplicateBrokerRegistrationError,
+    InconsistentClusterIdError,
+    StaleBrokerEpochError,
+)
+from barnabas.net.base.clock import SystemClock
+from barnabas.net.metadata.broker_lifecycle import BrokerLifecycle
 
 
 class Controller:

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.log.errors import StorageError
-from barnabas.log.files import RealFiles
-from barnabas.log.log_manager import LogManager
-from barnabas.net import broker_process
-from barnabas.net.config import BrokerConfig, load
-from barnabas.net.endpoints import Endpoints, read_endpoints, write_endpoints
+from barnabas.log.disk.files import RealFiles
+from barnabas.log.folders.log_manager import LogManager
+from barnabas.log.vocabulary.errors import StorageError
+from barnabas.net.broker import broker_process
+from barnabas.net.settings.config import BrokerConfig, load
+from barnabas.net.settings.endpoints import Endpoints, read_endpoints, write_endpoints
 
 
 def free_port() -> int:

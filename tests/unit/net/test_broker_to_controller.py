@@ -6,20 +6,20 @@ from typing import Any, cast
 
 import pytest
 
-from barnabas.kraft.controller_errors import ElectionNotNeededError
-from barnabas.kraft.image import MetadataImage
-from barnabas.kraft.quorum import Leadership
-from barnabas.kraft.requests import ControllerRequest, DeleteTopic, Done, ElectLeader
-from barnabas.log.errors import (
+from barnabas.kraft.metadata.controller_errors import ElectionNotNeededError
+from barnabas.kraft.metadata.image import MetadataImage
+from barnabas.kraft.metadata.requests import ControllerRequest, DeleteTopic, Done, ElectLeader
+from barnabas.kraft.quorum.quorum import Leadership
+from barnabas.log.vocabulary.errors import (
     BarnabasError,
     NetworkError,
     NotControllerError,
     RequestTimedOutError,
     UnknownTopicOrPartitionError,
 )
-from barnabas.net.broker_to_controller import ControllerChannel
-from barnabas.net.clock import SystemClock
-from barnabas.net.metadata_service import MetadataService
+from barnabas.net.base.clock import SystemClock
+from barnabas.net.metadata.broker_to_controller import ControllerChannel
+from barnabas.net.metadata.metadata_service import MetadataService
 
 DELETE = DeleteTopic(name="t")
 

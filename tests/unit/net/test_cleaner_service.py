@@ -7,13 +7,13 @@ from simulation.compaction import append_keyed, records_in
 from simulation.disk import SimulatedDisk
 from unit.net.shell_world import simulated
 
-from barnabas.log.config import LogConfig
-from barnabas.log.log_manager import LogManager
-from barnabas.log.partition_log import PartitionLog
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.cleaner_service import PAUSE_S, STRETCH_S, CleanerService, Throttle
-from barnabas.net.clock import SimulatedClock
-from barnabas.net.config import load
+from barnabas.log.folders.log_manager import LogManager
+from barnabas.log.partition.partition_log import PartitionLog
+from barnabas.log.settings.config import LogConfig
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.base.clock import SimulatedClock
+from barnabas.net.logs.cleaner_service import PAUSE_S, STRETCH_S, CleanerService, Throttle
+from barnabas.net.settings.config import load
 
 DIRTY, DAMAGED = TopicPartition("dirty", 0), TopicPartition("damaged", 0)
 COMPACT = LogConfig(cleanup_policy=("compact",), segment_bytes=600, delete_retention_ms=30_000)

@@ -4,13 +4,13 @@ import logging
 
 import pytest
 
-from barnabas.kraft.image import MetadataChanges, MetadataImage
-from barnabas.kraft.metadata_node import MetadataPublication
-from barnabas.kraft.quorum import Leadership
-from barnabas.log.errors import InvalidConfigError
-from barnabas.net.cluster_settings import ClusterSettingsReport, differing, file_settings, topic_defaults
-from barnabas.net.config import load
-from barnabas.net.core_settings import check_broker_config, check_cluster_config
+from barnabas.kraft.metadata.image import MetadataChanges, MetadataImage
+from barnabas.kraft.node.metadata_node import MetadataPublication
+from barnabas.kraft.quorum.quorum import Leadership
+from barnabas.log.vocabulary.errors import InvalidConfigError
+from barnabas.net.broker.core_settings import check_broker_config, check_cluster_config
+from barnabas.net.settings.cluster_settings import ClusterSettingsReport, differing, file_settings, topic_defaults
+from barnabas.net.settings.config import load
 
 FILE = {
     "node.id": "3",

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.log.config import LogConfig
-from barnabas.log.errors import InvalidConfigError
-from barnabas.net.config import (
+from barnabas.log.settings.config import LogConfig
+from barnabas.log.vocabulary.errors import InvalidConfigError
+from barnabas.net.broker.core_settings import check_topic_config
+from barnabas.net.settings.config import (
     IGNORED_KEYS,
     admin_port,
     client_port,
@@ -18,8 +19,7 @@ from barnabas.net.config import (
     parse_value,
     quorum_port,
 )
-from barnabas.net.config_values import Listener, Voter, parse_bootstrap, parse_properties
-from barnabas.net.core_settings import check_topic_config
+from barnabas.net.settings.config_values import Listener, Voter, parse_bootstrap, parse_properties
 
 
 def test_defaults_are_those_of_a_cluster_of_one_on_loopback() -> None:
@@ -213,7 +213,7 @@ def test_topic_defaults_have_the_names_of_topics() -> None:
 
 
 def test_every_topic_key_is_one_that_logs_or_the_cluster_know() -> None:
-    from barnabas.log.config import LogConfig
+    from barnabas.log.settings.config import LogConfig
 
     of_the_cluster = {"min.insync.replicas", "unclean.leader.election.enable"}
     known = set(LogConfig().to_map()) | of_the_cluster

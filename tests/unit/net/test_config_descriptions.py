@@ -1,9 +1,9 @@
 """Configurations as tools show them: sources and synonyms, in the order in which they count."""
 
-from barnabas.log.accepted_config import WITHOUT_EFFECT
-from barnabas.log.config import DEFINITIONS, broker_name
-from barnabas.net.config import definitions, load
-from barnabas.net.config_descriptions import (
+from barnabas.log.settings.accepted_config import WITHOUT_EFFECT
+from barnabas.log.settings.config import DEFINITIONS, broker_name
+from barnabas.net.settings.config import definitions, load
+from barnabas.net.settings.config_descriptions import (
     ConfigSource,
     DescribedConfig,
     describe_all_brokers,

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 from unit.net.shell_world import LISTENER, Shell, broker, image_of, now_ms, simulated
 
-from barnabas.kraft.requests import DeleteTopic, Done, decode_request, encode_answer
-from barnabas.log.errors import (
+from barnabas.kraft.metadata.requests import DeleteTopic, Done, decode_request, encode_answer
+from barnabas.log.vocabulary.errors import (
     BrokerNotAvailableError,
     NetworkError,
     NotControllerError,
@@ -15,11 +15,11 @@ from barnabas.log.errors import (
     ThrottlingQuotaExceededError,
     UnknownTopicOrPartitionError,
 )
-from barnabas.net.dispatcher import Dispatcher, Reply, RequestContext
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.requests import ControllerCallRequest
 from barnabas.net.protocol.responses import ControllerCallResponse
-from barnabas.net.server import Server
+from barnabas.net.server.dispatcher import Dispatcher, Reply, RequestContext
+from barnabas.net.server.server import Server
 
 REQUEST = DeleteTopic(name="t")
 

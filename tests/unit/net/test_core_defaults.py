@@ -1,8 +1,8 @@
 """A broker whose file says nothing runs groups with the defaults that the core documents."""
 
-from barnabas.consumer_groups.settings import MAX_GROUP_SIZE, GroupSettings
-from barnabas.net.config import load
-from barnabas.net.core_settings import group_settings
+from barnabas.consumer_groups.model.settings import MAX_GROUP_SIZE, GroupSettings
+from barnabas.net.broker.core_settings import group_settings
+from barnabas.net.settings.config import load
 
 
 def test_each_setting_of_groups_has_one_default() -> None:

@@ -2,18 +2,18 @@
 
 import pytest
 
-from barnabas.kraft.raft_config import RaftTiming
-from barnabas.log.config import DEFINITIONS
-from barnabas.log.errors import InvalidConfigError
-from barnabas.net.config import load
-from barnabas.net.core_settings import (
+from barnabas.kraft.quorum.config import RaftTiming
+from barnabas.log.settings.config import DEFINITIONS
+from barnabas.log.vocabulary.errors import InvalidConfigError
+from barnabas.net.broker.core_settings import (
     check_broker_config,
     check_topic_config,
     fetch_settings,
     raft_timing,
     server_limits,
 )
-from barnabas.net.replica_fetcher import FetchSettings
+from barnabas.net.logs.replica_fetcher import FetchSettings
+from barnabas.net.settings.config import load
 
 
 def test_the_defaults_of_the_configuration_are_those_of_the_cores() -> None:

@@ -8,16 +8,16 @@ from pathlib import Path
 from unit.net.test_broker_start import free_port
 from unit.net.test_disk_waits import until
 
-from barnabas.log.errors import StorageError
-from barnabas.log.files import RealFiles
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.broker import Broker, Ports
-from barnabas.net.client.admin import Admin
-from barnabas.net.client.producer import Producer
-from barnabas.net.clock import SystemClock
-from barnabas.net.config import load
-from barnabas.net.metadata_sources import build_source
-from barnabas.net.tcp import TcpNetwork
+from barnabas.log.disk.files import RealFiles
+from barnabas.log.vocabulary.errors import StorageError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.base.clock import SystemClock
+from barnabas.net.broker.broker import Broker, Ports
+from barnabas.net.broker.metadata_sources import build_source
+from barnabas.net.client.admin.admin import Admin
+from barnabas.net.client.producer.producer import Producer
+from barnabas.net.settings.config import load
+from barnabas.net.wire.tcp import TcpNetwork
 
 PARTITION = TopicPartition("a", 0)
 WAIT_S = 30

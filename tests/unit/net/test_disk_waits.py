@@ -9,15 +9,15 @@ from pathlib import Path
 
 from unit.net.test_broker_start import free_port
 
-from barnabas.log.files import AppendFile, RealAppendFile, RealFiles
-from barnabas.log.record_batch import Buffer
-from barnabas.net.broker import Broker, Ports
-from barnabas.net.client.admin import Admin
-from barnabas.net.client.producer import Producer
-from barnabas.net.clock import SystemClock
-from barnabas.net.config import BrokerConfig, load
-from barnabas.net.metadata_sources import build_source
-from barnabas.net.tcp import TcpNetwork
+from barnabas.log.disk.files import AppendFile, RealAppendFile, RealFiles
+from barnabas.log.format.record_batch import Buffer
+from barnabas.net.base.clock import SystemClock
+from barnabas.net.broker.broker import Broker, Ports
+from barnabas.net.broker.metadata_sources import build_source
+from barnabas.net.client.admin.admin import Admin
+from barnabas.net.client.producer.producer import Producer
+from barnabas.net.settings.config import BrokerConfig, load
+from barnabas.net.wire.tcp import TcpNetwork
 
 WAIT_S = 30
 

@@ -9,13 +9,13 @@ from simulation.disk import SimulatedDisk
 from simulation.log_building import NOW_MS, append
 from unit.net.shell_world import simulated
 
-from barnabas.log.config import LogConfig
-from barnabas.log.errors import StorageError, TooManyFilesError
-from barnabas.log.partition_log import PartitionLog
-from barnabas.log.pending_flush import PendingFlush
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.flusher import FlushableLog, Flusher
-from barnabas.net.folder_writers import HANGS_AFTER_MS
+from barnabas.log.partition.partition_log import PartitionLog
+from barnabas.log.segment.pending_flush import PendingFlush
+from barnabas.log.settings.config import LogConfig
+from barnabas.log.vocabulary.errors import StorageError, TooManyFilesError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.base.folder_writers import HANGS_AFTER_MS
+from barnabas.net.logs.flusher import FlushableLog, Flusher
 
 
 class SlowLog:

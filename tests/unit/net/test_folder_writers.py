@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from unit.net.shell_world import simulated
 
-from barnabas.log.errors import StorageError
-from barnabas.net.folder_writers import HANGS_AFTER_MS, FolderWriters
+from barnabas.log.vocabulary.errors import StorageError
+from barnabas.net.base.folder_writers import HANGS_AFTER_MS, FolderWriters
 
 ONE, TWO = "/one", "/two"
 WAIT_S = 10

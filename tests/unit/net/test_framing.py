@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.log.errors import InvalidRequestError
-from barnabas.net.limits import IDLE_BUFFER_BYTES, MAX_FRAME_BYTES, RETAINED_BUFFER_BYTES, STREAM_BUFFER_BYTES
+from barnabas.log.vocabulary.errors import InvalidRequestError
+from barnabas.net.base.limits import IDLE_BUFFER_BYTES, MAX_FRAME_BYTES, RETAINED_BUFFER_BYTES, STREAM_BUFFER_BYTES
 from barnabas.net.protocol.framing import FrameReader, FrameTooLargeError
 
 

@@ -7,12 +7,16 @@ from unit.net.handlers.handler_world import HandlerWorld, ask
 from unit.net.handlers.kafka_client import KafkaClient, made
 from unit.net.shell_world import partition, simulated, topic, turns
 
-from barnabas.kraft.group_slots import slot_of
-from barnabas.kraft.requests import GroupRecordsAppended
-from barnabas.log.errors import InvalidConfigError
-from barnabas.net.config import load
-from barnabas.net.dispatcher import Dispatcher, answering
-from barnabas.net.group_config import (
+from barnabas.kraft.group_state.group_slots import slot_of
+from barnabas.kraft.metadata.requests import GroupRecordsAppended
+from barnabas.log.vocabulary.errors import InvalidConfigError
+from barnabas.net.handlers.kafka.groups import KafkaGroupHandlers
+from barnabas.net.handlers.own.groups import GroupHandlers
+from barnabas.net.protocol.kafka.apis import KafkaApi
+from barnabas.net.protocol.requests import ConsumerGroupHeartbeatRequest
+from barnabas.net.server.dispatcher import Dispatcher, answering
+from barnabas.net.settings.config import load
+from barnabas.net.settings.group_config import (
     HEARTBEAT_INTERVAL,
     SESSION_TIMEOUT,
     GroupTimes,
@@ -20,10 +24,6 @@ from barnabas.net.group_config import (
     default_session_ms,
     times_of,
 )
-from barnabas.net.handlers.groups import GroupHandlers
-from barnabas.net.handlers.kafka_groups import KafkaGroupHandlers
-from barnabas.net.protocol.kafka.apis import KafkaApi
-from barnabas.net.protocol.requests import ConsumerGroupHeartbeatRequest
 
 CONFIG = load(None, {}, {})
 T = replace(topic("t", partition(0)), topic_id="1" * 32)

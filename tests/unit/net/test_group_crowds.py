@@ -7,10 +7,10 @@ import pytest
 from unit.net.shell_world import now_ms, simulated, turns
 from unit.net.test_group_hosting import GROUP, SLOT, World
 
-from barnabas.consumer_groups.messages import CoordinatorResult
-from barnabas.log.errors import CoordinatorNotAvailableError, NotCoordinatorError
-from barnabas.net.group_service import MAX_WAITING_TURNS
-from barnabas.net.slices import SLICE_MS, SLICE_STEPS, SlicedCalls
+from barnabas.consumer_groups.model.messages import CoordinatorResult
+from barnabas.log.vocabulary.errors import CoordinatorNotAvailableError, NotCoordinatorError
+from barnabas.net.base.slices import SLICE_MS, SLICE_STEPS, SlicedCalls
+from barnabas.net.groups.group_service import MAX_WAITING_TURNS
 
 CROWD = 10 * SLICE_STEPS
 

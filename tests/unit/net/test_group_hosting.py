@@ -8,12 +8,12 @@ from typing import Any, cast
 import pytest
 from unit.net.shell_world import Shell, broker, image_of, now_ms, partition, simulated, topic, turns
 
-from barnabas.consumer_groups.messages import CoordinatorResult
-from barnabas.kraft.group_slots import GroupSlots, slot_of
-from barnabas.kraft.image import SlotImage, TopicImage
-from barnabas.kraft.records import GroupRecord, OffsetCommitRecord, Record, StagedDecisionRecord
-from barnabas.kraft.requests import AppendGroupRecords, GroupRecordsAppended, RenewSlot, SlotRefusal
-from barnabas.log.errors import (
+from barnabas.consumer_groups.model.messages import CoordinatorResult
+from barnabas.kraft.group_state.group_slots import GroupSlots, slot_of
+from barnabas.kraft.metadata.image import SlotImage, TopicImage
+from barnabas.kraft.metadata.records import GroupRecord, OffsetCommitRecord, Record, StagedDecisionRecord
+from barnabas.kraft.metadata.requests import AppendGroupRecords, GroupRecordsAppended, RenewSlot, SlotRefusal
+from barnabas.log.vocabulary.errors import (
     BarnabasError,
     CoordinatorNotAvailableError,
     ErrorCode,
@@ -21,13 +21,13 @@ from barnabas.log.errors import (
     NetworkError,
     NotCoordinatorError,
 )
-from barnabas.net.group_appends import APPEND_TIMEOUT_MS, MAX_RECORDS_PER_APPEND
-from barnabas.net.group_service import (
+from barnabas.net.base.slices import SLICE_STEPS
+from barnabas.net.groups.group_appends import APPEND_TIMEOUT_MS, MAX_RECORDS_PER_APPEND
+from barnabas.net.groups.group_service import (
     LOAD_RETRY_MS,
     MAX_WAITING_PER_SLOT,
     GroupService,
 )
-from barnabas.net.slices import SLICE_STEPS
 
 GROUP = "g"
 SLOT = slot_of(GROUP)

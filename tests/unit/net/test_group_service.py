@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from barnabas.consumer_groups.classic_messages import JoinAnswer, JoinRequest
 from barnabas.consumer_groups.coordinator import GroupCoordinator
-from barnabas.consumer_groups.messages import OffsetToCommit
-from barnabas.kraft.group_slots import SlotState, slot_of
-from barnabas.kraft.image import (
+from barnabas.consumer_groups.model.classic_messages import JoinAnswer, JoinRequest
+from barnabas.consumer_groups.model.messages import OffsetToCommit
+from barnabas.kraft.group_state.group_slots import SlotState, slot_of
+from barnabas.kraft.metadata.image import (
     BrokerImage,
     Endpoint,
     MetadataChanges,
@@ -20,20 +20,26 @@ from barnabas.kraft.image import (
     SlotImage,
     TopicImage,
 )
-from barnabas.kraft.metadata_node import MetadataPublication
-from barnabas.kraft.quorum import Leadership
-from barnabas.kraft.records import Record
-from barnabas.kraft.requests import AppendGroupRecords, ControllerRequest, GroupRecordsAppended, RenewSlot, SlotAppend
-from barnabas.log.errors import (
+from barnabas.kraft.metadata.records import Record
+from barnabas.kraft.metadata.requests import (
+    AppendGroupRecords,
+    ControllerRequest,
+    GroupRecordsAppended,
+    RenewSlot,
+    SlotAppend,
+)
+from barnabas.kraft.node.metadata_node import MetadataPublication
+from barnabas.kraft.quorum.quorum import Leadership
+from barnabas.log.vocabulary.errors import (
     CoordinatorNotAvailableError,
     GroupIdNotFoundError,
     NetworkError,
     NotCoordinatorError,
 )
-from barnabas.net.clock import SystemClock
-from barnabas.net.group_appends import MAX_BYTES_PER_APPEND, parts_of
-from barnabas.net.group_service import GroupService
-from barnabas.net.metadata_service import MetadataService
+from barnabas.net.base.clock import SystemClock
+from barnabas.net.groups.group_appends import MAX_BYTES_PER_APPEND, parts_of
+from barnabas.net.groups.group_service import GroupService
+from barnabas.net.metadata.metadata_service import MetadataService
 
 NODE = 1
 GROUP = "g"

@@ -7,9 +7,9 @@ from unit.net.shell_world import turns
 from unit.net.test_group_service import GROUP, World, joining
 
 from barnabas.consumer_groups.coordinator import GroupCoordinator
-from barnabas.consumer_groups.settings import GroupSettings
-from barnabas.consumer_groups.states import GroupPhase
-from barnabas.kraft.records import Record
+from barnabas.consumer_groups.model.settings import GroupSettings
+from barnabas.consumer_groups.model.states import GroupPhase
+from barnabas.kraft.metadata.records import Record
 
 CROWD = 100
 PATIENT = GroupSettings(initial_rebalance_delay_ms=60_000)  # longer than the test: the group waits for more members

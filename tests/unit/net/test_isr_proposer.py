@@ -4,11 +4,11 @@ import asyncio
 
 from unit.net.shell_world import Shell, simulated, turns
 
-from barnabas.kraft.requests import AlterPartition, AlterPartitionAnswer, PartitionIsrAnswer
-from barnabas.log.errors import ErrorCode, NetworkError, StaleBrokerEpochError
+from barnabas.kraft.metadata.requests import AlterPartition, AlterPartitionAnswer, PartitionIsrAnswer
 from barnabas.log.replication.effects import IsrMember, ProposeIsr
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.isr_proposer import MAX_PROPOSALS_PER_REQUEST, PROPOSAL_TIMEOUT_MS, IsrProposer
+from barnabas.log.vocabulary.errors import ErrorCode, NetworkError, StaleBrokerEpochError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.logs.isr_proposer import MAX_PROPOSALS_PER_REQUEST, PROPOSAL_TIMEOUT_MS, IsrProposer
 
 
 def proposal(number: int = 0, *isr: int, proposal_id: int = 1, topic_id: str = "id-t") -> ProposeIsr:

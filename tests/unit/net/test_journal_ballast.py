@@ -3,8 +3,8 @@
 import pytest
 from simulation.disk import SimulatedDisk
 
-from barnabas.log.errors import DiskFailedError, DiskFullError
-from barnabas.net.journal_ballast import APPENDS_BETWEEN_LOOKS, BallastedStorage
+from barnabas.log.vocabulary.errors import DiskFailedError, DiskFullError
+from barnabas.net.metadata.journal_ballast import APPENDS_BETWEEN_LOOKS, BallastedStorage
 
 FOLDER, SIZE = "/q", 10_000
 

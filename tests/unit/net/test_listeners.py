@@ -2,9 +2,9 @@
 
 import pytest
 
-from barnabas.log.errors import InvalidConfigError
-from barnabas.net.config import BrokerConfig, load
-from barnabas.net.listeners import advertise_name, binds_all_interfaces, needs_name, reachable_host
+from barnabas.log.vocabulary.errors import InvalidConfigError
+from barnabas.net.settings.config import BrokerConfig, load
+from barnabas.net.settings.listeners import advertise_name, binds_all_interfaces, needs_name, reachable_host
 
 PROTECTED = ("SSL", "SASL_PLAINTEXT", "SASL_SSL", "sasl_ssl")
 

@@ -5,15 +5,15 @@ from collections.abc import Callable
 
 import pytest
 
-from barnabas.kraft.image import BrokerImage, Endpoint, MetadataChanges, MetadataImage
-from barnabas.kraft.metadata_feed import MetadataFeed
-from barnabas.kraft.metadata_node import MetadataPublication
-from barnabas.kraft.quorum import Leadership
-from barnabas.kraft.records import Record
-from barnabas.kraft.requests import ControllerRequest, Done, FenceBroker
-from barnabas.net.liveness import LivenessWatch, client_id_of
-from barnabas.net.metadata_service import MetadataService, Subscriber
-from barnabas.net.network import Listener, ProtocolFactory
+from barnabas.kraft.metadata.image import BrokerImage, Endpoint, MetadataChanges, MetadataImage
+from barnabas.kraft.metadata.records import Record
+from barnabas.kraft.metadata.requests import ControllerRequest, Done, FenceBroker
+from barnabas.kraft.node.metadata_feed import MetadataFeed
+from barnabas.kraft.node.metadata_node import MetadataPublication
+from barnabas.kraft.quorum.quorum import Leadership
+from barnabas.net.metadata.liveness import LivenessWatch, client_id_of
+from barnabas.net.metadata.metadata_service import MetadataService, Subscriber
+from barnabas.net.wire.network import Listener, ProtocolFactory
 
 ACCEPTED = "accepted"
 

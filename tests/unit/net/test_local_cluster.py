@@ -13,11 +13,11 @@ from typing import Any, Final
 import pytest
 
 from barnabas.net import local_cluster
-from barnabas.net.cli.exit_codes import CommandError, ExitCode
-from barnabas.net.cli.local import Watch
-from barnabas.net.config import load
-from barnabas.net.endpoints import Endpoints, read_endpoints, remove_endpoints, write_endpoints
+from barnabas.net.cli.frame.exit_codes import CommandError, ExitCode
+from barnabas.net.cli.verbs.local import Watch
 from barnabas.net.local_cluster import Broker, ClusterError, Plan
+from barnabas.net.settings.config import load
+from barnabas.net.settings.endpoints import Endpoints, read_endpoints, remove_endpoints, write_endpoints
 
 WAIT_S: Final = 20
 # Stops on SIGTERM like a broker. The pipe on its stdin is never written: reading it waits without using the processor.

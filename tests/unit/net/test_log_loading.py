@@ -8,12 +8,12 @@ import pytest
 from simulation.disk import SimulatedDisk
 from simulation.log_building import NOW_MS, append
 
-from barnabas.log.errors import StorageError
-from barnabas.log.log_manager import LogManager
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net import log_loading
-from barnabas.net.clock import SystemClock
-from barnabas.net.log_loading import load_logs
+from barnabas.log.folders.log_manager import LogManager
+from barnabas.log.vocabulary.errors import StorageError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.base.clock import SystemClock
+from barnabas.net.logs import log_loading
+from barnabas.net.logs.log_loading import load_logs
 
 FOLDERS = ("/one", "/two")
 COUNT = 8

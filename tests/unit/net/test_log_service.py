@@ -7,13 +7,13 @@ from simulation.disk import SimulatedDisk
 from simulation.log_building import append
 from unit.net.shell_world import Shell, image_of, simulated, turns
 
-from barnabas.log.errors import StorageError
-from barnabas.log.log_manager import LogManager
-from barnabas.log.partition_log import PartitionLog
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.config import load
-from barnabas.net.folder_writers import HANGS_AFTER_MS
-from barnabas.net.log_service import LogService
+from barnabas.log.folders.log_manager import LogManager
+from barnabas.log.partition.partition_log import PartitionLog
+from barnabas.log.vocabulary.errors import StorageError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.base.folder_writers import HANGS_AFTER_MS
+from barnabas.net.logs.log_service import LogService
+from barnabas.net.settings.config import load
 
 TP, OTHER = TopicPartition("t", 0), TopicPartition("u", 0)
 CHECKPOINT = "/data/replication-offset-checkpoint"

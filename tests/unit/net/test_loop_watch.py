@@ -2,7 +2,7 @@
 
 import pytest
 
-from barnabas.net.loop_watch import ASK_INTERVAL_MS, MAX_COUNTED_MS, ORDINARY_PART, LoopWatch
+from barnabas.net.metadata.loop_watch import ASK_INTERVAL_MS, MAX_COUNTED_MS, ORDINARY_PART, LoopWatch
 
 LIMIT_MS = 1_000
 

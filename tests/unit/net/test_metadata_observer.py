@@ -9,21 +9,21 @@ import pytest
 from simulation.network import SimulatedNetwork
 from unit.net.shell_world import LISTENER, now_ms, simulated
 
-from barnabas.kraft.controller import Controller
-from barnabas.kraft.controller_settings import ControllerSettings
-from barnabas.kraft.group_slots import GroupSlots
-from barnabas.kraft.metadata_node import MetadataNode, MetadataPublication
-from barnabas.kraft.records import ClusterRecord, FeatureLevelRecord, Record, RecordBatch, encode_batch
-from barnabas.kraft.requests import DeleteTopic
-from barnabas.log.errors import InvalidRequestError, NotControllerError
-from barnabas.net.dispatcher import Dispatcher, Reply, RequestContext
-from barnabas.net.metadata_observer import MetadataObserver
-from barnabas.net.metadata_service import Subscriber
+from barnabas.kraft.controller.controller import Controller
+from barnabas.kraft.group_state.group_slots import GroupSlots
+from barnabas.kraft.metadata.controller_settings import ControllerSettings
+from barnabas.kraft.metadata.records import ClusterRecord, FeatureLevelRecord, Record, RecordBatch, encode_batch
+from barnabas.kraft.metadata.requests import DeleteTopic
+from barnabas.kraft.node.metadata_node import MetadataNode, MetadataPublication
+from barnabas.log.vocabulary.errors import InvalidRequestError, NotControllerError
+from barnabas.net.metadata.metadata_observer import MetadataObserver
+from barnabas.net.metadata.metadata_service import Subscriber
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.requests import MetadataFeedRequest
 from barnabas.net.protocol.responses import FeedEntry, MetadataFeedResponse
-from barnabas.net.rpc import RpcPool
-from barnabas.net.server import Server
+from barnabas.net.server.dispatcher import Dispatcher, Reply, RequestContext
+from barnabas.net.server.server import Server
+from barnabas.net.wire.rpc import RpcPool
 
 TERM = 3
 NO_NEWS = object()  # a long poll that ends empty

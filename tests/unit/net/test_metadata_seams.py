@@ -6,17 +6,24 @@ from typing import Any, cast
 import pytest
 from simulation.disk import SimulatedDisk
 
-from barnabas.kraft.image import BrokerImage, Endpoint, MetadataChanges, MetadataImage, PartitionImage, TopicImage
-from barnabas.kraft.metadata_node import MetadataPublication
-from barnabas.kraft.quorum import Leadership
-from barnabas.log.errors import RequestTimedOutError
-from barnabas.log.log_folder import LogFolder
-from barnabas.log.log_manager import LogManager
+from barnabas.kraft.metadata.image import (
+    BrokerImage,
+    Endpoint,
+    MetadataChanges,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
+from barnabas.kraft.node.metadata_node import MetadataPublication
+from barnabas.kraft.quorum.quorum import Leadership
+from barnabas.log.folders.log_folder import LogFolder
+from barnabas.log.folders.log_manager import LogManager
 from barnabas.log.replication.replica_manager import ReplicaManager
-from barnabas.net.config import load
-from barnabas.net.log_service import LogService
-from barnabas.net.metadata_service import MetadataService
-from barnabas.net.replication_service import ReplicationService
+from barnabas.log.vocabulary.errors import RequestTimedOutError
+from barnabas.net.logs.log_service import LogService
+from barnabas.net.logs.replication_service import ReplicationService
+from barnabas.net.metadata.metadata_service import MetadataService
+from barnabas.net.settings.config import load
 
 NODE = 1
 EPOCH = 7

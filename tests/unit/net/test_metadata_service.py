@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from unit.net.shell_world import Shell, broker, image_of, now_ms, simulated, turns
 
-from barnabas.log.errors import RequestTimedOutError
+from barnabas.log.vocabulary.errors import RequestTimedOutError
 
 
 @simulated

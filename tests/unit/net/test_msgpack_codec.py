@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from unit.net.wire_world import fetch_response, produce_request, produce_response
 
-from barnabas.log.errors import InvalidRequestError, UnsupportedVersionError
-from barnabas.log.value_codec import to_plain
-from barnabas.net.limits import MAX_ARRAY_LENGTH
+from barnabas.log.vocabulary.errors import InvalidRequestError, UnsupportedVersionError
+from barnabas.log.vocabulary.value_codec import to_plain
+from barnabas.net.base.limits import MAX_ARRAY_LENGTH
 from barnabas.net.protocol.codec import DecodedRequest, size_of
 from barnabas.net.protocol.msgpack import (
     ClientHello,

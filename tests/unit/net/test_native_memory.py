@@ -18,7 +18,7 @@ for _ in range(100):
 del large
 print(rss() - before)
 """
-CALL = "from barnabas.net.native_memory import return_freed_memory; assert return_freed_memory()"
+CALL = "from barnabas.net.server.native_memory import return_freed_memory; assert return_freed_memory()"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="mallopt is glibc's")

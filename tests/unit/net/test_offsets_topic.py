@@ -6,17 +6,17 @@ import pytest
 from unit.net.handlers.handler_world import HandlerWorld
 from unit.net.shell_world import Client, turns
 
-from barnabas.consumer_groups.offsets_topic import decoded
-from barnabas.kraft.group_slots import GroupSlots
-from barnabas.kraft.offsets_log import MAX_TAIL_RECORDS, first_log_offset
-from barnabas.kraft.records import OffsetCommitRecord, RemoveOffsetRecord
-from barnabas.log.errors import ErrorCode
-from barnabas.log.record_batch import iter_headers
-from barnabas.log.record_codec import decode_batch
-from barnabas.log.topic_partition import CONSUMER_OFFSETS_TOPIC
-from barnabas.net.handlers.fetch import FetchHandler
-from barnabas.net.handlers.offsets import OffsetHandlers
-from barnabas.net.offsets_topic import MAX_RECORDS_PER_READ
+from barnabas.consumer_groups.offsets.offsets_topic import decoded
+from barnabas.kraft.group_state.group_slots import GroupSlots
+from barnabas.kraft.group_state.offsets_log import MAX_TAIL_RECORDS, first_log_offset
+from barnabas.kraft.metadata.records import OffsetCommitRecord, RemoveOffsetRecord
+from barnabas.log.format.record_batch import iter_headers
+from barnabas.log.format.record_codec import decode_batch
+from barnabas.log.vocabulary.errors import ErrorCode
+from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_TOPIC
+from barnabas.net.groups.offsets_topic import MAX_RECORDS_PER_READ
+from barnabas.net.handlers.own.offsets import OffsetHandlers
+from barnabas.net.handlers.records.fetch import FetchHandler
 from barnabas.net.protocol.requests import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,

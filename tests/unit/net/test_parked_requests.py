@@ -2,10 +2,10 @@
 
 import pytest
 
-from barnabas.consumer_groups.classic_messages import Answer
-from barnabas.consumer_groups.settings import MAX_GROUP_SIZE
-from barnabas.log.errors import CoordinatorNotAvailableError, RebalanceInProgressError
-from barnabas.net.parked_requests import ParkedRequests
+from barnabas.consumer_groups.model.classic_messages import Answer
+from barnabas.consumer_groups.model.settings import MAX_GROUP_SIZE
+from barnabas.log.vocabulary.errors import CoordinatorNotAvailableError, RebalanceInProgressError
+from barnabas.net.server.parked_requests import ParkedRequests
 
 
 def fill(parked: ParkedRequests, group_id: str, first_ticket: int) -> int:

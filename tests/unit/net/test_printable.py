@@ -7,10 +7,10 @@ import logging
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.log.errors import InvalidRequestError
-from barnabas.net.cli.exit_codes import message_of
-from barnabas.net.cli.output import Output
-from barnabas.net.printable import PrintableFormatter, printable
+from barnabas.log.vocabulary.errors import InvalidRequestError
+from barnabas.net.base.printable import PrintableFormatter, printable
+from barnabas.net.cli.frame.exit_codes import message_of
+from barnabas.net.cli.frame.output import Output
 
 EVIL = "x\n2026-11-22 00:00:00,000 CRITICAL barnabas.broker FORGED\x1b[2J\r\x85\u2028\u202e\x9b31m"
 ESCAPED = "x\\n2026-11-22 00:00:00,000 CRITICAL barnabas.broker FORGED\\x1b[2J\\r\\x85\\u2028\\u202e\\x9b31m"

@@ -5,13 +5,13 @@ from typing import Any, cast
 
 import pytest
 
-from barnabas.log.config import LogConfig
-from barnabas.log.errors import BarnabasError, NotLeaderOrFollowerError
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.handlers.produce import ProduceHandler
-from barnabas.net.handlers.services import Services
-from barnabas.net.memory_budget import MemoryBudget
+from barnabas.log.settings.config import LogConfig
+from barnabas.log.vocabulary.errors import BarnabasError, NotLeaderOrFollowerError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.handlers.common.services import Services
+from barnabas.net.handlers.records.produce import ProduceHandler
 from barnabas.net.protocol.requests import ProducePartition, ProduceRequest
+from barnabas.net.server.memory_budget import MemoryBudget
 
 
 class Replication:

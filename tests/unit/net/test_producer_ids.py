@@ -5,16 +5,16 @@ import asyncio
 import pytest
 from unit.net.shell_world import simulated
 
-from barnabas.kraft.requests import ProducerIdBlock
-from barnabas.log.errors import (
+from barnabas.kraft.metadata.requests import ProducerIdBlock
+from barnabas.log.vocabulary.errors import (
     BarnabasError,
     CoordinatorLoadInProgressError,
     NoTransactionsError,
     UnsupportedVersionError,
 )
-from barnabas.net import producer_ids
-from barnabas.net.handlers.producer_ids import ProducerIdHandler
-from barnabas.net.producer_ids import ProducerIds
+from barnabas.net.handlers.own.producer_ids import ProducerIdHandler
+from barnabas.net.metadata import producer_ids
+from barnabas.net.metadata.producer_ids import ProducerIds
 from barnabas.net.protocol.requests import InitProducerIdRequest
 
 

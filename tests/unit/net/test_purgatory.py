@@ -2,9 +2,9 @@
 
 import random
 
-from barnabas.log.errors import ErrorCode, NotLeaderOrFollowerError
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.purgatory import DelayedFetch, DelayedProduce, Purgatory, ReadUpTo
+from barnabas.log.vocabulary.errors import ErrorCode, NotLeaderOrFollowerError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.server.purgatory import DelayedFetch, DelayedProduce, Purgatory, ReadUpTo
 
 TP, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
 

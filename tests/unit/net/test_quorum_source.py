@@ -6,12 +6,12 @@ from typing import Any, cast
 
 import pytest
 
-from barnabas.kraft.image import MetadataImage
-from barnabas.kraft.metadata_node import MetadataPublication
-from barnabas.kraft.quorum import Leadership
-from barnabas.kraft.requests import DeleteTopic
-from barnabas.net.metadata_service import Subscriber
-from barnabas.net.quorum_source import QuorumHost, VoterMetadata, decode_address
+from barnabas.kraft.metadata.image import MetadataImage
+from barnabas.kraft.metadata.requests import DeleteTopic
+from barnabas.kraft.node.metadata_node import MetadataPublication
+from barnabas.kraft.quorum.quorum import Leadership
+from barnabas.net.metadata.metadata_service import Subscriber
+from barnabas.net.metadata.quorum_source import QuorumHost, VoterMetadata, decode_address
 
 NOBODY = Leadership(leader_id=None, term=0, is_self=False)
 

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 from simulation.isr_log import RECORD, MemoryLog
 
-from barnabas.log.errors import ErrorCode, NetworkError, StorageError
 from barnabas.log.replication.effects import (
     Effect,
     FlushLog,
@@ -16,10 +15,9 @@ from barnabas.log.replication.effects import (
     StopFetching,
 )
 from barnabas.log.replication.partition import Partition
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.protocol.requests import FetchRequest, Request
-from barnabas.net.protocol.responses import ErrorResponse, FetchPartitionResponse, FetchResponse, Response
-from barnabas.net.replica_fetcher import (
+from barnabas.log.vocabulary.errors import ErrorCode, NetworkError, StorageError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.logs.replica_fetcher import (
     FIRST_PARTITION_BACKOFF_MS,
     FetchSettings,
     FetchThrottle,
@@ -27,6 +25,8 @@ from barnabas.net.replica_fetcher import (
     ReplicaFetcher,
     ReplicaFetcherManager,
 )
+from barnabas.net.protocol.requests import FetchRequest, Request
+from barnabas.net.protocol.responses import ErrorResponse, FetchPartitionResponse, FetchResponse, Response
 
 ME, LEADER = 2, 1
 

@@ -6,9 +6,8 @@ import pytest
 from simulation.isr_log import MemoryLog, batch
 from unit.net.shell_world import Shell, broker, image_of, partition, simulated, topic, turns
 
-from barnabas.kraft.image import MetadataImage
-from barnabas.kraft.requests import PartitionIsrAnswer
-from barnabas.log.errors import ErrorCode, NotLeaderOrFollowerError, StorageError, UnknownTopicOrPartitionError
+from barnabas.kraft.metadata.image import MetadataImage
+from barnabas.kraft.metadata.requests import PartitionIsrAnswer
 from barnabas.log.replication.effects import (
     FlushLog,
     ProposeIsr,
@@ -20,9 +19,15 @@ from barnabas.log.replication.effects import (
 )
 from barnabas.log.replication.partition import Partition
 from barnabas.log.replication.replica_manager import ReplicaManager
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.purgatory import DelayedFetch, DelayedProduce, Operation, Purgatory, ReadUpTo
-from barnabas.net.replication_service import ReplicationService
+from barnabas.log.vocabulary.errors import (
+    ErrorCode,
+    NotLeaderOrFollowerError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+)
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.logs.replication_service import ReplicationService
+from barnabas.net.server.purgatory import DelayedFetch, DelayedProduce, Operation, Purgatory, ReadUpTo
 
 TP, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
 LAG_MS = 1_000

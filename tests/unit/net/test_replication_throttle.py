@@ -7,13 +7,18 @@ from dataclasses import dataclass, replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.kraft.image import MetadataChanges, MetadataImage, PartitionImage, TopicImage
-from barnabas.kraft.metadata_node import MetadataPublication
-from barnabas.kraft.quorum import Leadership
-from barnabas.kraft.topic_settings import CLUSTER_DEFAULT, REASSIGNMENT_THROTTLE
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.config import load
-from barnabas.net.replication_throttle import FOLLOWER_RATE, LEADER_RATE, MAX_WAIT_MS, ReplicationThrottle, TokenBucket
+from barnabas.kraft.metadata.image import MetadataChanges, MetadataImage, PartitionImage, TopicImage
+from barnabas.kraft.metadata.topic_settings import CLUSTER_DEFAULT, REASSIGNMENT_THROTTLE
+from barnabas.kraft.node.metadata_node import MetadataPublication
+from barnabas.kraft.quorum.quorum import Leadership
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.logs.replication_throttle import (
+    MAX_WAIT_MS,
+    ReplicationThrottle,
+    TokenBucket,
+)
+from barnabas.net.settings.config import load
+from barnabas.net.settings.dynamic_config import FOLLOWER_RATE, LEADER_RATE
 
 PLACE = TopicPartition("t", 0)
 

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from unit.net.wire_world import World, produce_request, produce_response, run_in_simulation, run_real
 
-from barnabas.log.errors import BarnabasError, BufferExhaustedError, NetworkError, RequestTimedOutError
-from barnabas.net.dispatcher import Dispatcher
-from barnabas.net.limits import ClientLimits
+from barnabas.log.vocabulary.errors import BarnabasError, BufferExhaustedError, NetworkError, RequestTimedOutError
+from barnabas.net.base.limits import ClientLimits
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.msgpack import MsgpackCodec, ServerHello, write_hello
 from barnabas.net.protocol.responses import ProduceResponse
-from barnabas.net.rpc import RpcConnection, RpcPool
-from barnabas.net.server import Server
+from barnabas.net.server.dispatcher import Dispatcher
+from barnabas.net.server.server import Server
+from barnabas.net.wire.rpc import RpcConnection, RpcPool
 
 
 class Replies:

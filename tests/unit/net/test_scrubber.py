@@ -7,11 +7,11 @@ from simulation.disk import SimulatedDisk
 from simulation.log_building import append, batch_of
 from unit.net.shell_world import simulated
 
-from barnabas.log.config import LogConfig
-from barnabas.log.damage import MIN_COST_BYTES, DamagedRange
-from barnabas.log.log_manager import LogManager
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.scrubber import Scrubber
+from barnabas.log.folders.log_manager import LogManager
+from barnabas.log.segment.damage import MIN_COST_BYTES, DamagedRange
+from barnabas.log.settings.config import LogConfig
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.logs.scrubber import Scrubber
 
 TP = TopicPartition("t", 0)
 BATCH = len(batch_of(b"value-00"))

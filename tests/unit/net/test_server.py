@@ -23,7 +23,7 @@ from unit.net.wire_world import (
     serve,
 )
 
-from barnabas.log.errors import (
+from barnabas.log.vocabulary.errors import (
     BarnabasError,
     ErrorCode,
     NetworkError,
@@ -31,13 +31,13 @@ from barnabas.log.errors import (
     RequestTimedOutError,
     UnsupportedVersionError,
 )
-from barnabas.net.dispatcher import RequestContext, answering
-from barnabas.net.limits import MAX_FRAMES_PER_TURN, ServerLimits
+from barnabas.net.base.limits import MAX_FRAMES_PER_TURN, ServerLimits
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.group_responses import ListGroupsResponse
 from barnabas.net.protocol.msgpack import PREAMBLE, ClientHello, MsgpackCodec, ServerHello, read_hello, write_hello
 from barnabas.net.protocol.requests import DescribeClusterRequest, FetchRequest, ListGroupsRequest, ProduceRequest
 from barnabas.net.protocol.responses import EmptyResponse, ErrorResponse, Response
+from barnabas.net.server.dispatcher import RequestContext, answering
 
 Run = Callable[[Body], None]
 

@@ -13,9 +13,15 @@ from unit.net.wire_world import (
     serve,
 )
 
-from barnabas.net.limits import LONG_STALL_MS, MIN_PROGRESS_BYTES, SHORT_FRAME_MS, SHORT_STALL_MS, SWEEP_INTERVAL_MS
-from barnabas.net.memory_budget import MemoryBudget
+from barnabas.net.base.limits import (
+    LONG_STALL_MS,
+    MIN_PROGRESS_BYTES,
+    SHORT_FRAME_MS,
+    SHORT_STALL_MS,
+    SWEEP_INTERVAL_MS,
+)
 from barnabas.net.protocol.api_keys import ApiKey
+from barnabas.net.server.memory_budget import MemoryBudget
 
 LIMIT_BYTES = 2 << 20
 LARGE = bytes(1_500_000)

@@ -21,14 +21,14 @@ from unit.net.wire_world import (
     serve,
 )
 
-from barnabas.log.errors import (
+from barnabas.log.vocabulary.errors import (
     DiskFailedError,
     NetworkError,
 )
-from barnabas.net.dispatcher import RequestContext
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.msgpack import MsgpackCodec
 from barnabas.net.protocol.requests import FetchRequest
+from barnabas.net.server.dispatcher import RequestContext
 
 Run = Callable[[Body], None]
 

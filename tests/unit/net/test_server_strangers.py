@@ -21,12 +21,12 @@ from unit.net.wire_world import (
     serve,
 )
 
-from barnabas.log.errors import (
+from barnabas.log.vocabulary.errors import (
     ErrorCode,
     NetworkError,
 )
-from barnabas.net.handlers.kafka_versions import api_versions
-from barnabas.net.limits import ServerLimits
+from barnabas.net.base.limits import ServerLimits
+from barnabas.net.handlers.kafka.versions import api_versions
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.codec import Chunk, DecodedRequest
 from barnabas.net.protocol.kafka.apis import KafkaApi, KafkaResponse

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from unit.net.shell_world import now_ms, simulated, turns
 
-from barnabas.net.slices import SLICE_MS, SLICE_STEPS, SlicedQueue, Steps, in_slices
+from barnabas.net.base.slices import SLICE_MS, SLICE_STEPS, SlicedQueue, Steps, in_slices
 
 
 class Clock:

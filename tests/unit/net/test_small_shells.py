@@ -8,23 +8,28 @@ import pytest
 from simulation.cluster import QuorumNetwork
 from unit.net.shell_world import LISTENER, Shell, broker, image_of, simulated
 
-from barnabas.kraft.raft_voters import Voter, VoterSet
-from barnabas.kraft.raft_wire import Directory, encode_directory
-from barnabas.log.cleaner import CleanerTotals, Uncleanable
-from barnabas.log.errors import BrokerNotAvailableError, InvalidConfigError, NetworkError
+from barnabas.kraft.quorum.voters import Voter, VoterSet
+from barnabas.kraft.raft.net.wire import Directory, encode_directory
+from barnabas.log.compaction.cleaner import CleanerTotals, Uncleanable
 from barnabas.log.replication.replica_manager import ReplicaCounts
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.config import load
-from barnabas.net.core_settings import check_broker_config, check_topic_config, controller_settings, group_settings
-from barnabas.net.dispatcher import Dispatcher
-from barnabas.net.leader_connection import LeaderConnection
-from barnabas.net.metrics import GROUPS_TOLD, group_samples, samples
+from barnabas.log.vocabulary.errors import BrokerNotAvailableError, InvalidConfigError, NetworkError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.broker.core_settings import (
+    check_broker_config,
+    check_topic_config,
+    controller_settings,
+    group_settings,
+)
+from barnabas.net.broker.metrics import GROUPS_TOLD, group_samples, samples
+from barnabas.net.logs.leader_connection import LeaderConnection
+from barnabas.net.metadata.quorum_directory import QuorumDirectory
+from barnabas.net.metadata.quorum_source import encode_address
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.group_responses import ListGroupsResponse
 from barnabas.net.protocol.requests import ListGroupsRequest
-from barnabas.net.quorum_directory import QuorumDirectory
-from barnabas.net.quorum_source import encode_address
-from barnabas.net.server import Server
+from barnabas.net.server.dispatcher import Dispatcher
+from barnabas.net.server.server import Server
+from barnabas.net.settings.config import load
 
 # --- the connection to a leader ---------------------------------------------------------------------------------------
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from barnabas.kraft.image import BrokerImage, Endpoint, MetadataImage, PartitionImage, TopicImage
-from barnabas.kraft.metadata_node import MetadataPublication, differences
-from barnabas.kraft.quorum import Leadership
-from barnabas.net.state_log import BURST_LINES, LINES_PER_S, SHOWN_PER_EVENT, StateLog
+from barnabas.kraft.metadata.image import BrokerImage, Endpoint, MetadataImage, PartitionImage, TopicImage
+from barnabas.kraft.node.metadata_node import MetadataPublication, differences
+from barnabas.kraft.quorum.quorum import Leadership
+from barnabas.net.metadata.state_log import BURST_LINES, LINES_PER_S, SHOWN_PER_EVENT, StateLog
 
 PARTITION = PartitionImage(replicas=(0, 1, 2), isr=(0, 1, 2), leader=0)
 

@@ -8,18 +8,23 @@ from simulation.disk import SimulatedDisk
 from simulation.log_building import batch_of
 from unit.net.shell_world import Shell, broker, image_of, partition, simulated, topic, turns
 
-from barnabas.kraft.image import FOLDER_FULL, FOLDER_HANGING, FOLDER_OFFLINE, MetadataImage, TopicImage
-from barnabas.kraft.requests import Done, ReportOfflineReplicas, TopicNumbers
-from barnabas.log.errors import BrokerNotAvailableError, InvalidRequestError, RequestTimedOutError, StorageError
-from barnabas.log.log_manager import LogManager
+from barnabas.kraft.metadata.image import FOLDER_FULL, FOLDER_HANGING, FOLDER_OFFLINE, MetadataImage, TopicImage
+from barnabas.kraft.metadata.requests import Done, ReportOfflineReplicas, TopicNumbers
+from barnabas.log.folders.log_manager import LogManager
 from barnabas.log.replication.replica_manager import ReplicaManager
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.config import load
-from barnabas.net.log_loading import close_logs, load_logs
-from barnabas.net.log_service import LogService
-from barnabas.net.replication_service import ReplicationService
-from barnabas.net.storage_service import HAND_OVER_AFTER_MS, StorageService
-from barnabas.net.turn import Turn
+from barnabas.log.vocabulary.errors import (
+    BrokerNotAvailableError,
+    InvalidRequestError,
+    RequestTimedOutError,
+    StorageError,
+)
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.logs.log_loading import close_logs, load_logs
+from barnabas.net.logs.log_service import LogService
+from barnabas.net.logs.replication_service import ReplicationService
+from barnabas.net.logs.storage_service import HAND_OVER_AFTER_MS, StorageService
+from barnabas.net.server.turn import Turn
+from barnabas.net.settings.config import load
 
 EPOCH = 100
 COUNT = 4

@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from barnabas.net.clock import SystemClock
-from barnabas.net.tcp import ACCEPTS_PER_TURN, USER_TIMEOUT_MS, TcpListener, TcpNetwork
+from barnabas.net.base.clock import SystemClock
+from barnabas.net.wire.tcp import ACCEPTS_PER_TURN, USER_TIMEOUT_MS, TcpListener, TcpNetwork
 
 
 async def test_both_ends_are_tuned_and_ports_are_real() -> None:

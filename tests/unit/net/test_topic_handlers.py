@@ -5,11 +5,11 @@ from typing import Any, cast
 
 import pytest
 
-from barnabas.log.errors import TopicDeletionDisabledError
-from barnabas.net.config import load
-from barnabas.net.handlers.services import Services
-from barnabas.net.handlers.topics import TopicHandlers
+from barnabas.log.vocabulary.errors import TopicDeletionDisabledError
+from barnabas.net.handlers.common.services import Services
+from barnabas.net.handlers.own.topics import TopicHandlers
 from barnabas.net.protocol.requests import DeleteTopicRequest
+from barnabas.net.settings.config import load
 
 
 def test_a_cluster_that_allows_no_deletion_says_how_to_allow_it() -> None:

@@ -8,23 +8,23 @@ from typing import Any, cast
 import pytest
 from unit.net.shell_world import simulated, turns
 
-from barnabas.kraft.controller import Controller
-from barnabas.kraft.controller_settings import ControllerSettings
-from barnabas.kraft.group_slots import GroupSlots
-from barnabas.kraft.image import Endpoint
-from barnabas.kraft.memory_quorum import InMemoryNode, InMemoryQuorum
-from barnabas.kraft.metadata_node import MetadataNode, MetadataPublication
-from barnabas.kraft.quorum import AppendOutcome
-from barnabas.kraft.raft_voters import VoterSet
-from barnabas.kraft.requests import BrokerHeartbeat, CreateTopic, RegisterBroker, Registered
-from barnabas.log.errors import (
+from barnabas.kraft.controller.controller import Controller
+from barnabas.kraft.group_state.group_slots import GroupSlots
+from barnabas.kraft.metadata.controller_settings import ControllerSettings
+from barnabas.kraft.metadata.image import Endpoint
+from barnabas.kraft.metadata.requests import BrokerHeartbeat, CreateTopic, RegisterBroker, Registered
+from barnabas.kraft.node.metadata_node import MetadataNode, MetadataPublication
+from barnabas.kraft.quorum.memory_quorum import InMemoryNode, InMemoryQuorum
+from barnabas.kraft.quorum.quorum import AppendOutcome
+from barnabas.kraft.quorum.voters import VoterSet
+from barnabas.log.vocabulary.errors import (
     BarnabasError,
     InvalidReplicationFactorError,
     NotControllerError,
     RequestTimedOutError,
 )
-from barnabas.net.metadata_service import Subscriber
-from barnabas.net.quorum_source import SameLoopHost, VoterMetadata, decode_address, encode_address
+from barnabas.net.metadata.metadata_service import Subscriber
+from barnabas.net.metadata.quorum_source import SameLoopHost, VoterMetadata, decode_address, encode_address
 
 LOOP_LIMIT_MS = 2_000
 

@@ -9,8 +9,6 @@ from typing import Any
 from simulation.loop import run_simulated
 from simulation.network import SimulatedNetwork
 
-from barnabas.net.dispatcher import Dispatcher, Handler, RequestContext
-from barnabas.net.network import Network
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.msgpack import PREAMBLE, ClientHello, MsgpackCodec, write_hello
 from barnabas.net.protocol.requests import (
@@ -26,9 +24,11 @@ from barnabas.net.protocol.responses import (
     ProducePartitionResponse,
     ProduceResponse,
 )
-from barnabas.net.rpc import RpcConnection
-from barnabas.net.server import Server
-from barnabas.net.tcp import TcpNetwork
+from barnabas.net.server.dispatcher import Dispatcher, Handler, RequestContext
+from barnabas.net.server.server import Server
+from barnabas.net.wire.network import Network
+from barnabas.net.wire.rpc import RpcConnection
+from barnabas.net.wire.tcp import TcpNetwork
 
 
 @dataclass

@@ -6,16 +6,16 @@ from types import ModuleType
 
 import pytest
 
-from barnabas.kraft.group_slots import GroupSlots
-from barnabas.kraft.image import MetadataImage
-from barnabas.kraft.raft_journal_format import RecordKind, encode_record
-from barnabas.kraft.raft_snapshot import pack_snapshot
-from barnabas.kraft.records import RecordBatch, TopicRecord, encode_batch
-from barnabas.kraft.snapshot import encode_snapshot
-from barnabas.log import record_codec
-from barnabas.log.offset_index import ENTRY as OFFSET_ENTRY
-from barnabas.log.record_batch import patch
-from barnabas.log.time_index import ENTRY as TIME_ENTRY
+from barnabas.kraft.group_state.group_slots import GroupSlots
+from barnabas.kraft.metadata.image import MetadataImage
+from barnabas.kraft.metadata.records import RecordBatch, TopicRecord, encode_batch
+from barnabas.kraft.node.snapshot import encode_snapshot
+from barnabas.kraft.quorum.journal_format import RecordKind, encode_record
+from barnabas.kraft.raft.disk.snapshot import pack_snapshot
+from barnabas.log.format import record_codec
+from barnabas.log.format.record_batch import patch
+from barnabas.log.segment.offset_index import ENTRY as OFFSET_ENTRY
+from barnabas.log.segment.time_index import ENTRY as TIME_ENTRY
 
 SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "dump_log.py"
 SEGMENT = "00000000000000000007.log"

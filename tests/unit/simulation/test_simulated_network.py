@@ -8,7 +8,7 @@ import pytest
 from simulation.loop import SimulatedLoop, SimulationDeadlock, run_simulated
 from simulation.network import SimulatedNetwork, SimulatedTransport
 
-from barnabas.net.clock import SimulatedClock
+from barnabas.net.base.clock import SimulatedClock
 
 
 class Sink(asyncio.Protocol):

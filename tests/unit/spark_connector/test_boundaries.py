@@ -8,13 +8,13 @@ import pytest
 from unit.net.client.fake_cluster import FakeCluster
 from unit.net.client.virtual_time import run
 
-from barnabas.log.errors import InvalidConfigError, UnknownTopicOrPartitionError
-from barnabas.log.record_codec import encode_batch
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.spark_connector.boundaries import Boundaries
-from barnabas.spark_connector.data_loss import DataLossError
-from barnabas.spark_connector.offsets import OffsetRange
-from barnabas.spark_connector.read_options import parse_read_options
+from barnabas.log.format.record_codec import encode_batch
+from barnabas.log.vocabulary.errors import InvalidConfigError, UnknownTopicOrPartitionError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.spark_connector.read.boundaries import Boundaries
+from barnabas.spark_connector.read.data_loss import DataLossError
+from barnabas.spark_connector.read.offsets import OffsetRange
+from barnabas.spark_connector.read.read_options import parse_read_options
 
 T = TypeVar("T")
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.spark_connector.offsets import (
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.spark_connector.read.offsets import (
     OffsetRange,
     StreamOffset,
     limited,

@@ -2,10 +2,10 @@
 
 import pytest
 
-from barnabas.log.errors import InvalidConfigError, InvalidTopicError
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.spark_connector.options import Options, parse_by_partition
-from barnabas.spark_connector.read_options import (
+from barnabas.log.vocabulary.errors import InvalidConfigError, InvalidTopicError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.spark_connector.common.options import Options, parse_by_partition
+from barnabas.spark_connector.read.read_options import (
     EARLIEST,
     LATEST,
     Assigned,

@@ -16,11 +16,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from barnabas.log.errors import InvalidConfigError, InvalidRequestError
-from barnabas.net.client.partitioner import partition_of_key
-from barnabas.spark_connector.key_partitions import NO_KEY, partitions_of_keys
-from barnabas.spark_connector.schema import HEADERS_TYPE, arrow_schema
-from barnabas.spark_connector.sink_columns import Rows, SinkColumns, check_columns
+from barnabas.log.vocabulary.errors import InvalidConfigError, InvalidRequestError
+from barnabas.net.client.producer.partitioner import partition_of_key
+from barnabas.spark_connector.common.schema import HEADERS_TYPE, arrow_schema
+from barnabas.spark_connector.write.key_partitions import NO_KEY, partitions_of_keys
+from barnabas.spark_connector.write.sink_columns import Rows, SinkColumns, check_columns
 
 TYPES: dict[str, DataType] = {
     "string": StringType(),

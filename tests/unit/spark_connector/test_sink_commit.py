@@ -9,18 +9,18 @@ import pytest
 from unit.net.client.fake_cluster import FakeCluster
 from unit.net.client.virtual_time import run
 
-from barnabas.log.errors import InvalidRecordError
-from barnabas.log.record_batch import iter_headers
-from barnabas.log.record_codec import iter_records
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.errors import ErrorCode, NotEnoughReplicasError, RecordTooLargeError
-from barnabas.net.client.handles import extents
-from barnabas.net.client.producer import Producer
-from barnabas.net.clock import SystemClock
+from barnabas.log.format.record_batch import iter_headers
+from barnabas.log.format.record_codec import iter_records
+from barnabas.log.vocabulary.errors import InvalidRecordError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.base.clock import SystemClock
+from barnabas.net.client.connection.errors import ErrorCode, NotEnoughReplicasError, RecordTooLargeError
+from barnabas.net.client.producer.handles import extents
+from barnabas.net.client.producer.producer import Producer
 from barnabas.net.protocol import responses as r
 from barnabas.net.protocol.api_keys import ApiKey
-from barnabas.spark_connector.sink_commit import SinkCommitter, StagedRowsLostError, no_probe
-from barnabas.spark_connector.sink_ledger import LEDGER_TOPIC, StagedBatch, stage_of
+from barnabas.spark_connector.common.sink_ledger import LEDGER_TOPIC, StagedBatch, stage_of
+from barnabas.spark_connector.write.sink_commit import SinkCommitter, StagedRowsLostError, no_probe
 
 TOPICS = {LEDGER_TOPIC: 1, "t": 2, stage_of("t"): 2}
 PARTITIONS = (0, 1)

@@ -4,8 +4,8 @@ from itertools import count
 
 import pytest
 
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.spark_connector.sink_ledger import (
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.spark_connector.common.sink_ledger import (
     MAX_EPOCH,
     Decision,
     ProducerEpoch,

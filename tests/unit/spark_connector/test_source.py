@@ -9,12 +9,12 @@ import pyarrow
 import pytest
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
-from barnabas.log.errors import InvalidConfigError
-from barnabas.log.record_codec import encode_batch
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.range_reader import Chunk, batches_of
-from barnabas.spark_connector.columns import ColumnBuilder
-from barnabas.spark_connector.schema import arrow_schema, check_projection, source_schema
+from barnabas.log.format.record_codec import encode_batch
+from barnabas.log.vocabulary.errors import InvalidConfigError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.consumer.range_reader import Chunk, batches_of
+from barnabas.spark_connector.common.schema import arrow_schema, check_projection, source_schema
+from barnabas.spark_connector.read.columns import ColumnBuilder
 from barnabas.spark_connector.source import BarnabasDataSource
 
 FULL = source_schema(includes_headers=True)

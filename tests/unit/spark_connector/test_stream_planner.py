@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.spark_connector.offsets import StreamOffset
-from barnabas.spark_connector.read_options import parse_read_options
-from barnabas.spark_connector.stream_planner import LogEnds, Plan, StreamPlanner
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.spark_connector.read.offsets import StreamOffset
+from barnabas.spark_connector.read.read_options import parse_read_options
+from barnabas.spark_connector.read.stream_planner import LogEnds, Plan, StreamPlanner
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 IDS = {"a": "1"}

@@ -2,8 +2,8 @@
 
 import pytest
 
-from barnabas.log.errors import InvalidConfigError, InvalidTopicError
-from barnabas.spark_connector.write_options import WriteOptions, parse_write_options
+from barnabas.log.vocabulary.errors import InvalidConfigError, InvalidTopicError
+from barnabas.spark_connector.write.write_options import WriteOptions, parse_write_options
 
 BASIC = {"bootstrap.servers": "h:1"}
 

@@ -2,7 +2,6 @@
 
 from simulation.isr_log import MemoryLog, batch
 
-from barnabas.log.errors import StorageError
 from barnabas.log.replication.effects import (
     Effect,
     FlushLog,
@@ -13,7 +12,8 @@ from barnabas.log.replication.effects import (
 )
 from barnabas.log.replication.follower import FetchAnswer
 from barnabas.log.replication.partition import ACKS_ALL, Partition
-from barnabas.log.topic_partition import TopicPartition
+from barnabas.log.vocabulary.errors import StorageError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 TP = TopicPartition("t", 0)
 FLUSH = FlushLog(topic_partition=TP)

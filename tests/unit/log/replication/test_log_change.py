@@ -6,10 +6,10 @@ import pytest
 from simulation.isr_log import MemoryLog, batch
 from unit.log.replication.test_flush_first import TP, assignment
 
-from barnabas.log.errors import CorruptRecordError, DiskFailedError, NotLeaderOrFollowerError
 from barnabas.log.replication.effects import ChangeLog, Effect, StartFetching, StopFetching
 from barnabas.log.replication.follower import FetchAnswer, FetchPosition
 from barnabas.log.replication.partition import ACKS_ALL, Partition
+from barnabas.log.vocabulary.errors import CorruptRecordError, DiskFailedError, NotLeaderOrFollowerError
 
 
 def follower() -> Partition:

@@ -5,17 +5,6 @@ import dataclasses
 import pytest
 from simulation.isr_log import RECORD, MemoryLog, batch, changed
 
-from barnabas.log.errors import (
-    ErrorCode,
-    FencedLeaderEpochError,
-    NotEnoughReplicasError,
-    NotLeaderOrFollowerError,
-    OffsetNotAvailableError,
-    OffsetOutOfRangeError,
-    StaleBrokerEpochError,
-    StorageError,
-    UnknownLeaderEpochError,
-)
 from barnabas.log.replication.effects import (
     Effect,
     HighWatermarkAdvanced,
@@ -30,7 +19,18 @@ from barnabas.log.replication.follower import FetchAnswer
 from barnabas.log.replication.leader import PROPOSAL_LIFETIME_MS, PROPOSAL_RETRY_MS
 from barnabas.log.replication.partition import ACKS_ALL, Partition
 from barnabas.log.replication.partition_reads import PartitionRead
-from barnabas.log.topic_partition import TopicPartition
+from barnabas.log.vocabulary.errors import (
+    ErrorCode,
+    FencedLeaderEpochError,
+    NotEnoughReplicasError,
+    NotLeaderOrFollowerError,
+    OffsetNotAvailableError,
+    OffsetOutOfRangeError,
+    StaleBrokerEpochError,
+    StorageError,
+    UnknownLeaderEpochError,
+)
+from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 TP = TopicPartition("t", 0)
 LAG_MS = 1_000

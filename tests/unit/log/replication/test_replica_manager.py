@@ -3,7 +3,6 @@
 import pytest
 from simulation.isr_log import MemoryLog, batch
 
-from barnabas.log.errors import NotLeaderOrFollowerError, StorageError, UnknownTopicOrPartitionError
 from barnabas.log.replication.effects import (
     IsrAnswer,
     PartitionAssignment,
@@ -13,7 +12,8 @@ from barnabas.log.replication.effects import (
     StorageFailed,
 )
 from barnabas.log.replication.replica_manager import ReplicaManager
-from barnabas.log.topic_partition import TopicPartition
+from barnabas.log.vocabulary.errors import NotLeaderOrFollowerError, StorageError, UnknownTopicOrPartitionError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 LAG_MS = 1_000
 

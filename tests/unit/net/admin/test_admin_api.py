@@ -10,9 +10,9 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from barnabas.kraft.image import BrokerImage, Endpoint, MetadataImage, PartitionImage, TopicImage
-from barnabas.log.errors import ErrorCode
-from barnabas.log.record_batch import check_crc, read_header
+from barnabas.kraft.metadata.image import BrokerImage, Endpoint, MetadataImage, PartitionImage, TopicImage
+from barnabas.log.format.record_batch import check_crc, read_header
+from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.net.admin.app import MAX_BODY_BYTES, ROUTES, build_app, start_admin
 from barnabas.net.admin.backend import Sample
 from barnabas.net.admin.metrics import MAX_LAG_SERIES

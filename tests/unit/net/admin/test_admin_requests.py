@@ -13,14 +13,14 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from unit.net.admin.test_admin_api import CLUSTER, JSON, FakeBroker
 
-from barnabas.log.errors import ErrorCode
+from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.net.admin.app import ROUTES, build_app, start_admin
 from barnabas.net.admin.call import Field, Route
 from barnabas.net.admin.errors import ApiError
 from barnabas.net.admin.origins import check_host
-from barnabas.net.config import load
-from barnabas.net.listeners import own_names
 from barnabas.net.protocol import requests, responses
+from barnabas.net.settings.config import load
+from barnabas.net.settings.listeners import own_names
 
 Client = TestClient[Any, Any]
 TOPICS = f"{CLUSTER}/topics"

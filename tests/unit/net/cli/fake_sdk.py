@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from barnabas.log.errors import (
+from barnabas.log.vocabulary.errors import (
     BarnabasError,
     BrokerNotAvailableError,
     GroupIdNotFoundError,
@@ -14,11 +14,11 @@ from barnabas.log.errors import (
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.cli.sdk import PartitionLag
-from barnabas.net.greeting import Greeting
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.cli.frame.sdk import PartitionLag
 from barnabas.net.protocol import group_responses, responses
 from barnabas.net.protocol.requests import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, OwnedPartitions
+from barnabas.net.wire.greeting import Greeting
 
 
 @dataclass(frozen=True, kw_only=True)

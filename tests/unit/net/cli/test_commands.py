@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 from unit.net.cli.fake_sdk import FakeCluster, FakeRecord
 
-from barnabas.consumer_groups.offsets_topic import shown
-from barnabas.kraft.offsets_log import LogEntry
-from barnabas.kraft.records import OffsetCommitRecord
-from barnabas.log.errors import (
+from barnabas.consumer_groups.offsets.offsets_topic import shown
+from barnabas.kraft.group_state.offsets_log import LogEntry
+from barnabas.kraft.metadata.records import OffsetCommitRecord
+from barnabas.log.vocabulary.errors import (
     BarnabasError,
     BrokerNotAvailableError,
     InvalidTopicError,
     NetworkError,
     RequestTimedOutError,
 )
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.greeting import Greeting
+from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.protocol.responses import IgnoredSetting, StorageFolder, TroubledFolder
+from barnabas.net.wire.greeting import Greeting
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

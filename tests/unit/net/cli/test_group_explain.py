@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from barnabas.consumer_groups.rebalance_causes import RebalanceCause
-from barnabas.net.cli.group_explain import MOVES_TOLD, NEWEST_TOLD, story
+from barnabas.consumer_groups.model.rebalance_causes import RebalanceCause
+from barnabas.net.cli.verbs.group_explain import MOVES_TOLD, NEWEST_TOLD, story
 from barnabas.net.protocol import group_responses
 
 from .fake_sdk import FakeCluster

@@ -6,7 +6,7 @@ from argparse import ArgumentTypeError
 
 import pytest
 
-from barnabas.net.cli.partitions import Progress, bytes_per_second
+from barnabas.net.cli.verbs.partitions import Progress, bytes_per_second
 from barnabas.net.protocol.responses import CatchingUp, PartitionMove
 
 

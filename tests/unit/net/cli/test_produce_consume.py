@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from unit.net.cli.fake_sdk import FakeCluster, FakeConsumer, FakeRecord
 
-from barnabas.log.errors import (
+from barnabas.log.vocabulary.errors import (
     CoordinatorNotAvailableError,
     UnknownMemberIdError,
 )
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.cli import consume
-from barnabas.net.cli.exit_codes import CommandError
-from barnabas.net.cli.patience import Patience
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.cli.frame.exit_codes import CommandError
+from barnabas.net.cli.frame.patience import Patience
+from barnabas.net.cli.verbs import consume
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

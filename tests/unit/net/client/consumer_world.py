@@ -4,10 +4,10 @@ from typing import Any
 
 from unit.net.client.fake_cluster import FakeCluster
 
-from barnabas.log.record_codec import encode_batch
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.consumer import Consumer
-from barnabas.net.client.records import ConsumerRecord
+from barnabas.log.format.record_codec import encode_batch
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.connection.records import ConsumerRecord
+from barnabas.net.client.consumer.consumer import Consumer
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

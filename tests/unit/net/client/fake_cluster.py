@@ -12,12 +12,12 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from barnabas.log.errors import BarnabasError, ErrorCode, NetworkError, RecordTooLargeError, error_for
-from barnabas.log.producer_state import ProducerState
-from barnabas.log.record_batch import iter_headers, patch
-from barnabas.log.record_codec import iter_records
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.client import Client
+from barnabas.log.format.record_batch import iter_headers, patch
+from barnabas.log.format.record_codec import iter_records
+from barnabas.log.segment.producer_state import ProducerState
+from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, NetworkError, RecordTooLargeError, error_for
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.connection.client import Client
 from barnabas.net.protocol import group_responses as g
 from barnabas.net.protocol import requests as q
 from barnabas.net.protocol import responses as r

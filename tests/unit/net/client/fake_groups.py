@@ -12,15 +12,15 @@ from typing import Any
 from unit.net.client.fake_cluster import FakeCluster
 
 from barnabas.consumer_groups.coordinator import GroupCoordinator
-from barnabas.consumer_groups.messages import CoordinatorResult
-from barnabas.consumer_groups.settings import GroupSettings
-from barnabas.kraft.group_slots import slot_of
-from barnabas.log.errors import BarnabasError, NotCoordinatorError
-from barnabas.net.group_config import GroupTimes
-from barnabas.net.handlers.classic_groups import ClassicGroupHandlers
-from barnabas.net.handlers.groups import GroupHandlers
+from barnabas.consumer_groups.model.messages import CoordinatorResult
+from barnabas.consumer_groups.model.settings import GroupSettings
+from barnabas.kraft.group_state.group_slots import slot_of
+from barnabas.log.vocabulary.errors import BarnabasError, NotCoordinatorError
+from barnabas.net.handlers.own.classic_groups import ClassicGroupHandlers
+from barnabas.net.handlers.own.groups import GroupHandlers
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.responses import ErrorResponse
+from barnabas.net.settings.group_config import GroupTimes
 
 CONTEXT: Any = SimpleNamespace(client_id="", client_host="127.0.0.1")
 

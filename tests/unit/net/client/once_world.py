@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.errors import NotAssignedError
-from barnabas.net.client.records import ConsumerRecord, ReadingOrigin, record_class
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.connection.errors import NotAssignedError
+from barnabas.net.client.connection.records import ConsumerRecord, ReadingOrigin, record_class
 
 MOST_IDLE_POLLS = 2
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)

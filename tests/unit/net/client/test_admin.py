@@ -6,9 +6,9 @@ import pytest
 from unit.net.client.fake_cluster import FakeCluster
 from unit.net.client.virtual_time import run
 
-from barnabas.log.errors import ErrorCode, NetworkError
-from barnabas.net.client.admin import Admin
-from barnabas.net.client.errors import UnknownTopicOrPartitionError
+from barnabas.log.vocabulary.errors import ErrorCode, NetworkError
+from barnabas.net.client.admin.admin import Admin
+from barnabas.net.client.connection.errors import UnknownTopicOrPartitionError
 from barnabas.net.protocol import requests as q
 from barnabas.net.protocol import responses as r
 from barnabas.net.protocol.api_keys import ApiKey

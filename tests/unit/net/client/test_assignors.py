@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.assignors import (
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.connection.errors import InvalidAssignmentError, InvalidConfigError
+from barnabas.net.client.group.assignors import (
     BUILT_IN,
     MemberSubscription,
     checked,
@@ -17,7 +18,6 @@ from barnabas.net.client.assignors import (
     user_data,
     withhold_moving,
 )
-from barnabas.net.client.errors import InvalidAssignmentError, InvalidConfigError
 
 KEYS = [("t", number) for number in range(6)]
 names = st.sampled_from(["a", "b", "c"])

@@ -6,11 +6,11 @@ import pytest
 from unit.net.client.fake_cluster import FakeCluster
 from unit.net.client.virtual_time import run
 
-from barnabas.log.record_batch import iter_headers
-from barnabas.log.record_codec import encode_batch
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.batch_copier import BatchCopier, MissingBatchError
-from barnabas.net.client.errors import BarnabasError, ErrorCode, RequestTimedOutError
+from barnabas.log.format.record_batch import iter_headers
+from barnabas.log.format.record_codec import encode_batch
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.connection.errors import BarnabasError, ErrorCode, RequestTimedOutError
+from barnabas.net.client.producer.batch_copier import BatchCopier, MissingBatchError
 
 SOURCE, TARGET = TopicPartition("source", 0), TopicPartition("target", 1)
 PRODUCER = {"producer_id": 9, "producer_epoch": 4}

@@ -8,7 +8,7 @@ import pytest
 from unit.net.client.fake_cluster import FakeCluster
 from unit.net.client.virtual_time import run
 
-from barnabas.log.errors import NetworkError
+from barnabas.log.vocabulary.errors import NetworkError
 from barnabas.net.protocol.api_keys import ApiKey
 
 

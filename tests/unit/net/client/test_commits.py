@@ -12,10 +12,15 @@ from unit.net.client.fake_groups import FakeGroups
 from unit.net.client.test_groups import Member, cluster_of, shared
 from unit.net.client.virtual_time import run
 
-from barnabas.log.errors import ErrorCode, NetworkError
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.consumer import Consumer
-from barnabas.net.client.errors import ClientClosedError, NotAssignedError, PartitionGoneError, RequestTimedOutError
+from barnabas.log.vocabulary.errors import ErrorCode, NetworkError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.connection.errors import (
+    ClientClosedError,
+    NotAssignedError,
+    PartitionGoneError,
+    RequestTimedOutError,
+)
+from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.protocol import group_responses as g
 from barnabas.net.protocol import requests as q
 from barnabas.net.protocol.api_keys import ApiKey

@@ -13,11 +13,10 @@ from unit.net.client.fake_cluster import FakeCluster
 from unit.net.client.fake_groups import FakeGroups
 from unit.net.client.virtual_time import run
 
-from barnabas.log.errors import CorruptRecordError, OffsetOutOfRangeError
-from barnabas.log.record_codec import encode_batch
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.consumer import Consumer
-from barnabas.net.client.errors import (
+from barnabas.log.format.record_codec import encode_batch
+from barnabas.log.vocabulary.errors import CorruptRecordError, OffsetOutOfRangeError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.connection.errors import (
     ClientClosedError,
     ConcurrentUseError,
     DeliveryTimeoutError,
@@ -28,7 +27,8 @@ from barnabas.net.client.errors import (
     UnknownTopicOrPartitionError,
     UnreadableBatchError,
 )
-from barnabas.net.client.producer import Producer
+from barnabas.net.client.consumer.consumer import Consumer
+from barnabas.net.client.producer.producer import Producer
 from barnabas.net.protocol import responses as r
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.requests import FetchRequest

@@ -8,8 +8,8 @@ from unit.net.client.consumer_world import T0, T1, consumer, filled, read
 from unit.net.client.fake_cluster import HANG, FakeCluster
 from unit.net.client.virtual_time import run
 
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.errors import (
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.connection.errors import (
     NotAssignedError,
 )
 from barnabas.net.protocol import group_responses as g

@@ -9,13 +9,13 @@ from random import Random
 
 from unit.consumer_groups.coordinator_bench import GROUP, Bench
 
-from barnabas.consumer_groups.messages import HeartbeatRequest, HeartbeatResponse
-from barnabas.consumer_groups.settings import GroupSettings
-from barnabas.kraft.records import TopicPartitions
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.errors import BarnabasError, NetworkError
-from barnabas.net.client.group_membership import GroupMembership, State
-from barnabas.net.client.ownership import Subscription
+from barnabas.consumer_groups.model.messages import HeartbeatRequest, HeartbeatResponse
+from barnabas.consumer_groups.model.settings import GroupSettings
+from barnabas.kraft.metadata.records import TopicPartitions
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.connection.errors import BarnabasError, NetworkError
+from barnabas.net.client.group.group_membership import GroupMembership, State
+from barnabas.net.client.group.ownership import Subscription
 from barnabas.net.protocol.group_responses import ConsumerGroupHeartbeatResponse
 from barnabas.net.protocol.requests import ConsumerGroupHeartbeatRequest, OwnedPartitions
 

@@ -10,18 +10,18 @@ from unit.net.client.fake_cluster import FakeCluster
 from unit.net.client.fake_groups import FakeGroups
 from unit.net.client.virtual_time import run
 
-from barnabas.log.record_codec import encode_batch
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.assignors import MemberSubscription
-from barnabas.net.client.consumer import Consumer
-from barnabas.net.client.errors import (
+from barnabas.log.format.record_codec import encode_batch
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.connection.errors import (
     BarnabasError,
     FencedInstanceIdError,
     InvalidAssignmentError,
     InvalidConfigError,
     NotAssignedError,
 )
-from barnabas.net.client.records import OffsetAndMetadata
+from barnabas.net.client.connection.records import OffsetAndMetadata
+from barnabas.net.client.consumer.consumer import Consumer
+from barnabas.net.client.group.assignors import MemberSubscription
 from barnabas.net.protocol import requests as q
 from barnabas.net.protocol.responses import ErrorResponse
 

@@ -8,8 +8,11 @@ from hypothesis import strategies as st
 from unit.net.client.fake_cluster import FakeCluster
 from unit.net.client.virtual_time import run
 
-from barnabas.log.compression import Compression
-from barnabas.log.errors import (
+from barnabas.log.format.compression import Compression
+from barnabas.log.format.record_batch import read_header
+from barnabas.log.format.record_codec import iter_records
+from barnabas.log.segment.producer_state import ProducerState
+from barnabas.log.vocabulary.errors import (
     BarnabasError,
     InvalidProducerEpochError,
     InvalidTimestampError,
@@ -19,15 +22,12 @@ from barnabas.log.errors import (
     RecordTooLargeError,
     UnsupportedVersionError,
 )
-from barnabas.log.producer_state import ProducerState
-from barnabas.log.record_batch import read_header
-from barnabas.log.record_codec import iter_records
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.errors import DeliveryTimeoutError
-from barnabas.net.client.idempotence import MAX_EPOCH, MAX_IN_FLIGHT, IdempotentQueue
-from barnabas.net.client.producer import Producer
-from barnabas.net.client.producer_config import idempotence_of
-from barnabas.net.client.record_accumulator import Batch
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.connection.errors import DeliveryTimeoutError
+from barnabas.net.client.producer.idempotence import MAX_EPOCH, MAX_IN_FLIGHT, IdempotentQueue
+from barnabas.net.client.producer.producer import Producer
+from barnabas.net.client.producer.producer_config import idempotence_of
+from barnabas.net.client.producer.record_accumulator import Batch
 from barnabas.net.protocol import responses as r
 from barnabas.net.protocol.api_keys import ApiKey
 

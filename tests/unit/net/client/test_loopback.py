@@ -16,16 +16,16 @@ from unit.net.client.virtual_time import run
 
 import barnabas
 import barnabas.sync
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.admin import Admin
-from barnabas.net.client.errors import ClientClosedError, GroupIdNotFoundError, UnknownTopicOrPartitionError
-from barnabas.net.dispatcher import Dispatcher
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.admin.admin import Admin
+from barnabas.net.client.connection.errors import ClientClosedError, GroupIdNotFoundError, UnknownTopicOrPartitionError
 from barnabas.net.protocol import group_responses as g
 from barnabas.net.protocol import requests as q
 from barnabas.net.protocol import responses as r
 from barnabas.net.protocol.api_keys import ApiKey
-from barnabas.net.server import Server
-from barnabas.net.tcp import TcpNetwork
+from barnabas.net.server.dispatcher import Dispatcher
+from barnabas.net.server.server import Server
+from barnabas.net.wire.tcp import TcpNetwork
 
 T0 = TopicPartition("t", 0)
 
@@ -124,7 +124,7 @@ def test_the_end_of_the_process_closes_what_was_left_open(port: int) -> None:
     program = f"""
 import logging
 from barnabas import sync
-from barnabas.net.client.consumer import Consumer
+from barnabas.net.client.consumer.consumer import Consumer
 
 class Told(Consumer):
     async def close(self):

@@ -7,9 +7,9 @@ from random import Random
 import pytest
 from unit.net.client.once_world import P0, EndOfLogError, FakeConsumer, Log, store
 
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.process_once import BlockingProcessOnce
-from barnabas.net.client.records import ConsumerRecord, ReadingOrigin
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.connection.records import ConsumerRecord, ReadingOrigin
+from barnabas.net.client.consumer.process_once import BlockingProcessOnce
 
 RECORDS = 60
 

@@ -11,9 +11,9 @@ import pytest
 from unit.net.client.once_world import P0, P1, EndOfLogError, FakeConsumer, Log, store
 
 from barnabas import sync
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.errors import InvalidRequestError, OffsetOutOfRangeError, TopicRecreatedError
-from barnabas.net.client.process_once import process_once
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.connection.errors import InvalidRequestError, OffsetOutOfRangeError, TopicRecreatedError
+from barnabas.net.client.consumer.process_once import process_once
 
 
 @pytest.fixture

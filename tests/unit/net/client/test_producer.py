@@ -7,9 +7,9 @@ import pytest
 from unit.net.client.fake_cluster import HANG, FakeCluster
 from unit.net.client.virtual_time import run
 
-from barnabas.log.errors import ErrorCode, InvalidRecordError, NetworkError, NotEnoughReplicasError
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.errors import (
+from barnabas.log.vocabulary.errors import ErrorCode, InvalidRecordError, NetworkError, NotEnoughReplicasError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.connection.errors import (
     BufferExhaustedError,
     ClientClosedError,
     DeliveryTimeoutError,
@@ -17,8 +17,8 @@ from barnabas.net.client.errors import (
     RecordTooLargeError,
     UnknownTopicOrPartitionError,
 )
-from barnabas.net.client.handles import extents
-from barnabas.net.client.producer import Producer
+from barnabas.net.client.producer.handles import extents
+from barnabas.net.client.producer.producer import Producer
 from barnabas.net.protocol import responses as r
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.requests import ProduceRequest

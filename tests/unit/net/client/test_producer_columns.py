@@ -6,15 +6,15 @@ import pytest
 from unit.net.client.fake_cluster import FakeCluster
 from unit.net.client.virtual_time import run
 
-from barnabas.log.errors import InvalidRequestError
-from barnabas.log.record_codec import iter_records
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.errors import (
+from barnabas.log.format.record_codec import iter_records
+from barnabas.log.vocabulary.errors import InvalidRequestError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.connection.errors import (
     InvalidConfigError,
     RecordTooLargeError,
 )
-from barnabas.net.client.partitioner import partition_of_key
-from barnabas.net.client.producer import Producer
+from barnabas.net.client.producer.partitioner import partition_of_key
+from barnabas.net.client.producer.producer import Producer
 
 T0 = TopicPartition("t", 0)
 

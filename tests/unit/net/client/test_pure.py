@@ -7,19 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.log.compression import Compression
-from barnabas.log.errors import InvalidRecordError
-from barnabas.log.record_codec import iter_records
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.addresses import parse_bootstrap
-from barnabas.net.client.backoff import Backoff
-from barnabas.net.client.errors import FencedMemberEpochError, InvalidConfigError, NetworkError
-from barnabas.net.client.group_membership import GroupMembership, State, Verdict
-from barnabas.net.client.metadata import MetadataCache
-from barnabas.net.client.ownership import Subscription
-from barnabas.net.client.partitioner import next_sticky, partition_of_key
-from barnabas.net.client.record_accumulator import Batch, PartitionQueue
-from barnabas.net.client.records import consumer_record
+from barnabas.log.format.compression import Compression
+from barnabas.log.format.record_codec import iter_records
+from barnabas.log.vocabulary.errors import InvalidRecordError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.connection.addresses import parse_bootstrap
+from barnabas.net.client.connection.backoff import Backoff
+from barnabas.net.client.connection.errors import FencedMemberEpochError, InvalidConfigError, NetworkError
+from barnabas.net.client.connection.metadata import MetadataCache
+from barnabas.net.client.connection.records import consumer_record
+from barnabas.net.client.group.group_membership import GroupMembership, State, Verdict
+from barnabas.net.client.group.ownership import Subscription
+from barnabas.net.client.producer.partitioner import next_sticky, partition_of_key
+from barnabas.net.client.producer.record_accumulator import Batch, PartitionQueue
 from barnabas.net.protocol import group_responses as g
 from barnabas.net.protocol import responses as r
 from barnabas.net.protocol.requests import OwnedPartitions

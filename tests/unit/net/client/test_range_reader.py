@@ -7,13 +7,13 @@ import pytest
 from unit.net.client.fake_cluster import HANG, FakeCluster
 from unit.net.client.virtual_time import run
 
-from barnabas.log.errors import NetworkError, OffsetOutOfRangeError, RequestTimedOutError
-from barnabas.log.record_codec import encode_batch
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.client.client import Client
-from barnabas.net.client.end_watch import EndWatch
-from barnabas.net.client.errors import PartitionGoneError
-from barnabas.net.client.range_reader import RangeReader, batches_of
+from barnabas.log.format.record_codec import encode_batch
+from barnabas.log.vocabulary.errors import NetworkError, OffsetOutOfRangeError, RequestTimedOutError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.connection.client import Client
+from barnabas.net.client.connection.errors import PartitionGoneError
+from barnabas.net.client.consumer.end_watch import EndWatch
+from barnabas.net.client.consumer.range_reader import RangeReader, batches_of
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.requests import FetchRequest
 

@@ -6,11 +6,11 @@ from typing import cast
 
 import pytest
 
-from barnabas.net.client.client import Client
-from barnabas.net.client.errors import BarnabasError
-from barnabas.net.client.group_membership import GroupMembership
-from barnabas.net.client.ownership import Subscription
-from barnabas.net.client.session import Session
+from barnabas.net.client.connection.client import Client
+from barnabas.net.client.connection.errors import BarnabasError
+from barnabas.net.client.group.group_membership import GroupMembership
+from barnabas.net.client.group.ownership import Subscription
+from barnabas.net.client.group.session import Session
 
 
 class FailingSession(Session):

@@ -10,27 +10,27 @@ from simulation.log_building import batch_of
 from unit.net.shell_world import Client, Shell, broker, image_of
 
 from barnabas.consumer_groups.coordinator import GroupCoordinator
-from barnabas.kraft.image import BrokerImage, MetadataImage, SlotImage, TopicImage
-from barnabas.kraft.records import Record
-from barnabas.kraft.requests import ProducerIdBlock
-from barnabas.log.log_manager import LogManager
-from barnabas.log.partition_log import PartitionLog
-from barnabas.log.record_batch import iter_headers
-from barnabas.log.record_codec import ProducerFields, decode_batch
+from barnabas.kraft.metadata.image import BrokerImage, MetadataImage, SlotImage, TopicImage
+from barnabas.kraft.metadata.records import Record
+from barnabas.kraft.metadata.requests import ProducerIdBlock
+from barnabas.log.folders.log_manager import LogManager
+from barnabas.log.format.record_batch import iter_headers
+from barnabas.log.format.record_codec import ProducerFields, decode_batch
+from barnabas.log.partition.partition_log import PartitionLog
 from barnabas.log.replication.effects import ProposeIsr
 from barnabas.log.replication.partition import Partition
 from barnabas.log.replication.replica_manager import ReplicaManager
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.config import load
-from barnabas.net.flusher import Flusher
-from barnabas.net.group_service import GroupService
-from barnabas.net.handlers.services import Services
-from barnabas.net.log_service import LogService
-from barnabas.net.producer_ids import ProducerIds
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.groups.group_service import GroupService
+from barnabas.net.handlers.common.services import Services
+from barnabas.net.logs.flusher import Flusher
+from barnabas.net.logs.log_service import LogService
+from barnabas.net.logs.replication_service import ReplicationService
+from barnabas.net.logs.replication_throttle import ReplicationThrottle
+from barnabas.net.metadata.producer_ids import ProducerIds
 from barnabas.net.protocol.requests import FetchPartition, FetchRequest, ProducePartition, ProduceRequest, Request
 from barnabas.net.protocol.responses import FetchPartitionResponse, FetchResponse, Response
-from barnabas.net.replication_service import ReplicationService
-from barnabas.net.replication_throttle import ReplicationThrottle
+from barnabas.net.settings.config import load
 
 EPOCH = 100  # of this broker's registration; node n has 100 + n
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from unit.net.shell_world import Client
 
-from barnabas.net.dispatcher import Dispatcher
 from barnabas.net.protocol.kafka.apis import SERVED, is_flexible
 from barnabas.net.protocol.kafka.codec import KafkaCodec
 from barnabas.net.protocol.kafka.compiler import decoder, encoder, types_of
+from barnabas.net.server.dispatcher import Dispatcher
 
 CORRELATION_ID = 77
 SIZE_BYTES = 4

@@ -6,18 +6,18 @@ import pytest
 from unit.net.handlers.handler_world import HandlerWorld, ask
 from unit.net.shell_world import Shell, now_ms, partition, simulated, topic, turns
 
-from barnabas.kraft.requests import ControllerRequest, CreateTopic
-from barnabas.log.errors import ErrorCode, LeaderNotAvailableError
-from barnabas.net.dispatcher import answering
-from barnabas.net.handlers.auto_creation import (
+from barnabas.kraft.metadata.requests import ControllerRequest, CreateTopic
+from barnabas.log.vocabulary.errors import ErrorCode, LeaderNotAvailableError
+from barnabas.net.handlers.own.auto_creation import (
     ANSWER_WITHIN_MS,
     CREATION_TIMEOUT_MS,
     MAX_CREATIONS,
     MAX_CREATIONS_AT_A_TIME,
 )
-from barnabas.net.handlers.metadata import KNOWN_WITHIN_MS, MAX_CREATED_PER_REQUEST, MetadataHandler
+from barnabas.net.handlers.own.metadata import KNOWN_WITHIN_MS, MAX_CREATED_PER_REQUEST, MetadataHandler
 from barnabas.net.protocol.requests import MetadataRequest
 from barnabas.net.protocol.responses import MetadataResponse
+from barnabas.net.server.dispatcher import answering
 
 
 def never_answers(world: HandlerWorld) -> None:

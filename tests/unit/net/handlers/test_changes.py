@@ -8,7 +8,7 @@ import pytest
 from unit.net.handlers.handler_world import HandlerWorld, ask
 from unit.net.shell_world import broker, now_ms, partition, simulated, topic
 
-from barnabas.kraft.requests import (
+from barnabas.kraft.metadata.requests import (
     AddPartitions,
     AlterConfig,
     AssignReplicas,
@@ -21,21 +21,19 @@ from barnabas.kraft.requests import (
     TopicCreated,
     UnregisterBroker,
 )
-from barnabas.log.accepted_config import WITHOUT_EFFECT
-from barnabas.log.config import DEFINITIONS
-from barnabas.log.errors import (
+from barnabas.log.settings.accepted_config import WITHOUT_EFFECT
+from barnabas.log.settings.config import DEFINITIONS
+from barnabas.log.vocabulary.errors import (
     InvalidConfigError,
     InvalidRequestError,
     RequestTimedOutError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
-from barnabas.net.config import definitions
-from barnabas.net.dynamic_config import dynamic_keys
-from barnabas.net.handlers.cluster import ClusterHandlers
-from barnabas.net.handlers.configs import ConfigHandlers
-from barnabas.net.handlers.topics import TopicHandlers
-from barnabas.net.handlers.voters import VoterHandlers
+from barnabas.net.handlers.own.cluster import ClusterHandlers
+from barnabas.net.handlers.own.configs import ConfigHandlers
+from barnabas.net.handlers.own.topics import TopicHandlers
+from barnabas.net.handlers.own.voters import VoterHandlers
 from barnabas.net.protocol.requests import (
     AddPartitionsRequest,
     AlterConfigRequest,
@@ -52,7 +50,8 @@ from barnabas.net.protocol.requests import (
     UnregisterBrokerRequest,
 )
 from barnabas.net.protocol.responses import CreateTopicResponse, EmptyResponse
-from barnabas.net.replication_throttle import THROTTLE_KEYS
+from barnabas.net.settings.config import definitions
+from barnabas.net.settings.dynamic_config import THROTTLE_KEYS, dynamic_keys
 
 T = topic("t", partition(0))
 TOPIC, BROKER = 2, 4

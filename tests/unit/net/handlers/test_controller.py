@@ -6,11 +6,11 @@ import pytest
 from unit.net.handlers.handler_world import HandlerWorld, ask
 from unit.net.shell_world import now_ms, simulated
 
-from barnabas.kraft.metadata_feed import MetadataFeed
-from barnabas.kraft.quorum import CommittedCommand
-from barnabas.kraft.requests import DeleteTopic, Done, decode_answer, encode_request
-from barnabas.log.errors import InvalidRequestError, NotControllerError
-from barnabas.net.handlers.controller import ControllerHandlers
+from barnabas.kraft.metadata.requests import DeleteTopic, Done, decode_answer, encode_request
+from barnabas.kraft.node.metadata_feed import MetadataFeed
+from barnabas.kraft.quorum.quorum import CommittedCommand
+from barnabas.log.vocabulary.errors import InvalidRequestError, NotControllerError
+from barnabas.net.handlers.own.controller import ControllerHandlers
 from barnabas.net.protocol.requests import ControllerCallRequest, MetadataFeedRequest
 from barnabas.net.protocol.responses import FeedEntry, MetadataFeedResponse
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 from unit.net.handlers.handler_world import HandlerWorld, data, fetch, only, position, produce, soon, values
 from unit.net.shell_world import Client, broker, now_ms, partition, simulated, topic
 
-from barnabas.kraft.image import TopicImage
-from barnabas.log.errors import ErrorCode
-from barnabas.log.record_codec import ProducerFields
-from barnabas.net.handlers.fetch import FetchHandler
-from barnabas.net.handlers.produce import ProduceHandler
+from barnabas.kraft.metadata.image import TopicImage
+from barnabas.log.format.record_codec import ProducerFields
+from barnabas.log.vocabulary.errors import ErrorCode
+from barnabas.net.handlers.records.fetch import FetchHandler
+from barnabas.net.handlers.records.produce import ProduceHandler
 from barnabas.net.protocol.requests import READ_COMMITTED, FetchPartition, FetchRequest
 from barnabas.net.protocol.responses import FetchResponse
 

@@ -7,9 +7,9 @@ import pytest
 from unit.net.handlers.handler_world import HandlerWorld, ask
 from unit.net.shell_world import broker, partition, simulated, topic, turns
 
-from barnabas.kraft.group_slots import slot_of
-from barnabas.kraft.requests import AppendGroupRecords, GroupRecordsAppended
-from barnabas.log.errors import (
+from barnabas.kraft.group_state.group_slots import slot_of
+from barnabas.kraft.metadata.requests import AppendGroupRecords, GroupRecordsAppended
+from barnabas.log.vocabulary.errors import (
     CoordinatorNotAvailableError,
     ErrorCode,
     FencedMemberEpochError,
@@ -19,7 +19,7 @@ from barnabas.log.errors import (
     StaleMemberEpochError,
     UnknownMemberIdError,
 )
-from barnabas.net.handlers.groups import GroupHandlers
+from barnabas.net.handlers.own.groups import GroupHandlers
 from barnabas.net.protocol.group_responses import ConsumerGroupHeartbeatResponse
 from barnabas.net.protocol.requests import (
     ConsumerGroupHeartbeatRequest,

@@ -7,17 +7,17 @@ from unit.net.handlers.handler_world import HandlerWorld
 from unit.net.handlers.test_kafka_configs import request
 from unit.net.shell_world import Client, broker, partition, simulated, topic
 
-from barnabas.kraft.image import FOLDER_OFFLINE
-from barnabas.kraft.requests import QuorumAnswer, QuorumPeer
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.handlers.kafka_access import KafkaAccessHandlers
-from barnabas.net.handlers.kafka_cluster import KafkaClusterHandlers
-from barnabas.net.handlers.kafka_quorum import KafkaQuorumHandlers
-from barnabas.net.handlers.voters import VoterHandlers
+from barnabas.kraft.metadata.image import FOLDER_OFFLINE
+from barnabas.kraft.metadata.requests import QuorumAnswer, QuorumPeer
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.handlers.kafka.access import KafkaAccessHandlers
+from barnabas.net.handlers.kafka.cluster import KafkaClusterHandlers
+from barnabas.net.handlers.kafka.quorum import KafkaQuorumHandlers
+from barnabas.net.handlers.own.voters import VoterHandlers
+from barnabas.net.logs.storage_service import FolderDescription, StorageService
 from barnabas.net.protocol.kafka.apis import SERVED, KafkaRequest
 from barnabas.net.protocol.kafka.compiler import decoder, encoder, types_of
 from barnabas.net.protocol.kafka.metadata_api import listed_controller
-from barnabas.net.storage_service import FolderDescription, StorageService
 
 
 class Disks:

@@ -8,14 +8,14 @@ import pytest
 from unit.net.handlers.handler_world import HandlerWorld
 from unit.net.shell_world import Client, partition, simulated, topic
 
-from barnabas.kraft.requests import AlterConfig, ConfigChange, ConfigOperation, Done
-from barnabas.log.accepted_config import WITHOUT_EFFECT
-from barnabas.log.config import DEFINITIONS
-from barnabas.log.errors import ErrorCode, InvalidConfigError, InvalidRequestError, UnsupportedVersionError
-from barnabas.net.config import definitions
-from barnabas.net.handlers.kafka_configs import MAX_RESOURCES, RESOURCES_ON_THE_LOOP, KafkaConfigHandlers
+from barnabas.kraft.metadata.requests import AlterConfig, ConfigChange, ConfigOperation, Done
+from barnabas.log.settings.accepted_config import WITHOUT_EFFECT
+from barnabas.log.settings.config import DEFINITIONS
+from barnabas.log.vocabulary.errors import ErrorCode, InvalidConfigError, InvalidRequestError, UnsupportedVersionError
+from barnabas.net.handlers.kafka.configs import MAX_RESOURCES, RESOURCES_ON_THE_LOOP, KafkaConfigHandlers
 from barnabas.net.protocol.kafka.apis import SERVED, KafkaApi, KafkaRequest
 from barnabas.net.protocol.kafka.compiler import decoder, encoder, types_of
+from barnabas.net.settings.config import definitions
 
 T = topic("t", partition(0))
 TOPIC, BROKER = 2, 4

@@ -9,12 +9,12 @@ from unit.net.handlers.handler_world import HandlerWorld
 from unit.net.handlers.kafka_client import KafkaClient, made
 from unit.net.shell_world import broker, image_of, partition, simulated, topic
 
-from barnabas.log.errors import ErrorCode
-from barnabas.net.dispatcher import Dispatcher
-from barnabas.net.handlers.fetch import FetchHandler
-from barnabas.net.handlers.kafka_fetch import FetchByTopicId
+from barnabas.log.vocabulary.errors import ErrorCode
+from barnabas.net.handlers.kafka.fetch import FetchByTopicId
+from barnabas.net.handlers.records.fetch import FetchHandler
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.kafka.apis import KafkaApi
+from barnabas.net.server.dispatcher import Dispatcher
 
 FETCH = 1
 OLD, NEW, NOBODY = "0a" * 16, "0b" * 16, "0c" * 16

@@ -6,9 +6,9 @@ import pytest
 from unit.net.handlers.handler_world import ask
 from unit.net.shell_world import simulated
 
-from barnabas.log.errors import ErrorCode, InvalidRegularExpressionError
-from barnabas.net.handlers.kafka_groups import KafkaGroupHandlers
-from barnabas.net.handlers.kafka_offsets import KafkaOffsetHandlers
+from barnabas.log.vocabulary.errors import ErrorCode, InvalidRegularExpressionError
+from barnabas.net.handlers.kafka.groups import KafkaGroupHandlers
+from barnabas.net.handlers.kafka.offsets import KafkaOffsetHandlers
 from barnabas.net.protocol.kafka.apis import KafkaRequest
 from barnabas.net.protocol.kafka.compiler import types_of
 

@@ -8,10 +8,10 @@ from unit.net.handlers.handler_world import HandlerWorld
 from unit.net.handlers.test_kafka_configs import request
 from unit.net.shell_world import Client, broker, image_of, partition, simulated, topic
 
-from barnabas.kraft.image import SlotImage
-from barnabas.log.errors import ErrorCode, InvalidTopicError
-from barnabas.net.handlers.kafka_metadata import EncodedAnswers, KafkaMetadataHandler
-from barnabas.net.handlers.metadata import MetadataHandler
+from barnabas.kraft.metadata.image import SlotImage
+from barnabas.log.vocabulary.errors import ErrorCode, InvalidTopicError
+from barnabas.net.handlers.kafka.metadata import EncodedAnswers, KafkaMetadataHandler
+from barnabas.net.handlers.own.metadata import MetadataHandler
 from barnabas.net.protocol.codec import DecodedRequest
 from barnabas.net.protocol.kafka.apis import SERVED
 from barnabas.net.protocol.kafka.codec import KafkaCodec

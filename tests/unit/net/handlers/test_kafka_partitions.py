@@ -8,16 +8,16 @@ from unit.net.handlers.handler_world import HandlerWorld
 from unit.net.handlers.kafka_client import KafkaClient, made, versions_of
 from unit.net.shell_world import partition, simulated, topic
 
-from barnabas.kraft.controller_errors import ElectionNotNeededError, NoReassignmentInProgressError
-from barnabas.kraft.image import PartitionImage
-from barnabas.kraft.requests import AssignReplicas, ControllerRequest, Done, ElectLeader
-from barnabas.log.errors import ErrorCode
-from barnabas.log.record_codec import ProducerFields
-from barnabas.net.dispatcher import Dispatcher, answering
-from barnabas.net.handlers.kafka_partitions import PREFERRED, UNCLEAN, KafkaPartitionHandlers
-from barnabas.net.handlers.offsets import OffsetHandlers
-from barnabas.net.handlers.topics import TopicHandlers
+from barnabas.kraft.metadata.controller_errors import ElectionNotNeededError, NoReassignmentInProgressError
+from barnabas.kraft.metadata.image import PartitionImage
+from barnabas.kraft.metadata.requests import AssignReplicas, ControllerRequest, Done, ElectLeader
+from barnabas.log.format.record_codec import ProducerFields
+from barnabas.log.vocabulary.errors import ErrorCode
+from barnabas.net.handlers.kafka.partitions import PREFERRED, UNCLEAN, KafkaPartitionHandlers
+from barnabas.net.handlers.own.offsets import OffsetHandlers
+from barnabas.net.handlers.own.topics import TopicHandlers
 from barnabas.net.protocol.kafka.apis import KafkaApi
+from barnabas.net.server.dispatcher import Dispatcher, answering
 
 DELETE_RECORDS, ELECT, REASSIGN, LIST, PRODUCERS = 21, 43, 45, 46, 61
 ALONE = partition(0, replicas=(0,))

@@ -8,15 +8,16 @@ from unit.net.handlers.handler_world import HandlerWorld
 from unit.net.handlers.kafka_client import KafkaClient, made, versions_of
 from unit.net.shell_world import partition, simulated, topic
 
-from barnabas.kraft.group_slots import slot_of
-from barnabas.log.errors import ErrorCode
-from barnabas.net.dispatcher import Dispatcher, answering
-from barnabas.net.handlers import kafka_sasl, kafka_transactions
-from barnabas.net.handlers.kafka_group_admin import KafkaGroupAdminHandlers
-from barnabas.net.handlers.kafka_groups import KafkaGroupHandlers
-from barnabas.net.handlers.kafka_versions import api_versions
+from barnabas.kraft.group_state.group_slots import slot_of
+from barnabas.log.vocabulary.errors import ErrorCode
+from barnabas.net.handlers.kafka import sasl as kafka_sasl
+from barnabas.net.handlers.kafka import transactions as kafka_transactions
+from barnabas.net.handlers.kafka.group_admin import KafkaGroupAdminHandlers
+from barnabas.net.handlers.kafka.groups import KafkaGroupHandlers
+from barnabas.net.handlers.kafka.versions import api_versions
 from barnabas.net.protocol.kafka.apis import LISTED, SERVED, KafkaApi
 from barnabas.net.protocol.kafka.versions_api import FEATURES, versions_response
+from barnabas.net.server.dispatcher import Dispatcher, answering
 
 FIND, HANDSHAKE, VERSIONS, ADD_PARTITIONS, ADD_OFFSETS, END, COMMIT, AUTHENTICATE = 10, 17, 18, 24, 25, 26, 28, 36
 DESCRIBE, LIST, DESCRIBE_GROUPS = 65, 66, 15

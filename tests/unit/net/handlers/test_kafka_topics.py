@@ -7,9 +7,16 @@ from unit.net.handlers.handler_world import HandlerWorld
 from unit.net.handlers.kafka_client import KafkaClient, made, versions_of
 from unit.net.shell_world import partition, simulated, topic
 
-from barnabas.kraft.requests import AddPartitions, ControllerRequest, CreateTopic, DeleteTopic, Done, TopicCreated
-from barnabas.log.config import DEFINITIONS
-from barnabas.log.errors import (
+from barnabas.kraft.metadata.requests import (
+    AddPartitions,
+    ControllerRequest,
+    CreateTopic,
+    DeleteTopic,
+    Done,
+    TopicCreated,
+)
+from barnabas.log.settings.config import DEFINITIONS
+from barnabas.log.vocabulary.errors import (
     ErrorCode,
     InvalidPartitionsError,
     NotControllerError,
@@ -17,10 +24,10 @@ from barnabas.log.errors import (
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
-from barnabas.net.dispatcher import Dispatcher, answering
-from barnabas.net.handlers.kafka_topics import KafkaTopicHandlers
-from barnabas.net.handlers.topics import TopicHandlers
+from barnabas.net.handlers.kafka.topics import KafkaTopicHandlers
+from barnabas.net.handlers.own.topics import TopicHandlers
 from barnabas.net.protocol.kafka.apis import KafkaApi
+from barnabas.net.server.dispatcher import Dispatcher, answering
 
 CREATE, DELETE, GROW = 19, 20, 37
 T_ID, NEW_ID = "0a" * 16, "0b" * 16

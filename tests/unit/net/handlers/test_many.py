@@ -7,16 +7,16 @@ from contextlib import asynccontextmanager
 from unit.net.handlers.handler_world import HandlerWorld
 from unit.net.shell_world import Client, partition, simulated, topic
 
-from barnabas.log.errors import ErrorCode, InvalidRequestError
-from barnabas.net.handlers.many import MAX_CHANGES_AT_A_TIME, Outcome, each
-from barnabas.net.handlers.offsets import OffsetHandlers
-from barnabas.net.limits import MAX_DATA_ITEMS
+from barnabas.log.vocabulary.errors import ErrorCode, InvalidRequestError
+from barnabas.net.base.limits import MAX_DATA_ITEMS
+from barnabas.net.base.slices import SLICE_STEPS, sliced
+from barnabas.net.handlers.common.many import MAX_CHANGES_AT_A_TIME, Outcome, each
+from barnabas.net.handlers.own.offsets import OffsetHandlers
 from barnabas.net.protocol.kafka.apis import KafkaResponse
 from barnabas.net.protocol.kafka.compiler import types_of
 from barnabas.net.protocol.kafka.data_apis import fetch_by_name
 from barnabas.net.protocol.requests import ListOffsetsPartition, ListOffsetsRequest
 from barnabas.net.protocol.responses import ListOffsetsResponse, Response
-from barnabas.net.slices import SLICE_STEPS, sliced
 
 
 class Turns:

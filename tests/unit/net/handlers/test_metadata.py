@@ -8,17 +8,17 @@ import pytest
 from unit.net.handlers.handler_world import HandlerWorld, ask
 from unit.net.shell_world import broker, now_ms, partition, simulated, topic, turns
 
-from barnabas.kraft.image import NO_LEADER, TopicImage
-from barnabas.kraft.requests import ControllerRequest, CreateTopic, TopicCreated
-from barnabas.log.errors import (
+from barnabas.kraft.metadata.image import NO_LEADER, TopicImage
+from barnabas.kraft.metadata.requests import ControllerRequest, CreateTopic, TopicCreated
+from barnabas.log.vocabulary.errors import (
     ErrorCode,
     InvalidReplicationFactorError,
     InvalidRequestError,
     TopicAlreadyExistsError,
 )
-from barnabas.log.topic_partition import CONSUMER_OFFSETS_TOPIC
-from barnabas.net.handlers.auto_creation import MAX_CREATIONS_AT_A_TIME
-from barnabas.net.handlers.metadata import (
+from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_TOPIC
+from barnabas.net.handlers.own.auto_creation import MAX_CREATIONS_AT_A_TIME
+from barnabas.net.handlers.own.metadata import (
     MAX_CREATED_PER_REQUEST,
     MAX_ITEMS_ON_LOOP,
     MAX_NAMES,

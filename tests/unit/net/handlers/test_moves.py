@@ -7,10 +7,9 @@ import pytest
 from unit.net.handlers.handler_world import HandlerWorld, ask
 from unit.net.shell_world import broker, partition, simulated, topic
 
-from barnabas.kraft.requests import DecommissionBroker, Done, FillBroker, MovesBegun
-from barnabas.log.errors import InvalidReplicationFactorError
-from barnabas.net.dispatcher import RequestContext
-from barnabas.net.handlers.moves import MoveHandlers
+from barnabas.kraft.metadata.requests import DecommissionBroker, Done, FillBroker, MovesBegun
+from barnabas.log.vocabulary.errors import InvalidReplicationFactorError
+from barnabas.net.handlers.own.moves import MoveHandlers
 from barnabas.net.protocol.requests import (
     AlterVotersRequest,
     DecommissionBrokerRequest,
@@ -18,6 +17,7 @@ from barnabas.net.protocol.requests import (
     FillBrokerRequest,
 )
 from barnabas.net.protocol.responses import AlterVotersResponse, CatchingUp, FillBrokerResponse
+from barnabas.net.server.dispatcher import RequestContext
 
 MOVING = topic(
     "t",

@@ -6,20 +6,20 @@ import pytest
 from unit.net.handlers.handler_world import HandlerWorld, answer_of, soon
 from unit.net.shell_world import Client, partition, simulated, topic
 
-from barnabas.log.compression import Compression
-from barnabas.log.errors import (
+from barnabas.log.format.compression import Compression
+from barnabas.log.format.record_codec import ProducerFields, encode_batch
+from barnabas.log.vocabulary.errors import (
     ErrorCode,
     InvalidRequestError,
     NotLeaderOrFollowerError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
-from barnabas.log.record_codec import ProducerFields, encode_batch
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.handlers.fetch import FetchHandler
-from barnabas.net.handlers.offsets import OffsetHandlers
-from barnabas.net.handlers.produce import ProduceHandler
-from barnabas.net.limits import MAX_DATA_ITEMS
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.base.limits import MAX_DATA_ITEMS
+from barnabas.net.handlers.own.offsets import OffsetHandlers
+from barnabas.net.handlers.records.fetch import FetchHandler
+from barnabas.net.handlers.records.produce import ProduceHandler
 from barnabas.net.protocol.requests import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,

@@ -11,20 +11,20 @@ from crc32c import crc32c
 from unit.net.handlers.handler_world import HandlerWorld
 from unit.net.shell_world import Client, partition, simulated, topic
 
-from barnabas.log.compression import Compression
-from barnabas.log.errors import CorruptRecordError, ErrorCode, RecordTooLargeError
-from barnabas.log.recompression import codec_named, recompressed
-from barnabas.log.record_batch import CRC_COVERS_FROM, CRC_POSITION, HEADER_SIZE, check_crc, read_header
-from barnabas.log.record_check import RecordRules
-from barnabas.log.record_codec import ProducerFields, encode_batch, iter_records
+from barnabas.log.format.compression import Compression
+from barnabas.log.format.recompression import codec_named, recompressed
+from barnabas.log.format.record_batch import CRC_COVERS_FROM, CRC_POSITION, HEADER_SIZE, check_crc, read_header
+from barnabas.log.format.record_check import RecordRules
+from barnabas.log.format.record_codec import ProducerFields, encode_batch, iter_records
 from barnabas.log.replication.ports import ReplicatedLogConfig
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.handlers import preparing
-from barnabas.net.handlers.preparing import MAX_RECORDS_A_PASS, MAX_RECORDS_AT_ONCE, Preparing, Refused
-from barnabas.net.handlers.produce import ProduceHandler
-from barnabas.net.memory_budget import MemoryBudget
+from barnabas.log.vocabulary.errors import CorruptRecordError, ErrorCode, RecordTooLargeError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.handlers.records import preparing
+from barnabas.net.handlers.records.preparing import MAX_RECORDS_A_PASS, MAX_RECORDS_AT_ONCE, Preparing, Refused
+from barnabas.net.handlers.records.produce import ProduceHandler
 from barnabas.net.protocol.requests import KafkaProduceRequest, ProducePartition, ProduceRequest
 from barnabas.net.protocol.responses import ProducePartitionResponse, ProduceResponse
+from barnabas.net.server.memory_budget import MemoryBudget
 
 ALONE = topic("t", partition(0, replicas=(0,)), partition(0, replicas=(0,)))
 RULES = RecordRules(needs_keys=False, max_message_bytes=1 << 20)

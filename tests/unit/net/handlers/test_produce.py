@@ -6,11 +6,11 @@ import pytest
 from unit.net.handlers.handler_world import HandlerWorld, answer_of, produce, soon
 from unit.net.shell_world import Client, partition, simulated, topic, turns
 
-from barnabas.kraft.image import TopicImage
-from barnabas.log.errors import ErrorCode, InvalidRequiredAcksError
-from barnabas.log.record_codec import ProducerFields
-from barnabas.log.topic_partition import CONSUMER_OFFSETS_TOPIC
-from barnabas.net.handlers.produce import ProduceHandler
+from barnabas.kraft.metadata.image import TopicImage
+from barnabas.log.format.record_codec import ProducerFields
+from barnabas.log.vocabulary.errors import ErrorCode, InvalidRequiredAcksError
+from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_TOPIC
+from barnabas.net.handlers.records.produce import ProduceHandler
 from barnabas.net.protocol.requests import ProduceRequest
 from barnabas.net.protocol.responses import ProducePartitionResponse, ProduceResponse
 

@@ -9,12 +9,12 @@ from simulation.log_building import open_log
 from unit.net.handlers.handler_world import HandlerWorld, produce
 from unit.net.shell_world import Client, partition, simulated, topic
 
-from barnabas.log.compression import Compression
-from barnabas.log.config import LogConfig
-from barnabas.log.errors import BarnabasError, ErrorCode
-from barnabas.log.record_codec import ProducerFields, encode_batch
-from barnabas.net.handlers.produce import ProduceHandler
-from barnabas.net.handlers.produce_rules import check_produced
+from barnabas.log.format.compression import Compression
+from barnabas.log.format.record_codec import ProducerFields, encode_batch
+from barnabas.log.settings.config import LogConfig
+from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
+from barnabas.net.handlers.records.produce import ProduceHandler
+from barnabas.net.handlers.records.produce_rules import check_produced
 from barnabas.net.protocol.kafka.codec import KafkaCodec
 from barnabas.net.protocol.kafka.compiler import encoder, types_of
 from barnabas.net.protocol.requests import InitProducerIdRequest

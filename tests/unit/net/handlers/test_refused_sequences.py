@@ -12,13 +12,13 @@ from simulation.log_building import batch_of
 from unit.net.handlers.handler_world import HandlerWorld, produce
 from unit.net.shell_world import Client, partition, simulated, topic
 
-from barnabas.log.compression import Compression
-from barnabas.log.errors import ErrorCode, NotEnoughReplicasError, OutOfOrderSequenceError
-from barnabas.log.record_batch import CRC_COVERS_FROM, CRC_POSITION, BatchHeader, read_header
-from barnabas.log.record_codec import ProducerFields
-from barnabas.log.topic_partition import TopicPartition
-from barnabas.net.handlers.produce import ProduceHandler
-from barnabas.net.handlers.refused_sequences import MAX_REFUSALS, RefusedSequences
+from barnabas.log.format.compression import Compression
+from barnabas.log.format.record_batch import CRC_COVERS_FROM, CRC_POSITION, BatchHeader, read_header
+from barnabas.log.format.record_codec import ProducerFields
+from barnabas.log.vocabulary.errors import ErrorCode, NotEnoughReplicasError, OutOfOrderSequenceError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.handlers.records.produce import ProduceHandler
+from barnabas.net.handlers.records.refused_sequences import MAX_REFUSALS, RefusedSequences
 from barnabas.net.protocol.requests import ProducePartition, ProduceRequest
 from barnabas.net.protocol.responses import ProduceResponse
 

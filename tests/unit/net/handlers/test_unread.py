@@ -11,13 +11,13 @@ from simulation.loop import run_simulated
 from unit.net.handlers.handler_world import HandlerWorld, answer_of
 from unit.net.shell_world import partition, simulated, topic
 
-from barnabas.log.append_times import RESOLUTION_MS
-from barnabas.log.config import LogConfig
-from barnabas.log.errors import ErrorCode
-from barnabas.log.files import RealFiles
-from barnabas.net.handlers.unread import UnreadHandler
-from barnabas.net.lag import NOTHING_COMMITTED, Lag, lag_behind
+from barnabas.log.disk.files import RealFiles
+from barnabas.log.segment.append_times import RESOLUTION_MS
+from barnabas.log.settings.config import LogConfig
+from barnabas.log.vocabulary.errors import ErrorCode
+from barnabas.net.handlers.records.unread import UnreadHandler
 from barnabas.net.protocol.group_responses import UnreadPartitionResponse
+from barnabas.net.protocol.lag import NOTHING_COMMITTED, Lag, lag_behind
 from barnabas.net.protocol.requests import UnreadPartition, UnreadRequest
 
 ALONE = topic("t", partition(0, replicas=(0,)))

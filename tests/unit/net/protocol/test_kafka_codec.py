@@ -14,7 +14,7 @@ from kafka.protocol.api_message import ApiMessage
 from kio.serial import entity_reader, entity_writer
 from unit.net.protocol.random_messages import RandomMessages, plain
 
-from barnabas.net.limits import MAX_DATA_ITEMS, MAX_WIDE_ITEMS
+from barnabas.net.base.limits import MAX_DATA_ITEMS, MAX_WIDE_ITEMS
 from barnabas.net.protocol.kafka.compiler import decoder, encoder, types_of
 from barnabas.net.protocol.kafka.primitives import read_uvarint, uvarint
 from barnabas.net.protocol.kafka.schema import Versions, messages

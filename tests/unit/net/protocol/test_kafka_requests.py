@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from barnabas.log.errors import BarnabasError, ErrorCode, UnsupportedAssignorError
-from barnabas.net.dispatcher import error_response
+from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, UnsupportedAssignorError
 from barnabas.net.protocol.codec import DecodedRequest
 from barnabas.net.protocol.kafka.apis import SERVED, is_flexible
 from barnabas.net.protocol.kafka.codec import KafkaCodec
 from barnabas.net.protocol.kafka.compiler import decoder, encoder, types_of
 from barnabas.net.protocol.responses import BrokerMetadata, MetadataResponse, TopicMetadata
+from barnabas.net.server.dispatcher import error_response
 
 FETCH, METADATA, JOIN_GROUP, CONSUMER_GROUP_HEARTBEAT = 1, 3, 11, 68
 TOPIC_ID = bytes(range(16))

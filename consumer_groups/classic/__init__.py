@@ -1,0 +1,1 @@
+"""Groups whose members assign among themselves: join and sync."""

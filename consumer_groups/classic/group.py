@@ -1,0 +1,205 @@
+"""One classic group as its coordinator sees it: members, generation, and how far the rebalance is.
+
+    EMPTY --join--> PREPARING_REBALANCE --everybody joined, or time is up--> COMPLETING_REBALANCE
+          <--------- nobody came                                  |
+    STABLE <------------- the leader has sent the assignment -----+
+    STABLE, COMPLETING_REBALANCE --a member comes, goes or changes--> PREPARING_REBALANCE
+
+What the quorum knows is the last completed step: the members of a generation when its joining ended, their assignments when
+the leader has sent them. Who has joined since is held here alone, as parked requests are: with the coordinator they are
+gone, and their clients join again.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from barnabas.kraft.group_state.group_slots import GroupState
+from barnabas.kraft.metadata.records import MemberRecord
+from barnabas.log.vocabulary.group_protocol import PROTOCOL_TYPE, decode_assignment
+
+from ..model.classic_messages import JoinAnswer, JoinedMember, SyncAnswer, Ticket
+from ..model.partitions import NO_PARTITIONS, PartitionSet
+from ..model.states import GroupPhase
+
+NO_GENERATION = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class ClassicMember:
+    """`join` and `sync` are its parked requests; `is_new` until it has had an answer to its first join."""
+
+    record: MemberRecord  # what it is and what it wants
+    assignment: bytes = b""  # of the current generation
+    holds: PartitionSet = (
+        NO_PARTITIONS  # what it may be reading, where it speaks Kafka's format; for explanations alone
+    )
+    join: Ticket | None = None
+    sync: Ticket | None = None
+    is_new: bool = False
+    has_synced: bool = False  # in this generation
+
+    @property
+    def member_id(self) -> str:
+        return self.record.member_id
+
+    @property
+    def metadata(self) -> dict[str, bytes]:
+        """Protocol name -> subscription, the member's favourite first."""
+        return self.record.classic_metadata or {}
+
+
+@dataclass(slots=True, kw_only=True)
+class ClassicGroup:
+    group_id: str
+    phase: GroupPhase = GroupPhase.EMPTY
+    generation: int = NO_GENERATION
+    assigned_generation: int = NO_GENERATION  # the generation whose assignment was stored last
+    protocol_type: str = ""
+    protocol_name: str = ""
+    leader_id: str = ""
+    members: dict[str, ClassicMember] = field(
+        default_factory=dict
+    )  # changed by `add`, `change`, `swap` and `remove` alone
+    pending: set[str] = field(default_factory=set)  # ids that were given out and have not joined yet
+    # While the first members of an empty group come in, the join waits a little for more (KIP-134).
+    first_join_ends_ms: int | None = None
+    has_newcomers: bool = False
+    # Derived from `members`, because asking all of them at every request costs n^2 in a crowd of n. Parked joins:
+    joins: dict[Ticket, ClassicMember] = field(default_factory=dict)
+    _holders: dict[str, ClassicMember] = field(default_factory=dict)  # by instance id
+    # Protocol name -> how many members know it; none has 0.
+    _knowing: Counter[str] = field(default_factory=Counter)
+
+    @staticmethod
+    def of(state: GroupState) -> "ClassicGroup":
+        """The group as the quorum knows it."""
+        record = state.group
+        group = ClassicGroup(
+            group_id=record.group_id,
+            generation=record.group_epoch,
+            assigned_generation=record.assignment_epoch,
+            protocol_type=record.protocol_type,
+            protocol_name=record.protocol_name,
+            leader_id=record.leader_id,
+        )
+        for member_id, member in state.members.items():
+            current = state.currents.get(member_id)
+            is_current = current is not None and current.member_epoch == record.group_epoch
+            assignment = current.classic_assignment if current is not None and is_current else None
+            group.add(ClassicMember(record=member, assignment=assignment or b"", has_synced=is_current))
+            group.members[member_id].holds = group.told_by(assignment or b"")
+        if group.members:
+            is_assigned = group.assigned_generation == group.generation
+            group.phase = GroupPhase.STABLE if is_assigned else GroupPhase.COMPLETING_REBALANCE
+        return group
+
+    def add(self, member: ClassicMember) -> None:
+        assert member.member_id not in self.members
+        self.members[member.member_id] = member
+        self._know(member)
+
+    def change(self, member: ClassicMember, record: MemberRecord) -> None:
+        """The same member wants something else."""
+        self._unknow(member)
+        member.record = record
+        self._know(member)
+
+    def swap(self, old: ClassicMember, new: ClassicMember) -> None:
+        """Another member in the place of one: the order of members is that of their first joins."""
+        self._unknow(old)
+        self.members = {
+            (new.member_id if key == old.member_id else key): (new if key == old.member_id else value)
+            for key, value in self.members.items()
+        }
+        self._know(new)
+
+    def remove(self, member: ClassicMember) -> None:
+        assert member.join is None
+        del self.members[member.member_id]
+        self._unknow(member)
+
+    def park_join(self, member: ClassicMember, ticket: Ticket) -> None:
+        assert member.join is None and self.members[member.member_id] is member
+        member.join = ticket
+        self.joins[ticket] = member
+
+    def take_join(self, member: ClassicMember) -> Ticket | None:
+        """Its parked join, which is none any more."""
+        ticket, member.join = member.join, None
+        if ticket is not None:
+            del self.joins[ticket]
+        return ticket
+
+    def _know(self, member: ClassicMember) -> None:
+        self._knowing.update(member.metadata.keys())
+        if member.record.instance_id is not None:
+            self._holders[member.record.instance_id] = member
+
+    def _unknow(self, member: ClassicMember) -> None:
+        if member.record.instance_id is not None and self._holders.get(member.record.instance_id) is member:
+            del self._holders[member.record.instance_id]
+        for name in member.metadata:
+            self._knowing[name] -= 1
+            if not self._knowing[name]:
+                del self._knowing[name]
+
+    @property
+    def has_all_joined(self) -> bool:
+        return not self.pending and len(self.joins) == len(self.members)
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """The longest that a member asks for: it may be busy for so long before it can join."""
+        return max((member.record.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    def holder_of(self, instance_id: str | None) -> ClassicMember | None:
+        return None if instance_id is None else self._holders.get(instance_id)
+
+    def supports(self, protocol_type: str, protocols: tuple[tuple[str, bytes], ...], *, but: str = "") -> bool:
+        """Has this member (which may be `but` itself, joining anew) a protocol in common with all others?"""
+        itself = self.members.get(but)
+        others = len(self.members) - (itself is not None)
+        if not others:
+            return bool(protocol_type and protocols)
+        own = () if itself is None else itself.metadata
+        return protocol_type == self.protocol_type and any(
+            self._knowing[name] - (name in own) == others for name, _ in protocols
+        )
+
+    def vote(self) -> str:
+        """The protocol that most members like best among those that all of them know; the first by name among equals."""
+        candidates = {name for name, count in self._knowing.items() if count == len(self.members)}
+        votes = Counter(
+            next(name for name in member.metadata if name in candidates) for member in self.members.values()
+        )
+        return min(votes, key=lambda name: (-votes[name], name))
+
+    def told_by(self, assignment: bytes) -> PartitionSet:
+        """The partitions in an assignment, where the members speak a format that we can read."""
+        decoded = decode_assignment(assignment) if self.protocol_type == PROTOCOL_TYPE else None
+        return frozenset(decoded or ())
+
+    def join_answer(self, member_id: str, *, skip_assignment: bool = False) -> JoinAnswer:
+        """What a member of this generation is told; its leader, about all others too."""
+        members = self.members.values() if member_id == self.leader_id else ()
+        return JoinAnswer(
+            member_id=member_id,
+            generation=self.generation,
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name,
+            leader_id=self.leader_id,
+            members=tuple(
+                JoinedMember(
+                    member_id=member.member_id,
+                    instance_id=member.record.instance_id,
+                    metadata=member.metadata.get(self.protocol_name, b""),
+                )
+                for member in members
+            ),
+            skip_assignment=skip_assignment,
+        )
+
+    def sync_answer(self, member: ClassicMember) -> SyncAnswer:
+        return SyncAnswer(
+            protocol_type=self.protocol_type, protocol_name=self.protocol_name, assignment=member.assignment
+        )

@@ -1,0 +1,1 @@
+"""Groups whose coordinator assigns (KIP-848): members, targets, reconciliation."""

@@ -1,0 +1,482 @@
+"""Members: they join, heartbeat, move towards their target, leave and expire. Only `Decision.add` changes the state.
+
+Sessions and rebalance timeouts are the only things that a coordinator holds alone. They start afresh with it.
+"""
+
+import random
+from dataclasses import replace
+
+from barnabas.kraft.group_state.group_slots import GroupState, SlotState
+from barnabas.kraft.metadata.records import CurrentAssignmentRecord, GroupRecord, MemberRecord, RemoveMemberRecord
+from barnabas.log.vocabulary.errors import BarnabasError
+
+from ..model.classic_messages import Answer, Ticket
+from ..model.deadlines import Deadlines, TimerKey
+from ..model.decision import Decision
+from ..model.group_limits import check_new_group
+from ..model.messages import HeartbeatRequest, HeartbeatResponse, MemberEpoch
+from ..model.partitions import NO_PARTITIONS, PartitionSet, from_set, to_set
+from ..model.rebalance_causes import RebalanceCause, cause_of_leaving
+from ..model.settings import GroupSettings
+from ..model.states import AWAY_EPOCH, MemberState
+from ..subscriptions.topic_changes import listed_names
+from .heartbeat_checks import check_epoch, check_join, check_member, check_request, holder_of
+from .parked_heartbeats import MAX_ANSWERS_PER_WAKE, ParkedHeartbeat, ParkedHeartbeats
+from .reconciliation import NO_EPOCH, Holding, advance
+from .targets import Targets
+
+MEMBER_ID_BITS = 128  # as random as a UUID: never given twice
+HEARTBEATS_PER_SESSION = 3  # at least: one that is lost or late must cost nobody the membership
+
+
+class Membership:
+    def __init__(
+        self, *, state: SlotState, settings: GroupSettings, targets: Targets, rng: random.Random, now_ms: int
+    ) -> None:
+        self.sessions = Deadlines()
+        self.revocations = Deadlines()  # exactly the members that are UNREVOKED_PARTITIONS
+        self.told_ms: dict[TimerKey, int] = {}  # since when a member has not yet done what it was told
+        self.parked = ParkedHeartbeats()
+        self._state = state
+        self._settings = settings
+        self._targets = targets
+        self._rng = rng
+        for group in state.groups.values():
+            if group.is_classic:
+                continue
+            for member in group.members.values():
+                self._start_timers(group, member, now_ms)
+
+    # --- heartbeats ---------------------------------------------------------------------------------------------------
+
+    def heartbeat(self, request: HeartbeatRequest, decision: Decision) -> HeartbeatResponse:
+        check_request(request, self._settings)
+        if request.member_epoch < MemberEpoch.JOIN:
+            return self._leave(request, decision)
+        if request.member_epoch == MemberEpoch.JOIN:
+            member_id, owned = self._join(request, decision)
+        else:
+            member_id, owned = self._stay(request, decision)
+        self.parked.supersede(request.group_id, member_id, decision)
+        self._targets.settle(decision)
+        return self._reconcile(request, member_id, owned, decision)
+
+    def poll(self, request: HeartbeatRequest, ticket: Ticket, decision: Decision) -> None:
+        """A heartbeat whose answer waits for news, for `max_wait_ms` and at most for the heartbeat interval."""
+        response = self.heartbeat(request, decision)
+        if request.max_wait_ms > 0 and request.member_epoch > MemberEpoch.JOIN and _says_nothing(response, request):
+            member = self._state.groups[request.group_id].members[response.member_id]
+            wait_ms = min(request.max_wait_ms, self._interval_ms(member, request))
+            parked = ParkedHeartbeat(request=replace(request, owned=None), ticket=ticket)
+            self.parked.park(response.member_id, parked, decision.now_ms + wait_ms)
+        else:
+            decision.answers.append(Answer(ticket=ticket, value=response))
+
+    def wake(self, decision: Decision) -> None:
+        """Answer the parked heartbeats of members who have something to do, and those whose time is up."""
+        for group_id, _ in self.parked.wakes.take_expired(decision.now_ms):
+            answers = 0
+            for member_id, parked in self.parked.of_group(group_id):
+                answers += self._wake_member(member_id, parked, decision)
+                if answers == MAX_ANSWERS_PER_WAKE:
+                    self.parked.changed(group_id, decision.now_ms)
+                    break
+        for group_id, member_id in self.parked.ends.take_expired(decision.now_ms):
+            self._end_wait(group_id, member_id, decision)
+
+    def _end_wait(self, group_id: str, member_id: str, decision: Decision) -> None:
+        parked = self.parked.take(group_id, member_id)
+        assert parked is not None
+        if self._wake_member(member_id, parked, decision):
+            return
+        response = HeartbeatResponse(
+            member_id=member_id,
+            member_epoch=parked.request.member_epoch,
+            heartbeat_interval_ms=self._interval_ms(self._state.groups[group_id].members[member_id], parked.request),
+        )
+        decision.answers.append(Answer(ticket=parked.ticket, value=response))
+
+    def _wake_member(self, member_id: str, parked: ParkedHeartbeat, decision: Decision) -> bool:
+        """As if the member said the same again, without any word on what it owns by now. Returns whether it was answered."""
+        request = parked.request
+        group = self._state.groups.get(request.group_id)
+        value: HeartbeatResponse | BarnabasError
+        try:
+            member = check_member(group, request)
+            assert group is not None
+            check_epoch(group.currents[member.member_id], request)
+            value = self._reconcile(request, member.member_id, None, decision, is_heard=False)
+            if _says_nothing(value, request):
+                return False
+        except BarnabasError as error:
+            value = error
+        self.parked.take(request.group_id, member_id)
+        decision.answers.append(Answer(ticket=parked.ticket, value=value))
+        return True
+
+    def _join(self, request: HeartbeatRequest, decision: Decision) -> tuple[str, PartitionSet | None]:
+        """Return the member's id and what it certainly owns at most."""
+        group = self._state.groups.get(request.group_id)
+        member_id = request.member_id or f"{self._rng.getrandbits(MEMBER_ID_BITS):032x}"
+        holder = None if group is None else holder_of(group, request.instance_id)
+        if group is not None and member_id in group.members and (holder is None or holder.member_id == member_id):
+            return member_id, self._rejoin(group, member_id, request, decision)
+        check_join(group, request, self._settings)
+        check_new_group(request.group_id, self._state.groups, self._settings)
+        if group is not None and holder is not None:
+            self._take_over(group, holder, member_id, request, decision)
+        else:
+            self._enter(member_id, request, decision)
+        return member_id, NO_PARTITIONS
+
+    def _enter(self, member_id: str, request: HeartbeatRequest, decision: Decision) -> None:
+        group = self._state.groups.get(request.group_id)
+        if group is None or group.group.protocol != "consumer":
+            decision.add(self._group_record(request.group_id, group))
+        decision.add(self._member_record(member_id, request, None))
+        newcomer = Holding(member_epoch=MemberEpoch.JOIN, previous_member_epoch=NO_EPOCH, state=MemberState.STABLE)
+        decision.add(self._current_record(request.group_id, member_id, newcomer))
+        member = self._state.groups[request.group_id].members[member_id]
+        decision.change(request.group_id, RebalanceCause.MEMBER_JOINED, member, _wish(member))
+
+    def _rejoin(
+        self, group: GroupState, member_id: str, request: HeartbeatRequest, decision: Decision
+    ) -> PartitionSet | None:
+        """A member joins that is one already: its answer was lost, it was fenced, or it was away.
+
+        It keeps its partitions. It is not believed to own nothing, because a copy of its first request would say the
+        same; what it has to let go of is released by its next heartbeat.
+        """
+        current = group.currents[member_id]
+        member = group.members[member_id]
+        was_away = current.member_epoch == AWAY_EPOCH
+        if was_away:
+            self._note_return(member, decision)
+            decision.add(self._returned(current, member_id))
+        self._update(member, request, decision)
+        return NO_PARTITIONS if was_away else None
+
+    def _take_over(
+        self, group: GroupState, away: MemberRecord, member_id: str, request: HeartbeatRequest, decision: Decision
+    ) -> None:
+        """A static member is back under a new member id: it gets what it had, and nobody else notices."""
+        current, target = group.currents[away.member_id], group.targets.get(away.member_id)
+        self._note_return(replace(away, member_id=member_id), decision)
+        decision.add(self._remove_record(request.group_id, away.member_id))
+        self._cancel_timers(request.group_id, away.member_id)
+        decision.add(replace(away, coordinator_epoch=self._state.coordinator_epoch, member_id=member_id))
+        if target is not None:
+            decision.add(replace(target, coordinator_epoch=self._state.coordinator_epoch, member_id=member_id))
+        decision.add(self._returned(current, member_id))
+        self._update(group.members[member_id], request, decision)
+
+    def _note_return(self, member: MemberRecord, decision: Decision) -> None:
+        cause = RebalanceCause.STATIC_MEMBER_RETURNED
+        self._targets.note(member.group_id, cause, member, "", decision.now_ms)
+
+    def _returned(self, current: CurrentAssignmentRecord, member_id: str) -> CurrentAssignmentRecord:
+        return replace(
+            current,
+            coordinator_epoch=self._state.coordinator_epoch,
+            member_id=member_id,
+            member_epoch=MemberEpoch.JOIN,
+            previous_member_epoch=NO_EPOCH,
+        )
+
+    def _stay(self, request: HeartbeatRequest, decision: Decision) -> tuple[str, PartitionSet | None]:
+        group = self._state.groups.get(request.group_id)
+        member = check_member(group, request)
+        assert group is not None
+        check_epoch(group.currents[member.member_id], request)
+        self._update(member, request, decision)
+        return member.member_id, None if request.owned is None else to_set(request.owned)
+
+    def _update(self, member: MemberRecord, request: HeartbeatRequest, decision: Decision) -> None:
+        updated = self._member_record(member.member_id, request, member)
+        if replace(updated, coordinator_epoch=member.coordinator_epoch) == member:
+            return
+        decision.add(updated)
+        if _subscription(updated) != _subscription(member):
+            decision.change(member.group_id, RebalanceCause.SUBSCRIPTION_CHANGED, updated, _wish(updated))
+        elif updated.assignor != member.assignor:
+            detail = f"it asks for {updated.assignor or 'the default'}, it asked for {member.assignor or 'the default'}"
+            decision.change(member.group_id, RebalanceCause.ASSIGNOR_CHANGED, updated, detail)
+
+    def _reconcile(
+        self,
+        request: HeartbeatRequest,
+        member_id: str,
+        owned: PartitionSet | None,
+        decision: Decision,
+        *,
+        is_heard: bool = True,
+    ) -> HeartbeatResponse:
+        """One step towards the target. Not `is_heard`: the member is told of it, which is no sign of life."""
+        group = self._state.groups[request.group_id]
+        before = group.currents[member_id]
+        after = self._advanced(group, before, owned)
+        if after != before:
+            decision.add(replace(after, coordinator_epoch=self._state.coordinator_epoch))
+            self.revocations.cancel((request.group_id, member_id))  # a new step has all the time that there is for one
+        if is_heard:
+            self._start_timers(group, group.members[member_id], decision.now_ms)
+        else:
+            self._time_revocation(group, group.members[member_id], decision.now_ms)
+        assert after.member_epoch > 0
+        in_step = request.member_epoch == after.member_epoch and before.assigned == after.assigned
+        self._time_obedience(request, member_id, before, after, decision.now_ms)
+        if request.owned is not None and to_set(request.owned) != to_set(after.assigned):
+            in_step = False  # told again at every heartbeat until it has done so: no answer matters by itself
+        return HeartbeatResponse(
+            member_id=member_id,
+            member_epoch=after.member_epoch,
+            heartbeat_interval_ms=self._interval_ms(
+                group.members[member_id],
+                request,
+                is_waiting=after.state == MemberState.UNRELEASED_PARTITIONS or self._targets.is_put_off(group),
+            ),
+            assignment=None if in_step else after.assigned,
+        )
+
+    def _time_obedience(
+        self,
+        request: HeartbeatRequest,
+        member_id: str,
+        before: CurrentAssignmentRecord,
+        after: CurrentAssignmentRecord,
+        now_ms: int,
+    ) -> None:
+        """Since when it was told to read something else than it does; what it owns it says when that changes."""
+        if request.owned is None:
+            is_told = before.assigned != after.assigned
+        else:
+            is_told = to_set(request.owned) != to_set(after.assigned)
+            if not is_told:
+                self.told_ms.pop((request.group_id, member_id), None)
+        if is_told:
+            self.told_ms.setdefault((request.group_id, member_id), now_ms)
+
+    def _advanced(
+        self, group: GroupState, before: CurrentAssignmentRecord, owned: PartitionSet | None
+    ) -> CurrentAssignmentRecord:
+        target_epoch = group.group.assignment_epoch
+        if before.state == MemberState.STABLE and before.member_epoch == target_epoch:
+            return before  # the steady state: nothing to compute
+        holding = Holding.of(before)
+        after = advance(
+            holding,
+            member_id=before.member_id,
+            target=self._targets.target_of(group, before.member_id),
+            target_epoch=target_epoch,
+            owned=owned,
+            owners=group.owners,
+        )
+        if after == holding:
+            return before
+        record = self._current_record(before.group_id, before.member_id, after)
+        return replace(record, coordinator_epoch=before.coordinator_epoch)
+
+    def _interval_ms(self, member: MemberRecord, request: HeartbeatRequest, *, is_waiting: bool = False) -> int:
+        """A member may ask for a session that is shorter than the usual interval: it must get some tries in it."""
+        settings = self._settings
+        interval_ms = _given(request.heartbeat_interval_ms, settings.heartbeat_interval_ms)
+        if is_waiting:
+            interval_ms = min(interval_ms, settings.waiting_heartbeat_interval_ms)
+        return max(1, min(interval_ms, member.session_timeout_ms // HEARTBEATS_PER_SESSION))
+
+    # --- leaving ------------------------------------------------------------------------------------------------------
+
+    def _leave(self, request: HeartbeatRequest, decision: Decision) -> HeartbeatResponse:
+        group = self._state.groups.get(request.group_id)
+        member = check_member(group, request)
+        assert group is not None
+        self.parked.supersede(request.group_id, member.member_id, decision)
+        cause = cause_of_leaving(request.reason)
+        detail = "" if cause == request.reason else request.reason
+        if request.member_epoch == MemberEpoch.LEAVE_STATIC:
+            self._go_away(group, member, cause, detail, decision)
+        else:
+            self._remove(member, cause, detail, decision)
+            self._targets.settle(decision)
+        return HeartbeatResponse(
+            member_id=member.member_id,
+            member_epoch=request.member_epoch,
+            heartbeat_interval_ms=self._settings.heartbeat_interval_ms,
+        )
+
+    def _go_away(
+        self, group: GroupState, member: MemberRecord, cause: RebalanceCause, detail: str, decision: Decision
+    ) -> None:
+        """Its partitions wait for it until its session ends; it reads none of them, so it has let go of the others."""
+        away = replace(
+            Holding.of(group.currents[member.member_id]),
+            member_epoch=AWAY_EPOCH,
+            previous_member_epoch=NO_EPOCH,
+            state=MemberState.STABLE,
+            pending_revocation=NO_PARTITIONS,
+        )
+        decision.add(self._current_record(member.group_id, member.member_id, away))
+        self._start_timers(group, member, decision.now_ms)
+        if cause is RebalanceCause.MEMBER_LEFT:
+            cause = RebalanceCause.STATIC_MEMBER_AWAY
+        waits = f"its partitions wait for it for {member.session_timeout_ms} ms"
+        self._targets.note(member.group_id, cause, member, f"{detail}; {waits}" if detail else waits, decision.now_ms)
+
+    def expire(self, decision: Decision) -> None:
+        """Remove who was silent for a whole session, and who did not let go within its rebalance timeout."""
+        for (group_id, member_id), deadline_ms in self.sessions.take_expired_at(decision.now_ms):
+            member = self._state.groups[group_id].members[member_id]
+            detail = f"no heartbeat for {member.session_timeout_ms} ms"
+            heard_ms = deadline_ms - member.session_timeout_ms
+            self._remove(member, RebalanceCause.MEMBER_EXPIRED, detail, decision, since_ms=heard_ms)
+        for group_id, member_id in self.revocations.take_expired(decision.now_ms):
+            group = self._state.groups[group_id]
+            member = group.members[member_id]
+            held = _pending(group.currents[member_id])
+            detail = f"told to let go of {held}, it did not within {member.rebalance_timeout_ms} ms"
+            self._remove(member, RebalanceCause.REBALANCE_TIMEOUT, detail, decision)
+        self._targets.settle(decision)
+
+    def _remove(
+        self,
+        member: MemberRecord,
+        cause: RebalanceCause,
+        detail: str,
+        decision: Decision,
+        *,
+        since_ms: int | None = None,
+    ) -> None:
+        decision.add(self._remove_record(member.group_id, member.member_id), since_ms=since_ms)
+        self._cancel_timers(member.group_id, member.member_id)
+        decision.change(member.group_id, cause, member, detail)
+
+    def fence_all(self, group: GroupState, decision: Decision) -> None:
+        """Make all members join again without taking anything from them: their epochs jump, and no older one is valid.
+
+        So a commit that is on its way fails, every member drops its positions, and when it joins again (under the same
+        member id) it gets the partitions that nobody else could get in between. A member that is away is left alone.
+        """
+        group_id = group.group.group_id
+        decision.change(group_id, RebalanceCause.OFFSETS_RESET)
+        self._targets.settle(decision, at_once=True)
+        for member_id, current in list(group.currents.items()):
+            if current.member_epoch == AWAY_EPOCH:
+                continue
+            state = MemberState(current.state)
+            if state is MemberState.STABLE and to_set(current.assigned) != self._targets.target_of(group, member_id):
+                state = MemberState.UNRELEASED_PARTITIONS  # its epoch no longer tells that it is behind
+            fenced = replace(
+                Holding.of(current),
+                member_epoch=group.group.group_epoch,
+                previous_member_epoch=NO_EPOCH,
+                state=state,
+            )
+            decision.add(self._current_record(group_id, member_id, fenced))
+
+    # --- timers -------------------------------------------------------------------------------------------------------
+
+    def _start_timers(self, group: GroupState, member: MemberRecord, now_ms: int) -> None:
+        """A fresh session; a rebalance timeout exactly while the member has partitions to let go of."""
+        self.sessions.set((member.group_id, member.member_id), now_ms + member.session_timeout_ms)
+        self._time_revocation(group, member, now_ms)
+
+    def _time_revocation(self, group: GroupState, member: MemberRecord, now_ms: int) -> None:
+        key = (member.group_id, member.member_id)
+        if group.currents[member.member_id].state != MemberState.UNREVOKED_PARTITIONS:
+            self.revocations.cancel(key)
+        elif key not in self.revocations:
+            self.revocations.set(key, now_ms + member.rebalance_timeout_ms)
+
+    def _cancel_timers(self, group_id: str, member_id: str) -> None:
+        self.sessions.cancel((group_id, member_id))
+        self.revocations.cancel((group_id, member_id))
+        self.told_ms.pop((group_id, member_id), None)
+
+    # --- records ------------------------------------------------------------------------------------------------------
+
+    def _group_record(self, group_id: str, before: GroupState | None) -> GroupRecord:
+        """A new group, or an empty one that changes to this protocol. Epochs never go back."""
+        return GroupRecord(
+            slot=self._state.slot,
+            coordinator_epoch=self._state.coordinator_epoch,
+            group_id=group_id,
+            group_epoch=0 if before is None else before.group.group_epoch,
+            assignment_epoch=0 if before is None else before.group.assignment_epoch,
+            protocol_name=self._settings.default_assignor,
+        )
+
+    def _member_record(self, member_id: str, request: HeartbeatRequest, before: MemberRecord | None) -> MemberRecord:
+        """What the request says, over what was known before."""
+        base = before or self._blank_member(member_id, request)
+        topics = request.subscribed_topics
+        pattern = request.subscribed_pattern
+        return replace(
+            base,
+            coordinator_epoch=self._state.coordinator_epoch,
+            rack=base.rack if request.rack is None else request.rack,
+            client_id=request.client_id or base.client_id,
+            client_host=request.client_host or base.client_host,
+            subscribed_topics=base.subscribed_topics if topics is None else tuple(sorted(set(topics))),
+            subscribed_pattern=base.subscribed_pattern if pattern is None else pattern or None,
+            rebalance_timeout_ms=_given(request.rebalance_timeout_ms, base.rebalance_timeout_ms),
+            session_timeout_ms=_given(request.session_timeout_ms, base.session_timeout_ms),
+            assignor=base.assignor if request.assignor is None else request.assignor,
+        )
+
+    def _blank_member(self, member_id: str, request: HeartbeatRequest) -> MemberRecord:
+        return MemberRecord(
+            slot=self._state.slot,
+            coordinator_epoch=self._state.coordinator_epoch,
+            group_id=request.group_id,
+            member_id=member_id,
+            instance_id=request.instance_id,
+            client_id="",
+            client_host="",
+            rack=None,
+            subscribed_topics=(),
+            subscribed_pattern=None,
+            rebalance_timeout_ms=self._settings.rebalance_timeout_ms,
+            session_timeout_ms=self._settings.session_timeout_ms,
+        )
+
+    def _current_record(self, group_id: str, member_id: str, holding: Holding) -> CurrentAssignmentRecord:
+        return CurrentAssignmentRecord(
+            slot=self._state.slot,
+            coordinator_epoch=self._state.coordinator_epoch,
+            group_id=group_id,
+            member_id=member_id,
+            member_epoch=holding.member_epoch,
+            previous_member_epoch=holding.previous_member_epoch,
+            state=holding.state.value,
+            assigned=from_set(holding.assigned),
+            pending_revocation=from_set(holding.pending_revocation),
+        )
+
+    def _remove_record(self, group_id: str, member_id: str) -> RemoveMemberRecord:
+        return RemoveMemberRecord(
+            slot=self._state.slot,
+            coordinator_epoch=self._state.coordinator_epoch,
+            group_id=group_id,
+            member_id=member_id,
+        )
+
+
+def _says_nothing(response: HeartbeatResponse, request: HeartbeatRequest) -> bool:
+    return response.assignment is None and response.member_epoch == request.member_epoch
+
+
+def _given(value: int, otherwise: int) -> int:
+    return otherwise if value == -1 else value
+
+
+def _subscription(member: MemberRecord) -> tuple[tuple[str, ...], str | None]:
+    return (member.subscribed_topics, member.subscribed_pattern)
+
+
+def _wish(member: MemberRecord) -> str:
+    pattern = [f"the pattern {member.subscribed_pattern}"] if member.subscribed_pattern else []
+    return f"it subscribes to {listed_names([*member.subscribed_topics, *pattern])}"
+
+
+def _pending(current: CurrentAssignmentRecord) -> str:
+    return listed_names(f"{topic}-{number}" for topic, number in sorted(to_set(current.pending_revocation)))

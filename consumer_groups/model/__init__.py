@@ -1,0 +1,1 @@
+"""The words of a coordinator: messages, decisions, settings, and what a rebalance did."""

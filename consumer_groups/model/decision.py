@@ -1,0 +1,133 @@
+"""A decision under way: each record is replayed into the working state at once, so that the next one stands on it.
+
+What the records say about who reads what is told to the rebalance log on the way.
+"""
+
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+
+from barnabas.kraft.group_state.group_slots import SlotState, SlotStateRecord, partition_keys
+from barnabas.kraft.metadata.records import (
+    CurrentAssignmentRecord,
+    MemberRecord,
+    OffsetCommitRecord,
+    OffsetResetRecord,
+    RemoveMemberRecord,
+    RemoveOffsetRecord,
+    StagedDecisionRecord,
+    TargetAssignmentRecord,
+)
+
+from .classic_messages import Answer
+from .partitions import NO_PARTITIONS, PartitionSet, to_set
+from .rebalance_causes import RebalanceCause
+from .rebalance_log import RebalanceLog
+from .states import AWAY_EPOCH, GROUP_TRANSITIONS, GroupPhase, phase_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Why the target assignment of a group must be computed anew."""
+
+    cause: RebalanceCause
+    member: MemberRecord | None = None  # as it was then: it may be gone since
+    detail: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class Decision:
+    """Whatever can be refused must be refused before the first `add`: there is no way back from a replayed record."""
+
+    state: SlotState
+    now_ms: int
+    log: RebalanceLog
+    records: list[SlotStateRecord] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)  # to parked requests
+    changes: dict[str, list[Change]] = field(default_factory=dict)  # by group, until they are settled
+    noted: set[str] = field(
+        default_factory=set
+    )  # groups of which the log was told something, though nothing has changed
+    _phase_before: dict[str, GroupPhase] = field(default_factory=dict)
+    _empty_since_before: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def touched(self) -> AbstractSet[str]:
+        """Groups of which there are records, commits apart."""
+        return self._phase_before.keys()
+
+    def add(self, record: SlotStateRecord, *, since_ms: int | None = None) -> None:
+        """`since_ms`: from when on nobody reads what this takes from its member; now, unless it was lost before."""
+        assert not isinstance(record, StagedDecisionRecord), "how a decision is appended is the shell's business"
+        if not isinstance(record, OffsetCommitRecord | RemoveOffsetRecord | OffsetResetRecord):
+            self._check(record.group_id)
+        if isinstance(record, CurrentAssignmentRecord):
+            # The invariant of the whole package: at most one owner, assigned or pending revocation, at any time.
+            owners = self.state.groups[record.group_id].owners
+            assert all(owners.get(key, record.member_id) == record.member_id for key in partition_keys(record))
+        read_before = self._read_by(record)
+        applied = self.state.replay(record)
+        assert applied, "a coordinator decides with its own epoch, which nothing in its state can be ahead of"
+        self.records.append(record)
+        self._observe(record, read_before, self.now_ms if since_ms is None else since_ms)
+
+    def change(
+        self, group_id: str, cause: RebalanceCause, member: MemberRecord | None = None, detail: str = ""
+    ) -> None:
+        self.changes.setdefault(group_id, []).append(Change(cause=cause, member=member, detail=detail))
+
+    def touches(self, group_id: str) -> bool:
+        """Has this decision changed the group or its members?"""
+        return group_id in self._phase_before
+
+    def finish(self) -> tuple[SlotStateRecord, ...]:
+        assert not self.changes, "a change was not settled"
+        for group_id in list(self._phase_before):
+            self._note_emptiness(group_id)
+        for group_id, before in self._phase_before.items():
+            assert phase_of(self.state.groups.get(group_id)) in GROUP_TRANSITIONS[before]
+        return tuple(self.records)
+
+    def _read_by(self, record: SlotStateRecord) -> PartitionSet:
+        """What the record's member may be reading at this moment."""
+        if not isinstance(record, CurrentAssignmentRecord | RemoveMemberRecord):
+            return NO_PARTITIONS
+        group = self.state.groups.get(record.group_id)
+        return read_by(None if group is None else group.currents.get(record.member_id))
+
+    def _observe(self, record: SlotStateRecord, before: PartitionSet, since_ms: int) -> None:
+        if isinstance(record, TargetAssignmentRecord):
+            owners = self.state.groups[record.group_id].owners
+            unread = [key for key in to_set(record.partitions) if key not in owners]
+            self.log.wanted(record.group_id, unread, self.now_ms)
+        elif isinstance(record, CurrentAssignmentRecord | RemoveMemberRecord):
+            after = read_by(record) if isinstance(record, CurrentAssignmentRecord) else NO_PARTITIONS
+            self.log.let_go(record.group_id, record.member_id, before - after, since_ms)
+            self.log.taken(record.group_id, record.member_id, after - before, self.now_ms)
+
+    def _check(self, group_id: str) -> None:
+        if group_id not in self._phase_before:
+            group = self.state.groups.get(group_id)
+            self._phase_before[group_id] = phase_of(group)
+            self._empty_since_before[group_id] = -1 if group is None else group.group.empty_since_ms
+
+    def _note_emptiness(self, group_id: str) -> None:
+        """Write down when the last member has left: offsets live for their retention time from then on."""
+        group = self.state.groups.get(group_id)
+        if group is None:
+            return
+        if group.members:
+            since_ms = -1
+        elif self._phase_before[group_id] in (GroupPhase.EMPTY, GroupPhase.DEAD):
+            since_ms = self._empty_since_before[group_id]
+        else:
+            since_ms = self.now_ms
+        if group.group.empty_since_ms != since_ms:
+            epoch = self.state.coordinator_epoch
+            self.add(replace(group.group, coordinator_epoch=epoch, empty_since_ms=since_ms))
+
+
+def read_by(current: CurrentAssignmentRecord | None) -> PartitionSet:
+    """What a member may be reading: nothing while it is away, though its partitions wait for it."""
+    if current is None or current.member_epoch == AWAY_EPOCH:
+        return NO_PARTITIONS
+    return frozenset(partition_keys(current))

@@ -1,0 +1,182 @@
+"""What is asked of a group coordinator and what it answers, as values. The broker's handlers translate them.
+
+Errors that concern a whole request are raised as `BarnabasError`; those of one partition are codes in the answer.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Generic, TypeVar
+
+from barnabas.kraft.group_state.group_slots import SlotStateRecord
+from barnabas.kraft.metadata.records import TopicPartitions
+from barnabas.log.vocabulary.errors import ErrorCode
+
+from .classic_messages import Answer
+from .rebalance_record import Rebalance
+from .states import GroupPhase, MemberState
+
+R = TypeVar("R")
+
+
+class MemberEpoch(IntEnum):
+    """Member epochs with a meaning of their own (KIP-848)."""
+
+    LEAVE_STATIC = -2  # a static member goes, and will be back within its session timeout
+    LEAVE = -1
+    JOIN = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorResult(Generic[R]):
+    """A decision: records to append, in one atomic batch, and the answer.
+
+    The answer leaves only when these records *and those of all results before it* are committed, also when it has no
+    records of its own: it was read from a state that may hold records that are still on their way.
+    """
+
+    records: tuple[SlotStateRecord, ...]
+    response: R
+    answers: tuple[Answer, ...] = ()  # to requests that earlier decisions have parked; they too wait for the commit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitPlace:
+    """Where a commit stands among those of one client; see `commit_order`."""
+
+    committer: str
+    sequence: int  # grows with each request that is sent
+    coordinator_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatRequest:
+    """KIP-848. None leaves a field as it is. The members' side of the contract:
+
+    - one heartbeat of a member is under way at a time; an answer that comes after its request was given up is ignored, and
+      the next heartbeat says everything;
+    - `owned` is what the member may be reading at this moment; it is sent when it has changed and after a lost answer;
+    - what it subscribes to is sent when joining, after a lost answer, and when it has changed;
+    - FENCED_MEMBER_EPOCH and UNKNOWN_MEMBER_ID mean: stop reading, commit nothing, join again with epoch 0.
+    """
+
+    group_id: str
+    member_id: str  # "" when joining: the coordinator makes one up
+    member_epoch: int
+    instance_id: str | None = None
+    rack: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    subscribed_topics: tuple[str, ...] | None = None
+    subscribed_pattern: str | None = None  # "" is no pattern
+    rebalance_timeout_ms: int = -1  # -1: the default when joining, unchanged later
+    session_timeout_ms: int = -1
+    heartbeat_interval_ms: int = -1  # not the member's word: what its group's configuration says; -1: as all groups
+    assignor: str | None = None
+    reason: str = ""  # of leaving: "poll_interval_exceeded", or what a person may read
+    owned: tuple[TopicPartitions, ...] | None = None
+    max_wait_ms: int = (
+        0  # while there is nothing to tell, the answer may wait so long (`GroupCoordinator.poll_heartbeat`)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatResponse:
+    """`assignment` is everything that the member shall read from now on; None: as before."""
+
+    member_id: str
+    member_epoch: int
+    heartbeat_interval_ms: int
+    assignment: tuple[TopicPartitions, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetToCommit:
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionOutcome:
+    topic: str
+    partition: int
+    error: ErrorCode = ErrorCode.NONE
+    message: str = ""
+
+
+NO_OFFSET = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedOffset:
+    """`offset` NO_OFFSET: nothing is committed."""
+
+    topic: str
+    partition: int
+    offset: int = NO_OFFSET
+    leader_epoch: int = -1
+    metadata: str = ""
+    commit_timestamp_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedGroup:
+    group_id: str
+    phase: GroupPhase
+    protocol: str
+    protocol_type: str
+    member_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedMember:
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    member_epoch: int
+    state: MemberState
+    subscribed_topics: tuple[str, ...]
+    subscribed_pattern: str | None
+    assigned: tuple[TopicPartitions, ...]
+    pending_revocation: tuple[TopicPartitions, ...]
+    target: tuple[TopicPartitions, ...]
+    classic_metadata: bytes = b""  # classic members: for the protocol that the group has chosen
+    classic_assignment: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDescription:
+    """A group that does not exist is described as DEAD, without members."""
+
+    group_id: str
+    phase: GroupPhase
+    group_epoch: int = 0
+    assignment_epoch: int = 0
+    protocol: str = ""
+    protocol_type: str = ""
+    assignor: str = ""
+    members: tuple[DescribedMember, ...] = ()
+    rebalances: tuple[Rebalance, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndoneOffset:
+    """One partition of a reset that was taken back. -1: nothing committed."""
+
+    topic: str
+    partition: int
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndoneReset:
+    """The reset that was taken back (or would be): when it was made and by whom, and what becomes of the offsets."""
+
+    reset_id: int
+    at_ms: int
+    by: str
+    offsets: tuple[UndoneOffset, ...]

@@ -1,0 +1,196 @@
+"""What rebalances did: a machine that is told who holds what, and keeps a bounded ring of records per group.
+
+It is fed by decisions: causes (`note`), partitions that members let go of and take (`let_go`, `taken`), partitions that are
+to be read (`wanted`), and that a group is stable (`settled`). It is not part of the quorum's state: a new coordinator begins
+with "coordinator_moved". Codes are in `rebalance_causes`, values in `rebalance_record`.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from barnabas.kraft.group_state.group_slots import PartitionKey
+
+from .rebalance_causes import RebalanceCause
+from .rebalance_record import NOBODY, Cause, Gap, Move, Rebalance
+
+REBALANCES_KEPT_PER_GROUP: Final = 64  # a day of a calm group, some minutes of a stormy one
+CAUSES_PER_REBALANCE: Final = 64  # a storm that never settles becomes several records
+MOVES_PER_REBALANCE: Final = 2_000  # beyond it moves are counted, not told one by one
+# Causes, moves and records of all groups of one slot together, at some 150 bytes each. With all 50 slots on one broker that
+# is 75 MB at the very most; the oldest records go first, whichever group's they are.
+ITEMS_KEPT_PER_SLOT: Final = 10_000
+
+
+@dataclass(slots=True, kw_only=True)
+class _Record:
+    group_id: str
+    rebalance_id: int
+    began_ms: int
+    causes: list[Cause] = field(default_factory=list)
+    moves: list[Move] = field(default_factory=list)
+    moved_count: int = 0
+    longest_pause_ms: int = 0
+    stable_after_ms: int | None = None
+    is_superseded: bool = False
+
+    @property
+    def item_count(self) -> int:
+        return 1 + len(self.causes) + len(self.moves)
+
+    def told(self) -> Rebalance:
+        return Rebalance(
+            rebalance_id=self.rebalance_id,
+            began_ms=self.began_ms,
+            causes=tuple(self.causes),
+            group_epoch=max(cause.group_epoch for cause in self.causes),
+            moves=tuple(self.moves),
+            moved_count=self.moved_count,
+            longest_pause_ms=self.longest_pause_ms,
+            stable_after_ms=self.stable_after_ms,
+            is_superseded=self.is_superseded,
+        )
+
+
+class RebalanceLog:
+    def __init__(
+        self, *, kept_per_group: int = REBALANCES_KEPT_PER_GROUP, items_kept: int = ITEMS_KEPT_PER_SLOT
+    ) -> None:
+        self._kept_per_group = kept_per_group
+        self._items_kept = items_kept
+        self._rings: dict[str, deque[_Record]] = {}
+        self._in_order: OrderedDict[int, _Record] = OrderedDict()  # of all groups, the oldest first
+        self._open: dict[str, _Record] = {}  # rebalances under way
+        self._gaps: dict[str, dict[PartitionKey, Gap]] = {}  # none of them empty
+        self._item_count = 0
+        self._last_id = 0
+
+    # --- what is told to it -------------------------------------------------------------------------------------------
+
+    def note(self, group_id: str, cause: Cause) -> None:
+        """A cause: it begins a rebalance, or belongs to the one under way."""
+        record = self._open.get(group_id)
+        if record is not None and len(record.causes) >= CAUSES_PER_REBALANCE:
+            record.is_superseded = True
+            record = None
+        if record is None:
+            record = self._begin(group_id, cause.at_ms)
+        record.causes.append(cause)
+        self._grow()
+
+    def wanted(self, group_id: str, keys: Iterable[PartitionKey], now_ms: int) -> None:
+        """These are to be read from now on; nobody reads them yet."""
+        for key in keys:
+            self._gaps.setdefault(group_id, {}).setdefault(key, Gap(member_id=NOBODY, since_ms=now_ms))
+
+    def let_go(self, group_id: str, member_id: str, keys: Iterable[PartitionKey], since_ms: int) -> None:
+        for key in keys:
+            self._gaps.setdefault(group_id, {}).setdefault(key, Gap(member_id=member_id, since_ms=since_ms))
+
+    def taken(self, group_id: str, member_id: str, keys: Iterable[PartitionKey], now_ms: int) -> None:
+        gaps = self._gaps.get(group_id, {})
+        for key in sorted(keys):
+            gap = gaps.pop(key, None) or Gap(member_id=NOBODY, since_ms=now_ms)
+            self._move(group_id, key, gap, member_id, now_ms)
+        if not gaps:
+            self._gaps.pop(group_id, None)
+
+    def settled(self, group_id: str, wanted: Collection[PartitionKey], now_ms: int) -> None:
+        """The group is stable, or empty (then `wanted` is). What it lacks of `wanted` waits for somebody who is away."""
+        gaps = self._gaps.get(group_id, {})
+        for key in sorted(key for key in gaps if key not in wanted):
+            gap = gaps.pop(key)
+            if gap.member_id != NOBODY:
+                self._move(group_id, key, gap, NOBODY, now_ms)
+        if not gaps:
+            self._gaps.pop(group_id, None)
+        record = self._open.pop(group_id, None)
+        if record is not None:
+            record.stable_after_ms = now_ms - record.began_ms
+
+    def forget(self, group_id: str) -> None:
+        for record in self._rings.pop(group_id, ()):
+            self._in_order.pop(record.rebalance_id)
+            self._item_count -= record.item_count
+        self._gaps.pop(group_id, None)
+        self._open.pop(group_id, None)
+
+    # --- what it tells ------------------------------------------------------------------------------------------------
+
+    def of(self, group_id: str) -> tuple[Rebalance, ...]:
+        """Oldest first."""
+        return tuple(record.told() for record in self._rings.get(group_id, ()))
+
+    def gaps_of(self, group_id: str) -> Mapping[PartitionKey, Gap]:
+        return self._gaps.get(group_id, {})
+
+    def is_under_way(self, group_id: str) -> bool:
+        return group_id in self._open
+
+    def newest_cause(self, group_id: str) -> Cause | None:
+        ring = self._rings.get(group_id)
+        return ring[-1].causes[-1] if ring else None
+
+    def count_since(self, group_id: str, since_ms: int) -> int:
+        """Rebalances that have begun since then, as far as they are kept. A mere change of coordinator is none."""
+        moved = RebalanceCause.COORDINATOR_MOVED
+        ring = self._rings.get(group_id, ())
+        return sum(record.began_ms >= since_ms and record.causes[0].code is not moved for record in ring)
+
+    @property
+    def item_count(self) -> int:
+        return self._item_count
+
+    # --- how ----------------------------------------------------------------------------------------------------------
+
+    def _begin(self, group_id: str, now_ms: int) -> _Record:
+        ring = self._rings.setdefault(group_id, deque())
+        if len(ring) >= self._kept_per_group:
+            self._drop(ring[0])
+        self._last_id += 1
+        record = _Record(group_id=group_id, rebalance_id=self._last_id, began_ms=now_ms)
+        self._rings.setdefault(group_id, ring).append(record)
+        self._in_order[record.rebalance_id] = self._open[group_id] = record
+        self._item_count += record.item_count
+        return record
+
+    def _move(self, group_id: str, key: PartitionKey, gap: Gap, to_member: str, now_ms: int) -> None:
+        ring = self._rings.get(group_id)
+        if not ring:
+            return  # its record is gone already: the slot has very many of them
+        record = self._open.get(group_id, ring[-1])
+        pause_ms = None if to_member == NOBODY else max(0, now_ms - gap.since_ms)
+        record.moved_count += 1
+        record.longest_pause_ms = max(record.longest_pause_ms, pause_ms or 0)
+        if len(record.moves) >= MOVES_PER_REBALANCE:
+            return
+        topic, partition = key
+        move = Move(
+            topic=topic,
+            partition=partition,
+            from_member=gap.member_id,
+            to_member=to_member,
+            at_ms=now_ms,
+            pause_ms=pause_ms,
+        )
+        record.moves.append(move)
+        self._grow()
+
+    def _grow(self) -> None:
+        """One item more; the oldest records of the slot make room for it, but never the only one."""
+        self._item_count += 1
+        while self._item_count > self._items_kept and len(self._in_order) > 1:
+            self._drop(next(iter(self._in_order.values())))
+
+    def _drop(self, record: _Record) -> None:
+        """The oldest of the slot, or of its group: in both cases the first of its ring."""
+        ring = self._rings[record.group_id]
+        assert ring[0] is record
+        ring.popleft()
+        if not ring:
+            del self._rings[record.group_id]
+        if self._open.get(record.group_id) is record:
+            del self._open[record.group_id]
+        del self._in_order[record.rebalance_id]
+        self._item_count -= record.item_count

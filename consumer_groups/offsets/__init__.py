@@ -1,0 +1,1 @@
+"""Committed offsets: commits, expiry, resets, and Kafka's form of them."""

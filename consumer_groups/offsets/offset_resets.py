@@ -1,0 +1,125 @@
+"""Resets of committed offsets (`group seek`), also of a group that runs, and taking them back.
+
+Every reset writes down what it replaced (`OffsetResetRecord`), so the newest one can be undone, by whichever coordinator. An
+undo is a reset too: undoing it makes the first one again.
+"""
+
+from barnabas.kraft.group_state.group_slots import GroupState, SlotState
+from barnabas.kraft.metadata.records import OffsetBefore, OffsetResetRecord
+from barnabas.log.vocabulary.errors import InvalidRequestError
+
+from ..classic.membership import ClassicMembership
+from ..members.membership import Membership
+from ..model.decision import Decision
+from ..model.messages import CommittedOffset, OffsetToCommit, UndoneOffset, UndoneReset
+from ..model.rebalance_causes import RebalanceCause
+from .offsets import Offsets
+
+MAX_BY_LENGTH = 200  # of who has reset: it is kept on every voter
+
+
+class OffsetResets:
+    def __init__(
+        self, *, state: SlotState, offsets: Offsets, membership: Membership, classic: ClassicMembership
+    ) -> None:
+        self._state = state
+        self._offsets = offsets
+        self._membership = membership
+        self._classic = classic
+
+    def reset(
+        self, group_id: str, offsets: tuple[OffsetToCommit, ...], by: str, decision: Decision
+    ) -> tuple[CommittedOffset, ...]:
+        """Set offsets whoever reads. Return what was committed before.
+
+        Members that run are fenced where they stand in the same atomic batch (`Membership.fence_all`), so none of
+        them can commit over the new offsets before it has read them. All or nothing: one bad partition refuses the
+        whole request.
+        """
+        group = self._offsets.existing(group_id)
+        for offset in offsets:
+            outcome = self._offsets.judged(offset)
+            if outcome.error:
+                raise InvalidRequestError(f"{offset.topic}-{offset.partition}: {outcome.message}")
+        before = tuple(self._offsets.committed(group_id, (offset.topic, offset.partition)) for offset in offsets)
+        if not offsets:
+            return before
+        self._remember(group_id, before, by, decision)
+        for offset in offsets:
+            decision.add(self._offsets.commit_record(group_id, offset, decision.now_ms))
+        self._fence(group_id, group, decision)
+        return before
+
+    def undo(self, group_id: str, by: str, validate_only: bool, decision: Decision) -> UndoneReset:
+        """Bring back what the last reset replaced; partitions that are gone stay out. `validate_only`: tell, do nothing.
+
+        Raises InvalidRequestError when there is nothing to undo.
+        """
+        group = self._offsets.existing(group_id)
+        kept = self._state.resets.get(group_id, ())
+        if not kept:
+            raise InvalidRequestError(f"no reset of group {group_id} is known that could be undone")
+        last = kept[-1]
+        wanted = [item for item in last.before if self._offsets.exists(item.topic, item.partition)]
+        before = tuple(self._offsets.committed(group_id, (item.topic, item.partition)) for item in wanted)
+        undone = UndoneReset(
+            reset_id=last.reset_id,
+            at_ms=last.at_ms,
+            by=last.by,
+            offsets=tuple(
+                UndoneOffset(topic=item.topic, partition=item.partition, before=now.offset, after=item.offset)
+                for item, now in zip(wanted, before, strict=True)
+            ),
+        )
+        if validate_only or not wanted:
+            return undone
+        self._remember(group_id, before, by, decision, undoes=last.reset_id)
+        for item in wanted:
+            self._bring_back(group_id, item, decision)
+        self._fence(group_id, group, decision)
+        return undone
+
+    def _bring_back(self, group_id: str, item: OffsetBefore, decision: Decision) -> None:
+        key = (item.topic, item.partition)
+        if item.offset >= 0:
+            offset = OffsetToCommit(
+                topic=item.topic,
+                partition=item.partition,
+                offset=item.offset,
+                leader_epoch=item.leader_epoch,
+                metadata=item.metadata,
+            )
+            decision.add(self._offsets.commit_record(group_id, offset, decision.now_ms))
+        elif self._state.offset(group_id, key) is not None:
+            decision.add(self._offsets.remove_record(group_id, key))
+
+    def _remember(
+        self, group_id: str, before: tuple[CommittedOffset, ...], by: str, decision: Decision, undoes: int = -1
+    ) -> None:
+        kept = self._state.resets.get(group_id, ())
+        decision.add(
+            OffsetResetRecord(
+                slot=self._state.slot,
+                coordinator_epoch=self._state.coordinator_epoch,
+                group_id=group_id,
+                reset_id=kept[-1].reset_id + 1 if kept else 0,
+                at_ms=decision.now_ms,
+                by=by[:MAX_BY_LENGTH],
+                undoes=undoes,
+                before=tuple(
+                    OffsetBefore(
+                        topic=item.topic,
+                        partition=item.partition,
+                        offset=item.offset,
+                        leader_epoch=item.leader_epoch,
+                        metadata=item.metadata,
+                    )
+                    for item in before
+                ),
+            )
+        )
+
+    def _fence(self, group_id: str, group: GroupState | None, decision: Decision) -> None:
+        self._classic.remove_all(group_id, RebalanceCause.OFFSETS_RESET, decision)
+        if group is not None and group.members:
+            self._membership.fence_all(group, decision)

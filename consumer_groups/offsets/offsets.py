@@ -1,0 +1,195 @@
+"""Committed offsets of groups: commit, fetch, delete. Resets are in `offset_resets`, expiry is in `offset_expiry`."""
+
+from barnabas.kraft.group_state.group_slots import GroupState, PartitionKey, SlotState
+from barnabas.kraft.metadata.records import GroupRecord, OffsetCommitRecord, RemoveGroupRecord, RemoveOffsetRecord
+from barnabas.log.vocabulary.errors import (
+    ErrorCode,
+    GroupIdNotFoundError,
+    NonEmptyGroupError,
+    StaleMemberEpochError,
+    UnknownMemberIdError,
+)
+
+from ..classic.membership import ClassicMembership
+from ..members.targets import Targets
+from ..model.decision import Decision
+from ..model.group_limits import check_group_id, check_ids, check_new_group
+from ..model.messages import CommitPlace, CommittedOffset, OffsetToCommit, PartitionOutcome
+from ..model.settings import GroupSettings
+from .commit_order import CommitOrder
+
+
+class Offsets:
+    def __init__(
+        self,
+        *,
+        state: SlotState,
+        settings: GroupSettings,
+        targets: Targets,
+        classic: ClassicMembership,
+    ) -> None:
+        self._state = state
+        self._settings = settings
+        self._targets = targets
+        self._classic = classic
+        self._order = CommitOrder(state.coordinator_epoch)
+
+    def commit(
+        self,
+        group_id: str,
+        member_id: str,
+        member_epoch: int,
+        offsets: tuple[OffsetToCommit, ...],
+        decision: Decision,
+        instance_id: str | None = None,
+        place: CommitPlace | None = None,
+    ) -> tuple[PartitionOutcome, ...]:
+        check_group_id(group_id, self._settings)
+        group = self._state.groups.get(group_id)
+        if self._classic.has_members(group_id):
+            self._classic.check_committer(group_id, member_id, instance_id, member_epoch, decision.now_ms)
+        else:
+            self._check_committer(group, group_id, member_id, member_epoch)
+        check_new_group(group_id, self._state.groups, self._settings)
+        if place is not None:
+            check_ids([place.committer], self._settings)
+            self._order.check(group_id, place)
+            self._order.taken(group_id, place)
+        outcomes = tuple(self.judged(offset) for offset in offsets)
+        accepted = [offset for offset, outcome in zip(offsets, outcomes, strict=True) if not outcome.error]
+        if accepted and group is None:
+            decision.add(self._simple_group(group_id))
+        for offset in accepted:
+            decision.add(self.commit_record(group_id, offset, decision.now_ms))
+        return outcomes
+
+    def fetch(
+        self, group_id: str, partitions: tuple[PartitionKey, ...] | None, member_id: str, member_epoch: int
+    ) -> tuple[CommittedOffset, ...]:
+        """A request that names a member (KIP-848) must name its epoch; those of tools and of classic members name none."""
+        group = self._state.groups.get(group_id)
+        is_checked = group is not None and not group.is_classic and not self._classic.has_members(group_id)
+        if is_checked and (member_id or member_epoch >= 0):
+            self._check_committer(group, group_id, member_id, member_epoch)
+        keys = sorted(self._state.offsets.get(group_id, {})) if partitions is None else partitions
+        return tuple(self.committed(group_id, key) for key in keys)
+
+    def delete(
+        self, group_id: str, partitions: tuple[PartitionKey, ...], decision: Decision
+    ) -> tuple[PartitionOutcome, ...]:
+        """Forget offsets, but of no topic that a member reads: it would only commit them again."""
+        group = self.existing(group_id)
+        topics = {topic for topic, _ in partitions} if group is not None and group.members else frozenset[str]()
+        subscribed = {
+            topic for topic in topics if group is not None and self._targets.subscriptions.may_want(group, topic)
+        }
+        outcomes = []
+        for topic, partition in partitions:
+            if topic in subscribed:
+                error, message = (
+                    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
+                    "the group reads this topic: stop its members first",
+                )
+                outcomes.append(PartitionOutcome(topic=topic, partition=partition, error=error, message=message))
+                continue
+            if self._state.offset(group_id, (topic, partition)) is not None:
+                decision.add(self.remove_record(group_id, (topic, partition)))
+            outcomes.append(PartitionOutcome(topic=topic, partition=partition))
+        return tuple(outcomes)
+
+    def delete_group(self, group_id: str, decision: Decision) -> None:
+        group = self.existing(group_id)
+        count = self._classic.member_count(group_id) or (0 if group is None else len(group.members))
+        if count:
+            raise NonEmptyGroupError(f"group {group_id} has {count} members: stop them first")
+        for key in list(self._state.offsets.get(group_id, {})):
+            decision.add(self.remove_record(group_id, key))
+        decision.add(
+            RemoveGroupRecord(slot=self._state.slot, coordinator_epoch=self._state.coordinator_epoch, group_id=group_id)
+        )
+        self._targets.forget(group_id)
+        self._classic.forget(group_id)
+
+    def existing(self, group_id: str) -> GroupState | None:
+        """The group; None when only its offsets are left of it."""
+        group = self._state.groups.get(group_id)
+        if group is None and group_id not in self._state.offsets:
+            raise GroupIdNotFoundError(f"there is no group {group_id}")
+        return group
+
+    def _check_committer(self, group: GroupState | None, group_id: str, member_id: str, member_epoch: int) -> None:
+        if member_id == "" and member_epoch < 0:
+            if group is not None and group.members:
+                raise UnknownMemberIdError(f"group {group_id} has members: only they commit for it")
+            return
+        current = None if group is None else group.currents.get(member_id)
+        if current is None:
+            raise UnknownMemberIdError(f"no member {member_id} in group {group_id}: join again")
+        if member_epoch < 0 or member_epoch != current.member_epoch:
+            raise StaleMemberEpochError(
+                f"member epoch {member_epoch}, but {member_id} is at {current.member_epoch}: heartbeat, then try again"
+            )
+
+    def exists(self, topic: str, partition: int) -> bool:
+        return 0 <= partition < self._targets.topics.get(topic, 0)
+
+    def judged(self, offset: OffsetToCommit) -> PartitionOutcome:
+        error, message = self._fault_of(offset)
+        return PartitionOutcome(topic=offset.topic, partition=offset.partition, error=error, message=message)
+
+    def _fault_of(self, offset: OffsetToCommit) -> tuple[ErrorCode, str]:
+        if not self.exists(offset.topic, offset.partition):
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition"
+        if offset.offset < 0:
+            return ErrorCode.INVALID_REQUEST, f"offset {offset.offset} is negative"
+        size_bytes = len(offset.metadata.encode())
+        if size_bytes > self._settings.offset_metadata_max_bytes:
+            limit = self._settings.offset_metadata_max_bytes
+            return ErrorCode.OFFSET_METADATA_TOO_LARGE, f"{size_bytes} bytes of metadata; at most {limit} are kept"
+        return ErrorCode.NONE, ""
+
+    def committed(self, group_id: str, key: PartitionKey) -> CommittedOffset:
+        value = self._state.offset(group_id, key)
+        if value is None:
+            return CommittedOffset(topic=key[0], partition=key[1])
+        offset, leader_epoch, metadata, commit_timestamp_ms, _ = value
+        return CommittedOffset(
+            topic=key[0],
+            partition=key[1],
+            offset=offset,
+            leader_epoch=leader_epoch,
+            metadata=metadata,
+            commit_timestamp_ms=commit_timestamp_ms,
+        )
+
+    def _simple_group(self, group_id: str) -> GroupRecord:
+        return GroupRecord(
+            slot=self._state.slot,
+            coordinator_epoch=self._state.coordinator_epoch,
+            group_id=group_id,
+            group_epoch=0,
+            assignment_epoch=0,
+            protocol_name=self._settings.default_assignor,
+        )
+
+    def commit_record(self, group_id: str, offset: OffsetToCommit, now_ms: int) -> OffsetCommitRecord:
+        return OffsetCommitRecord(
+            slot=self._state.slot,
+            coordinator_epoch=self._state.coordinator_epoch,
+            group_id=group_id,
+            topic=offset.topic,
+            partition=offset.partition,
+            offset=offset.offset,
+            leader_epoch=offset.leader_epoch,
+            metadata=offset.metadata,
+            commit_timestamp_ms=now_ms,
+        )
+
+    def remove_record(self, group_id: str, key: PartitionKey) -> RemoveOffsetRecord:
+        return RemoveOffsetRecord(
+            slot=self._state.slot,
+            coordinator_epoch=self._state.coordinator_epoch,
+            group_id=group_id,
+            topic=key[0],
+            partition=key[1],
+        )

@@ -1,0 +1,1 @@
+"""The topics that members want, by name or by pattern."""

@@ -1,0 +1,1 @@
+"""The decisions of the active controller: a request becomes metadata records and an answer."""

@@ -1,0 +1,244 @@
+"""Brokers: registered, fenced, unfenced, drained, removed. Their sessions are in `broker_heartbeats`.
+
+Where a decision is more than one record, the order is such that it may be cut anywhere: a broker loses its leaderships
+before it is fenced, drained or registered anew, and is unfenced before it gets any. So a controller that dies half-way
+leaves a valid state, and the next attempt does the rest.
+
+A restart inside a session keeps what is useful and nothing else. A new incarnation leaves the ISRs: the high watermark must
+not wait for a process that has to load its logs first, and a leader may count only the incarnation that it sees fetching
+(KIP-903). It comes back by catching up, and its leaderships follow (`leader_balance`). What would be lost for good is kept:
+with nobody else in sync it stays eligible (KIP-966) and leads again as soon as it is unfenced, unless it says that it has
+lost what was not flushed.
+"""
+
+from collections import deque
+
+from barnabas.log.vocabulary.errors import (
+    DuplicateBrokerRegistrationError,
+    InconsistentClusterIdError,
+    InvalidRequestError,
+    StaleBrokerEpochError,
+    UnsupportedVersionError,
+)
+
+from ..metadata.broker_epochs import check_broker_epoch
+from ..metadata.cluster_settings import file_settings_of
+from ..metadata.controller_errors import BrokerIdNotRegisteredError
+from ..metadata.controller_result import ControllerResult, Respond, answer
+from ..metadata.controller_settings import MAX_BROKERS, ControllerSettings
+from ..metadata.delta import MetadataDelta
+from ..metadata.image import BrokerImage, MetadataImage
+from ..metadata.records import BrokerChangeRecord, Record, RegisterBrokerRecord, UnregisterBrokerRecord
+from ..metadata.requests import (
+    BrokerHeartbeat,
+    FenceBroker,
+    HeartbeatAnswer,
+    RegisterBroker,
+    Registered,
+    UnregisterBroker,
+)
+from .broker_heartbeats import BrokerHeartbeats
+from .group_control import slot_moves
+from .replication_control import ReplicationControl, leads_anything
+
+# A registration is repeated when its outcome is not known, so a copy may come late: after its process has died and another
+# one has registered. That copy must not throw out the living one. More copies than this are not under way at a time.
+_MAX_REPLACED = 8
+
+
+class ClusterControl:
+    """Decides on brokers. Its own state is soft: sessions, who was replaced by whom, and how far others must be before a
+    drained broker may stop."""
+
+    def __init__(
+        self, settings: ControllerSettings, heartbeats: BrokerHeartbeats, replication: ReplicationControl
+    ) -> None:
+        self._settings = settings
+        self._heartbeats = heartbeats
+        self._replication = replication
+        self._shutdown_offsets: dict[int, int] = {}  # broker -> the committed offset that began its shutdown
+        self._replaced: dict[int, deque[str]] = {}  # broker -> its last incarnations that another one has replaced
+
+    # --- registration ------------------------------------------------------------------------------------------------
+
+    def register(self, view: MetadataDelta, request: RegisterBroker, now_ms: int) -> ControllerResult:
+        self._check_registration(view, request)
+        existing = view.broker(request.node_id)
+        if existing is not None and existing.incarnation == request.incarnation:
+            self._heartbeats.touch(request.node_id, now_ms=now_ms)
+            return ControllerResult(respond=_registered(request))  # a retry: the answer got lost
+        if request.incarnation in self._replaced.get(request.node_id, ()):
+            raise DuplicateBrokerRegistrationError(
+                f"broker {request.node_id} has been registered by a newer process than incarnation "
+                f"{request.incarnation}; give this one another node.id, or stop the other and start this one again"
+            )
+        if existing is not None and self._is_alive(existing, request, now_ms):
+            raise DuplicateBrokerRegistrationError(
+                f"broker {request.node_id} is registered and alive in another process (incarnation "
+                f"{existing.incarnation}); give this one another node.id, or wait until the old one is gone"
+            )
+        if existing is None and len(view.brokers()) >= MAX_BROKERS:
+            raise InvalidRequestError(f"the cluster has {MAX_BROKERS} brokers, which is the limit")
+        if existing is not None:
+            self._replaced.setdefault(request.node_id, deque(maxlen=_MAX_REPLACED)).append(existing.incarnation)
+        self._heartbeats.touch(request.node_id, now_ms=now_ms)
+        lost = frozenset({request.node_id}) if request.lost_unflushed_data else frozenset[int]()
+        registration = RegisterBrokerRecord(
+            node_id=request.node_id,
+            incarnation=request.incarnation,
+            endpoints=request.endpoints,
+            admin_endpoint=request.admin_endpoint,
+            rack=request.rack,
+            directories=request.directories,
+            min_feature_level=request.min_feature_level,
+            max_feature_level=request.max_feature_level,
+            file_settings=file_settings_of(request.file_settings),
+        )
+        return ControllerResult(
+            records=(*self._moved_away(view, frozenset({request.node_id}), lost), registration),
+            respond=_registered(request),
+            atomic=False,
+        )
+
+    def unregister(self, view: MetadataDelta, request: UnregisterBroker) -> ControllerResult:
+        if view.broker(request.node_id) is None:
+            raise BrokerIdNotRegisteredError(f"broker {request.node_id} is not registered")
+        moved = self._moved_away(view, frozenset({request.node_id}))
+        return ControllerResult(records=(*moved, UnregisterBrokerRecord(node_id=request.node_id)), atomic=False)
+
+    def _check_registration(self, view: MetadataDelta, request: RegisterBroker) -> None:
+        if request.node_id < 0 or not request.endpoints or not request.incarnation:
+            raise InvalidRequestError("a broker registers with a node id of at least 0, an incarnation and an endpoint")
+        if request.cluster_id and request.cluster_id != view.cluster_id:
+            raise InconsistentClusterIdError(
+                f"broker {request.node_id} has data of the cluster {request.cluster_id}, but this is the cluster "
+                f"{view.cluster_id}: check its log.dirs and its controller.quorum.voters"
+            )
+        if not request.min_feature_level <= view.feature_level <= request.max_feature_level:
+            raise UnsupportedVersionError(
+                f"the cluster works at feature level {view.feature_level}; broker {request.node_id} supports "
+                f"{request.min_feature_level} to {request.max_feature_level}: install a version that fits"
+            )
+
+    def _is_alive(self, broker: BrokerImage, request: RegisterBroker, now_ms: int) -> bool:
+        """A controller that has just taken over has heard of nobody. When somebody registers who listens where the former
+        process did, that one is gone, for a port has one owner: after kill -9 of all brokers nobody waits."""
+        if not self._heartbeats.is_heard(broker.node_id) and request.endpoints == broker.endpoints:
+            return False
+        window_ms = self._settings.duplicate_window_ms
+        return broker.is_active and self._heartbeats.heard_within(broker.node_id, window_ms, now_ms=now_ms)
+
+    # --- heartbeats --------------------------------------------------------------------------------------------------
+
+    def heartbeat(self, view: MetadataDelta, request: BrokerHeartbeat, now_ms: int) -> ControllerResult:
+        broker = check_broker_epoch(view, request.node_id, request.broker_epoch)
+        self._heartbeats.touch(request.node_id, now_ms=now_ms, metadata_offset=request.metadata_offset)
+        if request.want_shut_down:
+            return self._shut_down(view, broker)
+        if request.want_fence:
+            records = () if broker.fenced else self.fence(view, frozenset({broker.node_id}))
+            return _heartbeat_result(records, fenced=True)
+        caught_up = request.metadata_offset >= broker.broker_epoch
+        if broker.fenced and caught_up and not broker.in_controlled_shutdown:
+            return _heartbeat_result(self._unfence(view, broker), fenced=False)
+        return _heartbeat_result((), fenced=broker.fenced)
+
+    def fence(self, view: MetadataDelta, node_ids: frozenset[int]) -> tuple[Record, ...]:
+        """The records that fence these brokers, all of which are unfenced now."""
+        brokers = [broker for broker in view.brokers().values() if broker.node_id in node_ids]
+        assert not any(broker.fenced for broker in brokers)
+        return (*self._moved_away(view, node_ids), *(_change(broker, fenced=True) for broker in brokers))
+
+    def fence_gone(self, view: MetadataDelta, request: FenceBroker) -> ControllerResult:
+        """Fence one incarnation; nothing to do when it is fenced already, or another one has registered since."""
+        broker = view.broker(request.node_id)
+        if broker is None or broker.fenced or broker.broker_epoch != request.broker_epoch:
+            return ControllerResult()
+        return ControllerResult(records=self.fence(view, frozenset({request.node_id})))
+
+    def expired(self, view: MetadataDelta, now_ms: int) -> frozenset[int]:
+        """Unfenced brokers whose session is over."""
+        unfenced = unfenced_brokers(view)
+        self._heartbeats.begin_unknown(unfenced, now_ms=now_ms)
+        return self._heartbeats.expired(unfenced, now_ms=now_ms)
+
+    def _unfence(self, view: MetadataDelta, broker: BrokerImage) -> tuple[Record, ...]:
+        active = view.active_brokers() | {broker.node_id}
+        return (
+            _change(broker, fenced=False),
+            *slot_moves(view, active=active),
+            *self._replication.settle(view, active=active),
+        )
+
+    def _shut_down(self, view: MetadataDelta, broker: BrokerImage) -> ControllerResult:
+        if broker.fenced:
+            return _heartbeat_result((), fenced=True, may_shut_down=True)
+        if not broker.in_controlled_shutdown:
+            moved = self._moved_away(view, frozenset({broker.node_id}))
+            return _heartbeat_result((*moved, _change(broker, in_controlled_shutdown=True)), fenced=False)
+        if not self._may_stop(view, broker):
+            return _heartbeat_result((), fenced=False)
+        records = self.fence(view, frozenset({broker.node_id}))
+        return _heartbeat_result(records, fenced=True, may_shut_down=True)
+
+    def _may_stop(self, view: MetadataDelta, broker: BrokerImage) -> bool:
+        """Its leaderships have moved, and every active broker knows it: clients are led to the new leaders already."""
+        moved_at = self._shutdown_offsets.get(broker.node_id)
+        if moved_at is None or leads_anything(view, broker.node_id):
+            return False
+        known = self._heartbeats.lowest_metadata_offset(view.active_brokers())
+        return known is None or known >= moved_at
+
+    def _moved_away(
+        self, view: MetadataDelta, node_ids: frozenset[int], lost: frozenset[int] = frozenset()
+    ) -> tuple[Record, ...]:
+        active = view.active_brokers() - node_ids
+        return (*self._replication.settle(view, active=active, lost=lost), *slot_moves(view, active=active))
+
+    # --- what was committed ------------------------------------------------------------------------------------------
+
+    def restart(self, image: MetadataImage) -> None:
+        """Take over: brokers that are shutting down wait until everybody has the image of this moment."""
+        draining = [broker.node_id for broker in image.brokers.values() if broker.in_controlled_shutdown]
+        self._shutdown_offsets = dict.fromkeys(draining, image.offset)
+        self._replaced = {}
+
+    def committed(self, record: Record, index: int) -> None:
+        if isinstance(record, BrokerChangeRecord) and record.in_controlled_shutdown and not record.fenced:
+            self._shutdown_offsets[record.node_id] = index
+        elif isinstance(record, RegisterBrokerRecord | UnregisterBrokerRecord):
+            self._shutdown_offsets.pop(record.node_id, None)
+
+
+def unfenced_brokers(view: MetadataDelta) -> tuple[int, ...]:
+    return tuple(broker.node_id for broker in view.brokers().values() if not broker.fenced)
+
+
+def _change(
+    broker: BrokerImage, *, fenced: bool | None = None, in_controlled_shutdown: bool | None = None
+) -> BrokerChangeRecord:
+    return BrokerChangeRecord(
+        node_id=broker.node_id,
+        broker_epoch=broker.broker_epoch,
+        fenced=broker.fenced if fenced is None else fenced,
+        in_controlled_shutdown=(
+            broker.in_controlled_shutdown if in_controlled_shutdown is None else in_controlled_shutdown
+        ),
+    )
+
+
+def _heartbeat_result(records: tuple[Record, ...], *, fenced: bool, may_shut_down: bool = False) -> ControllerResult:
+    response = HeartbeatAnswer(fenced=fenced, may_shut_down=may_shut_down)
+    return ControllerResult(records=records, respond=answer(response), atomic=False)
+
+
+def _registered(request: RegisterBroker) -> Respond:
+    """The epoch is read from the image: it is the index of the registration, and a retry gets the same."""
+
+    def respond(index: int, image: MetadataImage) -> object:
+        broker = image.brokers.get(request.node_id)
+        if broker is None or broker.incarnation != request.incarnation:
+            raise StaleBrokerEpochError(f"broker {request.node_id} was registered by another process since")
+        return Registered(broker_epoch=broker.broker_epoch, offset=index)
+
+    return respond

@@ -1,0 +1,159 @@
+"""Brokers that leave for good, and brokers that are filled: plans of `rebalance_plan` become reassignments.
+
+That a broker is leaving is a record, so the work survives every restart: whichever controller is active plans the next
+moves at its ticks, a limited number at a time, until the broker holds nothing. What then remains (controlled shutdown,
+unregistration) is asked for from outside.
+"""
+
+from collections.abc import Iterator
+
+from barnabas.log.vocabulary.errors import BarnabasError, InvalidReplicationFactorError, InvalidRequestError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+
+from ..metadata.controller_errors import BrokerIdNotRegisteredError
+from ..metadata.controller_result import ControllerResult, Respond
+from ..metadata.controller_settings import MAX_PARTITIONS_PER_REQUEST, ControllerSettings
+from ..metadata.delta import MetadataDelta
+from ..metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
+from ..metadata.records import DecommissionRecord, Record
+from ..metadata.requests import DecommissionBroker, FillBroker, MovesBegun
+from .group_control import slot_moves
+from .reassignment_control import reassign, throttle_records
+from .rebalance_plan import Move, PlacedPartition, plan_drain, plan_fill
+
+# Moves of one leaving broker that are under way at a time: enough to keep every leader busy, few enough that the disks of
+# the others are not asked for everything at once, and that a cancellation gives most of it back at no cost.
+MAX_MOVES_UNDER_WAY = 20
+
+
+def decommission(view: MetadataDelta, settings: ControllerSettings, request: DecommissionBroker) -> ControllerResult:
+    """Begin (again: nothing happens) or cancel. Raises BrokerIdNotRegisteredError, InvalidReplicationFactorError."""
+    broker = _registered(view, request.node_id)
+    if request.cancel:
+        return _cancel(view, settings, broker)
+    _check_enough_remain(view, broker)
+    records: list[Record] = [*throttle_records(view, request.throttle_bytes_per_s)]
+    if not broker.decommissioning:
+        records.append(DecommissionRecord(node_id=broker.node_id, decommissioning=True))
+    return ControllerResult(records=tuple(records))
+
+
+def _cancel(view: MetadataDelta, settings: ControllerSettings, broker: BrokerImage) -> ControllerResult:
+    """Its moves that have not ended are undone; what has left already stays where it is."""
+    if not broker.decommissioning:
+        return ControllerResult()
+    records: list[Record] = [DecommissionRecord(node_id=broker.node_id, decommissioning=False)]
+    for topic, number, partition in _partitions(view):
+        if broker.node_id in partition.removing_replicas:
+            try:
+                records.extend(reassign(view, settings, topic, number, _before(partition, broker.node_id)))
+            except BarnabasError:  # nobody of the old replicas is in sync: this one has to go on
+                continue
+    return ControllerResult(records=tuple(records), atomic=False)
+
+
+def _before(partition: PartitionImage, node_id: int) -> tuple[int, ...]:
+    """The replicas before the move, at their old places where it was a plan of ours: one for one."""
+    if len(partition.adding_replicas) != 1 or partition.removing_replicas != (node_id,):
+        return ()
+    (heir,) = partition.adding_replicas
+    return tuple(node_id if replica == heir else replica for replica in partition.target_replicas)
+
+
+def next_moves(view: MetadataDelta, settings: ControllerSettings) -> tuple[Record, ...]:
+    """The next reassignments (and slots) of brokers that are leaving; () where enough is under way, or nothing is left."""
+    records: list[Record] = []
+    for broker in view.brokers().values():
+        if broker.decommissioning:
+            records.extend(_moves_of(view, settings, broker.node_id))
+    if records:
+        return tuple(records)
+    leaving = any(broker.decommissioning for broker in view.brokers().values())
+    return slot_moves(view, active=view.active_brokers()) if leaving else ()
+
+
+def _moves_of(view: MetadataDelta, settings: ControllerSettings, node_id: int) -> Iterator[Record]:
+    held = under_way = 0
+    for _, _, partition in _partitions(view):
+        if node_id in partition.replicas:
+            held += 1
+            under_way += node_id in partition.removing_replicas
+    limit = min(held, MAX_MOVES_UNDER_WAY) - under_way
+    if limit > 0:  # a plan looks at every partition there is
+        yield from _records(view, settings, plan_drain(_placed(view), _racks(view), leaving=node_id, limit=limit))
+
+
+def fill(view: MetadataDelta, settings: ControllerSettings, request: FillBroker) -> ControllerResult:
+    """Begin all moves that give the broker its fair share."""
+    broker = _registered(view, request.node_id)
+    if not broker.is_active or broker.decommissioning:
+        raise InvalidRequestError(f"broker {broker.node_id} is fenced or leaving; it can be filled when it is active")
+    racks = _racks(view)
+    moves = plan_fill(_placed(view), racks, newcomer=broker.node_id)[:MAX_PARTITIONS_PER_REQUEST]
+    records = tuple(_records(view, settings, moves))
+    return ControllerResult(
+        records=(*(throttle_records(view, request.throttle_bytes_per_s) if records else ()), *records),
+        respond=_begun(len(records)),
+        atomic=False,
+    )
+
+
+def _records(view: MetadataDelta, settings: ControllerSettings, moves: tuple[Move, ...]) -> Iterator[Record]:
+    for move in moves:
+        topic = view.topic(move.topic_partition.topic)
+        assert topic is not None
+        try:
+            yield from reassign(view, settings, topic, move.topic_partition.partition, move.replicas)
+        except BarnabasError:  # none of those who stay is in sync yet: at a later tick
+            continue
+
+
+def _begun(count: int) -> Respond:
+    def respond(index: int, image: MetadataImage) -> object:
+        return MovesBegun(count=count, offset=index)
+
+    return respond
+
+
+def _registered(view: MetadataDelta, node_id: int) -> BrokerImage:
+    broker = view.broker(node_id)
+    if broker is None:
+        raise BrokerIdNotRegisteredError(f"broker {node_id} is not registered")
+    return broker
+
+
+def _check_enough_remain(view: MetadataDelta, leaving: BrokerImage) -> None:
+    remaining = [
+        broker.node_id
+        for broker in view.brokers().values()
+        if not broker.decommissioning and broker.node_id != leaving.node_id
+    ]
+    for topic, number, partition in _partitions(view):
+        replicas = partition.target_replicas
+        if leaving.node_id in replicas and len(replicas) > len(remaining):
+            raise InvalidReplicationFactorError(
+                f"broker {leaving.node_id} cannot leave: {topic.name}-{number} has {len(replicas)} replicas, and only "
+                f"{len(remaining)} brokers would remain; add a broker first, or give the topic fewer replicas"
+            )
+
+
+def _racks(view: MetadataDelta) -> dict[int, str | None]:
+    """Brokers that may get replicas."""
+    return {
+        broker.node_id: broker.rack
+        for broker in view.brokers().values()
+        if broker.is_active and not broker.decommissioning
+    }
+
+
+def _placed(view: MetadataDelta) -> list[PlacedPartition]:
+    return [
+        PlacedPartition(topic_partition=TopicPartition(topic.name, number), replicas=partition.target_replicas)
+        for topic, number, partition in _partitions(view)
+    ]
+
+
+def _partitions(view: MetadataDelta) -> Iterator[tuple[TopicImage, int, PartitionImage]]:
+    for topic in view.topics():
+        for number, partition in enumerate(topic.partitions):
+            yield topic, number, partition

@@ -1,0 +1,139 @@
+"""Coordinator slots: who coordinates the groups of a slot, and whose group records are taken.
+
+A slot with groups moves only when its coordinator is fenced, drained, restarted or removed, so other brokers coming and
+going move no group. A slot that never held a group moves freely, which is how the slots of a young cluster spread.
+"""
+
+from collections import Counter
+from collections.abc import Container
+
+from barnabas.log.vocabulary.errors import BarnabasError, InvalidRequestError, NotCoordinatorError
+
+from ..group_state.group_slots import MAX_STAGED_PARTS
+from ..group_state.group_state import GROUP_RECORDS
+from ..metadata.controller_result import ControllerResult
+from ..metadata.delta import MetadataDelta
+from ..metadata.image import NO_COORDINATOR, SLOT_COUNT
+from ..metadata.records import Record, SlotRecord, StagedDecisionRecord, UnknownRecordError
+from ..metadata.requests import AppendGroupRecords, GroupRecordsAppended, RenewSlot, SlotAppend, SlotRefusal
+
+MAX_GROUP_RECORDS_PER_REQUEST = 10_000  # of all slots of a broker: far more than a few milliseconds of commits
+
+
+def slot_moves(view: MetadataDelta, *, active: frozenset[int]) -> tuple[SlotRecord, ...]:
+    """Give every slot whose coordinator is not active, or is leaving, to the active broker with the fewest slots.
+
+    With nobody active the slot is orphaned by a record too: its coordinator epoch must end with its coordinator, because a
+    broker that comes back does not know what its former process had in flight.
+    """
+    eligible = _eligible(view, active)
+    counts = _slot_counts(view, eligible)
+    moves = []
+    for number in range(SLOT_COUNT):
+        slot = view.slot(number)
+        if slot.coordinator in eligible:
+            continue
+        heir = min(counts, key=lambda node_id: (counts[node_id], node_id), default=NO_COORDINATOR)
+        if heir != slot.coordinator:
+            counts[heir] += 1
+            moves.append(_move(view, number, heir))
+    return tuple(moves)
+
+
+def balancing_moves(view: MetadataDelta, *, occupied: Container[int]) -> tuple[SlotRecord, ...]:
+    """Move slots that never held a group from brokers with the most slots to those with the fewest."""
+    counts = _slot_counts(view, _eligible(view, view.active_brokers()))
+    moves = []
+    for number in range(SLOT_COUNT):
+        slot = view.slot(number)
+        if number in occupied or slot.coordinator not in counts:
+            continue
+        heir = min(counts, key=lambda node_id: (counts[node_id], node_id))
+        if counts[slot.coordinator] - counts[heir] >= 2:
+            counts[slot.coordinator] -= 1
+            counts[heir] += 1
+            moves.append(_move(view, number, heir))
+    return tuple(moves)
+
+
+def append_records(view: MetadataDelta, request: AppendGroupRecords) -> ControllerResult:
+    """Take the records of every slot as they are, if the broker is its coordinator still. Each slot by itself."""
+    if len({item.slot for item in request.slots}) != len(request.slots):
+        raise InvalidRequestError("a slot stands twice in one append of group records")
+    records: list[Record] = []
+    refused: list[SlotRefusal] = []
+    for item in request.slots:
+        try:
+            records.extend(_records_of_slot(view, request.node_id, item))
+        except BarnabasError as error:
+            refused.append(SlotRefusal(slot=item.slot, error=int(error.code), message=error.message))
+    if len(records) > MAX_GROUP_RECORDS_PER_REQUEST:
+        raise InvalidRequestError(f"{len(records)} group records at a time; {MAX_GROUP_RECORDS_PER_REQUEST} at most")
+    told = tuple(refused)
+    return ControllerResult(
+        records=tuple(records), respond=lambda index, image: GroupRecordsAppended(refused=told, offset=index)
+    )
+
+
+def _records_of_slot(view: MetadataDelta, node_id: int, item: SlotAppend) -> tuple[Record, ...]:
+    if not 0 <= item.slot < SLOT_COUNT:
+        raise InvalidRequestError(f"there is no slot {item.slot}; slots are 0 to {SLOT_COUNT - 1}")
+    slot = view.slot(item.slot)
+    if slot.coordinator != node_id or slot.coordinator_epoch != item.coordinator_epoch:
+        raise NotCoordinatorError(
+            f"slot {item.slot} belongs to broker {slot.coordinator} in coordinator epoch {slot.coordinator_epoch}, "
+            f"not to broker {node_id} in epoch {item.coordinator_epoch}"
+        )
+    return _checked_records(item)
+
+
+def renew_slot(view: MetadataDelta, request: RenewSlot) -> ControllerResult:
+    """Give the same coordinator a newer epoch; nothing to do when it has one already."""
+    if not 0 <= request.slot < SLOT_COUNT:
+        raise InvalidRequestError(f"there is no slot {request.slot}; slots are 0 to {SLOT_COUNT - 1}")
+    slot = view.slot(request.slot)
+    if slot.coordinator != request.node_id:
+        raise NotCoordinatorError(f"slot {request.slot} belongs to broker {slot.coordinator} now")
+    if slot.coordinator_epoch > request.coordinator_epoch:
+        return ControllerResult(records=())
+    return ControllerResult(records=(_move(view, request.slot, request.node_id),))
+
+
+def _checked_records(item: SlotAppend) -> tuple[Record, ...]:
+    try:
+        records = item.records()
+    except UnknownRecordError as error:
+        raise InvalidRequestError(str(error)) from error
+    for record in records:
+        if not isinstance(record, GROUP_RECORDS):
+            raise InvalidRequestError(f"{type(record).__name__} is no record of a group")
+        if record.slot != item.slot or record.coordinator_epoch != item.coordinator_epoch:
+            raise InvalidRequestError(
+                f"a record of slot {record.slot} in epoch {record.coordinator_epoch} came with a request for slot "
+                f"{item.slot} in epoch {item.coordinator_epoch}"
+            )
+        if isinstance(record, StagedDecisionRecord) and not 0 <= record.part < record.part_count <= MAX_STAGED_PARTS:
+            raise InvalidRequestError(
+                f"part {record.part} of {record.part_count} of a decision; it has at most {MAX_STAGED_PARTS}"
+            )
+    return records
+
+
+def _eligible(view: MetadataDelta, active: frozenset[int]) -> frozenset[int]:
+    """Who may coordinate: a broker that is leaving only while there is nobody else."""
+    staying = frozenset(node_id for node_id in active if not view.is_decommissioning(node_id))
+    return staying or active
+
+
+def _slot_counts(view: MetadataDelta, active: frozenset[int]) -> "Counter[int]":
+    counts = Counter(dict.fromkeys(sorted(active), 0))
+    for number in range(SLOT_COUNT):
+        coordinator = view.slot(number).coordinator
+        if coordinator in active:
+            counts[coordinator] += 1
+    return counts
+
+
+def _move(view: MetadataDelta, number: int, coordinator: int) -> SlotRecord:
+    epoch = view.slot(number).coordinator_epoch + 1
+    return SlotRecord(slot=number, coordinator=coordinator, coordinator_epoch=epoch)

@@ -1,0 +1,81 @@
+"""Where the replicas of new partitions go: striped over the brokers, apart by racks, never two on one broker.
+
+Within one request every broker leads, and holds, as many partitions as any other (give or take one); ties go to brokers
+that lead less in the whole cluster, then round from a random start. Balance within the topic comes first on purpose: a
+broker that was just added must not become the leader of everything that is created from then on.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from barnabas.log.vocabulary.errors import InvalidReplicationFactorError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementBroker:
+    """A registered broker. One that is not active holds replicas only where there are not enough others."""
+
+    node_id: int
+    rack: str | None
+    active: bool
+
+
+def place_replicas(
+    brokers: Sequence[PlacementBroker],
+    *,
+    partition_count: int,
+    replication_factor: int,
+    leader_counts: Mapping[int, int],
+    rng: random.Random,
+) -> tuple[tuple[int, ...], ...]:
+    """Return the replicas of each partition, the preferred leader first.
+
+    Raises InvalidReplicationFactorError when there are too few brokers.
+    """
+    if replication_factor > len(brokers):
+        raise InvalidReplicationFactorError(
+            f"replication factor {replication_factor} is larger than the number of brokers, {len(brokers)}"
+        )
+    if not any(broker.active for broker in brokers):
+        raise InvalidReplicationFactorError("no broker is active, so no partition could have a leader; wait for one")
+    stripe = _Stripe(brokers, leader_counts, start=rng.randrange(len(brokers)))
+    return tuple(stripe.next_partition(replication_factor) for _ in range(partition_count))
+
+
+class _Stripe:
+    """The counts of one request, and the choices that keep them even."""
+
+    def __init__(self, brokers: Sequence[PlacementBroker], leader_counts: Mapping[int, int], start: int) -> None:
+        self._brokers = [*brokers[start:], *brokers[:start]]
+        self._leader_counts = leader_counts
+        self._leads: Counter[int] = Counter()
+        self._holds: Counter[int] = Counter()
+        self._placed = 0
+
+    def next_partition(self, replication_factor: int) -> tuple[int, ...]:
+        chosen = [min(filter(_is_active, self._brokers), key=self._leader_order)]
+        self._leads[chosen[0].node_id] += 1
+        while len(chosen) < replication_factor:
+            racks = Counter(broker.rack for broker in chosen)
+            free = [(place, broker) for place, broker in enumerate(self._brokers) if broker not in chosen]
+            chosen.append(min(free, key=lambda item: self._follower_order(item[0], item[1], racks))[1])
+        for broker in chosen:
+            self._holds[broker.node_id] += 1
+        self._placed += 1
+        return tuple(broker.node_id for broker in chosen)
+
+    def _leader_order(self, broker: PlacementBroker) -> tuple[int, ...]:
+        return self._leads[broker.node_id], self._leader_counts.get(broker.node_id, 0), self._holds[broker.node_id]
+
+    def _follower_order(self, place: int, broker: PlacementBroker, racks: Counter[str | None]) -> tuple[int, ...]:
+        # The distance moves on with every partition, and once more with every round: when a leader dies, its partitions
+        # shall find their next leaders on all the others.
+        shift = self._placed + self._placed // len(self._brokers)
+        distance = (place - shift) % len(self._brokers)
+        return not broker.active, racks[broker.rack], self._holds[broker.node_id], distance
+
+
+def _is_active(broker: PlacementBroker) -> bool:
+    return broker.active

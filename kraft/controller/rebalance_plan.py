@@ -1,0 +1,140 @@
+"""Which replicas move where when a broker leaves or a new one comes. Pure: partitions and brokers in, moves out.
+
+Both plans move as little as they can. A move replaces one replica by another at the same place in the list, so that the
+order of preference, and with it the balance of leaders, stays what it was. Never two replicas of a partition on one broker;
+a move never puts more replicas of a partition into one rack than it must.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedPartition:
+    """Where a partition is, or will be when its present reassignment has ended; the preferred leader first."""
+
+    topic_partition: TopicPartition
+    replicas: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    topic_partition: TopicPartition
+    replicas: tuple[int, ...]  # that it shall have in the end
+
+
+class ReplicaCounts:
+    """How many replicas, and how many preferred leaders, each broker has while a plan is made."""
+
+    def __init__(self, partitions: Iterable[PlacedPartition], brokers: Iterable[int]) -> None:
+        self.replicas: Counter[int] = Counter(dict.fromkeys(brokers, 0))
+        self.leaders: Counter[int] = Counter(dict.fromkeys(brokers, 0))
+        for partition in partitions:
+            self.replicas.update(partition.replicas)
+            self.leaders.update(partition.replicas[:1])
+
+    def replaced(self, partition: PlacedPartition, old: int, new: int) -> None:
+        self.replicas[old] -= 1
+        self.replicas[new] += 1
+        if partition.replicas[0] == old:
+            self.leaders[old] -= 1
+            self.leaders[new] += 1
+
+
+def plan_drain(
+    partitions: Sequence[PlacedPartition], racks: Mapping[int, str | None], *, leaving: int, limit: int
+) -> tuple[Move, ...]:
+    """Moves that take `leaving` out of at most `limit` partitions. `racks`: of the brokers that may receive, and of those
+    that hold replicas.
+
+    A partition that no broker can take has no move: it is asked for again when the brokers have changed.
+    """
+    receivers = [node_id for node_id in racks if node_id != leaving]
+    counts = ReplicaCounts(partitions, receivers)
+    moves: list[Move] = []
+    for partition in partitions:
+        if leaving not in partition.replicas:
+            continue
+        if len(moves) == limit:
+            break
+        heir = _heir(partition, leaving, receivers, racks, counts)
+        if heir is not None:
+            counts.replaced(partition, leaving, heir)
+            moves.append(_replace(partition, leaving, heir))
+    return tuple(moves)
+
+
+def _heir(
+    partition: PlacedPartition,
+    leaving: int,
+    receivers: Sequence[int],
+    racks: Mapping[int, str | None],
+    counts: ReplicaCounts,
+) -> int | None:
+    """Apart by racks first, then whoever has least; a preferred leader goes to whoever leads least."""
+    used = Counter(racks.get(replica) for replica in partition.replicas if replica != leaving)
+    was_preferred = partition.replicas[0] == leaving
+
+    def order(node_id: int) -> tuple[int, int, int, int]:
+        leaders, replicas = counts.leaders[node_id], counts.replicas[node_id]
+        load = (leaders, replicas) if was_preferred else (replicas, leaders)
+        return used[racks[node_id]], *load, node_id
+
+    return min((node_id for node_id in receivers if node_id not in partition.replicas), key=order, default=None)
+
+
+def plan_fill(
+    partitions: Sequence[PlacedPartition], racks: Mapping[int, str | None], *, newcomer: int
+) -> tuple[Move, ...]:
+    """Moves that give `newcomer` as many replicas, and preferred leaderships, as the others have on average (rounded
+    down). Each is taken from the broker that has most of them at that moment."""
+    givers = [node_id for node_id in racks if node_id != newcomer]
+    counts = ReplicaCounts(partitions, racks)
+    fair_replicas = sum(counts.replicas[node_id] for node_id in racks) // len(racks)
+    fair_leaders = sum(counts.leaders[node_id] for node_id in racks) // len(racks)
+    free = {item.topic_partition: item for item in partitions if newcomer not in item.replicas}
+    moves: list[Move] = []
+    for is_leader in (True, False):
+        while counts.replicas[newcomer] < fair_replicas and (not is_leader or counts.leaders[newcomer] < fair_leaders):
+            found = _to_give(free, givers, racks, counts, newcomer, is_leader=is_leader)
+            if found is None:
+                break
+            partition, giver = found
+            del free[partition.topic_partition]
+            counts.replaced(partition, giver, newcomer)
+            moves.append(_replace(partition, giver, newcomer))
+    return tuple(moves)
+
+
+def _to_give(
+    free: Mapping[TopicPartition, PlacedPartition],
+    givers: Sequence[int],
+    racks: Mapping[int, str | None],
+    counts: ReplicaCounts,
+    newcomer: int,
+    *,
+    is_leader: bool,
+) -> tuple[PlacedPartition, int] | None:
+    """A replica of the broker that has most of its kind, and more than the newcomer."""
+    held = counts.leaders if is_leader else counts.replicas
+    for giver in sorted(givers, key=lambda node_id: (-held[node_id], node_id)):
+        if held[giver] <= held[newcomer]:
+            return None
+        for partition in free.values():
+            place = partition.replicas.index(giver) if giver in partition.replicas else -1
+            if place >= 0 and (place == 0) == is_leader and _keeps_racks_apart(partition, giver, newcomer, racks):
+                return partition, giver
+    return None
+
+
+def _keeps_racks_apart(partition: PlacedPartition, giver: int, newcomer: int, racks: Mapping[int, str | None]) -> bool:
+    others = Counter(racks.get(replica) for replica in partition.replicas if replica != giver)
+    return others[racks[newcomer]] <= others[racks[giver]]
+
+
+def _replace(partition: PlacedPartition, old: int, new: int) -> Move:
+    replicas = tuple(new if replica == old else replica for replica in partition.replicas)
+    return Move(topic_partition=partition.topic_partition, replicas=replicas)

@@ -1,0 +1,307 @@
+"""ISRs and leaders of partitions: what changes when brokers come and go, what leaders propose, what an operator asks.
+
+KIP-903 (broker epochs in ISR proposals), KIP-966 (eligible leader replicas), KIP-841 (fenced brokers are never in an ISR).
+The rules for one partition are in `partition_change`; topics come and go in `topic_control`, replicas in
+`reassignment_control`.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+from barnabas.log.vocabulary.errors import (
+    BarnabasError,
+    EligibleLeadersNotAvailableError,
+    ErrorCode,
+    FencedLeaderEpochError,
+    IneligibleReplicaError,
+    InvalidRequestError,
+    InvalidUpdateVersionError,
+    NotControllerError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+)
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+
+from ..metadata.broker_epochs import check_broker_epoch
+from ..metadata.controller_errors import ElectionNotNeededError, PreferredLeaderNotAvailableError
+from ..metadata.controller_result import ControllerResult, answer
+from ..metadata.controller_settings import MAX_PARTITIONS_PER_REQUEST, ControllerSettings
+from ..metadata.delta import MetadataDelta, changed_partition
+from ..metadata.image import NO_LEADER, PartitionImage, TopicImage
+from ..metadata.partition_change import (
+    ElectionRules,
+    complete_reassignment,
+    difference,
+    elect,
+    led_by,
+    with_isr,
+    without_inactive,
+)
+from ..metadata.records import PartitionChangeRecord
+from ..metadata.requests import (
+    AlterPartition,
+    AlterPartitionAnswer,
+    ElectLeader,
+    IsrMember,
+    PartitionIsrAnswer,
+    PartitionIsrProposal,
+    ResignReplica,
+)
+from ..metadata.topic_settings import election_rules
+
+
+def leader_counts(view: MetadataDelta) -> "Counter[int]":
+    """How many partitions each broker leads."""
+    return Counter(
+        partition.leader for topic in view.topics() for partition in topic.partitions if partition.leader != NO_LEADER
+    )
+
+
+def full_brokers(view: MetadataDelta) -> frozenset[int]:
+    """Brokers with a full data folder: what they led was handed over, and does not come back before there is room."""
+    return frozenset(broker.node_id for broker in view.brokers().values() if broker.has_full_folder)
+
+
+def leads_anything(view: MetadataDelta, node_id: int) -> bool:
+    return any(partition.leader == node_id for topic in view.topics() for partition in topic.partitions)
+
+
+def find_partition(view: MetadataDelta, topic: str, number: int) -> tuple[TopicImage, PartitionImage]:
+    """Raises UnknownTopicOrPartitionError."""
+    image = view.topic(topic)
+    partition = view.partition(TopicPartition(topic, number))
+    if image is None or partition is None:
+        raise UnknownTopicOrPartitionError(f"there is no partition {topic}-{number}")
+    return image, partition
+
+
+class ReplicationControl:
+    """Decides on ISRs and leaders. Holds no state: everything is read from the view."""
+
+    def __init__(self, settings: ControllerSettings) -> None:
+        self._settings = settings
+
+    # --- brokers come and go -----------------------------------------------------------------------------------------
+
+    def settle(
+        self, view: MetadataDelta, *, active: frozenset[int], lost: frozenset[int] = frozenset()
+    ) -> tuple[PartitionChangeRecord, ...]:
+        """Bring every partition into a state that is valid for this set of active brokers.
+
+        The one rule for a broker that is fenced, unfenced, drained, removed or restarted: whoever is not active leaves the
+        ISRs, and a partition without a leader gets one where somebody can lead it.
+        """
+        affected = list(_unsettled(view, active, lost))
+        if not affected:
+            return ()
+        leaders = leader_counts(view)
+        full = full_brokers(view)
+        records = []
+        for topic, number, partition in affected:
+            rules = election_rules(view, self._settings, topic.name, active=active, lost=lost, full=full)
+            wanted = complete_reassignment(without_inactive(partition, rules), rules)
+            record = difference(topic.topic_id, number, partition, elect(wanted, rules, leaders))
+            if record is not None:
+                records.append(record)
+        return tuple(records)
+
+    def relieve_eligible(
+        self, view: MetadataDelta, topic: TopicImage, *, min_insync_replicas: int
+    ) -> tuple[PartitionChangeRecord, ...]:
+        """When min.insync.replicas changes: where the ISR suffices now, nobody outside of it stays eligible.
+
+        In the same batch as the change, because from then on the high watermark moves without them.
+        """
+        rules = ElectionRules(active=view.active_brokers(), min_insync_replicas=min_insync_replicas)
+        changes = (
+            difference(topic.topic_id, number, partition, with_isr(partition, partition.isr, rules))
+            for number, partition in enumerate(topic.partitions)
+            if partition.eligible_leader_replicas
+        )
+        return tuple(record for record in changes if record is not None)
+
+    # --- a leader proposes -------------------------------------------------------------------------------------------
+
+    def alter_partition(self, view: MetadataDelta, request: AlterPartition) -> ControllerResult:
+        check_broker_epoch(view, request.node_id, request.broker_epoch)
+        if len(request.partitions) > MAX_PARTITIONS_PER_REQUEST:
+            raise InvalidRequestError(f"at most {MAX_PARTITIONS_PER_REQUEST} partitions can be altered at a time")
+        records: list[PartitionChangeRecord] = []
+        answers: list[PartitionIsrAnswer] = []
+        seen: set[tuple[str, int]] = set()
+        for proposal in request.partitions:
+            try:
+                if (proposal.topic_id, proposal.partition) in seen:
+                    raise InvalidRequestError("a partition is named twice in one request")
+                seen.add((proposal.topic_id, proposal.partition))
+                record, decided = self._decide_proposal(view, request.node_id, proposal)
+            except BarnabasError as error:
+                answers.append(_isr_answer(proposal, error.code))
+                continue
+            records.append(record)
+            answers.append(_isr_answer(proposal, _outcome(request.node_id, decided), decided))
+        return ControllerResult(records=tuple(records), respond=answer(AlterPartitionAnswer(partitions=tuple(answers))))
+
+    def _decide_proposal(
+        self, view: MetadataDelta, node_id: int, proposal: PartitionIsrProposal
+    ) -> tuple[PartitionChangeRecord, PartitionImage]:
+        name = view.topic_name(proposal.topic_id)
+        if name is None:
+            raise UnknownTopicIdError(f"there is no topic with the id {proposal.topic_id}")
+        topic, partition = find_partition(view, name, proposal.partition)
+        _check_proposal(partition, node_id, proposal)
+        _check_members(view, node_id, proposal.isr)
+        _check_disks(partition, proposal.isr)
+        rules = election_rules(view, self._settings, name, active=view.active_brokers())
+        isr = tuple(member.node_id for member in proposal.isr)
+        if set(isr) == set(partition.isr):
+            isr = partition.isr  # the order says nothing
+        wanted = complete_reassignment(with_isr(partition, isr, rules), rules)
+        if wanted.leader not in wanted.isr:
+            wanted = elect(wanted, rules, leader_counts(view))
+        record = difference(topic.topic_id, proposal.partition, partition, wanted)
+        if record is None:
+            # A leader proposes the ISR as it is when it does not know what became of an earlier proposal: with a newer
+            # partition epoch every copy of that one is void, so its doubt ends.
+            record = PartitionChangeRecord(topic_id=topic.topic_id, partition=proposal.partition, isr=partition.isr)
+        return record, changed_partition(partition, record)
+
+    # --- a replica has lost its log ----------------------------------------------------------------------------------
+
+    def resign(self, view: MetadataDelta, request: ResignReplica) -> ControllerResult:
+        node_id = request.node_id
+        check_broker_epoch(view, node_id, request.broker_epoch)
+        name = view.topic_name(request.topic_id)
+        if name is None:
+            raise UnknownTopicIdError(f"there is no topic with the id {request.topic_id}")
+        topic, partition = find_partition(view, name, request.partition)
+        counts = node_id in partition.isr or node_id in partition.eligible_leader_replicas
+        if not counts and partition.leader_epoch > request.leader_epoch:
+            return ControllerResult()  # a former copy of this request was taken
+        rules = election_rules(
+            view, self._settings, name, active=view.active_brokers() - {node_id}, lost=frozenset({node_id})
+        )
+        if not rules.active.intersection(partition.isr):
+            raise EligibleLeadersNotAvailableError(
+                f"nobody but broker {node_id} is in sync for {name}-{request.partition}; bring another replica back first"
+            )
+        wanted = elect(without_inactive(partition, rules), rules, leader_counts(view))
+        record = difference(topic.topic_id, request.partition, partition, wanted)
+        record = record or PartitionChangeRecord(topic_id=topic.topic_id, partition=request.partition)
+        return ControllerResult(records=(replace(record, leader=wanted.leader),))
+
+    # --- an operator asks --------------------------------------------------------------------------------------------
+
+    def elect_leader(self, view: MetadataDelta, request: ElectLeader) -> ControllerResult:
+        topic, partition = find_partition(view, request.topic, request.partition)
+        if request.unclean:
+            record = self._unclean(view, topic, request.partition, partition)
+        else:
+            record = _chosen(view, topic, request, partition)
+        return ControllerResult(records=(record,))
+
+    def _unclean(
+        self, view: MetadataDelta, topic: TopicImage, number: int, partition: PartitionImage
+    ) -> PartitionChangeRecord:
+        active = view.active_brokers()
+        if partition.leader in active:
+            raise ElectionNotNeededError(f"{topic.name}-{number} has a leader, broker {partition.leader}")
+        rules = election_rules(view, self._settings, topic.name, active=active)
+        forced = ElectionRules(active=active, min_insync_replicas=rules.min_insync_replicas, unclean=True)
+        wanted = elect(without_inactive(partition, forced), forced, leader_counts(view))
+        record = difference(topic.topic_id, number, partition, wanted)
+        if record is None or wanted.leader == NO_LEADER:
+            raise EligibleLeadersNotAvailableError(
+                f"no replica of {topic.name}-{number} is alive: {partition.replicas}"
+            )
+        return record
+
+
+def _unsettled(
+    view: MetadataDelta, active: frozenset[int], lost: frozenset[int]
+) -> Iterator[tuple[TopicImage, int, PartitionImage]]:
+    for topic in view.topics():
+        for number, partition in enumerate(topic.partitions):
+            settled = partition.leader in active and active.issuperset(partition.isr)
+            concerned = lost and not lost.isdisjoint((*partition.isr, *partition.eligible_leader_replicas))
+            if not settled or concerned:
+                yield topic, number, partition
+
+
+def _check_proposal(partition: PartitionImage, node_id: int, proposal: PartitionIsrProposal) -> None:
+    isr = [member.node_id for member in proposal.isr]
+    if proposal.leader_epoch > partition.leader_epoch or proposal.partition_epoch > partition.partition_epoch:
+        raise NotControllerError("the proposal knows newer epochs than this controller, which must have been replaced")
+    if proposal.leader_epoch < partition.leader_epoch:
+        raise FencedLeaderEpochError(f"leader epoch {proposal.leader_epoch} is over; now {partition.leader_epoch}")
+    if node_id != partition.leader:
+        raise InvalidRequestError(f"broker {node_id} does not lead the partition; broker {partition.leader} does")
+    if proposal.partition_epoch < partition.partition_epoch:
+        raise InvalidUpdateVersionError(
+            f"partition epoch {proposal.partition_epoch} is over; now {partition.partition_epoch}"
+        )
+    if len(set(isr)) != len(isr) or not set(isr).issubset(partition.replicas) or node_id not in isr:
+        raise InvalidRequestError(f"{isr} is no in-sync replica set of {partition.replicas} that its leader is in")
+
+
+def _check_members(view: MetadataDelta, leader_id: int, members: tuple[IsrMember, ...]) -> None:
+    """KIP-903: only brokers that are active now, in the incarnation that the leader saw fetching."""
+    for member in members:
+        broker = view.broker(member.node_id)
+        if broker is None or not broker.is_active:
+            raise IneligibleReplicaError(f"broker {member.node_id} is fenced, shutting down or not registered")
+        is_leader_itself = member.node_id == leader_id and member.broker_epoch == -1
+        if not is_leader_itself and member.broker_epoch != broker.broker_epoch:
+            raise IneligibleReplicaError(
+                f"broker {member.node_id} has the epoch {broker.broker_epoch}, not {member.broker_epoch}: it restarted"
+            )
+
+
+def _check_disks(partition: PartitionImage, members: tuple[IsrMember, ...]) -> None:
+    for member in members:
+        if member.node_id in partition.offline_replicas:
+            raise IneligibleReplicaError(f"the disk of broker {member.node_id} has failed, as it has told us itself")
+
+
+def _outcome(node_id: int, decided: PartitionImage) -> ErrorCode:
+    """A proposal that ended a reassignment may have ended the proposer's leadership with it."""
+    return ErrorCode.NONE if decided.leader == node_id else ErrorCode.NEW_LEADER_ELECTED
+
+
+def _isr_answer(
+    proposal: PartitionIsrProposal, code: ErrorCode, decided: PartitionImage | None = None
+) -> PartitionIsrAnswer:
+    if decided is None:
+        return PartitionIsrAnswer(topic_id=proposal.topic_id, partition=proposal.partition, error=int(code))
+    return PartitionIsrAnswer(
+        topic_id=proposal.topic_id,
+        partition=proposal.partition,
+        error=int(code),
+        leader=decided.leader,
+        leader_epoch=decided.leader_epoch,
+        partition_epoch=decided.partition_epoch,
+        isr=decided.isr,
+        eligible_leader_replicas=decided.eligible_leader_replicas,
+    )
+
+
+def _chosen(
+    view: MetadataDelta, topic: TopicImage, request: ElectLeader, partition: PartitionImage
+) -> PartitionChangeRecord:
+    wanted = partition.replicas[0] if request.target is None else request.target
+    if wanted == partition.leader:
+        raise ElectionNotNeededError(f"broker {wanted} leads {request.topic}-{request.partition} already")
+    if wanted in partition.isr and wanted in view.active_brokers():
+        return led_by_record(topic, request.partition, partition, wanted)
+    message = f"broker {wanted} is not in sync for {request.topic}-{request.partition}; in sync: {partition.isr}"
+    if request.target is None:
+        raise PreferredLeaderNotAvailableError(message)
+    raise EligibleLeadersNotAvailableError(message)
+
+
+def led_by_record(topic: TopicImage, number: int, partition: PartitionImage, leader: int) -> PartitionChangeRecord:
+    """Another leader, who is in sync."""
+    record = difference(topic.topic_id, number, partition, led_by(partition, leader, Counter()))
+    assert record is not None
+    return record

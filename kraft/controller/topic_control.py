@@ -1,0 +1,284 @@
+"""Topics: created, given more partitions, deleted. Names, limits and placement are checked here."""
+
+import random
+import re
+from collections import Counter
+from collections.abc import Iterable
+from itertools import product
+
+from barnabas.log.vocabulary.errors import (
+    InvalidPartitionsError,
+    InvalidReplicaAssignmentError,
+    InvalidReplicationFactorError,
+    InvalidRequestError,
+    InvalidTopicError,
+    TopicAlreadyExistsError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+)
+from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, check_topic_name
+
+from ..metadata.cluster_settings import DEFAULT_REPLICATION_FACTOR, NUM_PARTITIONS, cluster_number
+from ..metadata.controller_result import ControllerResult, Respond
+from ..metadata.controller_settings import (
+    MAX_PARTITIONS_PER_CLUSTER,
+    MAX_PARTITIONS_PER_REQUEST,
+    MAX_REPLICATION_FACTOR,
+    ControllerSettings,
+)
+from ..metadata.delta import MetadataDelta
+from ..metadata.image import MetadataImage, TopicImage
+from ..metadata.records import TOPIC_RESOURCE, ConfigRecord, PartitionRecord, Record, RemoveTopicRecord, TopicRecord
+from ..metadata.requests import AddPartitions, CreateTopic, DeleteTopic, TopicCreated
+from .configuration_control import ConfigurationControl
+from .placement import PlacementBroker, place_replicas
+from .replication_control import leader_counts
+
+_Assignment = tuple[tuple[int, ...], ...]
+_TOPIC_ID = re.compile("[0-9a-f]{32}")
+_DEFAULT_REPLICATION_FACTOR = 3  # survives one broker with min.insync.replicas=2; Kafka's usual choice for production
+_MAX_NAME_VARIANTS = 64  # from here on it is quicker to look at all names than at all spellings of this one
+
+
+class TopicControl:
+    """Decides on topics. The only randomness is the injected one: topic ids, and where a stripe begins."""
+
+    def __init__(self, settings: ControllerSettings, rng: random.Random, configurations: ConfigurationControl) -> None:
+        self._settings = settings
+        self._rng = rng
+        self._configurations = configurations
+
+    def create(self, view: MetadataDelta, request: CreateTopic) -> ControllerResult:
+        made = view.topic(request.name)
+        if made is not None and made.topic_id == request.topic_id:  # a repetition: the answer got lost
+            return ControllerResult(
+                respond=_created(made.name, made.topic_id, tuple(partition.replicas for partition in made.partitions))
+            )
+        _check_new_name(view, request.name)
+        configs = request.configs or {}
+        self._configurations.check_new_topic(configs)
+        assignment = self._assignment(view, request)
+        _check_total(view, len(assignment))
+        topic_id = _checked_topic_id(view, request.topic_id) if request.topic_id else self._fresh_topic_id(view)
+        if request.validate_only:
+            return ControllerResult(respond=_created(request.name, topic_id, assignment))
+        return ControllerResult(
+            records=(
+                TopicRecord(name=request.name, topic_id=topic_id),
+                *(
+                    ConfigRecord(resource_type=TOPIC_RESOURCE, resource=request.name, key=key, value=value)
+                    for key, value in configs.items()
+                ),
+                *_partition_records(view, topic_id, 0, assignment),
+            ),
+            respond=_created(request.name, topic_id, assignment),
+        )
+
+    def delete(self, view: MetadataDelta, request: DeleteTopic) -> ControllerResult:
+        name = view.topic_name(request.topic_id) if request.topic_id else request.name
+        if name is None:
+            raise UnknownTopicIdError(f"there is no topic with the id {request.topic_id}")
+        topic = _existing(view, name)
+        return ControllerResult(records=(RemoveTopicRecord(topic_id=topic.topic_id),))
+
+    def add_partitions(self, view: MetadataDelta, request: AddPartitions) -> ControllerResult:
+        topic = _existing(view, request.name)
+        have = len(topic.partitions)
+        added = request.total_count - have
+        if added <= 0:
+            raise InvalidPartitionsError(
+                f"topic {request.name} has {have} partitions already; partitions can be added, never removed"
+            )
+        _check_partition_count(added)
+        if request.assignment and len(request.assignment) != added:
+            raise InvalidReplicaAssignmentError(
+                f"{added} partitions are new, but the assignment names {len(request.assignment)}"
+            )
+        _check_total(view, added)
+        factor = len(topic.partitions[0].replicas) - len(topic.partitions[0].adding_replicas)
+        if request.assignment:
+            _check_assignment(view, request.assignment, factor)
+        assignment = request.assignment or self._placed(view, added, factor)
+        records = () if request.validate_only else _partition_records(view, topic.topic_id, have, assignment)
+        return ControllerResult(records=records)
+
+    def _assignment(self, view: MetadataDelta, request: CreateTopic) -> _Assignment:
+        if not request.assignment:
+            count = request.partition_count
+            if count == -1:
+                count = cluster_number(view, NUM_PARTITIONS, self._settings.default_partitions)
+            _check_partition_count(count)
+            return self._placed(view, count, self._replication_factor(view, request.replication_factor))
+        if request.partition_count not in (-1, len(request.assignment)):
+            raise InvalidRequestError(
+                "give a number of partitions or an assignment, not two that contradict each other"
+            )
+        _check_partition_count(len(request.assignment))
+        factor = len(request.assignment[0])
+        if request.replication_factor not in (-1, factor):
+            raise InvalidRequestError("give a replication factor or an assignment, not two that contradict each other")
+        _check_assignment(view, request.assignment, factor)
+        return request.assignment
+
+    def _replication_factor(self, view: MetadataDelta, asked: int) -> int:
+        factor = asked
+        if asked == -1:
+            factor = cluster_number(view, DEFAULT_REPLICATION_FACTOR, self._settings.default_replication_factor)
+        if factor == -1:
+            factor = max(1, min(_DEFAULT_REPLICATION_FACTOR, len(view.active_brokers())))
+        if not 1 <= factor <= MAX_REPLICATION_FACTOR:
+            raise InvalidReplicationFactorError(f"replication factor {factor}; use 1 to {MAX_REPLICATION_FACTOR}")
+        return factor
+
+    def _placed(self, view: MetadataDelta, count: int, factor: int) -> _Assignment:
+        brokers = [
+            PlacementBroker(node_id=broker.node_id, rack=broker.rack, active=broker.is_active)
+            for broker in view.brokers().values()
+            if not broker.decommissioning
+        ]
+        return place_replicas(
+            brokers,
+            partition_count=count,
+            replication_factor=factor,
+            leader_counts=leader_counts(view),
+            rng=self._rng,
+        )
+
+    def _fresh_topic_id(self, view: MetadataDelta) -> str:
+        while True:  # ends: a random number of 128 bits is hardly ever taken, let alone twice
+            topic_id = new_topic_id(self._rng)
+            if view.topic_name(topic_id) is None:
+                return topic_id
+
+
+def new_topic_id(rng: random.Random) -> str:
+    return f"{rng.getrandbits(128):032x}"
+
+
+def _checked_topic_id(view: MetadataDelta, topic_id: str) -> str:
+    """It becomes part of the names of folders, so nothing but what `new_topic_id` makes is taken."""
+    if _TOPIC_ID.fullmatch(topic_id) is None or view.topic_name(topic_id) is not None:
+        raise InvalidRequestError(
+            f"{topic_id!r} cannot be the id of a new topic: 32 hexadecimal digits that no topic has"
+        )
+    return topic_id
+
+
+def _existing(view: MetadataDelta, name: str) -> TopicImage:
+    topic = view.topic(name)
+    if topic is None and name in INTERNAL_TOPICS:
+        raise InvalidTopicError(f"{name} belongs to the cluster itself: it is read, and nothing else")
+    if topic is None:
+        raise UnknownTopicOrPartitionError(f"there is no topic {name!r}")
+    return topic
+
+
+def _check_new_name(view: MetadataDelta, name: str) -> None:
+    check_topic_name(name)
+    if view.topic(name) is not None or name == CONSUMER_OFFSETS_TOPIC:
+        raise TopicAlreadyExistsError(f"topic {name!r} exists already")
+    if name in INTERNAL_TOPICS:
+        raise InvalidTopicError(f"the name {name!r} is reserved for the cluster itself")
+    twin = _colliding(view, name)
+    if twin is not None:
+        raise InvalidTopicError(
+            f"topic {name!r} collides with {twin!r}: `.` and `_` are the same letter in names of metrics"
+        )
+
+
+def _colliding(view: MetadataDelta, name: str) -> str | None:
+    """As in Kafka: two names that differ only in `.` and `_` cannot both exist."""
+    ambiguous = sum(letter in "._" for letter in name)
+    if 2**ambiguous > _MAX_NAME_VARIANTS:
+        plain = name.replace(".", "_")
+        return next((topic.name for topic in view.topics() if topic.name.replace(".", "_") == plain), None)
+    spellings = ("".join(letters) for letters in product(*("._" if letter in "._" else letter for letter in name)))
+    return next((spelling for spelling in spellings if view.topic(spelling) is not None), None)
+
+
+def _check_partition_count(count: int) -> None:
+    if not 1 <= count <= MAX_PARTITIONS_PER_REQUEST:
+        raise InvalidPartitionsError(f"{count} partitions; use 1 to {MAX_PARTITIONS_PER_REQUEST} in one request")
+
+
+def _check_total(view: MetadataDelta, added: int) -> None:
+    total = added + sum(len(topic.partitions) for topic in view.topics())
+    if total > MAX_PARTITIONS_PER_CLUSTER:
+        raise InvalidPartitionsError(f"the cluster would have {total} partitions; {MAX_PARTITIONS_PER_CLUSTER} at most")
+
+
+def _check_assignment(view: MetadataDelta, assignment: _Assignment, factor: int) -> None:
+    if not 1 <= factor <= MAX_REPLICATION_FACTOR:
+        raise InvalidReplicaAssignmentError(f"{factor} replicas; use 1 to {MAX_REPLICATION_FACTOR}")
+    for number, replicas in enumerate(assignment):
+        if len(replicas) != factor:
+            raise InvalidReplicaAssignmentError(
+                f"partition {number} of the assignment has {len(replicas)} replicas, others have {factor}"
+            )
+        check_replicas(view, replicas)
+        if view.active_brokers().isdisjoint(replicas):
+            raise InvalidReplicaAssignmentError(f"all brokers of {replicas} are fenced or shutting down")
+
+
+def check_replicas(view: MetadataDelta, replicas: tuple[int, ...], *, held: tuple[int, ...] = ()) -> None:
+    """Raises InvalidReplicaAssignmentError unless these are different, registered brokers that stay; those that hold a
+    replica already (`held`) may also be on their way out."""
+    twice = [node_id for node_id, times in Counter(replicas).items() if times > 1]
+    if twice:
+        raise InvalidReplicaAssignmentError(f"broker {twice[0]} would hold two replicas of one partition: {replicas}")
+    strangers = [node_id for node_id in replicas if view.broker(node_id) is None]
+    if strangers:
+        raise InvalidReplicaAssignmentError(f"broker {strangers[0]} is not registered")
+    leaving = [node_id for node_id in replicas if node_id not in held and view.is_decommissioning(node_id)]
+    if leaving:
+        raise InvalidReplicaAssignmentError(
+            f"broker {leaving[0]} is being decommissioned and gets no new replicas; "
+            f"take it back with `barnabas broker decommission {leaving[0]} --cancel`"
+        )
+
+
+def _partition_records(
+    view: MetadataDelta, topic_id: str, first: int, assignment: _Assignment
+) -> tuple[PartitionRecord, ...]:
+    active = view.active_brokers()
+    return tuple(_new_partition(topic_id, first + place, replicas, active) for place, replicas in enumerate(assignment))
+
+
+def _new_partition(topic_id: str, number: int, replicas: tuple[int, ...], active: frozenset[int]) -> PartitionRecord:
+    """An empty log is in sync everywhere; whoever is not active comes into the ISR by fetching."""
+    isr = tuple(replica for replica in replicas if replica in active)
+    return PartitionRecord(
+        topic_id=topic_id,
+        partition=number,
+        replicas=replicas,
+        isr=isr,
+        leader=isr[0],
+        leader_epoch=0,
+        partition_epoch=0,
+    )
+
+
+def changed_partitions(view: MetadataDelta, records: Iterable[Record]) -> int:
+    """How many partitions these records make, or remove from the view."""
+    count = 0
+    for record in records:
+        if isinstance(record, PartitionRecord):
+            count += 1
+        elif isinstance(record, RemoveTopicRecord):
+            name = view.topic_name(record.topic_id)
+            topic = None if name is None else view.topic(name)
+            count += 0 if topic is None else len(topic.partitions)
+    return count
+
+
+def _created(name: str, topic_id: str, assignment: _Assignment) -> Respond:
+    def respond(index: int, image: MetadataImage) -> object:
+        return TopicCreated(
+            name=name,
+            topic_id=topic_id,
+            partition_count=len(assignment),
+            replication_factor=len(assignment[0]),
+            offset=index,
+        )
+
+    return respond

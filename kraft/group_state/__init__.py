@@ -1,0 +1,1 @@
+"""The state of consumer groups in the quorum: slots, offsets, their records."""

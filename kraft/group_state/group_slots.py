@@ -1,0 +1,497 @@
+"""The state of consumer groups and their offsets, by coordinator slot: what `__consumer_offsets` is to Kafka.
+
+It lies beside the metadata image, because it changes with every commit. `SlotState` is one slot and knows how to
+replay a record; the quorum's state (`GroupSlots`, on every voter) and a coordinator's own working copy use the same
+class, so that they cannot differ. Decisions are made in `consumer_groups`; nothing here decides, and nothing here
+raises: what makes no sense (a member of a group that does not exist) is passed over in the same way everywhere.
+
+Groups, members and assignments are kept as the frozen records that made them, with the coordinator epoch stripped, so
+that a slot that was rebuilt from a snapshot equals one that was replayed from the beginning. Offsets are plain tuples
+of atoms: there may be a million of them, and the garbage collector leaves such tuples alone.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from barnabas.log.vocabulary.murmur2 import murmur2_positive
+
+from ..metadata.image import SLOT_COUNT
+from ..metadata.records import (
+    ALL_PARTITIONS,
+    CurrentAssignmentRecord,
+    GroupRecord,
+    MemberRecord,
+    OffsetCommitRecord,
+    OffsetResetRecord,
+    Record,
+    RecordBatch,
+    RemoveGroupRecord,
+    RemoveMemberRecord,
+    RemoveOffsetRecord,
+    SlotRecord,
+    StagedDecisionRecord,
+    TargetAssignmentRecord,
+    decode_batch,
+    encode_batch,
+    encode_plain,
+)
+from .group_state import AnyGroupRecord
+from .offsets_log import NO_LOG_OFFSET, POSITION_BITS, SHOWN_RECORDS, SlotLog, SlotTail, first_log_offset, read_log
+
+PartitionKey = tuple[str, int]  # a plain tuple, never a TopicPartition: gc stops tracking only exact tuples of atoms
+# Offset, leader epoch (-1: not known), metadata, commit timestamp in ms, place in __consumer_offsets (-1: not known).
+OffsetValue = tuple[int, int, str, int, int]
+
+SlotStateRecord = AnyGroupRecord
+
+CLASSIC_PROTOCOL = "classic"
+MAX_KEPT_RESETS = 10  # of a group: what `group seek --undo` can take back
+MAX_KEPT_RESET_OFFSETS = 20_000  # of a group, in all its kept resets; the newest one is kept whatever its size
+MAX_STAGED_PARTS = 32  # of one decision: 28 MiB, and fewer records than a quorum index has log offsets
+MAX_OFFSET_BATCH_BYTES = 32 * 1024  # of a snapshot: well below a chunk
+_OFFSET_BYTES = 64  # of an offset without its texts
+_STRIPPED = 0  # the coordinator epoch of a record that is kept as state
+
+
+def slot_of(group_id: str) -> int:
+    """The slot of a group: murmur2 of its id, fixed for ever.
+
+    Kafka takes Java's `String.hashCode` (`Utils.abs(groupId.hashCode()) % partitions`), so a tool that computes the partition of
+    `__consumer_offsets` by itself looks at another one. Clients and tools ask FindCoordinator, and read a group's offsets by
+    OffsetFetch; both are answered right. Another hash would move the groups of every folder that exists.
+    """
+    return murmur2_positive(group_id.encode()) % SLOT_COUNT
+
+
+def partition_keys(record: CurrentAssignmentRecord) -> Iterator[PartitionKey]:
+    """Every partition that nobody else may own while this assignment stands: assigned, or not let go yet."""
+    for owned in (record.assigned, record.pending_revocation):
+        for item in owned:
+            for partition in item.partitions:
+                yield (item.topic, partition)
+
+
+@dataclass(slots=True, kw_only=True)
+class GroupState:
+    """One group. `targets` and `currents` have no key that `members` lacks."""
+
+    group: GroupRecord
+    members: dict[str, MemberRecord] = field(default_factory=dict)
+    targets: dict[str, TargetAssignmentRecord] = field(default_factory=dict)
+    currents: dict[str, CurrentAssignmentRecord] = field(default_factory=dict)
+    # Derived from `currents`: who owns a partition, assigned or pending revocation. At most one member does (the
+    # coordinator asserts it before it decides); a dict cannot even say otherwise.
+    owners: dict[PartitionKey, str] = field(default_factory=dict, compare=False)
+    log_offset: int = field(default=NO_LOG_OFFSET, compare=False)  # of the newest group record
+    members_version: int = field(default=0, compare=False)  # grows whenever a member comes, goes or changes
+    holders: dict[str, str] = field(default_factory=dict, compare=False)  # derived from `members`: by instance id
+    # Derived from `currents`: how many there are of each (member epoch, state); none has 0.
+    steps: Counter[tuple[int, str]] = field(default_factory=Counter, compare=False)
+
+    @property
+    def is_classic(self) -> bool:
+        """Its members assign among themselves; nothing here computes a target for them."""
+        return self.group.protocol == CLASSIC_PROTOCOL
+
+    def copy(self) -> "GroupState":
+        return GroupState(
+            group=self.group,
+            members=self.members.copy(),
+            targets=self.targets.copy(),
+            currents=self.currents.copy(),
+            owners=self.owners.copy(),
+            log_offset=self.log_offset,
+            members_version=self.members_version,
+            holders=self.holders.copy(),
+            steps=self.steps.copy(),
+        )
+
+    def put_member(self, record: MemberRecord) -> None:
+        self._vacate(record.member_id)
+        self.members[record.member_id] = record
+        if record.instance_id is not None:
+            self.holders[record.instance_id] = record.member_id
+        self.members_version += 1
+
+    def replace_current(self, record: CurrentAssignmentRecord) -> None:
+        self._release(record.member_id)
+        self.currents[record.member_id] = record
+        self.steps[record.member_epoch, record.state] += 1
+        for key in partition_keys(record):
+            self.owners[key] = record.member_id
+
+    def remove_member(self, member_id: str) -> None:
+        self._release(member_id)
+        self._vacate(member_id)
+        self.members_version += 1
+        self.members.pop(member_id, None)
+        self.targets.pop(member_id, None)
+        self.currents.pop(member_id, None)
+
+    def _release(self, member_id: str) -> None:
+        before = self.currents.get(member_id)
+        if before is None:
+            return
+        step = (before.member_epoch, before.state)
+        self.steps[step] -= 1
+        if not self.steps[step]:
+            del self.steps[step]
+        for key in partition_keys(before):
+            if self.owners.get(key) == member_id:
+                del self.owners[key]
+
+    def _vacate(self, member_id: str) -> None:
+        before = self.members.get(member_id)
+        if before is not None and before.instance_id is not None and self.holders.get(before.instance_id) == member_id:
+            del self.holders[before.instance_id]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class SlotState:
+    """All groups and offsets of one slot, and the newest coordinator epoch that is known for it."""
+
+    slot: int
+    coordinator_epoch: int = 0  # never goes back; a record of an older epoch is void
+    groups: dict[str, GroupState] = field(default_factory=dict)
+    offsets: dict[str, dict[PartitionKey, OffsetValue]] = field(default_factory=dict)  # by group, none of them empty
+    resets: dict[str, tuple[OffsetResetRecord, ...]] = field(default_factory=dict)  # by group, the oldest first
+    staged: tuple[StagedDecisionRecord, ...] = ()  # parts 0, 1, ... of a decision whose last part has not come yet
+
+    def __eq__(self, other: object) -> bool:
+        """Of what is decided upon. A coordinator's own copy does not know where in the quorum's log its records stand."""
+        if not isinstance(other, SlotState):
+            return NotImplemented
+        mine = (self.slot, self.coordinator_epoch, self.groups, self.resets, self.staged)
+        theirs = (other.slot, other.coordinator_epoch, other.groups, other.resets, other.staged)
+        return mine == theirs and _without_places(self.offsets) == _without_places(other.offsets)
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def replay(self, record: Record, log_offset: int = NO_LOG_OFFSET) -> bool:
+        """Apply a record; False: it is void, because its coordinator has been replaced."""
+        assert isinstance(record, AnyGroupRecord)
+        assert record.slot == self.slot
+        if not self.moved(record.coordinator_epoch):
+            return False
+        if not isinstance(record, StagedDecisionRecord):
+            self._apply(record, log_offset)
+        return True
+
+    def stage(self, record: StagedDecisionRecord) -> tuple[SlotStateRecord, ...]:
+        """Keep a part of a decision; with the last one return all its records, to be replayed one by one.
+
+        A part that does not continue what is staged is passed over: its decision is void as a whole. Raises
+        UnknownRecordError, like any command that a newer version has written.
+        """
+        if record.part == 0:
+            self.staged = ()
+        elif record.part != len(self.staged):
+            return ()
+        self.staged = (*self.staged, replace(record, coordinator_epoch=_STRIPPED))
+        if record.part + 1 < record.part_count:
+            return ()
+        parts, self.staged = self.staged, ()
+        return tuple(
+            item
+            for item in decode_batch(b"".join(part.batch for part in parts)).records
+            if isinstance(item, AnyGroupRecord)
+            and not isinstance(item, StagedDecisionRecord)
+            and (item.slot, item.coordinator_epoch) == (self.slot, record.coordinator_epoch)
+        )
+
+    def moved(self, coordinator_epoch: int) -> bool:
+        """The slot has a new coordinator: from here on the records of older epochs are void."""
+        if coordinator_epoch < self.coordinator_epoch:
+            return False
+        if coordinator_epoch > self.coordinator_epoch:
+            self.staged = ()  # its last part, should it come, is void
+        self.coordinator_epoch = coordinator_epoch
+        return True
+
+    def records(self, *, with_offsets: bool = True) -> Iterator[SlotStateRecord]:
+        """The records that rebuild this slot, all of the newest coordinator epoch."""
+        epoch = self.coordinator_epoch
+        for state in self.groups.values():
+            yield replace(state.group, coordinator_epoch=epoch, log_offset=state.log_offset)
+            for member in state.members.values():
+                yield replace(member, coordinator_epoch=epoch)
+            for target in state.targets.values():
+                yield replace(target, coordinator_epoch=epoch)
+            for current in state.currents.values():
+                yield replace(current, coordinator_epoch=epoch)
+        for group_id, offsets in self.offsets.items() if with_offsets else ():
+            for key, value in offsets.items():
+                yield self._offset_record(group_id, key, value)
+        for resets in self.resets.values():
+            for reset in resets:
+                yield replace(reset, coordinator_epoch=epoch)
+        for part in self.staged:
+            yield replace(part, coordinator_epoch=epoch)
+
+    def __iter__(self) -> Iterator[SlotStateRecord]:
+        return self.records()
+
+    def batches(self) -> Iterator[bytes]:
+        """`records` as encoded batches of limited size: offsets are written as they lie here, which is what counts."""
+        for group_id, offsets in self.offsets.items():
+            yield from self._offset_batches(group_id, offsets)
+        for record in self.records(with_offsets=False):
+            yield encode_batch(RecordBatch(controller_epoch=0, records=(record,)))
+
+    def _offset_batches(self, group_id: str, offsets: dict[PartitionKey, OffsetValue]) -> Iterator[bytes]:
+        plain: list[list[object]] = []
+        size_bytes = 0
+        for (topic, partition), (offset, leader_epoch, metadata, timestamp_ms, log_offset) in offsets.items():
+            plain.append(
+                [OffsetCommitRecord.opcode, self.slot, self.coordinator_epoch, group_id, topic, partition, offset,
+                 leader_epoch, metadata, timestamp_ms, log_offset]
+            )  # fmt: skip
+            size_bytes += _OFFSET_BYTES + len(group_id) + len(topic) + 4 * len(metadata)
+            if size_bytes > MAX_OFFSET_BATCH_BYTES:
+                yield encode_plain(plain)
+                plain, size_bytes = [], 0
+        if plain:
+            yield encode_plain(plain)
+
+    def copy(self) -> "SlotState":
+        return SlotState(
+            slot=self.slot,
+            coordinator_epoch=self.coordinator_epoch,
+            groups={group_id: state.copy() for group_id, state in self.groups.items()},
+            offsets={group_id: offsets.copy() for group_id, offsets in self.offsets.items()},
+            resets=self.resets.copy(),
+            staged=self.staged,
+        )
+
+    def offset(self, group_id: str, key: PartitionKey) -> OffsetValue | None:
+        offsets = self.offsets.get(group_id)
+        return None if offsets is None else offsets.get(key)
+
+    def offsets_of_topic(self, name: str) -> list[tuple[str, PartitionKey]]:
+        """(group, partition) of every offset that is committed for a topic."""
+        return [(group_id, key) for group_id, offsets in self.offsets.items() for key in offsets if key[0] == name]
+
+    def remove_offset(self, group_id: str, key: PartitionKey) -> None:
+        offsets = self.offsets.get(group_id)
+        if offsets is None:
+            return
+        offsets.pop(key, None)
+        if not offsets:
+            del self.offsets[group_id]
+
+    def forget_resets_of_topic(self, group_id: str, name: str) -> None:
+        """Offsets of a topic that was deleted mean nothing in one that is created later under its name."""
+        resets = (
+            replace(reset, before=tuple(item for item in reset.before if item.topic != name))
+            for reset in self.resets.pop(group_id, ())
+        )
+        left = tuple(reset for reset in resets if reset.before)
+        if left:
+            self.resets[group_id] = left
+
+    def groups_with_resets_of(self, name: str) -> list[str]:
+        """Groups that remember a reset of this topic."""
+        return [
+            group_id
+            for group_id, resets in self.resets.items()
+            if any(item.topic == name for reset in resets for item in reset.before)
+        ]
+
+    def _apply(self, record: SlotStateRecord, log_offset: int) -> None:
+        match record:
+            case OffsetCommitRecord():
+                self._put_offset(record, log_offset)
+            case RemoveOffsetRecord():
+                self._remove_offsets(record)
+            case GroupRecord():
+                self._put_group(record, log_offset)
+            case RemoveGroupRecord():
+                self.groups.pop(record.group_id, None)
+                self.resets.pop(record.group_id, None)
+            case OffsetResetRecord():
+                self._keep_reset(replace(record, coordinator_epoch=_STRIPPED))
+            case StagedDecisionRecord():
+                raise AssertionError("parts are staged, not applied")
+            case _:
+                self._apply_to_member(record)
+
+    def _put_offset(self, record: OffsetCommitRecord, log_offset: int) -> None:
+        place = record.log_offset if record.log_offset >= 0 else log_offset
+        value = (record.offset, record.leader_epoch, record.metadata, record.commit_timestamp_ms, place)
+        offsets = self.offsets.get(record.group_id)
+        if offsets is None:
+            offsets = self.offsets[record.group_id] = {}
+        # A million keys share the few names of their topics.
+        offsets[(sys.intern(record.topic), record.partition)] = value
+
+    def _remove_offsets(self, record: RemoveOffsetRecord) -> None:
+        if record.partition != ALL_PARTITIONS:
+            self.remove_offset(record.group_id, (record.topic, record.partition))
+            return
+        for key in [key for key in self.offsets.get(record.group_id, ()) if key[0] == record.topic]:
+            self.remove_offset(record.group_id, key)
+        self.forget_resets_of_topic(record.group_id, record.topic)
+
+    def _keep_reset(self, record: OffsetResetRecord) -> None:
+        kept = [*self.resets.get(record.group_id, ()), record][-MAX_KEPT_RESETS:]
+        while len(kept) > 1 and sum(len(reset.before) for reset in kept) > MAX_KEPT_RESET_OFFSETS:
+            del kept[0]
+        self.resets[record.group_id] = tuple(kept)
+
+    def _put_group(self, record: GroupRecord, log_offset: int) -> None:
+        kept = replace(record, coordinator_epoch=_STRIPPED, log_offset=NO_LOG_OFFSET)
+        state = self.groups.get(record.group_id)
+        if state is None:
+            state = self.groups[record.group_id] = GroupState(group=kept)
+        else:
+            state.group = kept
+        state.log_offset = record.log_offset if record.log_offset >= 0 else log_offset
+
+    def _apply_to_member(
+        self, record: MemberRecord | RemoveMemberRecord | TargetAssignmentRecord | CurrentAssignmentRecord
+    ) -> None:
+        state = self.groups.get(record.group_id)
+        if state is None:
+            return
+        if isinstance(record, MemberRecord):
+            state.put_member(replace(record, coordinator_epoch=_STRIPPED))
+        elif record.member_id not in state.members:
+            return
+        elif isinstance(record, RemoveMemberRecord):
+            state.remove_member(record.member_id)
+        elif isinstance(record, TargetAssignmentRecord):
+            state.targets[record.member_id] = replace(record, coordinator_epoch=_STRIPPED)
+        else:
+            state.replace_current(replace(record, coordinator_epoch=_STRIPPED))
+
+    def _offset_record(self, group_id: str, key: PartitionKey, value: OffsetValue) -> OffsetCommitRecord:
+        offset, leader_epoch, metadata, commit_timestamp_ms, log_offset = value
+        return OffsetCommitRecord(
+            slot=self.slot,
+            coordinator_epoch=self.coordinator_epoch,
+            group_id=group_id,
+            topic=key[0],
+            partition=key[1],
+            offset=offset,
+            leader_epoch=leader_epoch,
+            metadata=metadata,
+            commit_timestamp_ms=commit_timestamp_ms,
+            log_offset=log_offset,
+        )
+
+
+def _without_places(
+    offsets: dict[str, dict[PartitionKey, OffsetValue]],
+) -> dict[str, dict[PartitionKey, tuple[object, ...]]]:
+    return {group_id: {key: value[:4] for key, value in some.items()} for group_id, some in offsets.items()}
+
+
+class GroupSlots:
+    """All slots: the part of the quorum's state that belongs to consumer groups.
+
+    Copies share their slots until somebody writes: `copy` takes as long as a list of 50 items, and the first write to a
+    slot after it copies that slot's dicts. So a snapshot can be packed in another thread, and no write ever pays for
+    more than a fiftieth of the state.
+    """
+
+    def __init__(self) -> None:
+        self._slots = [SlotState(slot=slot) for slot in range(SLOT_COUNT)]
+        self._shared: set[int] = set()  # slots whose SlotState another GroupSlots may be reading
+        self._tails = [SlotTail() for _ in range(SLOT_COUNT)]
+        self._next_log_offset = 0  # of the next record that is applied
+        self.index = 0  # the quorum index of the newest record that was replayed
+
+    def slot(self, slot: int) -> SlotState:
+        """The slot, to read only."""
+        return self._slots[slot]
+
+    def tail(self, slot: int) -> SlotTail:
+        """The newest records of the slot, to read only."""
+        return self._tails[slot]
+
+    def read_log(self, slot: int, log_offset: int, limit: int) -> SlotLog:
+        """What `__consumer_offsets` has of the slot from that offset on; limit 0: only where it begins and ends."""
+        tail = self._tails[slot]
+        if limit and log_offset < tail.start_offset:
+            return SlotLog(start_offset=tail.start_offset, end_offset=tail.end_offset, head=self.view(slot))
+        entries = read_log(tail, self._slots[slot], log_offset, limit) if limit else ()
+        return SlotLog(start_offset=tail.start_offset, end_offset=tail.end_offset, entries=entries)
+
+    def replay(self, record: Record, index: int) -> bool:
+        """Apply a committed record; False: its coordinator epoch is older than the slot's newest one, so it is void."""
+        assert index >= self.index
+        self.index = index
+        if isinstance(record, SlotRecord):
+            return self._writable(record.slot).moved(record.coordinator_epoch)
+        assert isinstance(record, AnyGroupRecord)
+        if record.coordinator_epoch < self._slots[record.slot].coordinator_epoch:
+            return False
+        slot = self._writable(record.slot)
+        slot.moved(record.coordinator_epoch)
+        for item in slot.stage(record) if isinstance(record, StagedDecisionRecord) else (record,):
+            self._replay_one(slot, item, index)
+        return True
+
+    def _replay_one(self, slot: SlotState, record: SlotStateRecord, index: int) -> None:
+        of_snapshot = getattr(record, "log_offset", NO_LOG_OFFSET)
+        if of_snapshot >= 0 or not isinstance(record, SHOWN_RECORDS):
+            slot.replay(record)
+            if of_snapshot >= 0:
+                self._tails[slot.slot].restart(of_snapshot)
+            return
+        log_offset = max(self._next_log_offset, first_log_offset(index))
+        assert log_offset >> POSITION_BITS == index
+        self._next_log_offset = log_offset + 1
+        slot.replay(record, log_offset)
+        self._tails[slot.slot].append(log_offset, record)
+
+    def on_slot_moved(self, slot: int, coordinator_epoch: int) -> None:
+        """From here on the records of older epochs are void. An older epoch than the newest known one changes nothing."""
+        self._writable(slot).moved(coordinator_epoch)
+
+    def delete_topic(self, name: str) -> None:
+        """Drop the offsets of a topic that was deleted: one that is created later under its name starts anew."""
+        for slot in range(SLOT_COUNT):
+            doomed = self._slots[slot].offsets_of_topic(name)
+            if doomed:
+                writable = self._writable(slot)
+                for group_id, key in doomed:
+                    writable.remove_offset(group_id, key)
+            remembering = self._slots[slot].groups_with_resets_of(name)
+            for group_id in remembering:
+                self._writable(slot).forget_resets_of_topic(group_id, name)
+
+    def records_of(self, slot: int) -> list[Record]:
+        """What rebuilds the slot exactly, after `on_slot_moved(slot, its coordinator epoch)`."""
+        return list(self._slots[slot].records())
+
+    def batches_of(self, slot: int) -> Iterator[bytes]:
+        """The same as encoded batches."""
+        return self._slots[slot].batches()
+
+    def view(self, slot: int) -> SlotState:
+        """The slot as it is now, which no later record changes: to read in another thread."""
+        self._shared.add(slot)
+        return self._slots[slot]
+
+    def copy(self) -> "GroupSlots":
+        """A consistent view of now that later records do not change."""
+        other = GroupSlots()
+        other._slots = self._slots.copy()
+        other.index = self.index
+        everything = set(range(SLOT_COUNT))
+        self._shared, other._shared = everything, everything.copy()
+        return other
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, GroupSlots) and self._slots == other._slots
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def _writable(self, slot: int) -> SlotState:
+        if slot in self._shared:
+            self._slots[slot] = self._slots[slot].copy()
+            self._shared.discard(slot)
+        return self._slots[slot]

@@ -1,0 +1,69 @@
+"""What the metadata node needs of the group state beside the image (`group_slots` implements it), and a small stand-in."""
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from ..metadata.records import (
+    CurrentAssignmentRecord,
+    GroupRecord,
+    MemberRecord,
+    OffsetCommitRecord,
+    OffsetResetRecord,
+    Record,
+    RemoveGroupRecord,
+    RemoveMemberRecord,
+    RemoveOffsetRecord,
+    StagedDecisionRecord,
+    TargetAssignmentRecord,
+)
+from .offsets_log import SlotLog
+
+AnyGroupRecord = (
+    GroupRecord
+    | RemoveGroupRecord
+    | MemberRecord
+    | RemoveMemberRecord
+    | TargetAssignmentRecord
+    | CurrentAssignmentRecord
+    | OffsetCommitRecord
+    | RemoveOffsetRecord
+    | OffsetResetRecord
+    | StagedDecisionRecord
+)
+GROUP_RECORDS = (
+    GroupRecord,
+    RemoveGroupRecord,
+    MemberRecord,
+    RemoveMemberRecord,
+    TargetAssignmentRecord,
+    CurrentAssignmentRecord,
+    OffsetCommitRecord,
+    RemoveOffsetRecord,
+    OffsetResetRecord,
+    StagedDecisionRecord,
+)
+
+
+class GroupState(Protocol):
+    """Groups and offsets of all slots, replayed from the quorum's log on every voter alike."""
+
+    def replay(self, record: Record, index: int) -> bool:
+        """Apply a group record. False: its coordinator epoch is stale, so it is void."""
+
+    def batches_of(self, slot: int) -> Iterable[bytes]:
+        """Records that rebuild the slot when they are replayed into an empty state, as encoded batches."""
+
+    def view(self, slot: int) -> Iterable[Record]:
+        """The same records of the slot as it is now, in whichever thread they are looked at."""
+
+    def read_log(self, slot: int, log_offset: int, limit: int) -> SlotLog:
+        """What `__consumer_offsets` has of the slot from that offset on."""
+
+    def copy(self) -> "GroupState":
+        """A consistent view that later replays do not change; cheap."""
+
+    def on_slot_moved(self, slot: int, coordinator_epoch: int) -> None:
+        """From here on records of older coordinator epochs are void."""
+
+    def delete_topic(self, name: str) -> None:
+        """The topic is gone, and all offsets that were committed for it."""

@@ -1,0 +1,98 @@
+"""What `__consumer_offsets` shows of one slot: where its records stand, and the newest ones as they came.
+
+A record's offset is its quorum index, shifted by POSITION_BITS, plus its position among the group records of that
+command, because one command holds many; so offsets are the same on every broker and only grow, with gaps. The newest
+records are kept as they came (`SlotTail`); what is older is served as the slot's current values at the offsets of their
+commits, which is what a compacted topic promises.
+"""
+
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ..metadata.records import (
+    CurrentAssignmentRecord,
+    GroupRecord,
+    MemberRecord,
+    OffsetCommitRecord,
+    Record,
+    RemoveGroupRecord,
+    RemoveOffsetRecord,
+)
+
+if TYPE_CHECKING:
+    from .group_slots import SlotState
+
+POSITION_BITS = 20  # a decision in parts may hold some hundred thousand records
+MAX_TAIL_RECORDS = 1_000  # of one slot, 50,000 in all: some tens of megabytes on a busy broker
+NO_LOG_OFFSET = -1
+
+SHOWN_RECORDS = (OffsetCommitRecord, RemoveOffsetRecord, GroupRecord, RemoveGroupRecord)
+"""The records that have a form in Kafka's topic."""
+
+
+def first_log_offset(index: int) -> int:
+    """Of the command at that quorum index."""
+    return index << POSITION_BITS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogEntry:
+    log_offset: int
+    record: Record
+    members: tuple[tuple[MemberRecord, CurrentAssignmentRecord | None], ...] = ()  # of a group, when it was read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotLog:
+    """What a reader at some offset finds. `head`: what it wants lies before `start_offset`, so look at the state itself."""
+
+    start_offset: int  # of the records that are kept as they came
+    end_offset: int
+    entries: tuple[LogEntry, ...] = ()
+    head: "SlotState | None" = None
+
+
+def read_log(tail: "SlotTail", state: "SlotState", log_offset: int, limit: int) -> tuple[LogEntry, ...]:
+    """Records of the tail, those of groups with the members that they have now."""
+    return tuple(_with_members(entry, state) for entry in tail.after(log_offset, limit))
+
+
+def _with_members(entry: LogEntry, state: "SlotState") -> LogEntry:
+    if not isinstance(entry.record, GroupRecord):
+        return entry
+    group = state.groups.get(entry.record.group_id)
+    if group is None or group.log_offset != entry.log_offset:
+        return entry  # there is a newer one, which will be read with them
+    members = tuple((member, group.currents.get(member_id)) for member_id, member in group.members.items())
+    return replace(entry, members=members)
+
+
+class SlotTail:
+    """The newest records of one slot. Every record of the slot at or after `start_offset` is here."""
+
+    def __init__(self) -> None:
+        self._entries: deque[LogEntry] = deque()
+        self.start_offset = 0
+        self.end_offset = 0  # behind the newest record
+
+    def append(self, log_offset: int, record: Record) -> None:
+        assert log_offset >= self.end_offset
+        self.end_offset = log_offset + 1
+        self._entries.append(LogEntry(log_offset=log_offset, record=record))
+        if len(self._entries) > MAX_TAIL_RECORDS:
+            self.start_offset = self._entries.popleft().log_offset + 1
+
+    def restart(self, log_offset: int) -> None:
+        """A snapshot has brought a value of that offset: whatever is older is known by its value only."""
+        self._entries.clear()
+        self.start_offset = self.end_offset = max(self.end_offset, log_offset + 1)
+
+    def after(self, log_offset: int, limit: int) -> tuple[LogEntry, ...]:
+        """At most `limit` records from that offset on."""
+        found: deque[LogEntry] = deque()
+        for entry in reversed(self._entries):  # a reader is usually a few records behind
+            if entry.log_offset < log_offset:
+                break
+            found.appendleft(entry)
+        return tuple(found)[:limit]

@@ -1,0 +1,19 @@
+"""Refusals that only the controller answers, beside those of `barnabas.log.vocabulary.errors`."""
+
+from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, RetriableError
+
+
+class BrokerIdNotRegisteredError(BarnabasError):
+    code = ErrorCode.BROKER_ID_NOT_REGISTERED
+
+
+class PreferredLeaderNotAvailableError(RetriableError):
+    code = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+
+
+class ElectionNotNeededError(BarnabasError):
+    code = ErrorCode.ELECTION_NOT_NEEDED
+
+
+class NoReassignmentInProgressError(BarnabasError):
+    code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS

@@ -1,0 +1,184 @@
+"""The metadata image: an immutable view of everything that the cluster agrees on, except groups and offsets.
+
+A new image shares all that did not change with the one before it. Every broker at the same `offset` holds an equal image.
+Images are made by `delta.MetadataDelta` from records; nothing else builds them. Groups and their offsets lie beside the
+image, per slot (`group_slots`), because they change with every commit.
+"""
+
+from dataclasses import dataclass, field
+
+from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_PARTITIONS, TopicPartition
+
+NO_LEADER = -1
+NO_COORDINATOR = -1
+SLOT_COUNT = CONSUMER_OFFSETS_PARTITIONS  # coordinator slots; slot N is partition N of __consumer_offsets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where one listener of a broker is reached: its name as in Kafka (`PLAINTEXT`, or one that the user gave)."""
+
+    listener: str
+    host: str
+    port: int
+
+
+FOLDER_OFFLINE = "offline"  # its replicas are lost to the cluster until it is brought back
+FOLDER_FULL = "full"  # it refuses appends and serves reads; who is in sync elsewhere leads instead
+FOLDER_HANGING = "hanging"  # its disk does not come back from a flush; likewise
+IMPAIRED = (FOLDER_FULL, FOLDER_HANGING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderTrouble:
+    """A data folder (an entry of `log.dirs`) that is not well, as its broker told it."""
+
+    path: str
+    directory_id: str  # "" when the folder could not be read
+    state: str  # FOLDER_OFFLINE, FOLDER_FULL or FOLDER_HANGING
+    cause: str  # with the cure, for a person
+    since_ms: int  # wall clock of the broker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerImage:
+    """A registered broker. `broker_epoch` is the index of the registration: a restart gives a larger one."""
+
+    node_id: int
+    broker_epoch: int
+    incarnation: str
+    endpoints: tuple[Endpoint, ...]
+    admin_endpoint: Endpoint | None = None
+    rack: str | None = None
+    directories: tuple[str, ...] = ()
+    fenced: bool = True
+    in_controlled_shutdown: bool = False
+    min_feature_level: int = 1
+    max_feature_level: int = 1
+    troubled_folders: tuple[FolderTrouble, ...] = ()
+    storage_report: int = 0  # the number of the newest report on its storage; older ones are void
+    decommissioning: bool = False  # it is being emptied for good: no new replicas, no slots; survives its restarts
+    file_settings: dict[str, str] = field(default_factory=dict)  # what its file has of cluster_settings, without effect
+
+    def endpoint(self, listener: str) -> Endpoint:
+        """The endpoint with that name; the first one where the broker has no listener of that name."""
+        for candidate in self.endpoints:
+            if candidate.listener == listener:
+                return candidate
+        return self.endpoints[0]
+
+    @property
+    def is_active(self) -> bool:
+        """May it lead partitions and be in an ISR?"""
+        return not self.fenced and not self.in_controlled_shutdown
+
+    @property
+    def has_full_folder(self) -> bool:
+        """Or one whose disk hangs: it leads only where nobody else in sync can."""
+        return any(folder.state in IMPAIRED for folder in self.troubled_folders)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionImage:
+    """The state of one partition. `isr` is the *committed* in-sync replica set; the leader may know a larger maximal one."""
+
+    replicas: tuple[int, ...]  # the first one is the preferred leader
+    isr: tuple[int, ...]
+    leader: int = NO_LEADER
+    leader_epoch: int = 0  # grows with every change of leader
+    partition_epoch: int = 0  # grows with every change at all
+    eligible_leader_replicas: tuple[int, ...] = ()  # KIP-966
+    adding_replicas: tuple[int, ...] = ()
+    removing_replicas: tuple[int, ...] = ()
+    last_known_leader: int = NO_LEADER  # while there is no leader: who led last (KIP-966, "last known leader")
+    offline_replicas: tuple[int, ...] = ()  # whose data folder or log has failed: never in the ISR, never elected
+    unclean_elections: int = 0  # how often somebody led who may have lacked acknowledged records
+
+    @property
+    def is_moving(self) -> bool:
+        """Is a reassignment under way?"""
+        return bool(self.adding_replicas or self.removing_replicas)
+
+    @property
+    def target_replicas(self) -> tuple[int, ...]:
+        """The replicas once a reassignment under way has ended."""
+        return tuple(replica for replica in self.replicas if replica not in self.removing_replicas)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicImage:
+    name: str
+    topic_id: str  # 32 hexadecimal digits
+    partitions: tuple[PartitionImage, ...]  # indexed by partition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotImage:
+    """Who coordinates the groups of a slot. `coordinator_epoch` grows with every move; older group records are void."""
+
+    coordinator: int = NO_COORDINATOR
+    coordinator_epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumVoter:
+    """A voter of the quorum and the address of its quorum port."""
+
+    node_id: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataImage:
+    """Everything that the cluster agreed on up to the quorum index `offset`."""
+
+    cluster_id: str = ""
+    offset: int = 0
+    controller_epoch: int = 0  # the raft term of the newest leader that has committed a record
+    controller_id: int = -1
+    feature_level: int = 1  # `metadata.version`
+    brokers: dict[int, BrokerImage] = field(default_factory=dict)
+    topics: dict[str, TopicImage] = field(default_factory=dict)
+    topic_names: dict[str, str] = field(default_factory=dict)  # topic id -> name
+    topic_configs: dict[str, dict[str, str]] = field(default_factory=dict)
+    group_configs: dict[str, dict[str, str]] = field(default_factory=dict)  # by group id
+    broker_configs: dict[str, dict[str, str]] = field(
+        default_factory=dict
+    )  # by node id, "" is the cluster-wide default
+    slots: tuple[SlotImage, ...] = (SlotImage(),) * SLOT_COUNT
+    next_producer_id: int = 0
+    voters: tuple[QuorumVoter, ...] = ()  # what everybody may know of the quorum's own configuration; (): not told yet
+    voters_index: int = 0  # the entry that holds it
+
+    def partition(self, topic_partition: TopicPartition) -> PartitionImage | None:
+        topic = self.topics.get(topic_partition.topic)
+        if topic is None or not 0 <= topic_partition.partition < len(topic.partitions):
+            return None
+        return topic.partitions[topic_partition.partition]
+
+    @property
+    def has_active_brokers(self) -> bool:
+        """Is there one that clients may be sent to?"""
+        return any(not broker.fenced for broker in self.brokers.values())
+
+    def is_emptied(self, node_id: int) -> bool:
+        """Is the broker leaving for good, and does it hold nothing any more?"""
+        broker = self.brokers.get(node_id)
+        return (
+            broker is not None
+            and broker.decommissioning
+            and all(slot.coordinator != node_id for slot in self.slots)
+            and all(node_id not in part.replicas for topic in self.topics.values() for part in topic.partitions)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataChanges:
+    """What differs between two images: whoever follows the metadata looks only there."""
+
+    brokers: frozenset[int] = frozenset()
+    topics: frozenset[str] = frozenset()  # created, changed (partitions or leaders) or deleted
+    topic_configs: frozenset[str] = frozenset()
+    broker_configs: frozenset[str] = frozenset()
+    slots: frozenset[int] = frozenset()

@@ -1,0 +1,91 @@
+"""Commands that were handed to the quorum and whose outcome is open, with everybody who waits for them."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from barnabas.log.vocabulary.errors import BarnabasError, NotControllerError, RequestTimedOutError
+
+from ..quorum.quorum import AppendOutcome, CommittedCommand
+from .controller_result import Respond
+from .image import MetadataImage
+from .records import Record
+
+Answer = Callable[[object], None]
+"""Gets a response value or a BarnabasError, exactly once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiter:
+    """Somebody who gets an answer once the command is committed. `wrote`: the command holds records of its request."""
+
+    answer: Answer
+    respond: Respond
+    wrote: bool
+
+    def committed(self, index: int, image: MetadataImage) -> None:
+        try:
+            response = self.respond(index, image)
+        except BarnabasError as error:
+            response = error
+        self.answer(response)
+
+    def failed(self, outcome: AppendOutcome, leader_hint: str) -> None:
+        # What was only decided on top of a command that is gone was never written: that is definite, so try again.
+        if outcome is AppendOutcome.UNKNOWN and self.wrote:
+            self.answer(RequestTimedOutError("the controller lost its leadership; the change may or may not be made"))
+        else:
+            self.answer(
+                NotControllerError(f"the controller lost its leadership before the change was made{leader_hint}")
+            )
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class PendingAppend:
+    """One appended command. Settled exactly once: by its commit or by its outcome."""
+
+    term: int
+    claim: int  # how often this node had claimed leadership: only what followed its last claim stands in the overlay
+    command: bytes
+    records: tuple[Record, ...]
+    is_claim: bool = False  # the first record of a term, after which this node decides
+    waiters: list[Waiter] = field(default_factory=list)
+    settled: bool = False
+
+
+class PendingAppends:
+    """By term, in the order of appending: the quorum commits the commands of one term in that order."""
+
+    def __init__(self) -> None:
+        self._by_term: dict[int, deque[PendingAppend]] = {}
+        self.record_count = 0
+
+    def add(self, pending: PendingAppend) -> None:
+        self._by_term.setdefault(pending.term, deque()).append(pending)
+        self.record_count += len(pending.records)
+
+    def newest(self, term: int) -> PendingAppend | None:
+        queue = self._by_term.get(term)
+        return queue[-1] if queue else None
+
+    def since(self, term: int, claim: int) -> tuple[PendingAppend, ...]:
+        """The appends of a term since that claim (inclusive)."""
+        return tuple(pending for pending in self._by_term.get(term, ()) if pending.claim == claim)
+
+    def match(self, committed: CommittedCommand) -> PendingAppend | None:
+        """Take out the append that this commit is of; nearly always the oldest of its term."""
+        for pending in self._by_term.get(committed.term, ()):
+            if pending.command == committed.command:
+                self.remove(pending)
+                return pending
+        return None
+
+    def remove(self, pending: PendingAppend) -> None:
+        """Mark it as settled; it must not be settled already."""
+        assert not pending.settled
+        pending.settled = True
+        queue = self._by_term[pending.term]
+        queue.remove(pending)
+        self.record_count -= len(pending.records)
+        if not queue:
+            del self._by_term[pending.term]

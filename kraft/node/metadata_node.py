@@ -1,0 +1,447 @@
+"""`MetadataNode`: one node's view of the metadata, above the quorum: the image, the group slots, and the controller.
+
+It is the quorum's listener and the controller's shell, and synchronous like both: its owner calls it from the quorum's
+loop only. What it does in which order, per run of committed commands:
+
+    decode -> void if the controller epoch is not the entry's term -> replay -> publish once -> answer who waited
+
+While this node leads, its controller decides upon an overlay of what was appended (see `controller`). It is activated only
+when the ControllerRecord of its own term is committed, because then everything before it in the log is too. As soon as an
+append fails, the overlay is worth nothing: the controller is deactivated and, if this node leads still, claims the term
+anew with another ControllerRecord.
+"""
+
+import base64
+import logging
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from barnabas.log.vocabulary.errors import BarnabasError, BrokerNotAvailableError, NotControllerError
+
+from ..controller.controller import Controller
+from ..group_state.group_state import GROUP_RECORDS, GroupState
+from ..group_state.offsets_log import SlotLog
+from ..metadata.controller_result import ControllerResult, Respond
+from ..metadata.controller_settings import MAX_RECORDS_PER_COMMAND
+from ..metadata.delta import MetadataDelta
+from ..metadata.image import MetadataChanges, MetadataImage, QuorumVoter
+from ..metadata.pending_appends import Answer, PendingAppend, PendingAppends, Waiter
+from ..metadata.records import (
+    ClusterRecord,
+    ControllerRecord,
+    Record,
+    RecordBatch,
+    RemoveTopicRecord,
+    SlotRecord,
+    UnknownRecordError,
+    VotersRecord,
+    decode_batch,
+    encode_batch,
+)
+from ..metadata.requests import ControllerRequest
+from ..quorum.quorum import AppendOutcome, CommittedCommand, Leadership, Quorum
+from .metadata_feed import FeedRing, MetadataFeed
+from .quarantine import MAX_SHOWN_LENGTH, Quarantine
+from .snapshot import SnapshotError, decode_snapshot, encode_snapshot
+
+logger = logging.getLogger("barnabas.quorum")
+
+MAX_PENDING_RECORDS = 50_000  # appended and not committed: about 5 MB; more only makes everybody wait longer
+_MAX_WORK_PER_TICK = 100  # pieces of maintenance; what is left over is done at the next tick
+_NOBODY = Leadership(leader_id=None, term=0, is_self=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataPublication:
+    """What a broker learns at once: a new image and what is new in it."""
+
+    image: MetadataImage
+    changes: MetadataChanges
+    group_records: tuple[tuple[int, Record], ...]  # with the index of their command, without void ones
+    leader: Leadership
+    is_active_controller: bool
+    restored: bool = False  # from a snapshot: group state is read anew with `slot_snapshot`
+    quarantined: tuple[str, ...] = ()  # committed records that could not be applied, since the start of this process
+
+
+class MetadataNode:
+    """Composes image, groups and controller over a quorum; without one (an observer) it lives on the feed of another."""
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        controller: Controller,
+        new_groups: Callable[[], GroupState],
+        publish: Callable[[MetadataPublication], None],
+        fatal: Callable[[str], None],
+        rng: random.Random,
+    ) -> None:
+        self._node_id = node_id
+        self._controller = controller
+        self._new_groups = new_groups
+        self._publish_to = publish
+        self._fatal = fatal
+        self._rng = rng
+        self._quorum: Quorum | None = None
+        self._image = MetadataImage()
+        self._groups = new_groups()
+        self._occupied_slots: set[int] = set()  # that ever held a group, as far as this node has seen
+        self._leadership = _NOBODY
+        self._must_claim = False
+        self._claims = 0
+        self._pending = PendingAppends()
+        self._quarantine = Quarantine(node_id)
+        self._feed = FeedRing()
+
+    def attach(self, quorum: Quorum) -> None:
+        """Connect to the quorum whose listener this is; once, before anything else. An observer is never attached."""
+        assert self._quorum is None
+        self._quorum = quorum
+
+    @property
+    def image(self) -> MetadataImage:
+        return self._image
+
+    @property
+    def controller(self) -> Controller:
+        return self._controller
+
+    @property
+    def is_active_controller(self) -> bool:
+        return self._controller.is_active
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    def submit(self, request: ControllerRequest, now_ms: int, answer: Answer) -> None:
+        """Decide. `answer` gets the response or a BarnabasError, once all that it stands on is committed."""
+        if not self._controller.is_active:
+            answer(NotControllerError(f"this broker is not the active controller{self._leader_hint()}"))
+            return
+        if self._pending.record_count >= MAX_PENDING_RECORDS:
+            answer(BrokerNotAvailableError("the controller has too many changes waiting for the quorum; try again"))
+            return
+        self._write_cluster_settings()
+        try:
+            result = self._controller.decide(request, now_ms)
+        except BarnabasError as error:
+            result = ControllerResult(respond=_refuse(error))
+        except Exception as error:  # noqa: BLE001 - a bug about one request must not end the quorum's thread
+            result = ControllerResult(respond=_refuse(self._own_fault(f"nothing was decided on {request!r}", error)))
+        self._perform(result, answer)
+
+    def tick(self, now_ms: int) -> None:
+        """Maintenance: claim the term where that is due, and let the controller do what nobody asks for."""
+        if self._must_claim:
+            self._claim()
+        if self._controller.is_active:
+            self._write_cluster_settings()
+        for _ in range(_MAX_WORK_PER_TICK):
+            if not self._controller.is_active or self._pending.record_count >= MAX_PENDING_RECORDS:
+                return
+            records = self._controller.tick(now_ms, occupied_slots=self._occupied_slots)
+            if not records:
+                return
+            self._perform(ControllerResult(records=records, atomic=False), _nobody_waits)
+
+    def _write_cluster_settings(self) -> None:
+        """Before anything is decided, so that every decision stands on the cluster's values and not on this node's file."""
+        records = self._controller.unset_cluster_settings()
+        if records:
+            self._perform(ControllerResult(records=records), _nobody_waits)
+
+    def note_voters(self, voters: tuple[QuorumVoter, ...], index: int) -> None:
+        """The quorum has committed another configuration: let everybody know, unless that is under way."""
+        if self._controller.is_active and index > self._controller.overlay.voters_index:
+            records = (VotersRecord(index=index, voters=voters),)
+            self._perform(ControllerResult(records=records), _nobody_waits)
+
+    def next_deadline_ms(self, now_ms: int) -> int | None:
+        """When `tick` is due; None while this node has nothing to do by itself."""
+        if self._must_claim:
+            return now_ms
+        return self._controller.next_deadline_ms(now_ms) if self._controller.is_active else None
+
+    def _perform(self, result: ControllerResult, answer: Answer) -> None:
+        term = self._leadership.term
+        waiter = Waiter(answer=answer, respond=result.respond, wrote=bool(result.records))
+        if not result.records:
+            newest = self._pending.newest(term)
+            if newest is None:
+                waiter.committed(self._image.offset, self._image)
+            else:
+                newest.waiters.append(waiter)
+            return
+        pending = None
+        for records in _commands(result):
+            try:
+                pending = PendingAppend(term=term, claim=self._claims, command=self._encode(records), records=records)
+                self._controller.appended(records)  # first: what cannot be replayed must never be committed
+                self._append(pending)
+            except BarnabasError as error:  # too large for a command: nothing of it was appended
+                self._forget_decision()
+                answer(error)
+                return
+            except Exception as error:
+                self._forget_decision()
+                if answer is _nobody_waits:
+                    raise  # maintenance would decide the same again and again
+                answer(self._own_fault(f"its decision cannot be replayed: {records!r}", error))
+                return
+        assert pending is not None
+        pending.waiters.append(waiter)
+
+    def _forget_decision(self) -> None:
+        """The overlay may hold a part of what was not appended: make it anew."""
+        if self._controller.is_active:
+            pending = self._pending.since(self._leadership.term, self._claims)
+            self._controller.committed(self._image, (), (item.records for item in pending))
+
+    def _own_fault(self, what: str, error: Exception) -> BarnabasError:
+        shown = what[:MAX_SHOWN_LENGTH]
+        logger.critical(
+            "node=%d request refused by a bug of the controller, %s; report it", self._node_id, shown, exc_info=error
+        )
+        return BarnabasError(
+            "the controller failed by an error of its own, and changed nothing; its log has the details"
+        )
+
+    def _encode(self, records: tuple[Record, ...]) -> bytes:
+        return encode_batch(RecordBatch(controller_epoch=self._leadership.term, records=records))
+
+    def _append(self, pending: PendingAppend) -> None:
+        assert self._quorum is not None, "an observer decides nothing"
+        self._quorum.append(
+            pending.command, term=pending.term, done=lambda outcome: self._append_done(pending, outcome)
+        )
+        self._pending.add(pending)
+
+    def _append_done(self, pending: PendingAppend, outcome: AppendOutcome) -> None:
+        if pending.settled:
+            return  # by its commit, before
+        self._pending.remove(pending)
+        if outcome is AppendOutcome.COMMITTED:
+            # The same command was appended twice and only one of them came through: which one makes no difference.
+            for waiter in pending.waiters:
+                waiter.committed(self._image.offset, self._image)
+        if pending.term == self._leadership.term and self._leadership.is_self:
+            self._controller.deactivate()
+            self._must_claim = True
+            self._publish()
+        if outcome is not AppendOutcome.COMMITTED:
+            for waiter in pending.waiters:
+                waiter.failed(outcome, self._leader_hint())
+
+    # --- leadership --------------------------------------------------------------------------------------------------
+
+    def leadership_changed(self, leadership: Leadership) -> None:
+        """Of the quorum. A new leader claims its term; whoever leads no more forgets what it thought to have decided."""
+        continues = leadership.is_self and self._leadership.is_self and leadership.term == self._leadership.term
+        self._leadership = leadership
+        if not continues:
+            self._controller.deactivate()
+            self._must_claim = False
+            if leadership.is_self:
+                self._claim()
+        self._publish()
+
+    def _claim(self) -> None:
+        """Append the first record of the term (and the cluster's name, if it has none): see `_activate`."""
+        self._must_claim = False
+        self._claims += 1
+        term = self._leadership.term
+        records: tuple[Record, ...] = (ControllerRecord(controller_id=self._node_id, controller_epoch=term),)
+        if not self._image.cluster_id:
+            # If an earlier leader's name is in the log but not committed yet, it will be replayed first, and this is void.
+            records = (ClusterRecord(cluster_id=_fresh_cluster_id(self._rng)), *records)
+        command = self._encode(records)
+        self._append(PendingAppend(term=term, claim=self._claims, command=command, records=records, is_claim=True))
+
+    def _leader_hint(self) -> str:
+        leader_id = self._leadership.leader_id
+        if leader_id is None:
+            return "; no leader of the quorum is known"
+        return f"; broker {leader_id} leads the quorum" + (" and is taking over" if self._leadership.is_self else "")
+
+    # --- the listener of the quorum ----------------------------------------------------------------------------------
+
+    def committed(self, commands: list[CommittedCommand]) -> None:
+        """Replay, publish, answer. See QuorumListener."""
+        if not commands:
+            return
+        delta = MetadataDelta(self._image)
+        replayed: list[tuple[int, Record]] = []
+        group_records: list[tuple[int, Record]] = []
+        settled: list[tuple[int, PendingAppend]] = []
+        for command in commands:
+            try:
+                batch = decode_batch(command.command)
+                if batch.controller_epoch == command.term:  # else a deposed controller's: void on every broker alike
+                    for record in batch.records:
+                        self._quarantine.guard(
+                            partial(self._replay, delta, record, command.index, replayed, group_records),
+                            record,
+                            command.index,
+                        )
+            except UnknownRecordError as error:
+                self._fatal(f"the command at index {command.index} cannot be applied: {error}")
+                return
+            self._feed.append(command)
+            pending = self._pending.match(command)
+            if pending is not None:
+                settled.append((command.index, pending))
+        self._image = delta.apply(commands[-1].index)
+        self._advance_controller(replayed, settled)
+        self._publish(changes=delta.changes, group_records=tuple(group_records))
+        for index, pending in settled:
+            for waiter in pending.waiters:
+                waiter.committed(index, self._image)
+
+    def _replay(
+        self,
+        delta: MetadataDelta,
+        record: Record,
+        index: int,
+        replayed: list[tuple[int, Record]],
+        group_records: list[tuple[int, Record]],
+    ) -> None:
+        if isinstance(record, GROUP_RECORDS):
+            if self._groups.replay(record, index):
+                self._occupied_slots.add(record.slot)
+                group_records.append((index, record))
+            return
+        removed_topic = delta.topic_name(record.topic_id) if isinstance(record, RemoveTopicRecord) else None
+        if not delta.replay(record, index):
+            return
+        replayed.append((index, record))
+        if isinstance(record, SlotRecord):
+            self._groups.on_slot_moved(record.slot, record.coordinator_epoch)
+        elif removed_topic is not None:
+            self._groups.delete_topic(removed_topic)
+
+    def _advance_controller(self, replayed: list[tuple[int, Record]], settled: list[tuple[int, PendingAppend]]) -> None:
+        """Activate the controller when its claim is committed; else move its overlay onto the new image."""
+        if self._controller.is_active:
+            if replayed:
+                pending = self._pending.since(self._leadership.term, self._claims)
+                self._controller.committed(self._image, replayed, (item.records for item in pending))
+            return
+        now = (self._leadership.term, self._claims)
+        claimed = any(pending.is_claim and (pending.term, pending.claim) == now for _, pending in settled)
+        if claimed and self._leadership.is_self and not self._must_claim:
+            self._controller.activate(self._image)
+
+    def restore(self, index: int, chunks: Iterable[bytes]) -> None:
+        """Replace everything by a snapshot. See QuorumListener."""
+        try:
+            image, records = decode_snapshot(chunks)
+        except SnapshotError as error:
+            self._fatal(f"the snapshot at index {index} cannot be read: {error}")
+            return
+        self._controller.deactivate()
+        self._must_claim = self._leadership.is_self
+        changes = differences(self._image, image)
+        self._image = replace(image, offset=max(index, image.offset))
+        self._groups = self._new_groups()
+        self._occupied_slots = set()
+        for record in records:
+            assert isinstance(record, GROUP_RECORDS)
+            self._groups.replay(record, index)
+            self._occupied_slots.add(record.slot)
+        for number, slot in enumerate(image.slots):
+            self._groups.on_slot_moved(number, slot.coordinator_epoch)
+        self._feed.restart(self._image.offset)
+        self._publish(changes=changes, restored=True)
+
+    def snapshot(self) -> Callable[[], Iterable[bytes]]:
+        """A consistent view of now, packed when (and where) the caller likes. See QuorumListener."""
+        image, groups = self._image, self._groups.copy()
+        return lambda: encode_snapshot(image, groups)
+
+    def slot_snapshot(self, slot: int) -> tuple[int, Iterable[Record]]:
+        """For a new coordinator: the records that rebuild the slot as it is at that offset of the log."""
+        return self._image.offset, self._groups.view(slot)
+
+    def slot_log(self, slot: int, log_offset: int, limit: int) -> SlotLog:
+        """What `__consumer_offsets` has of the slot from that offset on."""
+        return self._groups.read_log(slot, log_offset, limit)
+
+    # --- observers ---------------------------------------------------------------------------------------------------
+
+    def feed(self, after_offset: int, max_bytes: int) -> MetadataFeed | Callable[[], MetadataFeed]:
+        """What an observer at `after_offset` needs next: about `max_bytes` of commands, or a snapshot if it is too old. The
+        snapshot is packed by whoever calls what is returned, in any thread: that takes longer than an election timeout."""
+        commands = self._feed.after(after_offset, max_bytes)
+        if commands is not None:
+            return MetadataFeed(commands=commands)
+        offset, pack = self._image.offset, self.snapshot()
+        return lambda: MetadataFeed(snapshot_index=offset, snapshot=tuple(pack()))
+
+    def apply_feed(self, feed: MetadataFeed) -> None:
+        """Follow another node's feed. What was seen already is skipped, so a repeated answer does no harm."""
+        assert self._quorum is None, "a voter learns from its quorum only"
+        if feed.snapshot_index is not None and feed.snapshot_index > self._image.offset:
+            self.restore(feed.snapshot_index, feed.snapshot)
+        self.committed([command for command in feed.commands if command.index > self._image.offset])
+
+    def _publish(
+        self,
+        changes: MetadataChanges | None = None,
+        group_records: tuple[tuple[int, Record], ...] = (),
+        restored: bool = False,
+    ) -> None:
+        leader = self._leadership
+        if self._quorum is None:
+            image = self._image
+            leader = Leadership(leader_id=image.controller_id, term=image.controller_epoch, is_self=False)
+        self._publish_to(
+            MetadataPublication(
+                image=self._image,
+                changes=changes or MetadataChanges(),
+                group_records=group_records,
+                leader=leader,
+                is_active_controller=self._controller.is_active,
+                restored=restored,
+                quarantined=self._quarantine.listed,
+            )
+        )
+
+
+def _commands(result: ControllerResult) -> Iterable[tuple[Record, ...]]:
+    if result.atomic:
+        return (result.records,)
+    starts = range(0, len(result.records), MAX_RECORDS_PER_COMMAND)
+    return tuple(result.records[start : start + MAX_RECORDS_PER_COMMAND] for start in starts)
+
+
+def differences(old: MetadataImage, new: MetadataImage) -> MetadataChanges:
+    """What a snapshot changed: compared item by item, which is rare enough."""
+    return MetadataChanges(
+        brokers=frozenset(key for key in {*old.brokers, *new.brokers} if old.brokers.get(key) != new.brokers.get(key)),
+        topics=frozenset(key for key in {*old.topics, *new.topics} if old.topics.get(key) != new.topics.get(key)),
+        topic_configs=_changed_configs(old.topic_configs, new.topic_configs),
+        broker_configs=_changed_configs(old.broker_configs, new.broker_configs),
+        slots=frozenset(number for number, slot in enumerate(new.slots) if slot != old.slots[number]),
+    )
+
+
+def _changed_configs(old: dict[str, dict[str, str]], new: dict[str, dict[str, str]]) -> frozenset[str]:
+    return frozenset(key for key in {*old, *new} if old.get(key) != new.get(key))
+
+
+def _refuse(error: BarnabasError) -> Respond:
+    return lambda index, image: error
+
+
+def _nobody_waits(answer: object) -> None:
+    """The answer to maintenance."""
+
+
+def _fresh_cluster_id(rng: random.Random) -> str:
+    """As Kafka's: 128 random bits in 22 letters, none of which looks like an option of a command line in front."""
+    while True:  # ends: one in 64 begins with a dash
+        cluster_id = base64.urlsafe_b64encode(rng.randbytes(16)).decode("ascii").rstrip("=")
+        if not cluster_id.startswith("-"):
+            return cluster_id

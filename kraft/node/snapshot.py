@@ -1,0 +1,189 @@
+"""The whole state as chunks of bytes, and back: the format version first, then the image in parts, then group records.
+
+A chunk is msgpack [kind, payload]. Every chunk stays below MAX_CHUNK_BYTES as long as no single item is larger, so that a
+snapshot of any size streams through small frames. The last chunk counts the others: a snapshot that was cut is noticed.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgpack
+
+from barnabas.log.vocabulary.errors import BarnabasError
+from barnabas.log.vocabulary.value_codec import from_plain, to_plain
+
+from ..group_state.group_state import GroupState
+from ..metadata.image import SLOT_COUNT, BrokerImage, MetadataImage, PartitionImage, QuorumVoter, SlotImage, TopicImage
+from ..metadata.records import Record, UnknownRecordError, decode_batch
+
+SNAPSHOT_VERSION = 1
+MAX_CHUNK_BYTES = 256 * 1024  # a frame of the quorum and of the metadata feed; both are sent between other messages
+_TARGET_CHUNK_BYTES = 128 * 1024  # of items, which leaves room for what stands around them, and for one large item
+
+_HEADER, _BROKERS, _TOPIC, _PARTITIONS, _TOPIC_CONFIGS, _BROKER_CONFIGS, _SLOTS, _GROUPS, _END, _GROUP_CONFIGS = range(
+    10
+)
+
+
+class SnapshotError(Exception):
+    """These chunks are no complete snapshot of a version that this one reads. The process must stop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Header:
+    cluster_id: str
+    offset: int
+    controller_epoch: int
+    controller_id: int
+    feature_level: int
+    next_producer_id: int
+    voters: tuple[QuorumVoter, ...] = ()
+    voters_index: int = 0
+
+
+def encode_snapshot(image: MetadataImage, groups: GroupState) -> Iterator[bytes]:
+    """Pack an image and a consistent view of the groups. May run in another thread: nothing here changes either."""
+    count = 0
+    for kind, payload in _parts(image, groups):
+        count += 1
+        yield msgpack.packb([kind, payload])
+    yield msgpack.packb([_END, count])
+
+
+def decode_snapshot(chunks: Iterable[bytes]) -> tuple[MetadataImage, list[Record]]:
+    """Return the image and the group records, slot by slot. Raises SnapshotError."""
+    reader = _Reader()
+    try:
+        for chunk in chunks:
+            reader.read(*msgpack.unpackb(chunk))
+    except (BarnabasError, UnknownRecordError, ValueError, TypeError, KeyError, IndexError) as error:
+        raise SnapshotError(f"a chunk of the snapshot cannot be read: {error!r}") from error
+    return reader.result()
+
+
+def _parts(image: MetadataImage, groups: GroupState) -> Iterator[tuple[int, object]]:
+    header = _Header(
+        cluster_id=image.cluster_id,
+        offset=image.offset,
+        controller_epoch=image.controller_epoch,
+        controller_id=image.controller_id,
+        feature_level=image.feature_level,
+        next_producer_id=image.next_producer_id,
+        voters=image.voters,
+        voters_index=image.voters_index,
+    )
+    yield _HEADER, [SNAPSHOT_VERSION, to_plain(header)]
+    for some in _limited(to_plain(broker) for broker in image.brokers.values()):
+        yield _BROKERS, some
+    for topic in image.topics.values():
+        yield _TOPIC, [topic.name, topic.topic_id]
+        for some in _limited(to_plain(partition) for partition in topic.partitions):
+            yield _PARTITIONS, [topic.name, some]
+    for kind, configs in (
+        (_TOPIC_CONFIGS, image.topic_configs),
+        (_BROKER_CONFIGS, image.broker_configs),
+        (_GROUP_CONFIGS, image.group_configs),  # none where there are none, so that older versions read the snapshot
+    ):
+        entries = ([resource, key, value] for resource, values in configs.items() for key, value in values.items())
+        for some in _limited(entries):
+            yield kind, some
+    yield _SLOTS, [to_plain(slot) for slot in image.slots]
+    for slot in range(SLOT_COUNT):
+        for some in _limited(groups.batches_of(slot)):
+            yield _GROUPS, some
+
+
+def _limited(items: Iterable[object]) -> Iterator[list[object]]:
+    """Lists of items, each list below the target size when it is packed (or of a single item)."""
+    some: list[object] = []
+    size_bytes = 0
+    for item in items:
+        item_bytes = len(item) if isinstance(item, bytes) else len(msgpack.packb(item))
+        if some and size_bytes + item_bytes > _TARGET_CHUNK_BYTES:
+            yield some
+            some, size_bytes = [], 0
+        some.append(item)
+        size_bytes += item_bytes
+    if some:
+        yield some
+
+
+class _Reader:
+    """Collects the parts of an image."""
+
+    def __init__(self) -> None:
+        self._header: _Header | None = None
+        self._complete = False
+        self._count = 0
+        self._brokers: dict[int, BrokerImage] = {}
+        self._topics: dict[str, TopicImage] = {}
+        self._configs: dict[int, dict[str, dict[str, str]]] = {
+            _TOPIC_CONFIGS: {},
+            _BROKER_CONFIGS: {},
+            _GROUP_CONFIGS: {},
+        }
+        self._slots: tuple[SlotImage, ...] = ()
+        self._groups: list[Record] = []
+
+    def read(self, kind: int, payload: Any) -> None:
+        if self._complete or (self._header is None) != (kind == _HEADER):
+            raise SnapshotError("the chunks of the snapshot are out of order")
+        if kind == _END:
+            if payload != self._count:
+                raise SnapshotError(f"the snapshot has {self._count} chunks; {payload} were written")
+            self._complete = True
+            return
+        self._count += 1
+        self._read_part(kind, payload)
+
+    def _read_part(self, kind: int, payload: Any) -> None:
+        if kind == _HEADER:
+            version, header = payload
+            if version != SNAPSHOT_VERSION:
+                raise SnapshotError(f"snapshot format {version}; this version reads {SNAPSHOT_VERSION}: upgrade")
+            self._header = from_plain(_Header, header)
+        elif kind == _BROKERS:
+            brokers = (from_plain(BrokerImage, plain) for plain in payload)
+            self._brokers.update((broker.node_id, broker) for broker in brokers)
+        elif kind in (_TOPIC, _PARTITIONS):
+            self._read_topic(kind, *payload)
+        elif kind in self._configs:
+            for resource, key, value in payload:
+                self._configs[kind].setdefault(resource, {})[key] = value
+        elif kind == _SLOTS:
+            self._slots = tuple(from_plain(SlotImage, plain) for plain in payload)
+        elif kind == _GROUPS:
+            self._groups.extend(record for batch in payload for record in decode_batch(batch).records)
+        else:
+            raise SnapshotError(f"the snapshot has a part of kind {kind}, which this version does not know: upgrade")
+
+    def _read_topic(self, kind: int, name: str, rest: Any) -> None:
+        if kind == _TOPIC:
+            self._topics[name] = TopicImage(name=name, topic_id=rest, partitions=())
+            return
+        topic = self._topics[name]
+        more = tuple(from_plain(PartitionImage, plain) for plain in rest)
+        self._topics[name] = replace(topic, partitions=topic.partitions + more)
+
+    def result(self) -> tuple[MetadataImage, list[Record]]:
+        if not self._complete or self._header is None or len(self._slots) != SLOT_COUNT:
+            raise SnapshotError("the snapshot ends before its end")
+        image = MetadataImage(
+            cluster_id=self._header.cluster_id,
+            offset=self._header.offset,
+            controller_epoch=self._header.controller_epoch,
+            controller_id=self._header.controller_id,
+            feature_level=self._header.feature_level,
+            next_producer_id=self._header.next_producer_id,
+            voters=self._header.voters,
+            voters_index=self._header.voters_index,
+            brokers=self._brokers,
+            topics=self._topics,
+            topic_names={topic.topic_id: name for name, topic in self._topics.items()},
+            topic_configs=self._configs[_TOPIC_CONFIGS],
+            broker_configs=self._configs[_BROKER_CONFIGS],
+            group_configs=self._configs[_GROUP_CONFIGS],
+            slots=self._slots,
+        )
+        return image, self._groups

@@ -1,0 +1,1 @@
+"""The quorum of real voters round the consensus core of pysyncobj: votes, replication, membership."""

@@ -1,0 +1,1 @@
+"""What a voter keeps on disk: journal, snapshots, term and vote."""

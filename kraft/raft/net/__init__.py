@@ -1,0 +1,1 @@
+"""Connections between voters, and the messages on them."""

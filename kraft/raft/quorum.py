@@ -1,0 +1,345 @@
+"""`RaftQuorum`: the quorum port on an asyncio loop. It puts journal, snapshots, transport and core together.
+
+It runs as it is in a broker (in a thread of its own, see `raft_thread`) and in simulation (on a virtual loop): clock,
+network, storage, executor and randomness are handed in. All calls happen on that loop.
+"""
+
+import asyncio
+import logging
+import random
+import socket
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from ..quorum.config import RaftTiming, SnapshotPolicy
+from ..quorum.formation import VoterState
+from ..quorum.quorum import AppendOutcome, Leadership, QuorumListener
+from ..quorum.voters import BOOTSTRAP_INDEX, Membership, QuorumStatus, Voter, VoterProgress, VoterSet
+from .core import RaftCore
+from .disk.journal import DurableJournal
+from .disk.snapshot import Snapshot, SnapshotStore
+from .disk.storage import DamagedQuorumError, FatalHandler, JournalStorage
+from .net.network import RaftNetwork
+from .net.transport import MAX_STRANGERS, MutualTls, RaftTransport
+from .net.wire import Directory, Hello, Message, voters_hash
+
+_log = logging.getLogger("barnabas.quorum")
+
+JOURNAL_NAME = "quorum.journal"
+SNAPSHOT_NAME = "quorum.snapshot"
+TICKS_PER_HEARTBEAT = 4  # an election timeout is noticed within a quarter of a heartbeat
+MARK_INTERVAL_S = 1.0
+HAND_OVER_POLL_S = 0.002
+
+
+class RaftQuorum:
+    """One voter, or a node that shall become one: it learns, and counts only from the configuration on that names it.
+
+    `voters` are those of server.properties. They count as long as no configuration is on disk; later they are only further
+    addresses. A node that is not among them needs `listen`, the address of its own quorum port. `fatal` is called once,
+    when going on could break a promise: the process must end.
+
+    `executor` needs two threads, one to flush the journal and one to pack a snapshot meanwhile; in simulation it is the
+    loop itself.
+    """
+
+    core_type: type[RaftCore] = RaftCore  # a test's subclass shows what a planted fault does
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        voters: dict[int, tuple[str, int]],
+        directory: str,
+        storage: JournalStorage,
+        network: RaftNetwork,
+        executor: Executor,
+        loop: asyncio.AbstractEventLoop,
+        rng: random.Random,
+        clock: Callable[[], float],
+        listener: QuorumListener,
+        fatal: FatalHandler,
+        cluster_id: str = "",
+        broker_endpoint: bytes = b"",
+        timing: RaftTiming | None = None,
+        snapshot_policy: SnapshotPolicy | None = None,
+        tls: MutualTls | None = None,
+        listen: tuple[str, int] | None = None,
+        max_strangers: int = MAX_STRANGERS,
+    ) -> None:
+        if node_id not in voters and listen is None:
+            raise ValueError(f"node {node_id} is not among the voters {sorted(voters)}, and has no address")
+        self._node_id = node_id
+        self._voters = voters
+        self._directory_path = directory
+        self._storage = storage
+        self._executor = executor
+        self._loop = loop
+        self._rng = rng
+        self._clock = clock
+        self._listener = listener
+        self._fatal = fatal
+        self._cluster_id = cluster_id
+        self._broker_endpoint = broker_endpoint
+        self._timing = timing or RaftTiming()
+        self._policy = snapshot_policy or SnapshotPolicy()
+        self._transport = RaftTransport(
+            node_id=node_id,
+            listen=listen or voters[node_id],
+            contacts=voters,
+            network=network,
+            loop=loop,
+            rng=rng,
+            handler=self,
+            tls=tls,
+            max_strangers=max_strangers,
+        )
+        self._core: RaftCore | None = None
+        self._step_is_scheduled = False
+        self._ticks: asyncio.TimerHandle | None = None
+        self._marked_at = clock()
+
+    async def start(self, sock: socket.socket | None = None) -> None:
+        """Load what is on disk (the listener hears `restore`), listen and dial. Raises DamagedQuorumError, OSError."""
+        self._storage.make_dirs(self._directory_path)
+        journal = DurableJournal(
+            storage=self._storage,
+            path=f"{self._directory_path}/{JOURNAL_NAME}",
+            loop=self._loop,
+            executor=self._executor,
+            fatal=self._halt,
+        )
+        snapshots = SnapshotStore(
+            storage=self._storage,
+            path=f"{self._directory_path}/{SNAPSHOT_NAME}",
+            loop=self._loop,
+            executor=self._executor,
+            clock=self._clock,
+            wake=self._wake,
+        )
+        snapshot = snapshots.load()
+        if snapshot is not None:
+            journal.reconcile(snapshot.last_index, snapshot.last[2], snapshot.prev, snapshot.last)
+        elif journal.first_index > 1:
+            raise DamagedQuorumError(self._directory_path, "the snapshot is missing that the journal continues")
+        self._core = self._build_core(journal, snapshots, self._membership(journal, snapshot))
+        self._core.load(snapshot)
+        await self._transport.start(sock)
+        self._tick()
+
+    def _membership(self, journal: DurableJournal, snapshot: Snapshot | None) -> Membership:
+        """The configuration on disk wins over the one of server.properties."""
+        given = VoterSet(voters=tuple(Voter(node_id=i, host=h, port=p) for i, (h, p) in sorted(self._voters.items())))
+        base = snapshot.voters if snapshot is not None and snapshot.voters is not None else given
+        membership = Membership(base, journal.entries_from(journal.first_index, len(journal)))
+        stored = membership.current
+        if stored.index != BOOTSTRAP_INDEX and _places(stored) != _places(given):
+            _log.warning(
+                "node=%d the stored voters %s (entry %d) win over controller.quorum.voters, which names %s",
+                self._node_id,
+                _places(stored),
+                stored.index,
+                _places(given),
+            )
+        return membership
+
+    def _build_core(self, journal: DurableJournal, snapshots: SnapshotStore, membership: Membership) -> RaftCore:
+        return self.core_type(
+            node_id=self._node_id,
+            membership=membership,
+            journal=journal,
+            snapshots=snapshots,
+            transport=self._transport,
+            listener=self._listener,
+            clock=self._clock,
+            rng=self._rng,
+            timing=self._timing,
+            policy=self._policy,
+            wake=self._wake,
+            wake_later=self._wake_later,
+            fatal=self._halt,
+        )
+
+    async def close(self) -> None:
+        """Leave, with everything on disk, and hand over first. What is still open is told UNKNOWN or NOT_APPENDED."""
+        await self.hand_over_and_wait()
+        if self._ticks is not None:
+            self._ticks.cancel()
+        core = self._core
+        if core is not None and not core.halted:
+            core.abandon()
+            core.journal.close()
+        await self._transport.close()
+
+    # The port (kraft.quorum.Quorum)
+
+    def append(self, command: bytes, *, term: int, done: Callable[[AppendOutcome], None]) -> None:
+        self._started.append(command, term, done)
+
+    @property
+    def leadership(self) -> Leadership:
+        return self._started.leadership
+
+    @property
+    def committed_index(self) -> int:
+        return self._started.applied_index
+
+    # Beyond the port
+
+    def read_barrier(self, done: Callable[[AppendOutcome], None]) -> None:
+        """Commit a no-op in the present term: COMMITTED says that this node led when it was asked."""
+        self._started.append(None, self._started.term, done)
+
+    def transfer_leadership(self, target_id: int) -> bool:
+        """Ask `target_id` to take over at once. False: not the leader, or the target lacks entries or is gone."""
+        return target_id in self._started.other_ids and self._started.ask_transfer(target_id)
+
+    def hand_over(self) -> bool:
+        """Let the best other voter take over; False: there is none, or this node does not lead."""
+        return self._started.begin_hand_over(self._clock())
+
+    async def hand_over_and_wait(self) -> None:
+        """Before leaving: a hand-over is ten times quicker than an election. Bounded by half an election timeout."""
+        core = self._core
+        if core is None or core.halted or not core.is_leader or not self.hand_over():
+            return
+        while core.is_leader and core.is_handing_over and not core.halted:  # noqa: ASYNC110 - the core knows no loop
+            await asyncio.sleep(HAND_OVER_POLL_S)
+
+    @property
+    def may_lead(self) -> bool:
+        return self._started.may_lead
+
+    def set_may_lead(self, may_lead: bool) -> None:
+        """False: hand the leadership over, and do not campaign. For a node that cannot serve as the controller."""
+        self._started.may_lead = may_lead
+        self._wake()
+
+    def add_voter(self, voter: Voter) -> VoterProgress:
+        """Begin or go on; ask until it is done. Raises NotControllerError, InvalidRequestError (refused)."""
+        return self._started.add_voter(voter, self._clock())
+
+    def remove_voter(self, node_id: int) -> VoterProgress:
+        """Begin or go on; ask until it is done. Raises NotControllerError, InvalidRequestError (refused)."""
+        return self._started.remove_voter(node_id, self._clock())
+
+    def meet(self, voters: VoterSet) -> None:
+        """Tell a node that hears no leader who votes now, as others say: it links to them."""
+        self._started.meet(voters)
+
+    def status(self) -> QuorumStatus:
+        return self._started.status(self._clock())
+
+    @property
+    def voters(self) -> VoterSet:
+        """The configuration that is committed, as far as this node knows."""
+        core = self._started
+        return core.membership.at(core.commit_index)
+
+    @property
+    def is_voter(self) -> bool:
+        """By the newest configuration that this node has in its journal."""
+        return self._started.is_voter
+
+    @property
+    def listens_at(self) -> tuple[str, int]:
+        return self._transport.listens_at
+
+    def set_cluster_id(self, cluster_id: str) -> None:
+        """Known since it was committed: from now on peers of another cluster are refused."""
+        self._cluster_id = cluster_id
+
+    def take_snapshot(self) -> None:
+        """Compact now, whatever the policy says."""
+        self._started.request_snapshot()
+
+    def broker_endpoint_of(self, node_id: int) -> bytes:
+        """What a voter told of its broker in its hello (opaque); empty: not known."""
+        return self._broker_endpoint if node_id == self._node_id else self._transport.endpoint_of(node_id)
+
+    @property
+    def is_blank(self) -> bool:
+        return self._started.formation.blank
+
+    @property
+    def connected_voters(self) -> list[int]:
+        return sorted(self._started.formation.peers)
+
+    @property
+    def _started(self) -> RaftCore:
+        if self._core is None:
+            raise RuntimeError("the quorum has not been started")
+        return self._core
+
+    # The transport's handler
+
+    def peer_connected(self, peer_id: int, hello: Hello) -> None:
+        _log.info("peer connected node=%d peer=%d state=%s", self._node_id, peer_id, hello.state.name)
+        self._started.connected(peer_id, hello)
+
+    def peer_disconnected(self, peer_id: int) -> None:
+        _log.info("peer disconnected node=%d peer=%d", self._node_id, peer_id)
+        self._started.disconnected(peer_id)
+
+    def message_received(self, peer_id: int, message: Message) -> None:
+        self._started.receive(peer_id, message)
+
+    def hello(self) -> Hello:
+        return Hello(
+            voter_id=self._node_id,
+            cluster_id=self._cluster_id,
+            voters_hash=self._bootstrap_hash(),
+            state=self._core.voter_state() if self._core is not None else VoterState.BLANK,
+            endpoint=self._broker_endpoint,
+        )
+
+    def _bootstrap_hash(self) -> int:
+        core = self._core
+        if core is None or not core.is_voter or core.membership.current.index != BOOTSTRAP_INDEX:
+            return 0
+        return voters_hash(core.membership.current.ids)
+
+    def directory(self, endpoints: dict[int, bytes]) -> Directory:
+        return Directory(
+            node_id=self._node_id,
+            cluster_id=self._cluster_id,
+            leader_id=self._started.leader_id,
+            endpoints={**endpoints, self._node_id: self._broker_endpoint},
+            voters=self.voters,
+        )
+
+    # Driving the core
+
+    def _wake(self) -> None:
+        if not self._step_is_scheduled:
+            self._step_is_scheduled = True
+            self._loop.call_soon(self._run)
+
+    def _wake_later(self, delay_s: float) -> None:
+        self._loop.call_later(delay_s, self._wake)
+
+    def _run(self) -> None:
+        self._step_is_scheduled = False
+        if self._core is not None:
+            self._core.step()
+
+    def _tick(self) -> None:
+        core = self._started
+        if core.halted:
+            return
+        now = self._clock()
+        if now - self._marked_at >= MARK_INTERVAL_S:
+            self._marked_at = now
+            core.tidy()
+        self._run()
+        self._ticks = self._loop.call_later(self._timing.heartbeat_s / TICKS_PER_HEARTBEAT, self._tick)
+
+    def _halt(self, reason: str) -> None:
+        if self._core is not None:
+            self._core.halted = True
+        self._transport.halt()
+        self._fatal(reason)
+
+
+def _places(voters: VoterSet) -> str:
+    return ",".join(sorted(f"{voter.node_id}@{voter.host}:{voter.port}" for voter in voters.voters))

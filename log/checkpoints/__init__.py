@@ -1,0 +1,1 @@
+"""Small files beside the segments: offsets, leader epochs, producers."""

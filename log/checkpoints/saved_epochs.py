@@ -1,0 +1,48 @@
+"""The leader epochs of a partition with the file that holds them, `leader-epoch-checkpoint`.
+
+The file is written when the log is flushed and when it is truncated, not with each new epoch: what it lacks is in the
+batches behind the recovery point, which recovery reads.
+"""
+
+import threading
+
+from ..disk.files import Files
+from . import checkpoint
+from .leader_epoch_cache import EpochStart, LeaderEpochCache
+
+
+class SavedEpochs:
+    """`cache` as of the file, or empty when that is damaged: then `is_sound` is False, and the log must be scanned."""
+
+    def __init__(self, files: Files, directory: str) -> None:
+        self._files = files
+        self._path = f"{directory}/{checkpoint.LEADER_EPOCHS}"
+        self._lock = threading.Lock()  # a flush in another thread saves, too
+        self._saved: tuple[EpochStart, ...] | None = None
+        self._is_cut = False  # the file may name epochs of which nothing is left
+        self.is_sound = True
+        self.is_gone = False  # the folder has another name, and a new log may have the former one
+        self.cache = LeaderEpochCache()
+        try:
+            self.cache = LeaderEpochCache(checkpoint.read_epochs(files, self._path))
+            self._saved = self.cache.entries
+        except checkpoint.DamagedCheckpointError:
+            # Every batch carries its epoch, so a scan of the whole log makes the file anew.
+            self.is_sound = False
+
+    def save(self) -> None:
+        """Write the file if it says anything else."""
+        with self._lock:
+            if self.is_gone:
+                return
+            entries = self.cache.entries
+            if entries != self._saved:
+                checkpoint.write_epochs(self._files, self._path, entries)
+                self._saved = entries
+            self._is_cut = False
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """Forget the epochs that began at or behind `end_offset`, durably. Raises StorageError, and may be repeated then."""
+        self._is_cut |= self.cache.truncate_from_end(end_offset)
+        if self._is_cut:
+            self.save()

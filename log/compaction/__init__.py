@@ -1,0 +1,1 @@
+"""Which log is cleaned, and one cleaning of it."""

@@ -1,0 +1,38 @@
+"""Files and folders that are removed after a delay (`file.delete.delay.ms`), because a reader may still be at them."""
+
+from collections.abc import Callable, Iterable
+
+from ..vocabulary.errors import StorageError
+
+
+class DueFiles:
+    """Paths and when they may go. `add` and `forget_below` may run while `remove_due` runs in another thread."""
+
+    def __init__(self, remove: Callable[[str], None]) -> None:
+        self._remove = remove
+        self._due: dict[str, int] = {}
+
+    def add(self, due_ms: int, *paths: str) -> None:
+        self._due.update(dict.fromkeys(paths, due_ms))
+
+    def forget_below(self, folder: str) -> None:
+        for path in self._paths():
+            if path.startswith(f"{folder}/"):
+                self._due.pop(path, None)
+
+    def remove_due(self, now_ms: int, *, below: str = "") -> None:
+        """Remove what is due in that folder ("": in all); what cannot be removed is met again. Raises the first refusal, when
+        all others are gone."""
+        refused: StorageError | None = None
+        for path in self._paths():
+            if self._due.get(path, now_ms + 1) <= now_ms and (not below or path.startswith(f"{below}/")):
+                try:
+                    self._remove(path)
+                    self._due.pop(path, None)
+                except StorageError as error:
+                    refused = refused or error
+        if refused is not None:
+            raise refused
+
+    def _paths(self) -> Iterable[str]:
+        return list(self._due)

@@ -1,0 +1,392 @@
+"""The file system: the only module of Barnabas that touches it (the quorum's journal comes through here, too).
+
+`Files` is the port; `RealFiles` stands on the operating system, `tests/simulation/disk.py` on a disk that loses what
+was not flushed. Every OSError becomes a StorageError in one place, `_refused`, with the path and the cure.
+
+Appends are `os.write` on an O_APPEND descriptor: mapped appends cost two to three times as much (research/hot_path.md).
+"""
+
+import errno
+import fcntl
+import mmap
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..format.record_batch import Buffer
+from ..vocabulary.errors import DiskFailedError, DiskFullError, StorageError, TooManyFilesError
+from .spare_descriptors import SpareDescriptors
+
+_BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
+_TEMPORARY_SUFFIX = ".tmp"
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
+_FAILED_DISK = (errno.EIO, errno.EROFS, errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.EUCLEAN, errno.EREMOTEIO)
+# Of the process, as the limit is, which is why it is not held by each RealFiles.
+_spare = SpareDescriptors()
+_CURES = {
+    errno.ENOSPC: "the disk is full: free space; what was refused is taken again then",
+    errno.EDQUOT: "the disk quota is used up: raise it or free space; what was refused is taken again then",
+    errno.EIO: "the disk is failing: replace it; what was not flushed is gone",
+    errno.EROFS: "the file system is read-only: see the kernel log, repair and remount it",
+    errno.EACCES: "the broker's user may not do this: correct the owner and mode of the folder",
+    errno.EPERM: "the broker's user may not do this: correct the owner and mode of the folder",
+    errno.EMFILE: "too many open files: raise the limit (ulimit -n), 100000 is usual",
+    errno.ENFILE: "too many open files on this machine: raise fs.file-max",
+    errno.ENOENT: "it is gone: nobody but the broker may change its data folders",
+}
+
+
+class AppendFile(Protocol):
+    """A file that grows at its end. It is closed when nobody refers to it any more, so that a reader may outlive a
+    removal.
+
+    A write that a full disk refused leaves the file as it was, and usable. After any other write that failed (or one
+    that could not be undone) it takes no more writes; after a flush that failed it gives no more reads either: the kernel
+    has thrown the dirty pages away, and a second flush would lie that all is well ("fsyncgate").
+    """
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    @property
+    def failed(self) -> bool: ...
+
+    def append(self, data: Buffer) -> None:
+        """Write all of `data` at the end. Raises StorageError, and then nothing of `data` is in the file."""
+
+    def read_at(self, position: int, length: int) -> bytes:
+        """Return up to `length` bytes; fewer only at the end of the file."""
+
+    def truncate(self, size_bytes: int) -> None: ...
+
+    def flush(self) -> None:
+        """Return when all that was appended is on the disk. May run in another thread than the appends."""
+
+    def close(self) -> None: ...
+
+    def fileno(self) -> int | None:
+        """The descriptor for sendfile; None where there is none (simulation)."""
+
+
+class FileLock(Protocol):
+    def release(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskUsage:
+    total_bytes: int
+    free_bytes: int
+
+
+class Files(Protocol):
+    """What Barnabas needs of a file system. Paths are absolute. Raises StorageError, and nothing else."""
+
+    def open_append(self, path: str, *, create: bool = True) -> AppendFile: ...
+
+    def read_bytes(self, path: str) -> bytes: ...
+
+    def write_atomically(self, path: str, data: Buffer) -> None:
+        """Replace the whole file: after a crash it holds the old bytes or the new ones, and on return the new ones."""
+
+    def map_readonly(self, path: str) -> Buffer:
+        """Return the file's bytes without reading them; the file must not shrink while they are used."""
+
+    def list_dir(self, path: str) -> list[str]:
+        """Names (not paths), sorted."""
+
+    def exists(self, path: str) -> bool: ...
+
+    def size_bytes(self, path: str) -> int: ...
+
+    def modified_ms(self, path: str) -> int: ...
+
+    def make_dirs(self, path: str, *, durable: bool = True) -> None:
+        """Make the folder and its parents. It is no fault if it exists. Without `durable` the last of them may be gone after
+        a power loss, until `sync_dir` of its parent."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file; it is no fault if it does not exist."""
+
+    def remove_tree(self, path: str) -> None: ...
+
+    def rename(self, source: str, target: str) -> None:
+        """Replace `target`. Durable after `sync_dir`."""
+
+    def sync_dir(self, path: str) -> None:
+        """Make creations, removals and renames in this folder durable."""
+
+    def lock(self, path: str) -> FileLock:
+        """Take the exclusive lock that this file stands for. Raises StorageError when another process holds it."""
+
+    def disk_usage(self, path: str) -> DiskUsage: ...
+
+    def drop_cached(self, path: str) -> None:
+        """Forget what memory holds of a file and the disk has too, so that the next read comes from the disk."""
+
+    def reserve(self, path: str, size_bytes: int) -> None:
+        """Make a file that takes up so much room, durably. Raises DiskFullError, and then there is none."""
+
+    def boot_id(self) -> str:
+        """Changes with every start of the machine; after a mere restart of the process it is the same."""
+
+
+@contextmanager
+def _refused(action: str, path: str) -> Iterator[None]:
+    """Map OSError to StorageError. The one place that knows what to tell a person about a disk."""
+    try:
+        yield
+    except OSError as error:
+        raise _storage_error(action, path, error) from error
+
+
+def _storage_error(action: str, path: str, error: OSError) -> StorageError:
+    cure = _CURES.get(error.errno or 0, "see the kernel log of the machine")
+    kinds = (
+        (_NO_SPACE, DiskFullError),
+        (_FAILED_DISK, DiskFailedError),
+        (_NO_DESCRIPTOR, TooManyFilesError),
+        ((error.errno,), StorageError),
+    )
+    kind = next(kind for numbers, kind in kinds if error.errno in numbers)
+    return kind(f"cannot {action} {path}: {error.strerror or error}; {cure}")
+
+
+class RealAppendFile:
+    """An O_APPEND descriptor. `size_bytes` is kept here, so that nobody asks the kernel for it on the hot path."""
+
+    __slots__ = ("_descriptor", "_flush_failed", "_write_failed", "path", "size_bytes")
+
+    def __init__(self, path: str, *, create: bool) -> None:
+        self._descriptor = -1
+        self._write_failed = False
+        self._flush_failed = False
+        self.path = path
+        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        with _refused("open", path):
+            self._descriptor = _spare.opened(lambda: os.open(path, flags, 0o644))
+            self.size_bytes = os.fstat(self._descriptor).st_size
+
+    def __del__(self) -> None:
+        self.close()
+
+    @property
+    def failed(self) -> bool:
+        return self._write_failed or self._flush_failed
+
+    def append(self, data: Buffer) -> None:
+        if self._write_failed or self._flush_failed:
+            raise self._failed_before()
+        size = len(data)
+        try:
+            written = os.write(self._descriptor, data)
+            if written < size:
+                self._write_rest(memoryview(data), written)
+        except OSError as error:
+            self._undo_append(error)
+            raise _storage_error("append to", self.path, error) from error
+        self.size_bytes += size
+
+    def read_at(self, position: int, length: int) -> bytes:
+        if self._flush_failed:
+            raise self._failed_before()
+        with _refused("read", self.path):
+            data = os.pread(self._descriptor, length, position)
+            while len(data) < length:
+                # Linux hands out at most 2 GiB - 4 KiB at once.
+                more = os.pread(self._descriptor, length - len(data), position + len(data))
+                if not more:
+                    break
+                data += more
+        return data
+
+    def truncate(self, size_bytes: int) -> None:
+        if self.failed:
+            raise self._failed_before()
+        with _refused("truncate", self.path):
+            os.ftruncate(self._descriptor, size_bytes)
+        self.size_bytes = size_bytes
+
+    def flush(self) -> None:
+        if self.failed:
+            raise self._failed_before()
+        try:
+            os.fdatasync(self._descriptor)
+        except OSError as error:
+            self._flush_failed = True
+            raise DiskFailedError(_storage_error("flush", self.path, error).message) from error
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def fileno(self) -> int | None:
+        return self._descriptor
+
+    def _write_rest(self, view: memoryview, written: int) -> None:
+        """A write comes back short when a signal or the end of the space cuts it; the next one tells which."""
+        while written < len(view):
+            written += os.write(self._descriptor, view[written:])
+
+    def _undo_append(self, error: OSError) -> None:
+        self._write_failed = error.errno not in _NO_SPACE
+        try:
+            os.ftruncate(self._descriptor, self.size_bytes)
+        except OSError:
+            # The cut batch stays behind `size_bytes`: no reader goes there, and recovery cuts it at the next start.
+            self._write_failed = True
+
+    def _failed_before(self) -> StorageError:
+        what = "a flush" if self._flush_failed else "a write"
+        return DiskFailedError(
+            f"{self.path} takes no more writes since {what} failed; mend the disk, then bring its folder back or restart"
+            " the broker"
+        )
+
+
+class RealFileLock:
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        """The kernel does the same when the process ends, however it ends."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+class RealFiles:
+    """`Files` of the operating system."""
+
+    def open_append(self, path: str, *, create: bool = True) -> AppendFile:
+        return RealAppendFile(path, create=create)
+
+    def read_bytes(self, path: str) -> bytes:
+        with _refused("read", path), _spare.opened(lambda: open(path, "rb")) as file:
+            return file.read()
+
+    def write_atomically(self, path: str, data: Buffer) -> None:
+        temporary = path + _TEMPORARY_SUFFIX
+        with _refused("write", path):
+            with _spare.opened(lambda: open(temporary, "wb")) as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        self.sync_dir(os.path.dirname(path))
+
+    def map_readonly(self, path: str) -> Buffer:
+        with _refused("map", path), _spare.opened(lambda: open(path, "rb")) as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                return b""  # An empty file cannot be mapped.
+            return memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+
+    def list_dir(self, path: str) -> list[str]:
+        with _refused("list", path):
+            return sorted(os.listdir(path))
+
+    def exists(self, path: str) -> bool:
+        try:
+            os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:  # a disk that says EIO has not said that there is nothing
+            raise _storage_error("look for", path, error) from error
+        return True
+
+    def size_bytes(self, path: str) -> int:
+        with _refused("look at", path):
+            return os.stat(path).st_size
+
+    def modified_ms(self, path: str) -> int:
+        with _refused("look at", path):
+            return os.stat(path).st_mtime_ns // 1_000_000
+
+    def make_dirs(self, path: str, *, durable: bool = True) -> None:
+        if os.path.isdir(path):
+            return
+        parent = os.path.dirname(path)
+        if parent and parent != path:
+            self.make_dirs(parent)
+        with _refused("make the folder", path):
+            os.makedirs(path, exist_ok=True)
+        if durable:
+            self.sync_dir(parent)
+
+    def remove(self, path: str) -> None:
+        with _refused("remove", path):
+            try:
+                os.unlink(path)
+            except FileNotFoundError:
+                pass
+
+    def remove_tree(self, path: str) -> None:
+        with _refused("remove the folder", path):
+            try:
+                shutil.rmtree(path)
+            except FileNotFoundError:
+                pass
+
+    def rename(self, source: str, target: str) -> None:
+        with _refused(f"rename to {target}:", source):
+            os.replace(source, target)
+
+    def sync_dir(self, path: str) -> None:
+        with _refused("flush the folder", path):
+            descriptor = _spare.opened(lambda: os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def lock(self, path: str) -> FileLock:
+        with _refused("open the lock", path):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            raise StorageError(
+                f"the folder {os.path.dirname(path)} is locked: another broker is running on it; stop that one, or give"
+                " this one a folder of its own in log.dirs"
+            ) from error
+        return RealFileLock(descriptor)
+
+    def disk_usage(self, path: str) -> DiskUsage:
+        with _refused("look at", path):
+            usage = shutil.disk_usage(path)
+        return DiskUsage(total_bytes=usage.total, free_bytes=usage.free)
+
+    def drop_cached(self, path: str) -> None:
+        """After a flush that failed, Linux counts the lost pages as clean and goes on serving them: this ends it."""
+        with _refused("read", path):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
+
+    def reserve(self, path: str, size_bytes: int) -> None:
+        try:
+            with _refused("reserve room with", path):
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                try:
+                    os.posix_fallocate(descriptor, 0, size_bytes)
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+            self.sync_dir(os.path.dirname(path))
+        except StorageError:
+            self.remove(path)
+            raise
+
+    def boot_id(self) -> str:
+        with _refused("read", _BOOT_ID_PATH), open(_BOOT_ID_PATH, encoding="ascii") as file:
+            return file.read().strip()

@@ -1,0 +1,1 @@
+"""All logs of a broker in its data folders."""

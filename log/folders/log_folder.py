@@ -1,0 +1,194 @@
+"""One entry of `log.dirs`: its lock, its identity, its checkpoint files, and how its last broker stopped.
+
+Clean-shutdown marker: written last, removed when the folder is opened. A missing marker alone is a killed process,
+whose writes the kernel kept; with another boot id the machine went down, and what was not flushed may be gone. That
+is remembered in a file of its own until the cluster has been told: the next start sees the new boot id, and a broker may be
+killed before it registers.
+"""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..checkpoints import checkpoint
+from ..disk.files import Files
+from ..segment.open_segments import OpenSegments
+from ..vocabulary.errors import InconsistentClusterIdError, StorageError
+from ..vocabulary.topic_partition import TopicPartition
+
+LOCK_FILE = ".lock"
+CLEAN_SHUTDOWN_FILE = ".barnabas_clean_shutdown"
+BOOT_ID_FILE = ".barnabas_boot_id"
+LOST_WRITES_FILE = ".barnabas_lost_writes"
+META_PROPERTIES = "meta.properties"
+_VERSION = "1"
+
+
+class ForeignFolderError(StorageError):
+    """The folder is another node's: a mistake in the configuration, and no fault of a disk."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfflineFolder:
+    """An entry of `log.dirs` that cannot be used until it is brought back."""
+
+    path: str
+    cause: str
+    since_ms: int
+    directory_id: str = ""  # "": it could not even be read
+    was_in_use: bool = False  # it failed under way, so what was written last may be lost
+
+
+class LogFolder:
+    """An open, locked data folder."""
+
+    is_full = False  # new replicas go elsewhere while there is no room
+
+    def __init__(
+        self,
+        files: Files,
+        path: str,
+        *,
+        node_id: int,
+        new_directory_id: str,
+        open_segments: OpenSegments | None = None,
+    ) -> None:
+        """Lock the folder and read its identity. Raises StorageError; a folder of another node is refused."""
+        files.make_dirs(path)
+        self._files = files
+        self._writing = threading.Lock()  # a checkpoint in another thread, and a truncation in the owner's
+        self._is_meta_written = True
+        self.has_unsynced_names = False  # partitions were deleted, and a power loss would bring them back
+        self._lock = files.lock(f"{path}/{LOCK_FILE}")
+        self.path = path
+        self.open_segments = open_segments or OpenSegments()
+        try:
+            self._open(node_id, new_directory_id)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _open(self, node_id: int, new_directory_id: str) -> None:
+        meta_path = f"{self.path}/{META_PROPERTIES}"
+        self._meta = checkpoint.read_properties(self._files, meta_path)
+        if not self._meta:
+            self._meta = {"version": _VERSION, "node.id": str(node_id), "directory.id": new_directory_id}
+            checkpoint.write_properties(self._files, meta_path, self._meta)
+        if self._meta.get("node.id") != str(node_id):
+            raise ForeignFolderError(
+                f"{self.path} belongs to node {self._meta.get('node.id')}, this is node {node_id}: correct node.id or"
+                " log.dirs"
+            )
+        marker = f"{self.path}/{CLEAN_SHUTDOWN_FILE}"
+        boot_path = f"{self.path}/{BOOT_ID_FILE}"
+        boot_id = self._files.boot_id()
+        known = checkpoint.read_properties(self._files, boot_path).get("boot.id")
+        self.was_stopped_cleanly = self._files.exists(marker)
+        lost_marker = f"{self.path}/{LOST_WRITES_FILE}"
+        is_lossy_start = not self.was_stopped_cleanly and known is not None and known != boot_id
+        self.may_have_lost_writes = is_lossy_start or self._files.exists(lost_marker)
+        if is_lossy_start:  # before the new boot id, which would make the next start look harmless
+            self._files.write_atomically(lost_marker, boot_id.encode())
+        if known != boot_id:
+            checkpoint.write_properties(self._files, boot_path, {"boot.id": boot_id})
+        if self.was_stopped_cleanly:
+            self._files.remove(marker)
+            self._files.sync_dir(self.path)
+        self.recovery_points = self._read_offsets(checkpoint.RECOVERY_POINTS)
+        self.log_start_offsets = self._read_offsets(checkpoint.LOG_START_OFFSETS)
+        self.high_watermarks = self._read_offsets(checkpoint.HIGH_WATERMARKS)
+        self.cleaned_offsets = self._read_offsets(checkpoint.CLEANED_OFFSETS)
+
+    @property
+    def directory_id(self) -> str:
+        return self._meta["directory.id"]
+
+    @property
+    def cluster_id(self) -> str | None:
+        return self._meta.get("cluster.id")
+
+    @property
+    def all_offsets(self) -> tuple[dict[TopicPartition, int], ...]:
+        """Whatever is noted of a partition here."""
+        return self.recovery_points, self.log_start_offsets, self.high_watermarks, self.cleaned_offsets
+
+    def join_cluster(self, cluster_id: str) -> None:
+        """Note the cluster, which `write_meta` writes. Raises InconsistentClusterIdError when the folder holds the data of
+        another one."""
+        if self.cluster_id == cluster_id:
+            return
+        if self.cluster_id is not None:
+            raise InconsistentClusterIdError(
+                f"{self.path} belongs to cluster {self.cluster_id}, this broker is in {cluster_id}: use another folder"
+                " in log.dirs, or the voters of the right cluster in controller.quorum.voters"
+            )
+        self._meta = {**self._meta, "cluster.id": cluster_id}
+        self._is_meta_written = False
+
+    # --- what waits for the disk: in another thread than the one that serves ---
+
+    def write_meta(self) -> None:
+        with self._writing:
+            if not self._is_meta_written:
+                checkpoint.write_properties(self._files, f"{self.path}/{META_PROPERTIES}", self._meta)
+                self._is_meta_written = True
+
+    def loss_was_told(self) -> None:
+        """The cluster knows that writes may be lost here, and counts on none of them: from now on this folder is sound."""
+        if self.may_have_lost_writes:
+            self.may_have_lost_writes = False
+            self._files.remove(f"{self.path}/{LOST_WRITES_FILE}")
+            self._files.sync_dir(self.path)
+
+    def sync_names(self) -> None:
+        """Make durable which partitions there are."""
+        if self.has_unsynced_names:
+            self.has_unsynced_names = False
+            try:
+                self._files.sync_dir(self.path)
+            except StorageError:
+                self.has_unsynced_names = True
+                raise
+
+    def note_lost_writes(self) -> None:
+        """Writes that were taken may be gone: a later start must tell the cluster. A failing disk may refuse even this."""
+        self.may_have_lost_writes = True
+        self._files.write_atomically(f"{self.path}/{LOST_WRITES_FILE}", self._files.boot_id().encode())
+
+    def write_offsets(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Write what is noted when it is this writer's turn: an older state never replaces a newer one, so that a truncation
+        that lowers an offset amid a checkpoint is not undone by it."""
+        with self._writing:
+            checkpoint.write_offsets(self._files, f"{self.path}/{name}", dict(offsets))
+
+    def write_checkpoint(self) -> None:
+        """Write all that is noted of partitions."""
+        self.write_offsets(checkpoint.RECOVERY_POINTS, self.recovery_points)
+        self.write_offsets(checkpoint.LOG_START_OFFSETS, self.log_start_offsets)
+        self.write_offsets(checkpoint.HIGH_WATERMARKS, self.high_watermarks)
+
+    def lower(
+        self, name: str, offsets: dict[TopicPartition, int], topic_partition: TopicPartition, offset: int
+    ) -> None:
+        """Write down a lower offset, and know it when it is written: who is refused tries again."""
+        if offsets.get(topic_partition, 0) > offset:
+            with self._writing:
+                checkpoint.write_offsets(self._files, f"{self.path}/{name}", {**offsets, topic_partition: offset})
+                offsets[topic_partition] = offset  # a checkpoint that waits for its turn must not write the former one
+
+    def mark_clean(self) -> None:
+        """The last write of a clean stop. Nothing is clean while a loss has not been reported."""
+        if self.may_have_lost_writes:
+            return
+        self._files.write_atomically(f"{self.path}/{CLEAN_SHUTDOWN_FILE}", self._files.boot_id().encode())
+
+    def close(self) -> None:
+        self._lock.release()
+
+    def _read_offsets(self, name: str) -> dict[TopicPartition, int]:
+        try:
+            return checkpoint.read_offsets(self._files, f"{self.path}/{name}")
+        except checkpoint.DamagedCheckpointError:
+            # All are lower bounds of what the logs themselves tell: without them more is scanned.
+            self.was_stopped_cleanly = False
+            return {}

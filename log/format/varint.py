@@ -1,0 +1,62 @@
+"""Zigzag varints as in records of batch v2, with the tables that keep an encoder out of Python's loops."""
+
+from ..vocabulary.errors import CorruptRecordError
+
+_TABLE_LIMIT = 65_536  # numbers below are looked up; a table of all lengths that a stranger chooses would grow for ever
+_MAX_VARINT_BITS = 70  # ten bytes of seven bits hold an i64; an eleventh is an attack
+_MAX_FIRST_TWO_BYTES = 8192
+
+
+def encode_varint(number: int) -> bytes:
+    """The zigzag varint of a signed number of up to 64 bits."""
+    rest = (number << 1) ^ (number >> 63)
+    encoded = bytearray()
+    while rest > 0x7F:
+        encoded.append(0x80 | (rest & 0x7F))
+        rest >>= 7
+    encoded.append(rest)
+    return bytes(encoded)
+
+
+def decode_varint(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
+    """Return (number, position behind it). Raises CorruptRecordError when it is cut or too long."""
+    shift = 0
+    rest = 0
+    try:
+        while True:
+            byte = buffer[position]
+            position += 1
+            rest |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return (rest >> 1) ^ -(rest & 1), position
+            shift += 7
+            if shift >= _MAX_VARINT_BITS:
+                raise CorruptRecordError("a number in a record has more than ten bytes")
+    except IndexError as error:
+        raise CorruptRecordError("a record is cut inside of a number") from error
+
+
+class VarintTable(dict[int, bytes]):
+    """number → `prefix` + varint(number + `added`) + `suffix`; it fills itself, up to a bound."""
+
+    def __init__(self, *, prefix: bytes = b"", added: int = 0, suffix: bytes = b"") -> None:
+        super().__init__()
+        self._prefix = prefix
+        self._added = added
+        self._suffix = suffix
+
+    def __missing__(self, number: int) -> bytes:
+        encoded = self._prefix + encode_varint(number + self._added) + self._suffix
+        if -_TABLE_LIMIT < number < _TABLE_LIMIT:
+            self[number] = encoded
+        return encoded
+
+
+class FieldSizeTable(dict[int, int]):
+    """length → length of a field of so many bytes with its length in front."""
+
+    def __missing__(self, length: int) -> int:
+        size = length + len(encode_varint(length))
+        if length < _TABLE_LIMIT:
+            self[length] = size
+        return size

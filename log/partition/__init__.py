@@ -1,0 +1,1 @@
+"""One log on disk: its segments, its recovery, its truncation."""

@@ -1,0 +1,169 @@
+"""The segments of one log, in memory as on the disk: each change is made on the disk first, and here when it is made there.
+
+What the disk refuses has not happened, or it has happened whole: the rename of a `.log` file decides whether a segment is part
+of its log, and an index that stays behind alone means nothing. Only where a step cannot be taken back is the log `unsure`;
+then it takes no more writes, and opening it again tells what it holds.
+"""
+
+from collections.abc import Callable
+from itertools import islice
+
+from ..disk.due_files import DueFiles
+from ..disk.files import AppendFile, Files
+from ..segment.open_segments import OpenSegments
+from ..segment.sealed_segments import SealedSegments
+from ..segment.segment import FileSlice, LogSegment, segment_holding
+from ..segment.transaction_index import AbortedTransaction
+from ..settings.config import LogConfig
+from ..vocabulary.errors import StorageError
+from .offered_swap import OfferedSwap
+from .partition_folder import PartitionFolder
+from .recovery import new_segment
+from .segment_swap import SegmentSwap
+
+
+class LogSegments:
+    """`all` is by base offset and never empty; its last one, `active`, grows."""
+
+    def __init__(
+        self, files: Files, found: list[LogSegment], *, folder: PartitionFolder, opened: OpenSegments | None
+    ) -> None:
+        self._files = files
+        self._folder = folder
+        self._due_files = DueFiles(files.remove)
+        self.opened = opened or OpenSegments()
+        self.all = found
+        self.active = found[-1]
+        self.sealed = SealedSegments(found)
+        self.swaps = OfferedSwap(found)
+        self.unsure = False
+
+    def roll(self, base_offset: int, config: LogConfig) -> None:
+        """Begin a new segment; the active one grows no more. Raises StorageError, and then it goes on growing."""
+        former = self.active
+        former.seal()
+        try:
+            segment = self._new(base_offset, config)
+        except StorageError:
+            former.is_active = True
+            raise
+        self.opened.used(former)
+        self.all.append(segment)
+        self._changed()
+
+    def retire_first(self, due_ms: int) -> None:
+        """Raises StorageError; `all` tells whether the segment is gone."""
+        try:
+            self._retire(self.all[0], due_ms)
+        finally:
+            if self.all[0].is_retired:
+                del self.all[0]
+                self._changed()
+
+    def discard_from(self, offset: int) -> None:
+        """Take out the segments that begin at `offset` or behind, from the last one on, but for the first of all."""
+        while len(self.all) > 1 and self.active.base_offset >= offset:
+            try:
+                self._retire(self.active, due_ms=0)
+            finally:
+                if self.active.is_retired:
+                    self.all.pop()
+                    self._changed()
+
+    def start_over(self, base_offset: int, config: LogConfig) -> None:
+        """Have one empty segment, and nothing of what there was."""
+        self.discard_from(0)
+        self._retire(self.all[0], due_ms=0)
+        self.all[0] = self._new(base_offset, config)
+        self._changed()
+
+    def take_swap(self, swap: SegmentSwap, *, due_ms: int, opened: Callable[[int], LogSegment]) -> bool:
+        """Put a cleaned segment in the place of others. False when the log has changed meanwhile."""
+        self._folder.changed()
+        try:
+            return self.swaps.fulfil(swap, retire=lambda segment: self._retire(segment, due_ms), opened=opened)
+        except StorageError:
+            self.unsure = True  # a start finishes what was begun
+            raise
+        finally:
+            self._changed()
+
+    # --- reading and flushing ---
+
+    def read(self, offset: int, *, max_bytes: int, up_to_offset: int, at_least_one_batch: bool) -> FileSlice | None:
+        """Whole batches of one segment from the one that reaches `offset` on; None when there are none."""
+        number = len(self.all) - 1
+        if offset < self.active.base_offset:
+            number = segment_holding(self.all, offset)
+            assert number >= 0, f"{self._folder.path} begins at {self.all[0].base_offset}, and {offset} is read"
+        for segment in islice(self.all, number, None):
+            if segment is not self.active:
+                self.opened.used(segment)
+            found = segment.read(
+                offset, max_bytes=max_bytes, up_to_offset=up_to_offset, at_least_one_batch=at_least_one_batch
+            )
+            if found is not None:
+                return found
+        return None
+
+    def files_to_flush(self, from_offset: int) -> tuple[AppendFile, ...]:
+        """What holds the records from an offset on, and the indexes of segments that grow no more."""
+        files: list[AppendFile] = []
+        for segment in self.all[max(segment_holding(self.all, from_offset), 0) :]:
+            files += segment.files_to_flush()
+            if segment is not self.active:
+                self.opened.used(segment)
+        return tuple(files)
+
+    def aborted_transactions(self, first_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
+        """Those that a read_committed reader of [first_offset, end_offset) must know."""
+        number = max(segment_holding(self.all, first_offset), 0)
+        return tuple(
+            transaction
+            for segment in self.all[number:]
+            for transaction in segment.transaction_index.aborted_between(first_offset, end_offset)
+        )
+
+    # --- files that are due ---
+
+    def remove_due_files(self, now_ms: int) -> None:
+        """May run in another thread: unlinking takes time."""
+        self._due_files.remove_due(now_ms)
+
+    def release(self) -> None:
+        for segment in self.all:
+            self.opened.forget(segment)
+            segment.release()
+
+    def _new(self, base_offset: int, config: LogConfig) -> LogSegment:
+        segment = new_segment(self._files, self._folder.path, base_offset, config)
+        try:
+            segment.start_empty()
+        except StorageError:
+            self._forget_made(segment)
+            raise
+        self._folder.changed()
+        return segment
+
+    def _forget_made(self, segment: LogSegment) -> None:
+        """A file that was made, and not taken in, would be taken for the end of the log by a start."""
+        try:
+            segment.release()
+            self._files.remove(segment.path)
+        except StorageError:
+            self.unsure = True
+            raise
+
+    def _retire(self, segment: LogSegment, due_ms: int) -> None:
+        self._due_files.add(due_ms, *segment.deleted_paths)
+        try:
+            segment.rename_as_deleted()
+        finally:
+            if segment.is_retired:
+                self._folder.changed()
+                self.opened.forget(segment)
+                segment.release()
+
+    def _changed(self) -> None:
+        self.active = self.all[-1]
+        self.sealed.changed()

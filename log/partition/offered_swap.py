@@ -1,0 +1,53 @@
+"""The cleaned segment that a log has promised to take in, if there is one: from the offer on a start would bring it in.
+
+Between the offer and its fulfilment the folder is flushed, in another thread, while the log goes on. Whatever changes the
+segments meanwhile withdraws the offer first.
+"""
+
+from collections.abc import Callable
+
+from ..segment.segment import LogSegment, segment_holding
+from .segment_swap import SegmentSwap
+
+
+class OfferedSwap:
+    def __init__(self, segments: list[LogSegment]) -> None:
+        """`segments` are the log's own, by base offset; the last one is active."""
+        self._segments = segments
+        self._offered: SegmentSwap | None = None
+
+    def offer(self, swap: SegmentSwap) -> bool:
+        """From the next flush of the folder on a start brings the cleaned segment in. False when the log has lost one of the
+        segments that it replaces."""
+        if self._place_of(swap) is None:
+            return False
+        self.withdraw()  # the one before, which the disk may have refused to withdraw
+        self._offered = swap  # before, so that what fails half-way is withdrawn
+        swap.offer()
+        return True
+
+    def fulfil(
+        self, swap: SegmentSwap, *, retire: Callable[[LogSegment], None], opened: Callable[[int], LogSegment]
+    ) -> bool:
+        """Put the cleaned segment, `opened` by its base offset, in the place of the others. False when it was withdrawn."""
+        number = self._place_of(swap)
+        if self._offered is not swap or number is None:
+            return False
+        self._offered = None  # no way back from here: what fails half-way is finished by a start
+        for segment in swap.replaced:
+            retire(segment)
+        swap.take()
+        cleaned = opened(swap.replaced[0].base_offset)
+        cleaned.next_offset = swap.replaced[-1].next_offset
+        self._segments[number : number + len(swap.replaced)] = [cleaned]
+        return True
+
+    def withdraw(self) -> None:
+        if self._offered is not None:
+            self._offered.withdraw()
+            self._offered = None
+
+    def _place_of(self, swap: SegmentSwap) -> int | None:
+        number = segment_holding(self._segments, swap.replaced[0].base_offset)
+        found = self._segments[number : number + len(swap.replaced)] if number >= 0 else []
+        return number if found == list(swap.replaced) and found[-1] is not self._segments[-1] else None

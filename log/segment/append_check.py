@@ -1,0 +1,229 @@
+"""What a leader checks in the batches of a client before it appends them, and what a log says about an append.
+
+Pure, and on the hot path: a header is unpacked into locals here, once, and not into a BatchHeader. Of the records inside of
+an uncompressed batch only the first is looked at: that finds a client that sends no records at all, for a microsecond a batch,
+where a walk through all of them takes a microsecond a record. Compressed batches, and those of compacted topics, are walked
+through before they come here (`record_check`), off the event loop.
+"""
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from ..format.record_batch import (
+    COMPRESSION_MASK,
+    CONTROL_MASK,
+    CRC_COVERS_FROM,
+    CRC_POSITION,
+    DELETE_HORIZON_MASK,
+    HEADER,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    MAX_TIMESTAMP_POSITION,
+    NO_PRODUCER_ID,
+    NO_TIMESTAMP,
+    TIMESTAMP_TYPE_MASK,
+    TRANSACTIONAL_MASK,
+    BatchHeader,
+    Buffer,
+    read_header,
+)
+from ..format.record_codec import MAX_RECORDS_PER_BATCH
+from ..format.varint import decode_varint
+from ..settings.config import LogConfig
+from ..vocabulary.errors import (
+    CorruptRecordError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    OffsetOutOfRangeError,
+    RecordTooLargeError,
+    UnsupportedCompressionError,
+)
+from ..vocabulary.quick_init import quick_init
+from .producer_state import AppendedBatch, ProducerState
+
+_HIGHEST_CODEC = 4
+_UNUSUAL_MASK = (
+    TRANSACTIONAL_MASK | CONTROL_MASK | TIMESTAMP_TYPE_MASK | DELETE_HORIZON_MASK | 0x04
+)  # 0x04: a codec of 4 and above, of which only 4 is one
+_ATTRIBUTES = struct.Struct(">h")
+_TIMESTAMP = struct.Struct(">q")
+_CRC = struct.Struct(">I")
+_unpack_header = HEADER.unpack_from
+
+
+@quick_init
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendInfo:
+    """What became of the batches of one append."""
+
+    first_offset: int
+    last_offset: int  # inclusive
+    log_append_time_ms: int  # -1 unless message.timestamp.type is LogAppendTime
+    max_timestamp_ms: int
+    size_bytes: int
+    duplicate: bool = False  # the batch was in the log already; the offsets are those it has there
+
+
+class PlacedBatch(NamedTuple):
+    """Where a batch lies in its buffer and in the log. A tuple: one is made for each batch of the hot path."""
+
+    position: int
+    size_bytes: int
+    base_offset: int
+    last_offset: int
+    max_timestamp_ms: int
+    producer_id: int
+
+
+def check_client_batches(
+    buffer: Buffer, *, config: LogConfig, next_offset: int, now_ms: int, from_coordinator: bool = False
+) -> list[PlacedBatch]:
+    """Check every batch and say where it goes, from `next_offset` on; whatever base offset the client wrote is ignored.
+
+    Raises CorruptRecordError, RecordTooLargeError, InvalidRecordError, InvalidTimestampError,
+    UnsupportedCompressionError. Only a transaction coordinator may send control batches.
+    """
+    placed: list[PlacedBatch] = []
+    view = memoryview(buffer)
+    end = len(view)
+    position = 0
+    earliest_ms = now_ms - config.message_timestamp_before_max_ms
+    latest_ms = now_ms + config.message_timestamp_after_max_ms
+    while position < end:
+        if end - position < HEADER_SIZE:
+            read_header(buffer, position)  # raises
+        (_, length, _, magic, crc, attributes, offset_delta, base_timestamp_ms, max_timestamp_ms, producer_id,
+         producer_epoch, sequence, count) = _unpack_header(view, position)  # fmt: skip
+        size_bytes = length + LOG_OVERHEAD
+        if magic != MAGIC or size_bytes < HEADER_SIZE or size_bytes > end - position:
+            read_header(buffer, position)  # raises
+        if size_bytes > config.max_message_bytes:
+            raise RecordTooLargeError(
+                f"a record batch has {size_bytes} bytes, max.message.bytes of the topic is {config.max_message_bytes}"
+            )
+        if crc32c(view[position + CRC_COVERS_FROM : position + size_bytes]) != crc:
+            raise CorruptRecordError("a record batch fails its CRC: it was damaged on the way; send it again")
+        if count != offset_delta + 1 or not 0 < count <= MAX_RECORDS_PER_BATCH:
+            raise InvalidRecordError(f"a record batch says {count} records and last offset delta {offset_delta}")
+        if attributes & _UNUSUAL_MASK or producer_id != NO_PRODUCER_ID:
+            _check_attributes(attributes, from_coordinator)
+            _check_producer(producer_id, producer_epoch, sequence, attributes)
+        if not (earliest_ms <= base_timestamp_ms and earliest_ms <= max_timestamp_ms <= latest_ms):
+            _check_timestamps(base_timestamp_ms, max_timestamp_ms, now_ms, config)
+        _check_first_record(attributes, view, position + HEADER_SIZE, position + size_bytes)
+        last_offset = next_offset + offset_delta
+        placed.append(PlacedBatch(position, size_bytes, next_offset, last_offset, max_timestamp_ms, producer_id))
+        next_offset = last_offset + 1
+        position += size_bytes
+    if not placed:
+        raise InvalidRecordError("there is no record batch to append")
+    return placed
+
+
+def stamp_append_time(buffer: bytearray | memoryview, batch: PlacedBatch, now_ms: int) -> PlacedBatch:
+    """Make `now_ms` the timestamp of all records (message.timestamp.type=LogAppendTime): that is a flag of the
+    header."""
+    position = batch.position
+    (attributes,) = _ATTRIBUTES.unpack_from(buffer, position + CRC_COVERS_FROM)
+    _ATTRIBUTES.pack_into(buffer, position + CRC_COVERS_FROM, attributes | TIMESTAMP_TYPE_MASK)
+    _TIMESTAMP.pack_into(buffer, position + MAX_TIMESTAMP_POSITION, now_ms)
+    covered = memoryview(buffer)[position + CRC_COVERS_FROM : position + batch.size_bytes]
+    _CRC.pack_into(buffer, position + CRC_POSITION, crc32c(covered))
+    return batch._replace(max_timestamp_ms=now_ms)
+
+
+def is_readonly(buffer: Buffer) -> bool:
+    return isinstance(buffer, bytes) or (isinstance(buffer, memoryview) and buffer.readonly)
+
+
+def repeated_batch(buffer: Buffer, batches: list[PlacedBatch], producers: ProducerState) -> AppendedBatch | None:
+    """The batch of an idempotent producer that this one repeats, if it does. Raises what `ProducerState.check` raises."""
+    if len(batches) > 1:
+        raise InvalidRecordError("a batch of an idempotent producer must come alone, so that it can be repeated alone")
+    header = read_header(buffer)
+    return producers.check(header.producer_id, header.producer_epoch, header.base_sequence, header.record_count)
+
+
+def info_of_duplicate(batch: AppendedBatch, config: LogConfig) -> AppendInfo:
+    append_time_ms = batch.timestamp_ms if config.uses_log_append_time else NO_TIMESTAMP
+    return AppendInfo(first_offset=batch.first_offset, last_offset=batch.last_offset, log_append_time_ms=append_time_ms,
+                      max_timestamp_ms=batch.timestamp_ms, size_bytes=0, duplicate=True)  # fmt: skip
+
+
+def _check_attributes(attributes: int, from_coordinator: bool) -> None:
+    if attributes & COMPRESSION_MASK > _HIGHEST_CODEC:
+        raise UnsupportedCompressionError(f"no codec has the number {attributes & COMPRESSION_MASK}")
+    if attributes & CONTROL_MASK and not from_coordinator:
+        raise InvalidRecordError("control batches are written by transaction coordinators only")
+    if attributes & TIMESTAMP_TYPE_MASK:
+        raise InvalidTimestampError("a producer may not claim LogAppendTime for its records")
+    if attributes & DELETE_HORIZON_MASK:
+        raise InvalidRecordError("a delete horizon is set by compaction only")
+
+
+def _check_first_record(attributes: int, view: memoryview, position: int, end: int) -> None:
+    """Length, offset delta, and the lengths of key and value of the first record must fit the batch, if it can be read."""
+    if attributes & COMPRESSION_MASK:
+        return
+    try:
+        length, start = decode_varint(view, position)
+        _, at = decode_varint(view, start + 1)  # behind the attributes: the timestamp
+        delta, at = decode_varint(view, at)
+        key_length, at = decode_varint(view, at)
+        value_length, at = decode_varint(view, at + max(key_length, 0))
+        at += max(value_length, 0)
+    except CorruptRecordError as error:
+        raise InvalidRecordError(f"the first record of a batch cannot be read: {error.message}") from error
+    if delta or not at < start + length <= end:
+        raise InvalidRecordError(
+            f"the first record of a batch claims offset delta {delta} and {length} bytes, and its fields take"
+            f" {at - start}: the client that made it is at fault"
+        )
+
+
+def _check_producer(producer_id: int, producer_epoch: int, sequence: int, attributes: int) -> None:
+    """Sequences are what a retry is known by. A marker of a coordinator has a producer and no sequence."""
+    if producer_id == NO_PRODUCER_ID:
+        if attributes & TRANSACTIONAL_MASK:
+            raise InvalidRecordError("a transactional batch has no producer id")
+        return
+    if producer_id < 0 or producer_epoch < 0 or (sequence < 0 and not attributes & CONTROL_MASK):
+        raise InvalidRecordError(
+            f"a batch has producer id {producer_id}, producer epoch {producer_epoch} and base sequence {sequence}:"
+            " either all of them count from 0, or the producer id is -1"
+        )
+
+
+def check_leader_batches(headers: Iterable[BatchHeader], *, log: object, next_offset: int, epoch: int) -> None:
+    """What a follower checks besides CRCs: batches continue its log (which ends at `next_offset` in `epoch`). `log` is its
+    name. One may begin behind the end: the leader may have compacted what lies between, under this configuration or a former.
+
+    Raises OffsetOutOfRangeError for an offset, CorruptRecordError for an epoch that does not.
+    """
+    for header in headers:
+        if header.base_offset < next_offset:
+            raise OffsetOutOfRangeError(
+                f"{log} ends at {next_offset}, its leader's batch begins at {header.base_offset}"
+            )
+        if header.leader_epoch < epoch:
+            raise CorruptRecordError(f"{log} is in epoch {epoch}, a batch of its leader has {header.leader_epoch}")
+        next_offset, epoch = header.next_offset, header.leader_epoch
+
+
+def _check_timestamps(base_ms: int, largest_ms: int, now_ms: int, config: LogConfig) -> None:
+    """Of a header one of whose timestamps is out of bounds. A batch without timestamps has -1 for both (KIP-32)."""
+    if config.uses_log_append_time:
+        return
+    for timestamp_ms in (base_ms, largest_ms):
+        is_early = timestamp_ms < now_ms - config.message_timestamp_before_max_ms
+        if timestamp_ms != NO_TIMESTAMP and (is_early or timestamp_ms > now_ms + config.message_timestamp_after_max_ms):
+            raise InvalidTimestampError(
+                f"the timestamp {timestamp_ms} is too far from the clock {now_ms}; see message.timestamp.after.max.ms"
+                f" ({config.message_timestamp_after_max_ms}) and .before.max.ms"
+                f" ({config.message_timestamp_before_max_ms})"
+            )

@@ -1,0 +1,39 @@
+"""A flush of one log that is under way: what was taken together when it began, and is written while the log goes on.
+
+`PartitionLog.begin_flush` makes one, in the thread that owns the log; `perform` may run in any thread, since it touches
+nothing but descriptors that it holds (a truncation or retention may take a file's name away, never the file);
+`PartitionLog.finish_flush` takes the outcome, in the owner's thread again.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..disk.files import AppendFile
+from ..vocabulary.errors import StorageError
+
+
+@dataclass(slots=True, kw_only=True)
+class PendingFlush:
+    """When `perform` has succeeded, everything before `end_offset` is on the disk."""
+
+    end_offset: int  # exclusive
+    truncations: int  # of the log until then: one that comes in between makes the end offset void
+    files: tuple[AppendFile, ...]
+    sync_names: Callable[[], None]  # of the folder, and of files that were made or removed since the last flush
+    save_epochs: Callable[[], None]
+    error: StorageError | None = None
+    is_epochs_error: bool = False
+
+    def perform(self) -> None:
+        """Never raises: a refusal is kept in `error`. Then nothing is known to be on the disk."""
+        try:
+            for file in self.files:
+                file.flush()
+            self.sync_names()
+        except StorageError as error:
+            self.error = error
+            return
+        try:
+            self.save_epochs()
+        except StorageError as error:  # A full disk that refuses this has taken nothing away.
+            self.error, self.is_epochs_error = error, True

@@ -1,0 +1,243 @@
+"""Idempotence: what a partition remembers of each producer, so that a retry is appended once, in order (KIP-98).
+
+Pure. `check` judges a batch before it is appended, `update` notes it afterwards, on a leader and on a follower alike,
+so that a new leader knows what the old one knew. Transactions: the first offset of each open one, for the last stable
+offset.
+"""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from crc32c import crc32c
+
+from ..format.record_batch import BatchHeader
+from ..vocabulary.errors import (
+    CorruptRecordError,
+    DuplicateSequenceError,
+    InvalidProducerEpochError,
+    OutOfOrderSequenceError,
+)
+from ..vocabulary.quick_init import quick_init
+
+REMEMBERED_BATCHES = 5  # max.in.flight.requests.per.connection of an idempotent producer: any of them may be retried.
+MAX_PRODUCERS = 20_000  # per partition, 15 MB at most; the producer that was silent for longest is forgotten first.
+EXPIRATION_MS = 86_400_000  # Kafka's default of producer.id.expiration.ms
+HEARD_SINCE = 0  # since producers were looked through for silent ones
+NO_OPEN_TRANSACTION = -1
+SEQUENCES = 2**31  # Sequence numbers wrap to 0.
+_SNAPSHOT_VERSION = 2  # Kafka's version 1 keeps only one batch of each producer, so a restart would narrow the window.
+_SNAPSHOT_HEAD = struct.Struct(">hII")
+_PRODUCER = struct.Struct(">qhqqB")
+_BATCH = struct.Struct(">iqiq")
+
+
+@quick_init
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendedBatch:
+    """One of the last batches of a producer."""
+
+    first_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp_ms: int
+
+    @property
+    def first_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+    @property
+    def last_sequence(self) -> int:
+        return (self.first_sequence + self.offset_delta) % SEQUENCES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastBatch:
+    """What compaction keeps of a producer."""
+
+    epoch: int
+    last_offset: int | None  # of its last batch with records; None when only a marker is known
+
+
+@dataclass(slots=True, kw_only=True)
+class ProducerEntry:
+    epoch: int
+    last_update_ms: int  # by the timestamps of its records, hence by the producer's clock
+    silent_since_ms: int = HEARD_SINCE  # by our own clock: records of last year may come today, and be repeated today
+    open_transaction_offset: int = NO_OPEN_TRANSACTION
+    batches: tuple[AppendedBatch, ...] = ()  # the last REMEMBERED_BATCHES; a tuple takes a tenth of a deque's memory
+
+
+class ProducerState:
+    """All producers of one partition, in the order of their last batch."""
+
+    def __init__(self) -> None:
+        self._producers: dict[int, ProducerEntry] = {}
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """Where the oldest open transaction begins; None when there is none."""
+        opened = [
+            entry.open_transaction_offset for entry in self._producers.values() if entry.open_transaction_offset >= 0
+        ]
+        return min(opened, default=None)
+
+    def check(self, producer_id: int, epoch: int, first_sequence: int, record_count: int) -> AppendedBatch | None:
+        """Return the batch that this one repeats, or None when it may be appended. Raises what the producer must be
+        told.
+
+        A producer that is not known may begin anywhere: retention or `MAX_PRODUCERS` may have made us forget it
+        (KIP-360).
+        """
+        entry = self._producers.get(producer_id)
+        if entry is None:
+            return None
+        if epoch < entry.epoch:
+            raise InvalidProducerEpochError(
+                f"producer {producer_id} has epoch {epoch}, a newer one has epoch {entry.epoch}"
+            )
+        if epoch > entry.epoch:
+            if first_sequence != 0:
+                raise OutOfOrderSequenceError(
+                    f"producer {producer_id} begins epoch {epoch} with sequence {first_sequence}, not 0"
+                )
+            return None
+        if not entry.batches:
+            return None
+        last_sequence = (first_sequence + record_count - 1) % SEQUENCES
+        for batch in entry.batches:
+            if batch.first_sequence == first_sequence and batch.last_sequence == last_sequence:
+                return batch
+        self._check_sequence(producer_id, entry.batches, first_sequence, last_sequence)
+        return None
+
+    def _check_sequence(self, producer_id: int, batches: tuple[AppendedBatch, ...], first: int, last: int) -> None:
+        expected = (batches[-1].last_sequence + 1) % SEQUENCES
+        if first == expected:
+            return
+        # Both halves of the circle of sequence numbers: what lies behind was appended long ago, what lies ahead is a
+        # gap.
+        if (expected - first) % SEQUENCES < SEQUENCES // 2 and (expected - last) % SEQUENCES < SEQUENCES // 2:
+            if len(batches) < REMEMBERED_BATCHES:
+                # Its first batch here came behind this one, which was refused, or forgotten with all that was known of the
+                # producer. "It was appended" would make the producer drop records that may be nowhere.
+                raise OutOfOrderSequenceError(
+                    f"producer {producer_id} sent sequence {first}, and is known from {batches[0].first_sequence} on"
+                )
+            raise DuplicateSequenceError(
+                f"producer {producer_id} repeats sequence {first}, older than its last {REMEMBERED_BATCHES} batches"
+            )
+        raise OutOfOrderSequenceError(f"producer {producer_id} sent sequence {first} where {expected} follows")
+
+    def update(self, header: BatchHeader, *, first_offset: int) -> int | None:
+        """Note a batch that is in the log now; for a control batch return where the transaction that it ends began."""
+        if header.producer_id < 0:
+            return None
+        entry = self._producers.pop(header.producer_id, None)
+        if entry is None or header.producer_epoch > entry.epoch:
+            opened = entry.open_transaction_offset if entry is not None and header.is_control else NO_OPEN_TRANSACTION
+            entry = ProducerEntry(
+                epoch=header.producer_epoch, last_update_ms=header.max_timestamp_ms, open_transaction_offset=opened
+            )
+        self._producers[header.producer_id] = entry  # at the end: the one that was heard of last
+        entry.last_update_ms = max(entry.last_update_ms, header.max_timestamp_ms)
+        entry.silent_since_ms = HEARD_SINCE
+        if len(self._producers) > MAX_PRODUCERS:
+            self._forget_oldest()
+        if header.is_control:
+            began, entry.open_transaction_offset = entry.open_transaction_offset, NO_OPEN_TRANSACTION
+            return began if began >= 0 else None
+        appended = AppendedBatch(
+            first_sequence=header.base_sequence, last_offset=first_offset + header.last_offset_delta,
+            offset_delta=header.last_offset_delta, timestamp_ms=header.max_timestamp_ms,
+        )  # fmt: skip
+        entry.batches = (*entry.batches[1 - REMEMBERED_BATCHES :], appended)
+        if header.is_transactional and entry.open_transaction_offset < 0:
+            entry.open_transaction_offset = first_offset
+        return None
+
+    def expire(self, now_ms: int, *, expiration_ms: int = EXPIRATION_MS) -> None:
+        """Forget producers that were silent for so long and have no open transaction. Asked from time to time: silence
+        counts from the first call behind the last batch, or behind a start."""
+        for entry in reversed(self._producers.values()):
+            if entry.silent_since_ms != HEARD_SINCE:
+                break
+            entry.silent_since_ms = now_ms
+        silent = [
+            producer_id
+            for producer_id, entry in self._producers.items()
+            if entry.open_transaction_offset < 0 and entry.silent_since_ms <= now_ms - expiration_ms
+        ]
+        for producer_id in silent:
+            del self._producers[producer_id]
+
+    def last_batches(self) -> dict[int, LastBatch]:
+        """By producer id, of every producer that is not forgotten."""
+        return {
+            producer_id: LastBatch(
+                epoch=entry.epoch, last_offset=entry.batches[-1].last_offset if entry.batches else None
+            )
+            for producer_id, entry in self._producers.items()
+        }
+
+    def entries(self) -> Iterator[tuple[int, ProducerEntry]]:
+        """(producer id, what is known of it) of every producer that is not forgotten; to be read, not to be kept."""
+        return iter(self._producers.items())
+
+    def clear(self) -> None:
+        self._producers.clear()
+
+    def _forget_oldest(self) -> None:
+        for producer_id, entry in self._producers.items():
+            if entry.open_transaction_offset < 0:
+                del self._producers[producer_id]
+                return
+
+    def to_snapshot(self) -> bytes:
+        body = b"".join(self._snapshot_parts())
+        return _SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, crc32c(body), len(self._producers)) + body
+
+    def _snapshot_parts(self) -> Iterator[bytes]:
+        for producer_id, entry in self._producers.items():
+            yield _PRODUCER.pack(
+                producer_id, entry.epoch, entry.last_update_ms, entry.open_transaction_offset, len(entry.batches)
+            )
+            for batch in entry.batches:
+                yield _BATCH.pack(batch.first_sequence, batch.last_offset, batch.offset_delta, batch.timestamp_ms)
+
+    @classmethod
+    def from_snapshot(cls, data: bytes) -> "ProducerState":
+        """Raises CorruptRecordError; the caller then replays the log instead."""
+        if len(data) < _SNAPSHOT_HEAD.size:
+            raise CorruptRecordError("a producer snapshot is cut")
+        version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
+        if version != _SNAPSHOT_VERSION or crc32c(data[_SNAPSHOT_HEAD.size :]) != crc:
+            raise CorruptRecordError(f"a producer snapshot of version {version} is damaged or foreign")
+        try:
+            state, position = cls._read_producers(data, count)
+        except struct.error as error:
+            raise CorruptRecordError(f"a producer snapshot has fewer than {count} producers") from error
+        if position != len(data):  # the count is not covered by the CRC: a producer that is forgotten repeats itself
+            raise CorruptRecordError(f"a producer snapshot has more than {count} producers")
+        return state
+
+    @classmethod
+    def _read_producers(cls, data: bytes, count: int) -> "tuple[ProducerState, int]":
+        state = cls()
+        position = _SNAPSHOT_HEAD.size
+        for _ in range(count):
+            producer_id, epoch, last_update_ms, opened, batch_count = _PRODUCER.unpack_from(data, position)
+            position += _PRODUCER.size
+            entry = ProducerEntry(epoch=epoch, last_update_ms=last_update_ms, open_transaction_offset=opened)
+            batches = []
+            for _ in range(batch_count):
+                first_sequence, last_offset, offset_delta, timestamp_ms = _BATCH.unpack_from(data, position)
+                position += _BATCH.size
+                batches.append(AppendedBatch(first_sequence=first_sequence, last_offset=last_offset,
+                                             offset_delta=offset_delta, timestamp_ms=timestamp_ms))  # fmt: skip
+            entry.batches = tuple(batches[-REMEMBERED_BATCHES:])
+            state._producers[producer_id] = entry
+        return state, position

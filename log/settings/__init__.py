@@ -1,0 +1,1 @@
+"""The configuration of a topic: its keys, defaults and ranges."""

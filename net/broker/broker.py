@@ -1,0 +1,546 @@
+"""One broker, put together: the composition root. Every port is handed in, so that simulation builds the very same broker.
+
+Order of a start: lock and load the logs, bind the listeners (addresses are known from here on), join the metadata, register,
+be unfenced. Order of a stop: ask to move leaderships away, stop taking requests, give up roles, leave the quorum, close the
+logs. Nothing here decides anything.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+
+from barnabas.consumer_groups.coordinator import GroupCoordinator
+from barnabas.kraft.metadata.image import Endpoint
+from barnabas.kraft.metadata.records import Record
+from barnabas.kraft.metadata.requests import AllocateProducerIds, ProducerIdBlock, RegisterBroker
+from barnabas.kraft.node.metadata_node import MetadataPublication
+from barnabas.kraft.raft.net.transport import MAX_STRANGERS
+from barnabas.log.disk.files import Files
+from barnabas.log.folders.log_manager import LogManager, new_directory_id
+from barnabas.log.replication.effects import FlushLog, ResumeFetching, StartFetching, StopFetching
+from barnabas.log.replication.replica_manager import ReplicaManager
+from barnabas.log.segment.damage import DamagedRange
+from barnabas.log.settings.config import LogConfig
+from barnabas.log.vocabulary.errors import BarnabasError, CoordinatorLoadInProgressError, StorageError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+
+from ..base.clock import Clock
+from ..base.limits import UNLIMITED_DESCRIPTORS
+from ..groups.group_service import GroupService
+from ..handlers.common.services import Services
+from ..handlers.registry import build_handlers
+from ..logs.cleaner_service import CleanerService
+from ..logs.flusher import FlushableLog, Flusher
+from ..logs.isr_proposer import IsrProposer
+from ..logs.leader_connection import LeaderConnection
+from ..logs.log_loading import close_logs, load_logs
+from ..logs.log_service import LogService
+from ..logs.replica_fetcher import ReplicaFetcherManager
+from ..logs.replica_repair import ReplicaRepair
+from ..logs.replication_service import ReplicationService
+from ..logs.replication_throttle import ReplicationThrottle
+from ..logs.scrubber import Scrubber
+from ..logs.storage_service import StorageService
+from ..metadata.broker_lifecycle import BrokerLifecycle
+from ..metadata.broker_to_controller import ControllerChannel
+from ..metadata.journal_ballast import BallastedStorage
+from ..metadata.liveness import LivenessWatch, client_id_of
+from ..metadata.metadata_service import MetadataService, MetadataSource
+from ..metadata.producer_ids import ProducerIds
+from ..metadata.state_log import StateLog
+from ..protocol.kafka.codec import KafkaCodec
+from ..protocol.msgpack import ServerHello
+from ..server.dispatcher import Dispatcher
+from ..server.memory_budget import MemoryBudget
+from ..server.server import Server
+from ..server.turn import Turn
+from ..settings.cluster_settings import ClusterSettingsReport, file_settings
+from ..settings.config import BrokerConfig
+from ..wire.network import Network
+from ..wire.rpc import RpcPool
+from .core_settings import fetch_settings, group_settings, server_limits
+
+logger = logging.getLogger("barnabas.broker")
+
+HAND_OVER_POLL_MS = 100
+QUORUM_GONE_ELECTIONS = 2  # without a leader for so many: the other voters have stopped too, and nobody will answer
+PRODUCER_IDS_TIMEOUT_MS = 10_000  # well below the request timeout of a client that waits for an id
+EXPIRY_INTERVAL_MS = 50  # how late a parked request may be answered after its time is over
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """The outside world of a broker. `fatal` ends the process: going on could break a promise."""
+
+    network: Network
+    files: Files
+    clock: Clock
+    rng: random.Random
+    make_source: "Callable[[Broker], MetadataSource]"
+    fatal: Callable[[str], None]
+    incarnation: str
+    max_client_descriptor: int = (
+        UNLIMITED_DESCRIPTORS  # The sockets of ordinary clients have lower numbers; of simulated ones, none.
+    )
+    max_strangers: int = MAX_STRANGERS  # of the quorum's port, before it is known who they are
+
+
+class Broker:
+    """Built by a process or by the simulation; `start`, then `stop`."""
+
+    def __init__(self, config: BrokerConfig, ports: Ports) -> None:
+        self.config = config
+        self.ports = ports
+        self.node_id = config.node_id
+        self.addresses: dict[str, tuple[str, int]] = {}
+        self.admin_endpoint: Endpoint | None = None
+        self.shutdown_requested = asyncio.Event()
+        self.journal_storage: BallastedStorage | None = None  # of a voter, once its quorum is built
+        self._tasks: list[asyncio.Task[None]] = []
+        self.servers: dict[str, Server] = {}
+        self.turn = Turn()
+        self.memory = MemoryBudget(config.network_memory_max_bytes)
+        self.logs = LogManager(
+            ports.files,
+            config.data_folders(),
+            node_id=config.node_id,
+            defaults=LogConfig.from_map(config.topic_defaults()),
+            new_directory_id=lambda: new_directory_id(ports.rng.randbytes(16)),
+        )
+        self.pool = RpcPool(ports.network, client_id=client_id_of(config.node_id), random=ports.rng)
+
+    # --- start --------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Raises StorageError, OSError (a port), InconsistentClusterIdError; on success requests are served.
+
+        When it fails, whatever had been started is closed again, and the data folders are unlocked.
+        """
+        try:
+            self._build()
+            self.flusher, self.repair = self._build_flusher(), self._build_repair()
+            await self._start()
+        except BaseException:
+            await self._close()
+            raise
+
+    async def _start(self) -> None:
+        self._check_journal_folder()
+        await load_logs(self.logs, self.ports.clock)
+        await self._listen()
+        self.metadata.subscribe(self._published)
+        await self.metadata.start()
+        self._build_lifecycle()
+        self._run(self.lifecycle.run())
+        self._run(self.proposer.run())
+        self._run(self.log_service.run())
+        self._run(self.storage.run())
+        self._run(self.cleaner_service.run())
+        self._run(self._build_scrubber().run())
+        self._run(self._expire_requests())
+        self._run(self._check_isr())
+
+    @property
+    def _journal_folder(self) -> str | None:
+        is_voter = self.node_id in {voter.node_id for voter in self.config.voters()}
+        return self.config.metadata_folder() if is_voter else None
+
+    def _check_journal_folder(self) -> None:
+        """Before anything else is made there: the quorum must never begin anew because its disk is not there."""
+        for path, folder in self.logs.offline_folders.items():
+            if f"{self._journal_folder}/".startswith(f"{path}/"):
+                raise StorageError(f"the data folder with the quorum's journal cannot be used: {folder.cause}")
+
+    def _build(self) -> None:
+        config, ports = self.config, self.ports
+        self.metadata = MetadataService(ports.make_source(self))
+        self.state_log = StateLog(self.node_id, ports.clock)
+        self.controller = ControllerChannel(
+            node_id=self.node_id,
+            metadata=self.metadata,
+            pool=self.pool,
+            clock=ports.clock,
+            rng=ports.rng,
+            listener=config.inter_broker_listener(),
+            attempt_timeout_ms=config.controller_quorum_request_timeout_ms,
+        )
+        self.liveness = LivenessWatch(
+            node_id=self.node_id,
+            metadata=self.metadata,
+            network=ports.network,
+            listener=config.inter_broker_listener(),
+        )
+        self.log_service = LogService(
+            logs=self.logs,
+            metadata=self.metadata,
+            config=config,
+            clock=ports.clock,
+            fatal=ports.fatal,
+            is_current=lambda: self.replication.is_current,
+            flush=lambda log: self.flusher.ask(log),
+        )
+        self.replication = self._build_replication()
+        self.metadata.taken_up = lambda: self.replication.taken_up_offset
+        self.storage = self._build_storage()
+        self.cleaner_service = self._build_cleaner()
+        self.proposer = IsrProposer(
+            node_id=self.node_id,
+            controller=self.controller,
+            broker_epoch=lambda: self.broker_epoch,
+            answered=self.replication.isr_answered,
+        )
+        self.settings_report = ClusterSettingsReport(config)
+        self.throttle = ReplicationThrottle(node_id=self.node_id, config=config, clock=ports.clock)
+        self.fetchers = self._build_fetchers()
+        self.groups = GroupService(
+            node_id=self.node_id,
+            metadata=self.metadata,
+            controller=self.controller,
+            clock=ports.clock,
+            make_coordinator=self._make_coordinator,
+            fatal=ports.fatal,
+            max_group_size=max(self.config.group_max_size, self.config.group_consumer_max_size),
+        )
+        self.producer_ids = ProducerIds(self._fetch_producer_ids)
+        self.services = Services(
+            node_id=self.node_id,
+            config=config,
+            clock=ports.clock,
+            metadata=self.metadata,
+            controller=self.controller,
+            replication=self.replication,
+            groups=self.groups,
+            rng=ports.rng,
+            throttle=self.throttle,
+            producer_ids=self.producer_ids,
+            memory=self.memory,
+        )
+        self.dispatcher = Dispatcher(
+            build_handlers(self.services, shut_down=self.shutdown_requested.set, storage=self.storage)
+        )
+
+    def _build_replication(self) -> ReplicationService:
+        return ReplicationService(
+            node_id=self.node_id,
+            manager=ReplicaManager(
+                self.node_id,
+                self.log_service,
+                replica_lag_time_max_ms=self.config.replica_lag_time_max_ms,
+                storage_trouble=lambda partition, error: self.storage.trouble(partition, error),
+            ),
+            clock=self.ports.clock,
+            propose=lambda proposals: self.proposer.propose(proposals),
+            start_fetching=self._start_fetching,
+            stop_fetching=self._stop_fetching,
+            storage_failed=lambda effect: self.storage.storage_failed(effect),
+            turn=self.turn,
+            took_up=lambda image: self.storage.took_up(image),
+            flush=self._flush,
+            resume_fetching=self._resume_fetching,
+            resign=lambda effect: self.repair.ask(effect),
+            change_log=self.log_service.change_log,
+            made_ready=self.log_service.made_ready,
+            progressed=self.metadata.progressed,
+        )
+
+    def _build_storage(self) -> StorageService:
+        storage = StorageService(
+            node_id=self.node_id,
+            logs=self.logs,
+            log_service=self.log_service,
+            replication=self.replication,
+            metadata=self.metadata,
+            controller=self.controller,
+            broker_epoch=lambda: self.broker_epoch,
+            clock=self.ports.clock,
+            turn=self.turn,
+            fatal=self.ports.fatal,
+            journal_folder=self._journal_folder,
+        )
+        self.log_service.log_failed = storage.log_failed
+        self.log_service.folder_refused = storage.folder_refused
+        storage.hanging = lambda: [*self.log_service.writers.hanging(), *self.flusher.hanging()]
+        return storage
+
+    def _build_cleaner(self) -> CleanerService:
+        return CleanerService(
+            logs=self.logs,
+            files=self.ports.files,
+            config=self.config,
+            clock=self.ports.clock,
+            is_current=lambda: self.replication.is_current,
+        )
+
+    def _build_flusher(self) -> Flusher:
+        return Flusher(
+            folder_of=self._folder_path,
+            ended=self._flush_ended,
+            wall_ms=self.ports.clock.wall_ms,
+            fatal=self.ports.fatal,
+            folders=len(self.logs.folders),
+        )
+
+    def _folder_path(self, topic_partition: TopicPartition) -> str:
+        """Folders are disks: one's flushes need not wait for another's. "" when the log is gone."""
+        folder = self.logs.folder_of(topic_partition)
+        return "" if folder is None else folder.path
+
+    def _flush_ended(self, log: FlushableLog, error: StorageError | None) -> None:
+        if self.logs.get(log.topic_partition) is not log:
+            return  # deleted meanwhile, with its folder: whoever has its name now has a disk that may be well
+        if error is not None and log.failed:
+            self.storage.log_failed(log.topic_partition, error)  # a flush that fails is the disk's fault
+        self.replication.flush_ended(log.topic_partition, error)
+
+    def _build_repair(self) -> ReplicaRepair:
+        return ReplicaRepair(
+            node_id=self.node_id,
+            controller=self.controller,
+            broker_epoch=lambda: self.broker_epoch,
+            resigned=self.replication.resigned,
+        )
+
+    def _build_scrubber(self) -> Scrubber:
+        return Scrubber(
+            self.logs,
+            bytes_per_second=self.config.log_scrub_io_max_bytes_per_second,
+            interval_ms=self.config.log_scrub_interval_ms,
+            found=self._damage_found,
+        )
+
+    def _damage_found(self, topic_partition: TopicPartition, damaged: DamagedRange) -> None:
+        log = self.logs.get(topic_partition)
+        if log is not None and log.damage.note(damaged):
+            self.replication.damage_found(topic_partition)
+
+    def _build_fetchers(self) -> ReplicaFetcherManager:
+        self.fetch_pool = RpcPool(
+            self.ports.network, client_id=f"replica-{self.node_id}", random=self.ports.rng
+        )  # apart from requests to the controller, which must not queue behind megabytes of records
+        return ReplicaFetcherManager(
+            identity=self,
+            settings=fetch_settings(self.config),
+            connect=lambda leader: LeaderConnection(leader, self.fetch_pool, self.controller.address_of),
+            rng=self.ports.rng,
+            wall_ms=self.ports.clock.wall_ms,
+            on_effects=self.replication.perform,
+            throttle=self.throttle,
+        )
+
+    @property
+    def broker_epoch(self) -> int:
+        """Of this incarnation's registration; -1 before it."""
+        return self.lifecycle.broker_epoch
+
+    async def _listen(self) -> None:
+        limits = server_limits(self.config, max_descriptor=self.ports.max_client_descriptor)
+        for listener in self.config.client_listeners():
+            server = Server(
+                self.ports.network,
+                self.dispatcher,
+                hello=self._hello,
+                listener_name=listener.name,
+                limits=limits,
+                client_gone=self.liveness.connection_lost,
+                turn=self.turn,
+                memory=self.memory,
+                kafka_codec=KafkaCodec(),
+            )
+            self.addresses[listener.name] = await server.start(listener.host, listener.port)
+            self.servers[listener.name] = server
+            host, port = self.addresses[listener.name]
+            logger.info("listening node=%d listener=%s address=%s:%d", self.node_id, listener.name, host, port)
+        for endpoint in self.advertised():
+            if (endpoint.host, endpoint.port) != self.addresses[endpoint.listener]:
+                told = (self.node_id, endpoint.listener, endpoint.host, endpoint.port)
+                logger.info("advertised node=%d listener=%s address=%s:%d", *told)
+
+    def _hello(self) -> ServerHello:
+        return ServerHello(cluster_id=self.metadata.image.cluster_id, node_id=self.node_id)
+
+    def _build_lifecycle(self) -> None:
+        config = self.config
+        self.lifecycle = BrokerLifecycle(
+            registration=RegisterBroker(
+                node_id=self.node_id,
+                incarnation=self.ports.incarnation,
+                cluster_id=self.logs.cluster_id or "",
+                endpoints=self.advertised(),
+                admin_endpoint=self.admin_endpoint,
+                rack=config.broker_rack,
+                directories=tuple(folder.directory_id for folder in self.logs.folders),
+                lost_unflushed_data=self.logs.may_have_lost_writes,
+                file_settings=file_settings(config),
+            ),
+            controller=self.controller,
+            metadata=self.metadata,
+            clock=self.ports.clock,
+            registered=self._registered,
+            heartbeat_interval_ms=config.broker_heartbeat_interval_ms,
+            session_timeout_ms=config.broker_session_timeout_ms,
+            fatal=self.ports.fatal,
+            holds_back=lambda: self.storage.holds_back,
+        )
+
+    def _registered(self, broker_epoch: int) -> None:
+        self.metadata.registered(broker_epoch)
+        self.replication.registered(broker_epoch)
+        self.groups.registered(broker_epoch)
+        self.log_service.loss_was_told()
+
+    def advertised(self) -> tuple[Endpoint, ...]:
+        """Where others reach this broker: what is advertised, else where it really listens."""
+        advertised = {item.name: item for item in self.config.advertised_listeners}
+        endpoints = []
+        for name, (host, port) in self.addresses.items():
+            item = advertised.get(name)
+            if item is not None:
+                endpoints.append(Endpoint(listener=name, host=item.host, port=item.port or port))
+            else:
+                endpoints.append(Endpoint(listener=name, host=host, port=port))
+        return tuple(endpoints)
+
+    def quorum_address(self) -> tuple[str, int]:
+        """Where this broker listens if it is added to the voters: by the rule of ports, beside the port for brokers."""
+        configured = self.config.quorum_listener
+        if configured is not None:
+            return configured.host, configured.port
+        inter_broker = self.config.inter_broker_listener()
+        host = next(item.host for item in self.advertised() if item.listener == inter_broker)
+        return host, self.addresses[inter_broker][1] + 1
+
+    # --- metadata and effects -----------------------------------------------------------------------------------------
+
+    def _published(self, publication: MetadataPublication) -> None:
+        self.settings_report.published(publication)
+        self.state_log.published(publication)
+        self.log_service.published(publication)
+        self.throttle.published(publication)
+        self.replication.published(publication)
+
+    def _start_fetching(self, effect: StartFetching) -> None:
+        partition = self.replication.manager.find(effect.topic_partition)
+        if partition is not None:
+            self.fetchers.start(effect, partition)
+
+    def _stop_fetching(self, effect: StopFetching) -> None:
+        self.fetchers.stop(effect.topic_partition)
+
+    def _resume_fetching(self, effect: ResumeFetching) -> None:
+        partition = self.replication.manager.find(effect.topic_partition)
+        if partition is not None:
+            self.fetchers.resume(effect.topic_partition, partition)
+
+    def _flush(self, effect: FlushLog) -> None:
+        log = self.logs.get(effect.topic_partition)
+        if log is not None:
+            self.flusher.ask(log)
+
+    def _make_coordinator(self, slot: int, coordinator_epoch: int, records: Iterable[Record]) -> GroupCoordinator:
+        return GroupCoordinator(
+            slot=slot,
+            coordinator_epoch=coordinator_epoch,
+            records=records,
+            rng=self.ports.rng,
+            topics=self.groups.topics,
+            now_ms=self.groups.now_ms(),
+            settings=group_settings(self.config),
+            moved_from=self.groups.moved_from(slot),
+            match_budget=self.groups.match_budget,
+        )
+
+    async def _fetch_producer_ids(self) -> ProducerIdBlock:
+        if not self.replication.is_current:
+            raise CoordinatorLoadInProgressError("this broker has not joined its cluster yet")
+        request = AllocateProducerIds(node_id=self.node_id, broker_epoch=self.broker_epoch)
+        answer = await self.controller.call(request, timeout_ms=PRODUCER_IDS_TIMEOUT_MS)
+        assert isinstance(answer, ProducerIdBlock)
+        return answer
+
+    # --- periodic work ------------------------------------------------------------------------------------------------
+
+    def _run(self, work: Awaitable[None]) -> None:
+        self._tasks.append(asyncio.ensure_future(self._guarded(work)))
+
+    async def _guarded(self, work: Awaitable[None]) -> None:
+        """A background task that ends by a bug would leave a broker that looks alive: stop it instead."""
+        try:
+            await work
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            logger.exception("background work failed")
+            self.ports.fatal(f"background work failed: {error!r}")
+
+    async def _expire_requests(self) -> None:
+        while True:
+            await asyncio.sleep(EXPIRY_INTERVAL_MS / 1000)
+            self.replication.expire()
+
+    async def _check_isr(self) -> None:
+        interval_ms = max(1, self.config.replica_lag_time_max_ms // 2)
+        while True:
+            await asyncio.sleep(min(interval_ms, 1_000) / 1000)
+            self.replication.check_isr()
+
+    # --- stop ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_ready(self) -> bool:
+        """Registered, unfenced, and with a leader to ask."""
+        return self.lifecycle.unfenced.is_set() and self.metadata.leadership.leader_id is not None
+
+    async def _handed_over(self) -> bool:
+        """Wait until the controller has moved our leaderships away; not for a quorum that has stopped before us."""
+        deadline_ms = self.ports.clock.now_ms() + self.config.controlled_shutdown_timeout_ms
+        quorum_gone_ms = QUORUM_GONE_ELECTIONS * self.config.controller_quorum_election_timeout_ms
+        leaderless_since_ms: int | None = None
+        while not self.lifecycle.may_shut_down.is_set():
+            now_ms = self.ports.clock.now_ms()
+            if self.metadata.leadership.leader_id is not None:
+                leaderless_since_ms = None
+            elif leaderless_since_ms is None:
+                leaderless_since_ms = now_ms
+            elif now_ms - leaderless_since_ms >= quorum_gone_ms:
+                return False
+            if now_ms >= deadline_ms:
+                return False
+            try:
+                await asyncio.wait_for(self.lifecycle.may_shut_down.wait(), HAND_OVER_POLL_MS / 1000)
+            except TimeoutError:
+                pass
+        return True
+
+    async def stop(self, *, controlled: bool = True) -> None:
+        """Leave the cluster in good order; bounded by `controlled.shutdown.timeout.ms`. Only after a `start` that succeeded."""
+        if controlled and self.config.controlled_shutdown_enable and self.lifecycle.unfenced.is_set():
+            self.lifecycle.begin_controlled_shutdown()
+            if not await self._handed_over():
+                logger.warning("node=%d stops with leaderships that nobody could take over", self.node_id)
+        await self._close()
+        logger.info("stopped node=%d", self.node_id)
+
+    async def _close(self) -> None:
+        """End whatever has been started, in the order in which nothing misses what is gone already."""
+        await asyncio.gather(*(server.close() for server in self.servers.values()))
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.replication.stop()  # before the fetchers: metadata goes on coming, and would begin new ones
+        await self.log_service.writers.close()  # also where the start failed before upkeep ran
+        await self.liveness.close()
+        await self.fetchers.close()
+        await self.flusher.close()
+        await self.repair.close()
+        await self.groups.close()
+        await self.producer_ids.close()
+        await self.dispatcher.close()
+        await self.metadata.close()
+        await self.pool.close()
+        await self.fetch_pool.close()
+        try:
+            await close_logs(self.logs)
+        except BarnabasError as error:
+            logger.error("the logs could not be closed cleanly: %s", error)

@@ -1,0 +1,225 @@
+"""One broker as a process: logging, signals, the admin API, `endpoints.json`, exit codes. The broker itself is `broker`.
+
+Whatever a broker does not need to serve is imported after it serves: a cluster shall be up in less than a second.
+"""
+
+import asyncio
+import gc
+import importlib
+import logging
+import os
+import random
+import signal
+import socket
+import sys
+import uuid
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from barnabas.kraft.metadata.image import Endpoint
+from barnabas.log.disk.files import RealFiles
+from barnabas.log.vocabulary.errors import BarnabasError
+
+from ..base.clock import SystemClock
+from ..base.printable import PrintableFormatter, printable
+from ..server.descriptors import raise_descriptor_limit
+from ..server.native_memory import return_freed_memory
+from ..settings.config import BrokerConfig
+from ..settings.endpoints import Endpoints, remove_endpoints, write_endpoints
+from ..settings.listeners import advertise_name, needs_name, own_names, reachable_host
+from ..wire.greeting import Greeting, greet, mismatch
+from ..wire.tcp import TcpNetwork
+from .admin_backend import BrokerBackend
+from .broker import Broker, Ports
+from .metadata_sources import build_source
+
+if TYPE_CHECKING:
+    from ..admin.app import AdminServer
+
+logger = logging.getLogger("barnabas.broker")
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+FATAL_EXIT_CODE = 70  # EX_SOFTWARE: what is in memory cannot be trusted, only what is on disk
+# The cyclic collector doubles the cost of decoding at its default thresholds (hot path study); young garbage here is not
+# cyclic, so it may gather for longer.
+GC_THRESHOLDS = (50_000, 20, 100)
+
+
+def run(config: BrokerConfig, decommissioned: Callable[[], None] = lambda: None) -> int:
+    """Run a broker until SIGTERM or SIGINT; the exit code is the return value. It is told where the broker left for good."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    logging.basicConfig(level=os.environ.get("BARNABAS_LOG_LEVEL", "INFO"), handlers=[handler])
+    return_freed_memory()
+    try:
+        if needs_name(config):  # may ask a name server, so only where somebody needs the answer
+            config = advertise_name(config, socket.getfqdn())
+        return asyncio.run(_serve(config, decommissioned))
+    except (BarnabasError, OSError) as error:
+        sys.stderr.write(f"barnabas: {printable(describe_start_failure(error, config))}\n")
+        return EXIT_FAILED
+
+
+async def _serve(config: BrokerConfig, decommissioned: Callable[[], None]) -> int:
+    descriptors = raise_descriptor_limit()
+    if descriptors.for_clients < config.max_connections:
+        logger.warning(
+            "max.connections=%d is more than the limit of open files allows: about %d clients can connect; raise ulimit -n (%d)",
+            config.max_connections, descriptors.for_clients, descriptors.total,
+        )  # fmt: skip
+    broker = Broker(
+        config,
+        Ports(
+            network=TcpNetwork(),
+            files=RealFiles(),
+            clock=SystemClock(),
+            rng=random.Random(),
+            make_source=build_source,
+            fatal=_halt,
+            incarnation=uuid.uuid4().hex,
+            max_client_descriptor=descriptors.for_clients,
+            max_strangers=descriptors.for_strangers,
+        ),
+    )
+    stop = broker.shutdown_requested
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    background: list[asyncio.Task[None]] = []
+    starting = asyncio.ensure_future(_started(broker))
+    if not await _ended_before(starting, stop):
+        logger.info("stopped node=%d before it had started", broker.node_id)
+        return EXIT_OK
+    listening = starting.result()
+    try:
+        _write_endpoints(broker)
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
+        if listening is not None:
+            background.append(asyncio.create_task(_serve_admin(broker, listening)))
+        background.append(asyncio.create_task(_look_where_clients_are_sent(broker)))
+        await stop.wait()
+        if broker.metadata.image.is_emptied(broker.node_id):
+            decommissioned()
+    finally:
+        for task in background:
+            task.cancel()
+        await asyncio.gather(*background, return_exceptions=True)
+        for folder in config.data_folders():
+            remove_endpoints(folder)
+        await broker.stop()
+    return EXIT_OK
+
+
+async def _ended_before(starting: "asyncio.Future[socket.socket | None]", stop: asyncio.Event) -> bool:
+    """Wait for the start, unless somebody wants the stop first: recovery of a large disk may take minutes."""
+    stopping = asyncio.ensure_future(stop.wait())
+    waited: tuple[asyncio.Future[Any], ...] = (starting, stopping)
+    await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if starting.done():
+        return True
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+    return False
+
+
+async def _started(broker: Broker) -> socket.socket | None:
+    """Start the broker; the socket of the admin API, if it has one. A start that fails leaves nothing behind."""
+    listening: socket.socket | None = None
+    try:
+        listening = _take_admin_port(broker)
+        await broker.start()
+    except BaseException:
+        broker.logs.close()  # also when it was never started
+        if listening is not None:
+            listening.close()
+        raise
+    return listening
+
+
+def _take_admin_port(broker: Broker) -> socket.socket | None:
+    """Bind the port of the admin API now, because the cluster is told of it; whoever connects waits until it is served."""
+    address = broker.config.admin_address()
+    if address is None:
+        return None
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    listening = socket.create_server((address.host, address.port), family=family)
+    host, port = listening.getsockname()[:2]
+    broker.admin_endpoint = Endpoint(listener=address.name, host=reachable_host(broker.config, host), port=port)
+    return listening
+
+
+async def _serve_admin(broker: Broker, listening: socket.socket) -> None:
+    """Serve the admin API from the first connection on: who never asks never pays for aiohttp (0.2 s and 15 MB).
+
+    It is imported in a thread, because by then the broker serves its clients and shall go on doing so.
+    """
+    loop = asyncio.get_running_loop()
+    asked: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(listening, lambda: None if asked.done() else asked.set_result(None))
+    try:
+        await asked
+    finally:
+        loop.remove_reader(listening)
+    app = await loop.run_in_executor(None, importlib.import_module, "barnabas.net.admin.app")
+    backend = BrokerBackend(broker, own_names(broker.config, socket.gethostname()))
+    server: AdminServer = await app.start_admin(backend, listening, broker.ports.max_strangers)
+    try:
+        await asyncio.Event().wait()
+    finally:
+        await server.close()
+
+
+async def _look_where_clients_are_sent(broker: Broker) -> None:
+    """A wrong advertised address would show only in clients that hang. From here it may look worse than it is (a NAT that does
+    not lead back), so it is a warning."""
+    for endpoint in broker.advertised():
+        if (endpoint.host, endpoint.port) == broker.addresses[endpoint.listener]:
+            continue
+        found: Greeting | BarnabasError
+        try:
+            found = await greet(broker.ports.network, endpoint.host, endpoint.port, client_id="barnabas-broker")
+        except BarnabasError as error:
+            found = error
+        address = f"{endpoint.host}:{endpoint.port}"
+        trouble = mismatch(broker.node_id, broker.metadata.image.cluster_id, address, found)
+        if trouble:
+            logger.warning("event=advertised_address_wrong listener=%s %s", endpoint.listener, trouble)
+
+
+def _write_endpoints(broker: Broker) -> None:
+    voters = {voter.node_id: voter for voter in broker.config.voters()}
+    own = voters.get(broker.node_id)
+    admin = broker.admin_endpoint
+    write_endpoints(
+        broker.config.data_folders()[0],
+        Endpoints(
+            node_id=broker.node_id,
+            pid=os.getpid(),
+            listeners={name: f"{host}:{port}" for name, (host, port) in broker.addresses.items()},
+            quorum=f"{own.host}:{own.port}" if own else None,
+            admin=f"{admin.host}:{admin.port}" if admin else None,
+        ),
+    )
+
+
+def _halt(reason: str) -> None:
+    """Stop at once, without flushing what may be wrong. Everything acknowledged is elsewhere or on disk."""
+    logger.critical("this broker stops: %s", reason)
+    logging.shutdown()
+    os._exit(FATAL_EXIT_CODE)
+
+
+def describe_start_failure(error: Exception, config: BrokerConfig) -> str:
+    """Cause and cure in one line."""
+    if isinstance(error, BarnabasError):
+        return error.message
+    listeners = ", ".join(str(listener) for listener in config.client_listeners())
+    return (
+        f"cannot listen ({listeners}; quorum and admin ports beside them): {error}. "
+        "Is another broker running there? Stop it, or set other ports with listeners, controller.quorum.voters and "
+        "admin.listener"
+    )

@@ -1,0 +1,147 @@
+"""A broker's configuration as the settings of the pure cores: the one place where Kafka's keys meet their fields."""
+
+from collections.abc import Mapping
+
+from barnabas.consumer_groups.model.settings import GroupSettings
+from barnabas.kraft.controller.configuration_control import ConfigRules
+from barnabas.kraft.metadata.cluster_settings import CLUSTER_SETTINGS
+from barnabas.kraft.metadata.controller_settings import ControllerSettings
+from barnabas.kraft.quorum.config import RaftTiming
+from barnabas.log.settings.accepted_config import WITHOUT_EFFECT, check_topic_value
+from barnabas.log.settings.config import DEFINITIONS, ConfigType, LogConfig, broker_name
+from barnabas.log.vocabulary.errors import InvalidConfigError
+
+from ..base.limits import UNLIMITED_DESCRIPTORS, ServerLimits
+from ..logs.replica_fetcher import FetchSettings
+from ..settings.config import IGNORED_KEYS, BrokerConfig, check_available, parse_value
+from ..settings.dynamic_config import THROTTLE_KEYS, check_dynamic_value, dynamic_keys
+from ..settings.group_config import check_group_value
+
+
+def group_settings(config: BrokerConfig) -> GroupSettings:
+    return GroupSettings(
+        session_timeout_ms=config.group_consumer_session_timeout_ms,
+        heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
+        max_group_size=config.group_consumer_max_size,
+        assignors=tuple(config.group_consumer_assignors.split(",")),
+        assignment_interval_ms=config.group_consumer_assignment_interval_ms,
+        max_classic_group_size=config.group_max_size,
+        max_groups_per_slot=config.group_max_per_slot,
+        min_session_timeout_ms=config.group_min_session_timeout_ms,
+        max_session_timeout_ms=config.group_max_session_timeout_ms,
+        initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+        offset_metadata_max_bytes=config.offset_metadata_max_bytes,
+        offsets_retention_ms=config.offsets_retention_minutes * 60_000,
+        offsets_retention_check_interval_ms=config.offsets_retention_check_interval_ms,
+    )
+
+
+def controller_settings(config: BrokerConfig) -> ControllerSettings:
+    return ControllerSettings(
+        session_timeout_ms=config.broker_session_timeout_ms,
+        heartbeat_interval_ms=config.broker_heartbeat_interval_ms,
+        default_partitions=config.num_partitions,
+        default_replication_factor=config.default_replication_factor,
+        min_insync_replicas=config.min_insync_replicas,
+        unclean_leader_election=config.unclean_leader_election_enable,
+        flush_messages=config.log_flush_interval_messages,
+        producer_id_expiration_ms=config.producer_id_expiration_ms,
+        auto_preferred_leaders=config.auto_leader_rebalance_enable,
+        preferred_leader_check_interval_ms=config.leader_imbalance_check_interval_seconds * 1000,
+        leader_imbalance_percentage=config.leader_imbalance_per_broker_percentage,
+    )
+
+
+def raft_timing(config: BrokerConfig) -> RaftTiming:
+    return RaftTiming.of_election_timeout(config.controller_quorum_election_timeout_ms)
+
+
+MAX_IDLE_WAIT_MS = 2_000
+
+
+def fetch_settings(config: BrokerConfig) -> FetchSettings:
+    return FetchSettings(
+        max_wait_ms=config.replica_fetch_wait_max_ms,
+        # A follower that is to be in the ISR must be heard of some times within the lag that it may have.
+        max_idle_wait_ms=min(
+            MAX_IDLE_WAIT_MS, config.replica_lag_time_max_ms // 4, config.replica_socket_timeout_ms // 2
+        ),
+        min_bytes=config.replica_fetch_min_bytes,
+        max_bytes=config.replica_fetch_response_max_bytes,
+        max_partition_bytes=config.replica_fetch_max_bytes,
+        call_timeout_ms=config.replica_socket_timeout_ms,
+        max_backoff_ms=config.replica_fetch_backoff_ms,
+    )
+
+
+def server_limits(config: BrokerConfig, *, max_descriptor: int = UNLIMITED_DESCRIPTORS) -> ServerLimits:
+    return ServerLimits(
+        max_connections=config.max_connections,
+        max_descriptor=max_descriptor,
+        max_frame_bytes=config.socket_request_max_bytes,
+        max_requests_in_flight=config.queued_max_requests,
+        max_buffered_bytes=config.queued_max_request_bytes,
+        idle_timeout_ms=config.connections_max_idle_ms,
+    )
+
+
+def loop_limit_ms(config: BrokerConfig) -> int:
+    """How long the loop of a voter may stand still before its quorum must not lead: two thirds of the session. A controller
+    that served nobody for a whole session would fence every broker; the stalls of a healthy loop are far shorter."""
+    return config.broker_session_timeout_ms * 2 // 3
+
+
+def config_rules(config: BrokerConfig) -> ConfigRules:
+    """What the controller asks before it takes a configuration; `config` is of the node that it runs on."""
+    defaults = config.topic_defaults()
+
+    def check_together(values: Mapping[str, str]) -> object:
+        """An older version may have let in a key that is not known any more."""
+        return LogConfig.from_map({**defaults, **{key: values[key] for key in values if key in DEFINITIONS}})
+
+    def default_list(key: str) -> str | None:
+        known = DEFINITIONS.get(key) or WITHOUT_EFFECT.get(key)
+        return defaults.get(key, known.default) if known is not None and known.type is ConfigType.LIST else None
+
+    return ConfigRules(
+        check_topic=check_topic_config,
+        check_broker=check_broker_config,
+        check_group=lambda key, value: check_group_value(config, key, value),
+        check_cluster=check_cluster_config,
+        check_together=check_together,
+        default_list=default_list,
+        broker_key=lambda key: broker_name(DEFINITIONS[key]) if key in DEFINITIONS else key,
+    )
+
+
+def check_topic_config(key: str, value: str) -> None:
+    """Raises InvalidConfigError."""
+    check_topic_value(key, value)
+    check_available(key, value, topic_key=key)
+
+
+def check_cluster_config(key: str, value: str) -> None:
+    """Of all brokers. Raises InvalidConfigError."""
+    if key in CLUSTER_SETTINGS:
+        parse_value(key, value)
+        return
+    check_broker_config(key, value)
+
+
+def check_broker_config(key: str, value: str) -> None:
+    """Of one broker. Raises InvalidConfigError."""
+    if key in THROTTLE_KEYS:
+        parse_value(key, value)
+        return
+    if key in dynamic_keys():
+        check_dynamic_value(key, value)
+        return
+    if key in CLUSTER_SETTINGS:
+        raise InvalidConfigError(
+            f"{key} has one value for the whole cluster: {CLUSTER_SETTINGS[key]}. Set it for all brokers "
+            f"(`barnabas cluster alter -c {key}={value}`, `kafka-configs --entity-type brokers --entity-default`)"
+        )
+    if key in IGNORED_KEYS:
+        raise InvalidConfigError(f"{key} has no effect here: {IGNORED_KEYS[key]}")
+    parse_value(key, value)  # so that an unknown key is called so
+    raise InvalidConfigError(f"{key} cannot be changed while a broker runs: set it in server.properties and restart")

@@ -1,0 +1,154 @@
+"""`barnabas broker ...`: one broker in the foreground, and what can be done to those that run."""
+
+import importlib
+import os
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..frame.command import Context, Verb, key_value, number_from
+from ..frame.exit_codes import CommandError, ExitCode
+from .storage import show_folders
+
+if TYPE_CHECKING:  # `broker start` must not pay for the client's modules
+    from ..frame.sdk import AdminPort
+
+
+def _start_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--config", metavar="FILE", help="server.properties, with Kafka's keys")
+    parser.add_argument("--override", type=key_value, action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--check", action="store_true", help="read the configuration, print it and stop")
+
+
+def _start(arguments: Namespace) -> int:
+    """Run a broker until it is told to stop. This process imports nothing that a broker does not need."""
+    from barnabas.net import local_cluster
+
+    from ...settings import config as configuration
+
+    config = configuration.load(arguments.config, dict(arguments.override), os.environ)
+    for key in config.ignored:
+        print(f"barnabas: {key} has no effect: {configuration.IGNORED_KEYS[key]}", file=sys.stderr)
+    if arguments.check:
+        for definition in configuration.definitions():
+            if definition.key in config.sources:
+                print(f"{definition.key}={config.text(definition.key)}")
+        return ExitCode.OK
+    # By name: the broker is the composition root above all others, and help must not need it.
+    with local_cluster.own_pid_file(arguments.config, config.node_id) as mark_decommissioned:
+        return int(importlib.import_module("barnabas.net.broker.broker_process").run(config, mark_decommissioned))
+
+
+def _node_argument(parser: ArgumentParser) -> None:
+    parser.add_argument("node", metavar="NODE", type=int, help="the broker's node id")
+
+
+@asynccontextmanager
+async def _telling_which_exist(admin: "AdminPort", node: int) -> AsyncIterator[None]:
+    """A broker that cannot be reached may be down; one that the cluster does not know will never answer."""
+    from barnabas.log.vocabulary.errors import BrokerNotAvailableError
+
+    try:
+        yield
+    except BrokerNotAvailableError:
+        known = sorted(broker.node_id for broker in (await admin.describe_cluster()).brokers)
+        if node not in known:
+            raise CommandError(f"there is no broker {node}; there are {', '.join(map(str, known))}") from None
+        raise
+
+
+async def _drain(context: Context) -> int:
+    """A controlled shutdown: leaderships move away first."""
+    node = context.arguments.node
+    async with context.connector.admin(context.bootstrap) as admin, _telling_which_exist(admin, node):
+        await admin.shut_down_broker(node)
+    context.out.line(f"broker {node} hands over its partitions and stops", {"broker": node, "draining": True})
+    return ExitCode.OK
+
+
+def _bring_back_arguments(parser: ArgumentParser) -> None:
+    _node_argument(parser)
+    parser.add_argument("--folder", metavar="PATH", required=True, help="the data folder, as `broker storage` shows it")
+
+
+async def _storage(context: Context) -> int:
+    """Exit code 3 when a folder is not well."""
+    node = context.arguments.node
+    async with context.connector.admin(context.bootstrap) as admin, _telling_which_exist(admin, node):
+        found = await admin.describe_storage(node)
+    show_folders(context.out, found)
+    is_well = all(folder.state == "online" and not folder.offline_partitions for folder in found.folders)
+    return ExitCode.OK if is_well else ExitCode.UNHEALTHY
+
+
+async def _bring_back(context: Context) -> int:
+    """The disk has been mended or replaced: what was flushed is recovered, the rest is fetched from the leaders."""
+    node, folder = context.arguments.node, context.arguments.folder
+    async with context.connector.admin(context.bootstrap) as admin, _telling_which_exist(admin, node):
+        found = await admin.bring_back_folder(node, folder)
+    show_folders(context.out, found)
+    return ExitCode.OK
+
+
+def _throttle(text: str) -> int:
+    from .partitions import bytes_per_second
+
+    return bytes_per_second(text)
+
+
+_THROTTLE_HELP = (
+    "bytes per second for each broker, 10MB or 500K; of replicas that are added, until all moves have ended"
+)
+
+
+def _add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--dir", type=Path, metavar="D", help="the folder of a cluster that `barnabas up` runs")
+    parser.add_argument("--node", type=number_from(0), metavar="NODE", help="a broker that has been started already")
+    parser.add_argument("--override", type=key_value, action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--rebalance", action="store_true", help="move a fair share of replicas to it")
+    parser.add_argument("--throttle", type=_throttle, default=0, metavar="RATE", help=_THROTTLE_HELP)
+
+
+async def _add(context: Context) -> int:
+    from . import membership
+
+    return await membership.add(context)
+
+
+def _decommission_arguments(parser: ArgumentParser) -> None:
+    _node_argument(parser)
+    parser.add_argument("--cancel", action="store_true", help="give it back; what has moved already stays moved")
+    parser.add_argument("--no-wait", action="store_true", help="only begin; run it again to finish")
+    parser.add_argument("--throttle", type=_throttle, default=0, metavar="RATE", help=_THROTTLE_HELP)
+
+
+async def _decommission(context: Context) -> int:
+    from . import membership
+
+    return await membership.decommission(context)
+
+
+VERBS = (
+    Verb(name="start", summary="run a broker in the foreground", arguments=_start_arguments, serve=_start),
+    Verb(
+        name="add", summary="add a broker to this cluster, or say how", arguments=_add_arguments, run=_add, timed=False
+    ),
+    Verb(name="drain", summary="hand over leaderships and stop", arguments=_node_argument, run=_drain),
+    Verb(name="storage", summary="data folders of a broker, and what is wrong", arguments=_node_argument, run=_storage),
+    Verb(
+        name="bring-back",
+        summary="use a data folder again whose disk has been mended",
+        arguments=_bring_back_arguments,
+        run=_bring_back,
+    ),
+    Verb(
+        name="decommission",
+        summary="empty a broker, stop it and forget it",
+        arguments=_decommission_arguments,
+        run=_decommission,
+        timed=False,
+    ),
+)

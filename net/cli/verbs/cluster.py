@@ -1,0 +1,250 @@
+"""`barnabas cluster ...`: health, brokers and quorum."""
+
+import asyncio
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from typing import Final
+
+from barnabas.net.protocol.responses import (
+    ClusterBroker,
+    DescribeClusterResponse,
+    DescribeQuorumResponse,
+    TopicMetadata,
+)
+
+from ...protocol.doubt import doubt_in_words, doubt_of
+from ..frame.command import Context, Verb, key_value, no_arguments
+from ..frame.confirmation import exit_code_in, shown_doubt
+from ..frame.exit_codes import CommandError, ExitCode
+from ..frame.reachability import address_causes
+from ..frame.sdk import ALL_BROKERS, BROKER_RESOURCE, AdminPort
+from .recover import recover, recover_arguments
+from .storage import folder_cause
+
+WATCH_INTERVAL_S: Final = 0.5
+NAMES_SHOWN: Final = 10  # enough to see what is wrong; the count says how much there is
+
+
+def _health_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("-w", "--wait", action="store_true", help="wait until it is healthy, at most --timeout")
+
+
+async def _health(context: Context) -> int:
+    """Exit code 3 when anything is wrong, and every cause in words."""
+    async with context.connector.admin(context.bootstrap) as admin:
+        causes = await _causes(context, admin)
+        while causes and context.arguments.wait:
+            await asyncio.sleep(WATCH_INTERVAL_S)
+            causes = await _causes(context, admin)
+        unclean = _unclean(await admin.list_topics())
+        ignored = _ignored_settings(await admin.describe_cluster())
+    # What was lost stays lost, so it is told for good; but nothing is wrong now, which is what the exit code says.
+    told = {"unclean_elections": unclean} if unclean else {}
+    told |= {"ignored_settings": ignored} if ignored else {}
+    context.out.record({"healthy": not causes, "causes": causes, **told})
+    return ExitCode.UNHEALTHY if causes else ExitCode.OK
+
+
+async def _causes(context: Context, admin: AdminPort) -> list[str]:
+    cluster, quorum = await admin.describe_cluster(), await admin.describe_quorum()
+    return [
+        *_quorum_causes(quorum),
+        *_broker_causes(cluster),
+        *await address_causes(context.connector, cluster),
+        *_partition_causes(await admin.list_topics()),
+    ]
+
+
+def _quorum_causes(quorum: DescribeQuorumResponse) -> list[str]:
+    """Not the controller of the metadata: that one is still named when nobody is left to name another."""
+    if quorum.leader_id >= 0 and quorum.unconfirmed_ms < 0:
+        return []
+    cure = "most of its voters must be up; until then nothing below is certain"
+    return [f"the quorum has no leader ({doubt_in_words(quorum)}): {cure}"]
+
+
+def _broker_causes(cluster: DescribeClusterResponse) -> list[str]:
+    causes = [
+        f"a committed metadata record is quarantined, change or delete what it is about: {item}"
+        for item in cluster.quarantined
+    ]
+    for broker in cluster.brokers:
+        if broker.fenced:
+            causes.append(f"broker {broker.node_id} is fenced: it is down, cut off, or not yet caught up")
+        elif broker.in_controlled_shutdown:
+            causes.append(f"broker {broker.node_id} is shutting down")
+        causes += [folder_cause(broker.node_id, folder) for folder in broker.troubled_folders]
+        if broker.decommissioning and not broker.replica_count:
+            causes.append(
+                f"broker {broker.node_id} is empty; finish with `barnabas broker decommission {broker.node_id}`"
+            )
+    return causes
+
+
+def _partition_causes(topics: Sequence[TopicMetadata]) -> list[str]:
+    named = [(f"{topic.name}-{index}", item) for topic in topics for index, item in enumerate(topic.partitions)]
+    offline = [name for name, item in named if item.leader < 0]
+    short = [name for name, item in named if item.leader >= 0 and len(item.isr) < len(item.replicas)]
+    causes = []
+    if offline:
+        causes.append(f"{len(offline)} partitions have no leader: {_some(offline)}")
+    if short:
+        causes.append(f"{len(short)} partitions have replicas out of sync: {_some(short)}")
+    return causes
+
+
+def _unclean(topics: Sequence[TopicMetadata]) -> list[str]:
+    """Partitions whose leader was once neither in sync nor eligible: acknowledged records may be lost."""
+    named = ((f"{topic.name}-{index}", item) for topic in topics for index, item in enumerate(topic.partitions))
+    return [f"{name} ({item.unclean_elections})" for name, item in named if item.unclean_elections]
+
+
+def _ignored_settings(cluster: DescribeClusterResponse) -> list[str]:
+    """What brokers have in their files and the cluster has another value for, which is the one that counts."""
+    return [
+        f"broker {broker.node_id}: {item.key}={item.of_file} in its configuration, {item.of_cluster} in the cluster"
+        for broker in cluster.brokers
+        for item in broker.ignored_settings
+    ]
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:NAMES_SHOWN]) + (" ..." if len(names) > NAMES_SHOWN else "")
+
+
+async def _describe(context: Context) -> int:
+    async with context.connector.admin(context.bootstrap) as admin:
+        cluster, quorum = await admin.describe_cluster(), await admin.describe_quorum()
+    doubt = doubt_of(quorum)
+    brokers = [
+        {
+            "broker": broker.node_id,
+            "address": f"{broker.host}:{broker.port}",
+            "admin": f"{broker.admin_host}:{broker.admin_port}" if broker.admin_port >= 0 else None,
+            "rack": broker.rack,
+            "state": _state(broker, quorum),
+            "replicas": broker.replica_count,
+            "controller": broker.node_id == cluster.controller_id,
+            "ignored_settings": {item.key: item.of_file for item in broker.ignored_settings},
+        }
+        for broker in sorted(cluster.brokers, key=lambda broker: broker.node_id)
+    ]
+    summary = {"cluster": cluster.cluster_id, "controller": cluster.controller_id, "metadata_offset": cluster.offset}
+    if context.out.is_json:
+        context.out.record({**summary, "unconfirmed": doubt, "settings": cluster.settings, "brokers": brokers})
+        return exit_code_in(doubt)
+    settings = [f"{key}={value}" for key, value in cluster.settings.items()]
+    ignored = _ignored_settings(cluster)
+    told = {"ignored_settings": ignored} if ignored else {}
+    context.out.record({**summary, **shown_doubt(doubt), "settings": settings, **told})
+    context.out.text()
+    context.out.rows(brokers, ("broker", "address", "admin", "rack", "state", "replicas"))
+    return exit_code_in(doubt)
+
+
+def _alter_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("-c", "--config", type=key_value, action="append", default=[], metavar="KEY=VALUE")
+
+
+async def _alter(context: Context) -> int:
+    """Configurations of all brokers: the settings that have one value for the cluster, and throttles."""
+    changes: dict[str, str | None] = dict(context.arguments.config)
+    if not changes:
+        raise CommandError("nothing to alter; give -c KEY=VALUE", ExitCode.USAGE)
+    async with context.connector.admin(context.bootstrap) as admin:
+        await admin.alter_config(BROKER_RESOURCE, ALL_BROKERS, changes)
+    context.out.line("altered the cluster", {"changes": changes})
+    return ExitCode.OK
+
+
+def _state(broker: ClusterBroker, quorum: DescribeQuorumResponse) -> str:
+    """What the metadata says, unless it is not confirmed and the broker is known to be silent."""
+    if broker.node_id in quorum.unreachable_voters:
+        return "unreachable"
+    if broker.fenced:
+        return "fenced"
+    if broker.in_controlled_shutdown:
+        return "stopping"
+    return "leaving" if broker.decommissioning else "active"
+
+
+async def _quorum(context: Context) -> int:
+    """Leader and voters; how far each of them is, and a change under way, where there is a leader to say so."""
+    async with context.connector.admin(context.bootstrap) as admin:
+        quorum = await admin.describe_quorum()
+    summary = {
+        "leader": quorum.leader_id if quorum.leader_id >= 0 else None,
+        "term": quorum.term,
+        "committed_index": quorum.committed_index,
+        "voters": quorum.voters,
+        "observers": quorum.observers,
+        "change": quorum.change or None,
+    }
+    doubt = doubt_of(quorum)
+    if context.out.is_json:
+        context.out.record({**summary, "unconfirmed": doubt, "peers": _peers(quorum)})
+    else:
+        context.out.record({**summary, **shown_doubt(doubt)})
+        if quorum.peers:
+            context.out.text()
+            context.out.rows(_peers(quorum), PEER_COLUMNS)
+    return ExitCode.OK if quorum.leader_id >= 0 and doubt is None else ExitCode.UNHEALTHY
+
+
+PEER_COLUMNS: Final = ("node", "role", "address", "live", "lag_entries")
+
+
+def _peers(quorum: DescribeQuorumResponse) -> list[dict[str, object]]:
+    return [
+        {
+            "node": peer.node_id,
+            "role": "leader" if peer.node_id == quorum.leader_id else "voter" if peer.is_voter else "learner",
+            "address": f"{peer.host}:{peer.port}",
+            "live": peer.is_live,
+            "lag_entries": peer.lag_entries if peer.lag_entries >= 0 else None,
+        }
+        for peer in quorum.peers
+    ]
+
+
+def _voters_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("change", choices=("list", "describe", "add", "remove"))
+    parser.add_argument("node", type=int, nargs="?", metavar="NODE", help="the node id of a broker")
+
+
+async def _voters(context: Context) -> int:
+    """One voter at a time, online. To replace a lost machine: remove the dead voter, then add the new broker."""
+    change, node = context.arguments.change, context.arguments.node
+    if change in ("add", "remove") and node is None:
+        raise CommandError(f"`cluster voters {change}` needs the node id of a broker", ExitCode.USAGE)
+    if change == "list" and node is not None:
+        raise CommandError(f"`cluster voters list` takes no node id; give `describe {node}`", ExitCode.USAGE)
+    async with context.connector.admin(context.bootstrap) as admin:
+        if change == "add":
+            state = await admin.add_voter(node)
+        elif change == "remove":
+            state = await admin.remove_voter(node)
+        else:
+            quorum = await admin.describe_quorum()
+            if quorum.leader_id < 0:  # It alone knows them all, and how far they are.
+                raise CommandError("the quorum has no leader: most of its voters must be up", ExitCode.UNHEALTHY)
+            context.out.rows([peer for peer in _peers(quorum) if node in (None, peer["node"])], PEER_COLUMNS)
+            return ExitCode.OK
+    done = "added to" if change == "add" else "removed from"
+    context.out.line(f"node {node} is {done} the voters; {state}", {"node": node, "change": change, "state": state})
+    return ExitCode.OK
+
+
+VERBS = (
+    Verb(name="health", summary="is all well? exit code 3 if not", arguments=_health_arguments, run=_health),
+    Verb(name="describe", summary="the brokers", arguments=no_arguments, run=_describe),
+    Verb(name="alter", summary="change settings of the cluster", arguments=_alter_arguments, run=_alter),
+    Verb(name="quorum", summary="leader and voters of the quorum", arguments=no_arguments, run=_quorum),
+    Verb(
+        name="recover",
+        summary="one folder becomes the quorum, with a loss",
+        arguments=recover_arguments,
+        serve=recover,
+    ),
+    Verb(name="voters", summary="list, add or remove voters", arguments=_voters_arguments, run=_voters),
+)

@@ -1,0 +1,216 @@
+"""`barnabas topic consume`: records as lines. With a group, stdout is flushed before each commit: nothing is lost between."""
+
+import base64
+import json
+import sys
+import time
+from argparse import ArgumentParser
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import Final
+
+from barnabas.consumer_groups.offsets.offsets_topic import decoded
+from barnabas.log.vocabulary.errors import BarnabasError
+from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_TOPIC, TopicPartition
+from barnabas.net.protocol.requests import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from barnabas.net.protocol.responses import TopicMetadata
+
+from ..frame.command import Context, number_from
+from ..frame.exit_codes import CommandError, ExitCode, message_of
+from ..frame.patience import Patience
+from ..frame.sdk import AdminPort, ConsumedRecord, ConsumerPort
+
+POLL_MS: Final = 500
+COMMIT_INTERVAL_S: Final = 1.0
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Arguments of the verb."""
+    parser.add_argument("name", metavar="NAME", help="the topic")
+    parser.add_argument("-o", "--offset", default="start", metavar="WHERE", help="start, end, N or @timestamp in ms")
+    parser.add_argument("-p", "--partition", type=int, action="append", metavar="N", help="only these; without -g")
+    parser.add_argument("-n", "--num", type=number_from(0), metavar="N", help="stop after so many records")
+    parser.add_argument("-g", "--group", metavar="GROUP", help="join the group, go on from its offsets and commit")
+    parser.add_argument("--formatter", choices=("offsets",), help="offsets: show records of __consumer_offsets as JSON")
+    parser.add_argument("--follow", action="store_true", help="wait for new records instead of stopping at the end")
+
+
+async def run(context: Context) -> int:
+    """Print the records from where the arguments say to where they say."""
+    wanted = context.arguments
+    if wanted.group and wanted.partition:
+        raise CommandError("-p does not go with -g: the group assigns partitions", ExitCode.USAGE)
+    if wanted.formatter == "offsets" and wanted.name != CONSUMER_OFFSETS_TOPIC:
+        raise CommandError(f"--formatter offsets is for {CONSUMER_OFFSETS_TOPIC} only", ExitCode.USAGE)
+    check_position(wanted.offset)
+    patience = Patience(wanted.timeout, note=context.out.note, trouble=lambda: "")
+    starts, ends = await patience.wait(
+        _bounds(context), f"the brokers that lead {wanted.name} (asked at {context.bootstrap})"
+    )
+    async with AsyncExitStack() as stack:
+        opening = stack.enter_async_context(
+            context.connector.consumer(context.bootstrap, topics=[wanted.name], group=wanted.group, start=wanted.offset)
+        )
+        consumer = await patience.wait(opening, f"a broker at {context.bootstrap}")
+        if not wanted.group:
+            consumer.assign(starts)
+        await _Reader(context, consumer, ends).read()
+    return ExitCode.OK
+
+
+async def _bounds(context: Context) -> tuple[Mapping[TopicPartition, int], Mapping[TopicPartition, int]]:
+    """Where to begin and where to end."""
+    wanted = context.arguments
+    async with context.connector.admin(context.bootstrap) as admin:
+        topic = await admin.describe_topic(wanted.name)
+        partitions = chosen_partitions(topic, wanted.partition)
+        starts = {} if wanted.group else await positions(admin, partitions, wanted.offset)
+        ends = {} if wanted.follow else await positions(admin, partitions, "end")
+    return starts, ends
+
+
+def check_position(text: str) -> None:
+    """Refuse what is no position before anything is connected."""
+    if text not in ("start", "end") and not text.removeprefix("@").isdigit():
+        raise CommandError(f"-o {text}: give start, end, an offset or @timestamp in ms", ExitCode.USAGE)
+
+
+async def positions(admin: AdminPort, partitions: Iterable[TopicPartition], where: str) -> Mapping[TopicPartition, int]:
+    """The offsets that `start`, `end`, `N` or `@timestamp` means in each partition; past the last timestamp: the end."""
+    if where.isdigit():
+        return dict.fromkeys(partitions, int(where))
+    timestamp = {"start": EARLIEST_TIMESTAMP, "end": LATEST_TIMESTAMP}.get(where)
+    found = dict(
+        await admin.list_offsets(dict.fromkeys(partitions, int(where[1:]) if timestamp is None else timestamp))
+    )
+    behind = [item for item, offset in found.items() if offset < 0]
+    if behind:
+        found.update(await admin.list_offsets(dict.fromkeys(behind, LATEST_TIMESTAMP)))
+    return found
+
+
+def chosen_partitions(topic: TopicMetadata, chosen: Sequence[int] | None) -> list[TopicPartition]:
+    """Those that were asked for (None: all). What does not exist is refused before anything is done."""
+    count = len(topic.partitions)
+    for partition in chosen or ():
+        if not 0 <= partition < count:
+            raise CommandError(f"{topic.name} has no partition {partition}; it has 0 to {count - 1}")
+    return [TopicPartition(topic.name, partition) for partition in chosen or range(count)]
+
+
+class _Reader:
+    """One run of the command: counts, knows where it may stop, flushes and commits."""
+
+    def __init__(self, context: Context, consumer: ConsumerPort, ends: Mapping[TopicPartition, int]) -> None:
+        self._consumer = consumer
+        self._note = context.out.note
+        self._follow: bool = context.arguments.follow
+        self._left: int | None = context.arguments.num
+        self._group: str | None = context.arguments.group
+        self._show = _as_json if context.out.is_json else _as_line
+        if context.arguments.formatter == "offsets":
+            self._show = _as_offsets
+        self._ends = ends
+        self._has_owned = False
+        self._stdout = sys.stdout.buffer
+        self._printed: dict[TopicPartition, int] = {}  # next offset behind what was printed and not yet committed
+        self._committed_s = time.monotonic()
+        self._patience = Patience(context.arguments.timeout, note=context.out.note, trouble=consumer.trouble)
+        # Of single steps: that they end is no progress of the stream.
+        self._step = Patience(context.arguments.timeout, note=context.out.note, trouble=consumer.trouble)
+
+    async def read(self) -> None:
+        try:
+            while not await self._is_done():
+                records = list(await self._consumer.poll(POLL_MS))
+                self._look(has_moved=bool(records))
+                for place in self._consumer.take_assigned():
+                    self._printed.pop(place, None)  # Others may have committed more of it since.
+                for record in records:
+                    if not self._print(record):
+                        return
+                self._stdout.flush()
+                if time.monotonic() - self._committed_s >= COMMIT_INTERVAL_S:
+                    await self._commit_or_later()
+        finally:
+            await self._commit()
+
+    def _look(self, *, has_moved: bool) -> None:
+        """Who follows waits for records without end, as long as nothing is wrong."""
+        if has_moved or (self._follow and not self._consumer.trouble()):
+            self._patience.moved()
+        else:
+            self._patience.look(
+                "partitions of the group" if self._group and not self._has_owned else "records before the end"
+            )
+
+    def _print(self, record: ConsumedRecord) -> bool:
+        """False: enough was printed."""
+        place = TopicPartition(record.topic, record.partition)
+        if not self._follow and record.offset >= self._ends.get(place, record.offset + 1):
+            return True  # it came after we started, when the end was fixed
+        if self._left == 0:
+            return False
+        self._stdout.write(self._show(record))
+        self._printed[place] = record.offset + 1
+        if self._left is not None:
+            self._left -= 1
+        return self._left != 0
+
+    async def _is_done(self) -> bool:
+        if self._left == 0:
+            return True
+        if self._follow:
+            return False
+        owned = await self._step.wait(self._consumer.positions(), "the positions to read from")
+        self._has_owned = bool(owned)
+        return bool(owned) and all(position >= self._ends.get(place, 0) for place, position in owned.items())
+
+    async def _commit_or_later(self) -> None:
+        """A coordinator that moves may be away for longer than a commit is tried: the next one says the same and more."""
+        printed = dict(self._printed)
+        try:
+            await self._commit()
+        except BarnabasError as error:
+            if not error.retriable:
+                raise
+            self._printed = printed
+            self._note(f"could not commit, trying again: {message_of(error)}")
+
+    async def _commit(self) -> None:
+        self._stdout.flush()  # before the commit: what a group has committed, its reader has seen
+        self._committed_s = time.monotonic()
+        if self._group and self._printed:
+            printed, self._printed = self._printed, {}
+            await self._consumer.commit(printed)
+
+
+def _as_line(record: ConsumedRecord) -> bytes:
+    return (record.value or b"") + b"\n"
+
+
+def _as_json(record: ConsumedRecord) -> bytes:
+    row: dict[str, object] = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp_ms,
+    }
+    for name, data in (("key", record.key), ("value", record.value)):
+        row |= _text_or_base64(name, data)
+    if record.headers:
+        row["headers"] = [{"key": key, **_text_or_base64("value", value)} for key, value in record.headers]
+    return json.dumps(row, ensure_ascii=False).encode() + b"\n"
+
+
+def _as_offsets(record: ConsumedRecord) -> bytes:
+    told = decoded(record.key, record.value)
+    return json.dumps({"slot": record.partition, "at": record.offset, **told}, ensure_ascii=False).encode() + b"\n"
+
+
+def _text_or_base64(name: str, data: bytes | None) -> dict[str, str | None]:
+    """JSON has no bytes: what is not UTF-8 goes as base64 under another name, so that nobody takes one for the other."""
+    try:
+        return {name: None if data is None else bytes(data).decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(data or b"").decode()}

@@ -1,0 +1,194 @@
+"""`barnabas up` and `barnabas down`: a local cluster, watched over in the foreground.
+
+Brokers are started before anything heavy is imported, so that this process loads its client while they load themselves.
+"""
+
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from barnabas.net import local_cluster
+from barnabas.net.local_cluster import Broker, ClusterError, Plan
+
+from ..frame.command import Verb, key_value
+from ..frame.exit_codes import CommandError, ExitCode
+
+if TYPE_CHECKING:
+    import asyncio
+
+READY_POLL_S: Final = 0.02
+Probe = Callable[[Sequence[Broker]], Awaitable[bool]]
+
+
+def _up_arguments(parser: ArgumentParser) -> None:
+    _folder_argument(parser)
+    parser.add_argument("-n", "--brokers", type=int, default=3, metavar="N", help="default: 3")
+    parser.add_argument("--port", type=int, default=9092, help="of the first broker; 0: free ports; default: 9092")
+    parser.add_argument("--voters", type=int, metavar="N", help="default: all up to 3 brokers, then 3")
+    parser.add_argument("--override", type=key_value, action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--detach", action="store_true", help="leave the brokers running; stop them with `down`")
+
+
+def _folder_argument(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--dir",
+        type=Path,
+        default=Path(local_cluster.DEFAULT_FOLDER),
+        metavar="D",
+        help=f"where everything lies; default: ./{local_cluster.DEFAULT_FOLDER}",
+    )
+
+
+def _up(arguments: Namespace) -> int:
+    started_s = time.monotonic()
+    plan = Plan(
+        folder=arguments.dir,
+        broker_count=arguments.brokers,
+        base_port=arguments.port,
+        voter_count=arguments.voters,
+        overrides=dict(arguments.override),
+        die_with_parent=not arguments.detach,
+    )
+    brokers = local_cluster.start(plan)
+    keep = False
+    try:
+        import asyncio
+        import os
+
+        if not arguments.detach:
+            local_cluster.write_pid_file(plan.folder / "up.pid", os.getpid())
+        watch = Watch(brokers, probe_cluster, started_s=started_s, timeout_s=arguments.timeout)
+        code = asyncio.run(watch.until_ready() if arguments.detach else watch.until_stopped())
+        keep = arguments.detach and code == ExitCode.OK
+        return code
+    finally:
+        if not keep:
+            local_cluster.stop_added(plan.folder, brokers)
+            local_cluster.stop(brokers)
+            (plan.folder / "up.pid").unlink(missing_ok=True)
+
+
+class Watch:
+    """Waits until the cluster is ready, then until it is stopped; says what happens to its brokers meanwhile."""
+
+    def __init__(self, brokers: Sequence[Broker], probe: Probe, *, started_s: float, timeout_s: float) -> None:
+        self._brokers = brokers
+        self._probe = probe
+        self._started_s = started_s
+        self._timeout_s = timeout_s
+        self._dead: set[int] = set()
+
+    async def until_ready(self) -> int:
+        """Print the line that begins with "ready". A broker that dies before that is a failure of the start."""
+        import asyncio
+
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                while not await self._probe(self._brokers):
+                    if self._report_deaths():
+                        raise CommandError("the cluster did not start; what is above says why")
+                    await asyncio.sleep(READY_POLL_S)
+        except TimeoutError:
+            raise CommandError(
+                f"the brokers run but the cluster was not ready within {self._timeout_s:g} s; see {self._logs()}",
+                ExitCode.UNREACHABLE,
+            ) from None
+        addresses = ",".join(broker.address for broker in self._brokers)
+        took_s = time.monotonic() - self._started_s
+        print(f"ready {addresses} in {took_s:.2f} s, logs in {self._logs()}", flush=True)
+        return ExitCode.OK
+
+    async def until_stopped(self) -> int:
+        """The foreground form: returns when a signal comes or when no broker is left."""
+        import asyncio
+        import signal
+
+        loop = asyncio.get_running_loop()
+        stop, changed = asyncio.Event(), asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(signal.SIGCHLD, changed.set)
+        starting = asyncio.create_task(self.until_ready())
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if starting.done():
+                starting.result()
+                return await self._while_running(stopping, changed)
+            return ExitCode.OK
+        finally:
+            starting.cancel()
+            stopping.cancel()
+            await asyncio.gather(starting, stopping, return_exceptions=True)
+
+    async def _while_running(self, stopping: "asyncio.Task[bool]", changed: "asyncio.Event") -> int:
+        import asyncio
+
+        while not stopping.done():
+            self._report_deaths()
+            # Those that were started again by hand are nobody's child here, but they are the cluster.
+            if len(self._dead) == len(self._brokers) and not local_cluster.any_runs(self._brokers[0].folder.parent):
+                raise CommandError("no broker is left")
+            change = asyncio.create_task(changed.wait())
+            await asyncio.wait({stopping, change}, return_when=asyncio.FIRST_COMPLETED)
+            change.cancel()
+            changed.clear()
+        print("stopping", file=sys.stderr, flush=True)
+        return ExitCode.OK
+
+    def _report_deaths(self) -> bool:
+        """Say once for each broker that it died, with the end of its log."""
+        for broker in self._brokers:
+            code = broker.process.poll()
+            if code is None or broker.node_id in self._dead:
+                continue
+            self._dead.add(broker.node_id)
+            how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            print(f"barnabas: broker {broker.node_id} {how}; {broker.folder / 'broker.log'} ends so:", file=sys.stderr)
+            print("".join(f"    {line}\n" for line in local_cluster.last_lines(broker)), file=sys.stderr, flush=True)
+        return bool(self._dead)
+
+    def _logs(self) -> str:
+        return str(self._brokers[0].folder.parent / "*" / "broker.log")
+
+
+async def probe_cluster(brokers: Sequence[Broker]) -> bool:
+    """Can acks=all be acknowledged? All brokers are registered and unfenced, and the quorum has a leader."""
+    from barnabas.log.vocabulary.errors import BarnabasError
+
+    from ..frame.sdk_adapter import SdkConnector
+
+    if not all(_listens(broker) for broker in brokers):
+        return False
+    try:
+        async with SdkConnector().admin(brokers[0].address) as admin:
+            cluster = await admin.describe_cluster()
+    except (BarnabasError, OSError):
+        return False  # not yet: the caller asks again, and gives up by its own clock
+    active = {item.node_id for item in cluster.brokers if not item.fenced}
+    return cluster.controller_id >= 0 and active >= {broker.node_id for broker in brokers}
+
+
+def _listens(broker: Broker) -> bool:
+    """Cheaper than a refused connection, and without the client's own pauses between attempts."""
+    from barnabas.net.settings.endpoints import read_endpoints
+
+    found = read_endpoints(str(broker.folder / "data"))
+    return found is not None and found.pid == broker.process.pid
+
+
+def _down(arguments: Namespace) -> int:
+    if not arguments.dir.is_dir():
+        raise ClusterError(f"{arguments.dir} does not exist; name the cluster's folder with --dir")
+    stopped = local_cluster.stop_folder(arguments.dir)
+    print(f"stopped {len(stopped)} processes" if stopped else f"nothing runs from {arguments.dir}", file=sys.stderr)
+    return ExitCode.OK
+
+
+VERBS = {
+    "up": Verb(name="up", summary="start a local cluster", arguments=_up_arguments, serve=_up),
+    "down": Verb(name="down", summary="stop a local cluster", arguments=_folder_argument, serve=_down),
+}

@@ -1,0 +1,193 @@
+"""`barnabas partition ...`: which brokers hold a partition, and which of them leads."""
+
+import asyncio
+import time
+from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+from barnabas.log.vocabulary.errors import UnknownTopicOrPartitionError
+from barnabas.net.protocol.responses import DescribeMovesResponse, PartitionMove
+
+from ..frame.command import Context, Verb, no_arguments
+from ..frame.exit_codes import CommandError, ExitCode
+from ..frame.output import Row
+from ..frame.sdk import AdminPort
+from .consume import chosen_partitions
+
+POLL_S: Final = 0.5
+ETA_SAMPLE_S: Final = 1.0  # between the two looks that a rate is made of
+_UNITS: Final = {"": 1, "K": 1_000, "M": 1_000_000, "G": 1_000_000_000}
+_COLUMNS: Final = ("partition", "leader", "replicas", "adding", "removing", "records_left", "bytes_left", "eta_s")
+
+
+def _partition_argument(parser: ArgumentParser) -> None:
+    parser.add_argument("topic", metavar="TOPIC", help="the topic")
+    parser.add_argument("partition", metavar="PARTITION", type=int, help="the partition")
+
+
+@asynccontextmanager
+async def _telling_which_exist(admin: AdminPort, topic: str, partition: int) -> AsyncIterator[None]:
+    """Only behind a refusal: the broker that describes a topic may know less of it than the controller."""
+    try:
+        yield
+    except UnknownTopicOrPartitionError:
+        chosen_partitions(await admin.describe_topic(topic), [partition])
+        raise
+
+
+def throttle_argument(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--throttle",
+        type=bytes_per_second,
+        default=0,
+        metavar="RATE",
+        help="bytes per second for each broker, 10MB or 500K; of replicas that are added, until all moves have ended",
+    )
+
+
+def bytes_per_second(text: str) -> int:
+    """The argparse type of --throttle: 10MB, 500K, 1000000."""
+    plain = text.strip().upper().removesuffix("/S").removesuffix("B")
+    unit = plain[-1:] if plain[-1:] in ("K", "M", "G") else ""
+    number = plain.removesuffix(unit)
+    if not number.isdecimal() or int(number) == 0:
+        raise ArgumentTypeError(f"{text}: give bytes per second, 10MB or 500K")
+    return int(number) * _UNITS[unit]
+
+
+def _move_arguments(parser: ArgumentParser) -> None:
+    _partition_argument(parser)
+    wanted = parser.add_mutually_exclusive_group(required=True)
+    wanted.add_argument("--to", "--replicas", metavar="N,N,...", help="brokers, the preferred leader first")
+    wanted.add_argument("--cancel", action="store_true", help="end a move under way, and go back")
+    throttle_argument(parser)
+    parser.add_argument("-w", "--wait", action="store_true", help="show how far it is, and return when it has ended")
+
+
+async def _move(context: Context) -> int:
+    wanted = context.arguments
+    try:
+        replicas = [] if wanted.cancel else [int(item) for item in wanted.to.split(",")]
+    except ValueError:
+        raise CommandError(f"--to {wanted.to}: give node ids, 1,2,3", ExitCode.USAGE) from None
+    name = f"{wanted.topic}-{wanted.partition}"
+    async with context.connector.admin(context.bootstrap) as admin:
+        async with _telling_which_exist(admin, wanted.topic, wanted.partition):
+            await admin.assign_replicas(wanted.topic, wanted.partition, replicas, throttle_bytes_per_s=wanted.throttle)
+        if wanted.wait:
+            await until_moved(
+                context, admin, lambda move: (move.topic, move.partition) == (wanted.topic, wanted.partition)
+            )
+    text = f"{name} moves to {wanted.to}" if replicas else f"{name} stays where it was"
+    if wanted.wait and replicas:
+        text = f"{name} has moved to {wanted.to}"
+    elif replicas:
+        text += "; `barnabas partition moves` shows how far it is"
+    context.out.line(text, {"topic": wanted.topic, "partition": wanted.partition, "replicas": replicas})
+    return ExitCode.OK
+
+
+async def until_moved(context: Context, admin: AdminPort, concerns: Callable[[PartitionMove], bool]) -> None:
+    """Return when no such move is under way any more; whoever watches sees how much is left."""
+    progress = Progress()
+    while True:
+        moves = [move for move in (await admin.describe_moves()).moves if concerns(move)]
+        if not moves:
+            return
+        context.out.note(progress.sentence(moves, time.monotonic()))
+        await asyncio.sleep(POLL_S)
+
+
+class Progress:
+    """What is left, and for how long at the speed so far: a throttle lets through a second's worth at a time."""
+
+    def __init__(self) -> None:
+        self._began: tuple[float, int] | None = None  # when it was most, and how many bytes that were
+
+    def sentence(self, moves: Sequence[PartitionMove], now_s: float) -> str:
+        left = sum(max(0, item.bytes_left) for move in moves for item in move.catching_up)
+        if self._began is None or left >= self._began[1]:
+            self._began = now_s, left
+        began_s, began_left = self._began
+        bytes_per_s = (began_left - left) / (now_s - began_s) if now_s > began_s else 0.0
+        eta = f", about {left / bytes_per_s:.0f} s" if bytes_per_s >= 1 else ""
+        return f"{len(moves)} partitions move, {left} bytes left{eta}"
+
+
+async def _moves(context: Context) -> int:
+    async with context.connector.admin(context.bootstrap) as admin:
+        before = await admin.describe_moves()
+        began_s = time.monotonic()
+        if before.moves:
+            await asyncio.sleep(ETA_SAMPLE_S)
+            now = await admin.describe_moves()
+        else:
+            now = before
+    elapsed_s = max(time.monotonic() - began_s, 0.001)
+    rows = _rows(before, now, elapsed_s)
+    if now.throttle_bytes_per_s:
+        context.out.note(f"throttled to {now.throttle_bytes_per_s} bytes/s for each broker")
+    if not rows:
+        context.out.note("nothing moves")
+    context.out.rows(rows, _COLUMNS)
+    return ExitCode.OK
+
+
+def _rows(before: DescribeMovesResponse, now: DescribeMovesResponse, elapsed_s: float) -> list[Row]:
+    then = {(move.topic, move.partition): _bytes_left(move) for move in before.moves}
+    rows: list[Row] = []
+    for move in now.moves:
+        left = _bytes_left(move)
+        earlier = then.get((move.topic, move.partition))
+        speed = 0.0 if left is None or earlier is None else (earlier - left) / elapsed_s
+        rows.append(
+            {
+                "partition": f"{move.topic}-{move.partition}",
+                "leader": move.leader if move.leader >= 0 else None,
+                "replicas": move.replicas,
+                "adding": move.adding,
+                "removing": move.removing,
+                "records_left": _sum(item.records_left for item in move.catching_up),
+                "bytes_left": left,
+                "eta_s": round(left / speed, 1) if left is not None and speed >= 1 else None,
+            }
+        )
+    return rows
+
+
+def _bytes_left(move: PartitionMove) -> int | None:
+    return _sum(item.bytes_left for item in move.catching_up)
+
+
+def _sum(values: Iterable[int]) -> int | None:
+    """None: somebody's is not known."""
+    known = list(values)
+    return None if any(value < 0 for value in known) else sum(known)
+
+
+def _transfer_arguments(parser: ArgumentParser) -> None:
+    _partition_argument(parser)
+    parser.add_argument("--to", type=int, metavar="N", help="the broker; default: the preferred leader")
+
+
+async def _transfer(context: Context) -> int:
+    wanted = context.arguments
+    async with context.connector.admin(context.bootstrap) as admin:
+        async with _telling_which_exist(admin, wanted.topic, wanted.partition):
+            await admin.elect_leader(wanted.topic, wanted.partition, wanted.to)
+        partitions = (await admin.describe_topic(wanted.topic)).partitions
+    leader = partitions[wanted.partition].leader
+    context.out.line(
+        f"{wanted.topic}-{wanted.partition} is led by broker {leader}",
+        {"topic": wanted.topic, "partition": wanted.partition, "leader": leader},
+    )
+    return ExitCode.OK
+
+
+VERBS = (
+    Verb(name="move", summary="put a partition on other brokers", arguments=_move_arguments, run=_move, timed=False),
+    Verb(name="moves", summary="what moves, and how far it is", arguments=no_arguments, run=_moves),
+    Verb(name="transfer-leadership", summary="make another replica lead", arguments=_transfer_arguments, run=_transfer),
+)

@@ -1,0 +1,73 @@
+"""`barnabas cluster recover`: one voter's folder becomes the whole quorum, when most voters are lost. Offline, with a loss."""
+
+import os
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ..frame.command import key_value
+from ..frame.exit_codes import CommandError, ExitCode
+
+if TYPE_CHECKING:  # the command line must not pay for the quorum's modules
+    from barnabas.kraft.quorum.voters import Voter
+
+
+def recover_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--config", metavar="FILE", help="server.properties of the broker whose folder is kept; it must not run"
+    )
+    parser.add_argument("--override", type=key_value, action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument(
+        "--accept-loss", action="store_true", help="do it; without this, only say what would be done and lost"
+    )
+
+
+def recover(arguments: Namespace) -> int:
+    from barnabas.kraft.quorum.voters import Voter
+    from barnabas.kraft.raft.quorum import JOURNAL_NAME, SNAPSHOT_NAME
+    from barnabas.kraft.raft.recovery import NothingToRecover, inspect, make_sole_voter
+    from barnabas.log.disk.files import RealFiles
+
+    from ...settings import config as configuration
+
+    config = configuration.load(arguments.config, dict(arguments.override), os.environ)
+    given = tuple(Voter(node_id=item.node_id, host=item.host, port=item.port) for item in config.voters())
+    folder, files = config.metadata_folder(), RealFiles()
+    journal_path, snapshot_path = f"{folder}/{JOURNAL_NAME}", f"{folder}/{SNAPSHOT_NAME}"
+    if not files.exists(folder):
+        raise CommandError(f"there is no folder {folder}: name the configuration of a broker that was a voter")
+    locks = [files.lock(f"{path}/.lock") for path in config.data_folders() if files.exists(path)]
+    try:
+        found = inspect(files, journal_path=journal_path, snapshot_path=snapshot_path, given=given)
+        own = [voter for voter in (*found.former_voters, *given) if voter.node_id == config.node_id]
+        if not own:
+            raise CommandError(
+                f"node {config.node_id} was no voter; use the folder of one of {_named(found.former_voters)}"
+            )
+        lost = [voter for voter in found.former_voters if voter.node_id != config.node_id]
+        print(
+            f"{folder} holds the metadata up to entry {found.last_index} of term {found.last_term}. Node {config.node_id} "
+            f"becomes the only voter, in the same cluster.\n"
+            f"Lost for good: every change of metadata that was committed after entry {found.last_index}: topics, ISRs, "
+            f"configurations, groups and their offsets. A partition whose in-sync and "
+            f"eligible replicas are all lost has no leader until unclean.leader.election.enable=true lets another one lead.\n"
+            f"Before you start it: no other former voter ({_named(lost)}) may start with its old quorum folder again. Empty "
+            f"__cluster_metadata there (keep the data folders). Start this broker first, and the others once it leads its "
+            f"partitions, or a replica that was emptied may be elected; then `barnabas cluster voters add NODE` for each.",
+            file=sys.stderr,
+        )
+        if not arguments.accept_loss:
+            raise CommandError("nothing was changed; give --accept-loss to do it", ExitCode.USAGE)
+        make_sole_voter(files, journal_path=journal_path, found=found, voter=own[0])
+    except NothingToRecover as error:
+        raise CommandError(str(error)) from None
+    finally:
+        for lock in locks:
+            lock.release()
+    print(f"node {config.node_id} is the only voter now; start its broker")
+    return ExitCode.OK
+
+
+def _named(voters: "Iterable[Voter]") -> str:
+    return ", ".join(str(voter.node_id) for voter in voters) or "none"

@@ -1,0 +1,59 @@
+"""How commands show the data folders of a broker."""
+
+from datetime import UTC, datetime
+
+from barnabas.net.protocol.responses import DescribeStorageResponse, StorageFolder, TroubledFolder
+
+from ..frame.output import Output
+
+
+def show_folders(out: Output, found: DescribeStorageResponse) -> None:
+    """A table; whatever is wrong is told in a line of its own on stderr, because it is too long for a column."""
+    rows = [_row(folder) for folder in found.folders]
+    out.rows(rows, ("folder", "state", "partitions", "offline", "size_bytes", "free_bytes", "since"))
+    for folder in found.folders:
+        if folder.cause:
+            trouble = TroubledFolder(path=folder.path, state=folder.state, cause=folder.cause, since_ms=folder.since_ms)
+            out.note(folder_cause(found.node_id, trouble))
+        elif folder.offline_partitions:
+            out.note(
+                f"{folder.path}: {len(folder.offline_partitions)} logs could not be used: "
+                f"{', '.join(folder.offline_partitions[:10])}; see the broker's log, then "
+                f"`barnabas broker bring-back {found.node_id} --folder {folder.path}`"
+            )
+        if folder.strays:
+            out.note(
+                f"{folder.path}: {len(folder.strays)} replicas that the cluster does not assign to broker {found.node_id} are"
+                f" kept: {', '.join(folder.strays[:10])}; `rm -r` them on its machine when nobody needs their records"
+            )
+
+
+def _row(folder: StorageFolder) -> dict[str, object]:
+    return {
+        "folder": folder.path,
+        "directory_id": folder.directory_id,
+        "state": folder.state,
+        "partitions": folder.partitions,
+        "offline": len(folder.offline_partitions),
+        "offline_partitions": folder.offline_partitions,
+        "size_bytes": folder.size_bytes if folder.size_bytes >= 0 else None,
+        "free_bytes": folder.free_bytes if folder.free_bytes >= 0 else None,
+        "total_bytes": folder.total_bytes if folder.total_bytes >= 0 else None,
+        "strays": folder.strays,
+        "since": _time(folder.since_ms) if folder.since_ms >= 0 else None,
+        "cause": folder.cause or None,
+    }
+
+
+def folder_cause(node_id: int, folder: TroubledFolder) -> str:
+    """What is wrong, since when, why, and the cure, in one line."""
+    cure = (
+        ""
+        if folder.state in ("full", "hanging")
+        else f"; then `barnabas broker bring-back {node_id} --folder {folder.path}`"
+    )
+    return f"broker {node_id}: data folder {folder.path} is {folder.state} since {_time(folder.since_ms)}: {folder.cause}{cure}"
+
+
+def _time(wall_ms: int) -> str:
+    return datetime.fromtimestamp(wall_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,220 @@
+"""`barnabas topic ...`: everything about topics except the records in them (`produce`, `consume`)."""
+
+from argparse import ArgumentParser, ArgumentTypeError
+
+from barnabas.log.vocabulary.errors import OffsetOutOfRangeError
+from barnabas.net.protocol.responses import TopicMetadata
+
+from ...protocol.doubt import doubt_of
+from ..frame.command import Context, Verb, key_value, name_argument, number_from
+from ..frame.confirmation import exit_code_in, shown_doubt
+from ..frame.exit_codes import CommandError, ExitCode
+from ..frame.output import Row
+from ..frame.sdk import TOPIC_RESOURCE
+from . import consume, produce
+
+_COMMITTED_END = -1  # as DeleteRecords means it
+
+
+def _create_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the topic; several may be given", nargs="+")
+    parser.add_argument(
+        "-p", "--partitions", type=number_from(1), default=-1, metavar="N", help="default: the cluster's"
+    )
+    parser.add_argument("-r", "--replicas", type=number_from(1), default=-1, metavar="N", help="default: the cluster's")
+    parser.add_argument("-c", "--config", type=key_value, action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--if-not-exists", action="store_true", help="a topic that is there already is no error")
+    parser.add_argument("--dry-run", action="store_true", help="check only, create nothing")
+
+
+async def _create(context: Context) -> int:
+    wanted = context.arguments
+    async with context.connector.admin(context.bootstrap) as admin:
+        existing = {topic.name for topic in await admin.list_topics()} if wanted.if_not_exists else set()
+        for name in wanted.name:
+            if name in existing:
+                context.out.note(f"{name} exists")
+                continue
+            created = await admin.create_topic(
+                name,
+                partitions=wanted.partitions,
+                replication_factor=wanted.replicas,
+                configs=dict(wanted.config),
+                validate_only=wanted.dry_run,
+            )
+            done = "could create" if wanted.dry_run else "created"
+            context.out.line(
+                f"{done} {name}: {created.partition_count} partitions, {created.replication_factor} replicas each",
+                {
+                    "topic": name,
+                    "topic_id": created.topic_id,
+                    "partitions": created.partition_count,
+                    "replication_factor": created.replication_factor,
+                },
+            )
+    return ExitCode.OK
+
+
+def _list_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("-i", "--internal", action="store_true", help="show internal topics too")
+
+
+async def _list(context: Context) -> int:
+    async with context.connector.admin(context.bootstrap) as admin:
+        topics = await admin.list_topics()
+        doubt = doubt_of(await admin.describe_quorum())
+    shown = [topic for topic in topics if context.arguments.internal or not topic.internal]
+    context.out.rows([_summary(topic) for topic in sorted(shown, key=lambda topic: topic.name)], _LIST_COLUMNS)
+    if doubt is not None:
+        context.out.note(doubt["message"])
+    return exit_code_in(doubt)
+
+
+_LIST_COLUMNS = ("topic", "partitions", "replicas", "under_replicated", "offline")
+
+
+def _summary(topic: TopicMetadata) -> Row:
+    return {
+        "topic": topic.name,
+        "partitions": len(topic.partitions),
+        "replicas": max((len(partition.replicas) for partition in topic.partitions), default=0),
+        "under_replicated": sum(len(partition.isr) < len(partition.replicas) for partition in topic.partitions),
+        "offline": sum(partition.leader < 0 for partition in topic.partitions),
+        "topic_id": topic.topic_id,
+        "internal": topic.internal,
+    }
+
+
+async def _describe(context: Context) -> int:
+    async with context.connector.admin(context.bootstrap) as admin:
+        topic = await admin.describe_topic(context.arguments.name)
+        entries = await admin.describe_configs(TOPIC_RESOURCE, topic.name)
+        doubt = doubt_of(await admin.describe_quorum())
+    configs = {entry.key: entry.value for entry in entries if entry.source == "topic"}
+    partitions: list[Row] = [
+        {
+            "partition": index,
+            "leader": partition.leader if partition.leader >= 0 else None,
+            "epoch": partition.leader_epoch,
+            "replicas": partition.replicas,
+            "isr": partition.isr,
+            "offline": partition.offline,
+            "eligible": partition.eligible,
+            "unclean": partition.unclean_elections,
+        }
+        for index, partition in enumerate(topic.partitions)
+    ]
+    if context.out.is_json:
+        context.out.record({**_summary(topic), "configs": configs, "unconfirmed": doubt, "partitions": partitions})
+        return exit_code_in(doubt)
+    shown = {"configs": [f"{key}={value}" for key, value in configs.items()], **shown_doubt(doubt)}
+    context.out.record({**_summary(topic), **shown})
+    context.out.text()
+    context.out.rows(partitions, _partition_columns(partitions))
+    return exit_code_in(doubt)
+
+
+def _partition_columns(partitions: list[Row]) -> tuple[str, ...]:
+    """What is rare is shown where it is."""
+    rare = tuple(column for column in ("eligible", "unclean") if any(row[column] for row in partitions))
+    return ("partition", "leader", "epoch", "replicas", "isr", "offline", *rare)
+
+
+def _alter_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the topic")
+    parser.add_argument("-c", "--config", type=key_value, action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("-d", "--delete-config", action="append", default=[], metavar="KEY", help="back to the default")
+
+
+async def _alter(context: Context) -> int:
+    changes: dict[str, str | None] = dict(context.arguments.config)
+    changes.update(dict.fromkeys(context.arguments.delete_config))
+    if not changes:
+        raise CommandError("nothing to alter; give -c KEY=VALUE or -d KEY", ExitCode.USAGE)
+    async with context.connector.admin(context.bootstrap) as admin:
+        await admin.alter_config(TOPIC_RESOURCE, context.arguments.name, changes)
+    context.out.line(f"altered {context.arguments.name}", {"topic": context.arguments.name, "changes": changes})
+    return ExitCode.OK
+
+
+def _add_partitions_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the topic")
+    count = parser.add_mutually_exclusive_group(required=True)
+    count.add_argument("-n", "--num", type=number_from(1), metavar="N", help="how many to add")
+    count.add_argument("--total", type=number_from(1), metavar="N", help="how many there shall be")
+
+
+async def _add_partitions(context: Context) -> int:
+    name = context.arguments.name
+    async with context.connector.admin(context.bootstrap) as admin:
+        total = context.arguments.total
+        if total is None:
+            total = len((await admin.describe_topic(name)).partitions) + context.arguments.num
+        await admin.add_partitions(name, total)
+    context.out.line(f"{name} has {total} partitions now", {"topic": name, "partitions": total})
+    return ExitCode.OK
+
+
+def _delete_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the topic; several may be given", nargs="+")
+
+
+async def _delete(context: Context) -> int:
+    async with context.connector.admin(context.bootstrap) as admin:
+        for name in context.arguments.name:
+            await admin.delete_topic(name)
+            context.out.line(f"deleted {name}", {"topic": name, "deleted": True})
+    return ExitCode.OK
+
+
+def _delete_records_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the topic")
+    parser.add_argument("-p", "--partition", type=int, action="append", metavar="P", help="of these; default: of all")
+    parser.add_argument(
+        "--before", type=_offset_or_end, required=True, metavar="OFFSET|end", help="what lies before goes"
+    )
+
+
+def _offset_or_end(text: str) -> int:
+    if text == "end":
+        return _COMMITTED_END
+    if not text.isascii() or not text.isdigit():
+        raise ArgumentTypeError(f"{text} is neither an offset nor `end`")
+    return int(text)
+
+
+async def _delete_records(context: Context) -> int:
+    """One partition after the other; one that has less than is to go keeps what it has, and holds up no other."""
+    name, before = context.arguments.name, context.arguments.before
+    refused = []
+    async with context.connector.admin(context.bootstrap) as admin:
+        topic = await admin.describe_topic(name)
+        for _, partition in consume.chosen_partitions(topic, context.arguments.partition):
+            try:
+                start = await admin.delete_records(name, partition, before)
+            except OffsetOutOfRangeError as error:
+                refused.append(error.message)
+                continue
+            told = {"topic": name, "partition": partition, "log_start_offset": start}
+            context.out.line(f"{name}-{partition} begins at offset {start} now", told)
+    if refused:
+        raise CommandError("; ".join(refused), ExitCode.FAILED)
+    return ExitCode.OK
+
+
+VERBS = (
+    Verb(name="create", summary="create a topic", arguments=_create_arguments, run=_create),
+    Verb(name="list", summary="list the topics", arguments=_list_arguments, run=_list),
+    Verb(name="describe", summary="partitions, leaders and configs", arguments=name_argument("NAME"), run=_describe),
+    Verb(name="alter", summary="change configs of a topic", arguments=_alter_arguments, run=_alter),
+    Verb(name="add-partitions", summary="add partitions", arguments=_add_partitions_arguments, run=_add_partitions),
+    Verb(
+        name="delete-records",
+        summary="delete the oldest records",
+        arguments=_delete_records_arguments,
+        run=_delete_records,
+    ),
+    Verb(name="delete", summary="delete topics and all that is in them", arguments=_delete_arguments, run=_delete),
+    Verb(name="produce", summary="lines to records", arguments=produce.arguments, run=produce.run, timed=False),
+    Verb(name="consume", summary="records to lines", arguments=consume.arguments, run=consume.run, timed=False),
+)

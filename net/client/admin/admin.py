@@ -1,0 +1,331 @@
+"""`Admin`: topics, configuration, the cluster, consumer groups. Each call is retried where that can help, within a
+timeout."""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from random import Random
+from typing import Self
+
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+
+from ...base.clock import Clock
+from ...protocol import requests as q
+from ...protocol.responses import (
+    AlterVotersResponse,
+    ConfigEntry,
+    CreateTopicResponse,
+    DeleteRecordsResponse,
+    DescribeClusterResponse,
+    DescribeConfigsResponse,
+    DescribeMovesResponse,
+    DescribeQuorumResponse,
+    DescribeStorageResponse,
+    FillBrokerResponse,
+    MetadataResponse,
+    PartitionMove,
+    TopicMetadata,
+)
+from ...wire.network import Network
+from ..connection.client import API_TIMEOUT_MS, DEFAULT_BOOTSTRAP, REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS, Client
+from ..connection.errors import BarnabasError, LeaderNotAvailableError, UnknownTopicOrPartitionError, error_for
+from ..connection.records import OffsetAndTimestamp
+from ..positions.offset_lookup import EARLIEST, LATEST, list_offsets
+from .admin_groups import GroupAdmin
+
+TOPIC = 2  # Resource types, as in Kafka.
+BROKER = 4
+
+
+class Admin(GroupAdmin):
+    """Manages a cluster.
+
+    async with Admin("localhost:9092") as admin:
+        await admin.create_topic("orders", partitions=6, replication_factor=3)
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | Iterable[str] = DEFAULT_BOOTSTRAP,
+        *,
+        timeout_ms: int = API_TIMEOUT_MS,
+        request_timeout_ms: int = REQUEST_TIMEOUT_MS,
+        retry_backoff_ms: float = RETRY_BACKOFF_MS,
+        client_id: str = "barnabas-admin",
+        network: Network | None = None,
+        clock: Clock | None = None,
+        rng: Random | None = None,
+        client: Client | None = None,
+    ) -> None:
+        self._client = client or Client(
+            bootstrap,
+            client_id=client_id,
+            request_timeout_ms=request_timeout_ms,
+            retry_backoff_ms=retry_backoff_ms,
+            network=network,
+            clock=clock,
+            rng=rng,
+        )
+        self._timeout_ms = timeout_ms
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: object, error: object, traceback: object) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Connect. Raises NoBrokersAvailableError, which names each address and its reason."""
+        await self._client.start()
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    # --- topics ------------------------------------------------------------------------------------------------------
+
+    async def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = -1,
+        replication_factor: int = -1,
+        configs: Mapping[str, str] | None = None,
+        assignment: Iterable[Iterable[int]] = (),
+        validate_only: bool = False,
+    ) -> CreateTopicResponse:
+        """Create a topic; -1 leaves a number to the cluster. `assignment` names the replicas of each partition
+        instead."""
+        created: CreateTopicResponse = await self._controller(
+            q.CreateTopicRequest(
+                name=name,
+                partition_count=partitions,
+                replication_factor=replication_factor,
+                assignment=tuple(tuple(replicas) for replicas in assignment),
+                configs=dict(configs) if configs else None,
+                validate_only=validate_only,
+                timeout_ms=self._timeout_ms,
+                topic_id=f"{self._client.rng.getrandbits(128):032x}",
+            )
+        )
+        return created
+
+    async def delete_topic(self, name: str) -> None:
+        request = q.DeleteTopicRequest(name=name, timeout_ms=self._timeout_ms)
+        await self._controller(request, done_already=(UnknownTopicOrPartitionError,))
+
+    async def add_partitions(
+        self, name: str, total_count: int, *, assignment: Iterable[Iterable[int]] = (), validate_only: bool = False
+    ) -> None:
+        """Grow a topic to `total_count` partitions. Keys will go to other partitions than before."""
+        await self._controller(
+            q.AddPartitionsRequest(
+                name=name,
+                total_count=total_count,
+                assignment=tuple(tuple(replicas) for replicas in assignment),
+                validate_only=validate_only,
+            )
+        )
+
+    async def list_topics(self, *, include_internal: bool = False) -> list[str]:
+        topics = (await self._metadata(None)).topics
+        return sorted(topic.name for topic in topics if include_internal or not topic.internal)
+
+    async def describe_topic(self, name: str) -> TopicMetadata:
+        """Partitions with leaders, replicas and ISR. Raises UnknownTopicOrPartitionError."""
+        (topic,) = (await self._metadata((name,))).topics
+        if topic.error:
+            raise error_for(topic.error, topic.message or f"topic {name!r}")
+        return topic
+
+    async def list_offsets(self, topic: str, *, timestamp_ms: int = LATEST) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """For each partition the first offset at or after a time; LATEST (-1) is the end, EARLIEST (-2) the start."""
+        count = await self._client.wait_for_topic(topic, timeout_ms=self._timeout_ms)
+        times_ms = {TopicPartition(topic, number): timestamp_ms for number in range(count)}
+        return await list_offsets(self._client, times_ms, timeout_ms=self._timeout_ms)
+
+    async def describe_topics(self, *, include_internal: bool = True) -> list[TopicMetadata]:
+        """All topics with their partitions, sorted by name."""
+        topics = (await self._metadata(None)).topics
+        return sorted((t for t in topics if include_internal or not t.internal), key=lambda topic: topic.name)
+
+    async def find_offsets(
+        self, timestamps_ms: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """Offsets of several partitions by time (or EARLIEST, LATEST), also of several topics."""
+        for topic in {partition.topic for partition in timestamps_ms}:
+            await self._client.wait_for_topic(topic, timeout_ms=self._timeout_ms)
+        return await list_offsets(self._client, dict(timestamps_ms), timeout_ms=self._timeout_ms)
+
+    async def delete_records(self, topic: str, partition: int, *, before_offset: int = -1) -> int:
+        """Delete all records before an offset (-1: all that are committed); returns the new start of the log.
+
+        Raises UnknownTopicOrPartitionError, for a partition that does not exist at once.
+        """
+        count = await self._client.wait_for_topic(topic, timeout_ms=self._timeout_ms)
+        if partition >= count:  # It may have been added since.
+            await self._client.refresh()
+            count = self._client.metadata.partition_count(topic)
+        if not 0 <= partition < count:
+            raise UnknownTopicOrPartitionError(f"{topic} has no partition {partition}; it has 0 to {count - 1}")
+        request = q.DeleteRecordsRequest(topic=topic, partition=partition, before_offset=before_offset)
+
+        async def attempt() -> DeleteRecordsResponse:
+            leader = self._client.metadata.leader(TopicPartition(topic, partition)).node_id
+            if leader < 0:
+                raise LeaderNotAvailableError(f"{topic}-{partition} has no leader now")
+            response: DeleteRecordsResponse = await self._client.call(leader, request)
+            return response
+
+        found = await self._client.retrying(attempt, timeout_ms=self._timeout_ms, before_retry=self._client.refresh)
+        return found.log_start_offset
+
+    # --- configuration -----------------------------------------------------------------------------------------------
+
+    async def alter_config(
+        self,
+        resource: str | int,
+        changes: Mapping[str, str | None],
+        *,
+        resource_type: int = TOPIC,
+        validate_only: bool = False,
+    ) -> None:
+        """Change the configuration of a topic, or of a broker (`resource_type` BROKER); None takes a key back."""
+        await self._controller(
+            q.AlterConfigRequest(
+                resource_type=resource_type,
+                resource=str(resource),
+                changes=tuple(q.ConfigEntryChange(key=key, value=value) for key, value in changes.items()),
+                validate_only=validate_only,
+            )
+        )
+
+    async def describe_configs(self, resource: str | int, *, resource_type: int = TOPIC) -> list[ConfigEntry]:
+        request = q.DescribeConfigsRequest(resource_type=resource_type, resource=str(resource))
+
+        async def attempt() -> DescribeConfigsResponse:
+            # Of a broker, only that broker knows what its own file says.
+            is_broker = resource_type == BROKER and str(resource).isdigit()
+            response: DescribeConfigsResponse = (
+                await self._client.call(int(resource), request) if is_broker else await self._client.call_any(request)
+            )
+            return response
+
+        return list((await self._client.retrying(attempt, timeout_ms=self._timeout_ms)).entries)
+
+    # --- leaders and replicas ----------------------------------------------------------------------------------------
+
+    async def elect_leader(
+        self, topic: str, partition: int, *, target: int | None = None, unclean: bool = False
+    ) -> None:
+        """Give the leadership to the preferred replica, or to `target`. `unclean` allows one that may lack records."""
+        await self._controller(q.ElectLeaderRequest(topic=topic, partition=partition, target=target, unclean=unclean))
+
+    async def transfer_leadership(self, topic: str, partition: int, target: int) -> None:
+        await self.elect_leader(topic, partition, target=target)
+
+    async def assign_replicas(
+        self, topic: str, partition: int, replicas: Iterable[int], *, throttle_bytes_per_s: int = 0
+    ) -> None:
+        """Move a partition (no replicas: cancel its move); returns when the move has begun. `describe_moves` shows how far
+        it is. A throttle holds for all moves, never for in-sync replicas, and goes when the last move has ended."""
+        await self._controller(
+            q.AssignReplicasRequest(
+                topic=topic,
+                partition=partition,
+                replicas=tuple(replicas),
+                throttle_bytes_per_s=throttle_bytes_per_s,
+            )
+        )
+
+    async def describe_moves(self) -> DescribeMovesResponse:
+        """Partitions that are being moved, with what each new replica has still to copy as far as its leader can be asked."""
+        found: DescribeMovesResponse = await self._anywhere(q.DescribeMovesRequest())
+        leaders = sorted({move.leader for move in found.moves} & self._client.metadata.brokers.keys())
+        answers = await asyncio.gather(*(self._moves_led_by(leader) for leader in leaders))
+        known = {(move.topic, move.partition): move for moves in answers for move in moves}
+        moves = tuple(known.get((move.topic, move.partition), move) for move in found.moves)
+        return DescribeMovesResponse(moves=moves, throttle_bytes_per_s=found.throttle_bytes_per_s)
+
+    async def _moves_led_by(self, leader: int) -> list[PartitionMove]:
+        try:
+            answer: DescribeMovesResponse = await self._client.call(leader, q.DescribeMovesRequest())
+        except BarnabasError as error:
+            if not error.retriable:
+                raise
+            return []  # it is just going: what it leads is listed without progress
+        return [move for move in answer.moves if move.leader == leader]
+
+    # --- the cluster -------------------------------------------------------------------------------------------------
+
+    async def describe_cluster(self) -> DescribeClusterResponse:
+        response: DescribeClusterResponse = await self._anywhere(q.DescribeClusterRequest())
+        return response
+
+    async def describe_quorum(self) -> DescribeQuorumResponse:
+        response: DescribeQuorumResponse = await self._anywhere(q.DescribeQuorumRequest())
+        return response
+
+    async def add_voter(self, node_id: int) -> str:
+        """Make a running broker a voter of the quorum; returns when that is committed, with who votes in words.
+
+        Raises InvalidRequestError when it is one already, is not active, or another change is under way.
+        """
+        return await self._alter_voters(node_id, add=True)
+
+    async def remove_voter(self, node_id: int) -> str:
+        """Take a voter, dead or alive, out of the quorum; it stays a broker. Returns when that is committed.
+
+        Raises InvalidRequestError when it is none, is the last one, or without it no majority of the voters is up.
+        """
+        return await self._alter_voters(node_id, add=False)
+
+    async def _alter_voters(self, node_id: int, *, add: bool) -> str:
+        timeout_ms = min(
+            self._timeout_ms, self._client.request_timeout_ms * 9 // 10
+        )  # so that it says why it took longer
+        request = q.AlterVotersRequest(node_id=node_id, add=add, timeout_ms=timeout_ms)
+        response: AlterVotersResponse = await self._controller(request)
+        return response.state
+
+    async def unregister_broker(self, node_id: int) -> None:
+        """Forget a broker that is gone for good; it must not hold replicas."""
+        await self._controller(q.UnregisterBrokerRequest(node_id=node_id))
+
+    async def decommission_broker(self, node_id: int, *, cancel: bool = False, throttle_bytes_per_s: int = 0) -> None:
+        """Have the cluster move everything off a broker; returns when that has begun. `describe_cluster` shows how many
+        replicas and slots it has left. Raises InvalidReplicationFactorError where too few brokers would remain."""
+        await self._controller(
+            q.DecommissionBrokerRequest(node_id=node_id, cancel=cancel, throttle_bytes_per_s=throttle_bytes_per_s)
+        )
+
+    async def fill_broker(self, node_id: int, *, throttle_bytes_per_s: int = 0) -> int:
+        """Move a fair share of replicas to a broker; returns how many moves have begun."""
+        begun: FillBrokerResponse = await self._controller(
+            q.FillBrokerRequest(node_id=node_id, throttle_bytes_per_s=throttle_bytes_per_s)
+        )
+        return begun.move_count
+
+    async def shut_down_broker(self, node_id: int) -> None:
+        """Have a broker hand its leaderships over and stop."""
+        await self._client.call(node_id, q.BrokerShutdownRequest(node_id=node_id), timeout_ms=self._timeout_ms)
+
+    async def describe_storage(self, node_id: int) -> DescribeStorageResponse:
+        """The data folders of a broker, with what is wrong with them."""
+        request = q.DescribeStorageRequest(node_id=node_id)
+        response: DescribeStorageResponse = await self._client.call(node_id, request, timeout_ms=self._timeout_ms)
+        return response
+
+    async def bring_back_folder(self, node_id: int, path: str) -> DescribeStorageResponse:
+        """Recover a data folder whose disk has been mended; its replicas follow until they are in sync again."""
+        request = q.BringBackFolderRequest(node_id=node_id, path=path)
+        response: DescribeStorageResponse = await self._client.call(node_id, request, timeout_ms=self._timeout_ms)
+        return response
+
+    # --- how ---------------------------------------------------------------------------------------------------------
+
+    async def _metadata(self, topics: tuple[str, ...] | None) -> MetadataResponse:
+        response: MetadataResponse = await self._anywhere(q.MetadataRequest(topics=topics))
+        return response
+
+
+__all__ = ["BROKER", "EARLIEST", "LATEST", "TOPIC", "Admin"]

@@ -1,0 +1,120 @@
+"""The part of `Admin` that deals with consumer groups."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+
+from ...protocol import requests as q
+from ...protocol.group_responses import DescribeGroupResponse, ListedGroup, ListGroupsResponse, UndoOffsetResetResponse
+from ...protocol.lag import NOTHING_COMMITTED, Lag, lag_behind
+from ..connection.client import Client
+from ..connection.errors import BarnabasError, GroupIdNotFoundError, UnknownTopicOrPartitionError
+from ..connection.records import OffsetAndMetadata
+from ..group.group_offsets import commit_offsets, fetch_committed
+from ..positions.offset_lookup import unread_behind
+
+
+class GroupAdmin:
+    _client: Client
+    _timeout_ms: int
+
+    async def list_groups(self) -> list[ListedGroup]:
+        """Ask every broker for the groups that it coordinates. Raises when one cannot be asked: no group is left
+        out."""
+        await self._client.refresh()
+        answers: list[ListGroupsResponse] = await asyncio.gather(
+            *(self._ask_broker(node_id, q.ListGroupsRequest()) for node_id in self._client.metadata.brokers)
+        )
+        groups = {group.group_id: group for answer in answers for group in answer.groups}
+        return [groups[group_id] for group_id in sorted(groups)]
+
+    async def describe_group(self, group_id: str) -> DescribeGroupResponse:
+        """Members, assignments and the causes of the last rebalances. Raises GroupIdNotFoundError."""
+        response: DescribeGroupResponse = await self._coordinator(group_id, q.DescribeGroupRequest(group_id=group_id))
+        return response
+
+    async def explain_group(self, group_id: str) -> DescribeGroupResponse:
+        """The same, with what moved in each rebalance, what nobody reads now, and who is silent or slow."""
+        request = q.DescribeGroupRequest(group_id=group_id, explain=True)
+        response: DescribeGroupResponse = await self._coordinator(group_id, request)
+        return response
+
+    async def delete_group(self, group_id: str) -> None:
+        """Delete a group that has no members, with its offsets."""
+        await self._coordinator(group_id, q.DeleteGroupRequest(group_id=group_id))
+
+    async def group_offsets(self, group_id: str) -> dict[TopicPartition, Lag]:
+        """Where the group stands, with its lag: in all partitions where it has committed, and those that its members own.
+
+        Partitions of deleted topics are left out.
+        """
+        committed = await fetch_committed(self._client, group_id, None, timeout_ms=self._timeout_ms)
+        offsets = {partition: item.offset for partition, item in committed.items()}
+        for partition in await self._owned(group_id):
+            offsets.setdefault(partition, NOTHING_COMMITTED)
+        known = {partition: offset for partition, offset in offsets.items() if await self._exists(partition)}
+        answers = await unread_behind(self._client, known, timeout_ms=self._timeout_ms)
+        return {partition: lag_behind(offset, answers[partition]) for partition, offset in known.items()}
+
+    async def _owned(self, group_id: str) -> list[TopicPartition]:
+        try:
+            group = await self.describe_group(group_id)
+        except GroupIdNotFoundError:
+            return []  # offsets that were committed by hand have no members
+        return [
+            TopicPartition(owned.topic, number)
+            for member in group.members
+            for owned in member.assigned
+            for number in owned.partitions
+        ]
+
+    async def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit for a group that has no members."""
+        plain = {TopicPartition(*partition): OffsetAndMetadata(offset) for partition, offset in offsets.items()}
+        await commit_offsets(self._client, group_id, plain, timeout_ms=self._timeout_ms)
+
+    async def reset_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Set committed offsets, also of a group that is running: its members go on from there. See `undo_reset`."""
+        partitions = tuple(
+            q.OffsetCommitPartition(topic=topic, partition=number, offset=offset)
+            for (topic, number), offset in offsets.items()
+        )
+        await self._coordinator(group_id, q.ResetOffsetsRequest(group_id=group_id, partitions=partitions))
+
+    async def undo_reset(self, group_id: str, *, validate_only: bool = False) -> UndoOffsetResetResponse:
+        """Bring back the offsets from before the last reset; undoing that again makes the reset again.
+
+        `validate_only`: tell what would change, change nothing. Raises InvalidRequestError when no reset is known.
+        """
+        request = q.UndoOffsetResetRequest(group_id=group_id, validate_only=validate_only)
+        response: UndoOffsetResetResponse = await self._coordinator(group_id, request)
+        return response
+
+    async def _exists(self, partition: TopicPartition) -> bool:
+        if not self._client.metadata.partition_count(partition.topic):
+            self._client.want_topic(partition.topic)
+            await self._client.refresh()
+        return partition.partition < self._client.metadata.partition_count(partition.topic)
+
+    async def _ask_broker(self, node_id: int, request: q.Request) -> Any:
+        return await self._client.retrying(lambda: self._client.call(node_id, request), timeout_ms=self._timeout_ms)
+
+    # --- how: where a request goes -----------------------------------------------------------------------------------
+
+    async def _controller(self, request: q.Request, *, done_already: tuple[type[BarnabasError], ...] = ()) -> Any:
+        """To clients at large an unknown topic may be one that is not known yet; the controller knows all there are."""
+        final = (UnknownTopicOrPartitionError,)
+        return await self._client.call_controller(
+            request, timeout_ms=self._timeout_ms, final=final, done_already=done_already
+        )
+
+    async def _coordinator(self, group_id: str, request: q.Request) -> Any:
+        return await self._client.call_coordinator(group_id, request, timeout_ms=self._timeout_ms)
+
+    async def _anywhere(self, request: q.Request) -> Any:
+        return await self._client.retrying(lambda: self._client.call_any(request), timeout_ms=self._timeout_ms)
+
+
+__all__ = ["GroupAdmin", "Lag"]

@@ -1,0 +1,1 @@
+"""Connections of a client, its metadata, its errors, its records."""

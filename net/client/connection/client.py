@@ -1,0 +1,463 @@
+"""`Client`: what producer, consumer and admin share: connections, metadata that stays fresh, and trying again.
+
+Each broker gets two connections, one for control and produce and one for fetches: a fetch answer of many megabytes
+must not stand in front of an acknowledgement.
+"""
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
+from random import Random
+from typing import Any, NamedTuple, TypeVar
+
+from ...base.clock import Clock, SystemClock
+from ...protocol.group_responses import FindCoordinatorResponse
+from ...protocol.requests import FindCoordinatorRequest, MetadataRequest, OffsetCommitRequest, Request
+from ...protocol.responses import MetadataResponse
+from ...wire.network import Network
+from ...wire.rpc import RpcPool
+from ...wire.tcp import TcpNetwork
+from .addresses import Address, parse_bootstrap
+from .backoff import Backoff
+from .errors import (
+    BarnabasError,
+    BrokerNotAvailableError,
+    ClientClosedError,
+    ConcurrentUseError,
+    NetworkError,
+    NoBrokersAvailableError,
+    RequestTimedOutError,
+)
+from .metadata import Broker, MetadataCache
+from .ports import Connection, Pool
+from .troubles import Troubles
+
+logger = logging.getLogger("barnabas.client")
+T = TypeVar("T")
+
+DEFAULT_BOOTSTRAP = "localhost:9092"
+REQUEST_TIMEOUT_MS = 30_000  # Kafka's request.timeout.ms.
+API_TIMEOUT_MS = 60_000  # Kafka's default.api.timeout.ms: a whole call with its retries.
+CONNECT_TIMEOUT_MS = 5_000  # A dead address must not use up the time in which the next one would have answered.
+SLOW_CONNECT_S = 0.5  # Longer than any handshake that works, on one machine or across an ocean.
+METADATA_MAX_AGE_MS = 300_000  # Kafka's metadata.max.age.ms: partitions that were added are noticed by then.
+RETRY_BACKOFF_MS = 50
+RETRY_BACKOFF_MAX_MS = 1_000  # Kafka's retry.backoff.max.ms.
+
+
+class _Coordinator(NamedTuple):
+    broker: Broker
+    epoch: int  # -1: a broker of an older version told of it
+
+
+class Client:
+    """Start it before use, close it after. All methods belong to one event loop."""
+
+    def __init__(
+        self,
+        bootstrap: str | Iterable[str] = DEFAULT_BOOTSTRAP,
+        *,
+        client_id: str = "barnabas",
+        request_timeout_ms: int = REQUEST_TIMEOUT_MS,
+        retry_backoff_ms: float = RETRY_BACKOFF_MS,
+        metadata_max_age_ms: int = METADATA_MAX_AGE_MS,
+        network: Network | None = None,
+        clock: Clock | None = None,
+        rng: Random | None = None,
+        new_pool: Callable[[], Pool] | None = None,
+    ) -> None:
+        self.bootstrap = parse_bootstrap(bootstrap)
+        self.client_id = client_id
+        self.request_timeout_ms = request_timeout_ms
+        self.metadata = MetadataCache()
+        self.rng = rng or Random()
+        self.backoff = Backoff(first_ms=retry_backoff_ms, max_ms=max(retry_backoff_ms, RETRY_BACKOFF_MAX_MS))
+        self.troubles = Troubles()
+        self._connecting: set[int] = set()  # Brokers.
+        self._told_by = ""  # The address that the newest metadata came from.
+        self._clock = clock
+        self._network = network
+        self._new_pool = new_pool or self._rpc_pool
+        self._metadata_max_age_ms = metadata_max_age_ms
+        self._topics: dict[str, bool] = {}  # That we keep metadata of -> whether they may be created.
+        self._wants_all = False
+        self._listeners: list[Callable[[], None]] = []
+        self._coordinators: dict[str, _Coordinator] = {}
+        self._committer = uuid.uuid4().hex
+        self._last_commit = 0
+        self._refreshing: asyncio.Task[None] | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Learn the cluster. Raises NoBrokersAvailableError, which names each address and its reason."""
+        if self._keeper is not None:
+            return
+        self._loop = asyncio.get_running_loop()
+        self.clock: Clock = self._clock or SystemClock()
+        self._stale = asyncio.Event()
+        self._control = self._new_pool()
+        self._bulk = self._new_pool()
+        try:
+            await self.refresh()
+        except BaseException:
+            await self._close_pools()
+            raise
+        self._keeper = asyncio.create_task(self._keep_fresh(), name="barnabas-metadata")
+
+    async def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        tasks = [task for task in (self._keeper, self._refreshing) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._keeper is not None:
+            await self._close_pools()
+
+    async def _close_pools(self) -> None:
+        await self._control.close()
+        await self._bulk.close()
+
+    def _rpc_pool(self) -> Pool:
+        return RpcPool(
+            self._network or TcpNetwork(),
+            client_id=self.client_id,
+            random=self.rng,
+            connect_timeout_ms=CONNECT_TIMEOUT_MS,
+        )
+
+    # --- connections -------------------------------------------------------------------------------------------------
+
+    def peek(self, node_id: int, *, bulk: bool = False) -> Connection | None:
+        """Return the open connection to a broker, if there is one: the way of the hot path."""
+        broker = self.metadata.brokers.get(node_id)
+        if broker is None:
+            return None
+        return (self._bulk if bulk else self._control).peek(broker.host, broker.port)
+
+    async def connect(self, node_id: int, *, bulk: bool = False) -> Connection:
+        """Return the connection to a broker. Raises NetworkError, or BrokerNotAvailableError for an unknown broker."""
+        self._check_open()
+        broker = self.metadata.brokers.get(node_id)
+        if broker is None:
+            raise BrokerNotAvailableError(f"broker {node_id} is not in the metadata: it is down or still starting")
+        pool = self._bulk if bulk else self._control
+        found = pool.peek(broker.host, broker.port)
+        if found is not None:
+            return found
+        self._connecting.add(node_id)
+        try:
+            found = await self._open(pool, broker)
+        except NetworkError as error:
+            told = self._unreachable(error, broker)
+            self.note_trouble(f"broker {node_id}", told)
+            raise told from error
+        finally:
+            self._connecting.discard(node_id)
+        self.troubles.works(f"broker {node_id}")
+        return found
+
+    def note_trouble(self, what: str, error: BarnabasError) -> None:
+        """Something does not work now and is tried again; the log tells of it when it lasts."""
+        if self.troubles.failed(what, error, self.clock.now_ms()):
+            logger.warning("%s: %s; trying again", what, error.message)
+
+    def unanswered(self) -> str:
+        """Which brokers have requests and have not answered yet; "" if none."""
+        silent = [
+            f"broker {broker.node_id} at {broker.host}:{broker.port}"
+            for broker in self.metadata.brokers.values()
+            if broker.node_id in self._connecting
+            or ((connection := self._control.peek(broker.host, broker.port)) is not None and connection.in_flight)
+        ]
+        return f"no answer yet from {', '.join(silent)}" if silent else ""
+
+    def _unreachable(self, error: NetworkError, broker: Broker) -> NetworkError:
+        """An address that nobody here has configured: say where it comes from, and who can mend it."""
+        if (broker.host, broker.port) in self.bootstrap:
+            return error
+        return NetworkError(
+            f"{error.message}. Broker {broker.node_id} advertises {broker.host}:{broker.port}, as {self._told_by} tells: if the"
+            " broker is up, set its advertised.listeners to an address that this machine can reach"
+        )
+
+    async def _open(self, pool: Pool, broker: Broker) -> Connection:
+        """A broker that is slow to answer may lead nothing any more by the time that it is given up: look meanwhile."""
+        opening = asyncio.ensure_future(pool.get(broker.host, broker.port))
+        opening.add_done_callback(_look_at_error)
+        try:
+            while not (await asyncio.wait([opening], timeout=SLOW_CONNECT_S))[0]:
+                self.request_refresh()
+            return opening.result()
+        finally:
+            opening.cancel()
+
+    async def call(self, node_id: int, request: Request, *, timeout_ms: int | None = None) -> Any:
+        """Ask one broker, once."""
+        connection = await self.connect(node_id)
+        return await connection.call(request, timeout_ms=timeout_ms or self.request_timeout_ms)
+
+    async def call_any(self, request: Request) -> Any:
+        """Ask brokers in random order until one answers. Raises NoBrokersAvailableError when none does.
+
+        Who cannot be connected to soon is left for last: behind a cut wire that takes seconds to fail.
+        """
+        self._check_open()
+        reasons: list[str] = []
+        addresses = self._addresses()
+        for patience_s in (SLOW_CONNECT_S, None):
+            slow: list[Address] = []
+            for host, port in addresses:
+                try:
+                    async with asyncio.timeout(patience_s):
+                        connection = await self._control.get(host, port)
+                except TimeoutError:
+                    slow.append((host, port))
+                    continue
+                except BarnabasError as error:
+                    self._note(error, host, port, reasons)
+                    continue
+                try:
+                    response = await connection.call(request, timeout_ms=self.request_timeout_ms)
+                    self._told_by = f"{host}:{port}"
+                    return response
+                except BarnabasError as error:
+                    self._note(error, host, port, reasons)
+            addresses = slow
+        raise NoBrokersAvailableError("no broker answers: " + "; ".join(reasons))
+
+    def _note(self, error: BarnabasError, host: str, port: int, reasons: list[str]) -> None:
+        """Another broker may know better, unless the request itself is to blame."""
+        if not error.retriable:
+            raise error
+        reasons.append(f"{host}:{port}: {error.message}")
+
+    def _addresses(self) -> list[Address]:
+        """Brokers known, those with an open connection first, then the bootstrap list."""
+        known = [(broker.host, broker.port) for broker in self.metadata.brokers.values()]
+        self.rng.shuffle(known)
+        known.sort(key=lambda address: self._control.peek(*address) is None)
+        return list(dict.fromkeys([*known, *self.bootstrap]))
+
+    # --- the controller and coordinators -----------------------------------------------------------------------------
+
+    async def call_controller(
+        self,
+        request: Request,
+        *,
+        timeout_ms: int = API_TIMEOUT_MS,
+        final: tuple[type[BarnabasError], ...] = (),
+        done_already: tuple[type[BarnabasError], ...] = (),
+    ) -> Any:
+        """Ask the controller, wherever it moves, until `timeout_ms` is over.
+
+        `final` refusals are not tried again, whatever they say of themselves. One of `done_already` is no refusal (None is
+        returned) when an earlier copy of the request may have been carried out: the connection was lost behind it.
+        """
+        may_be_done = False
+
+        async def attempt() -> Any:
+            nonlocal may_be_done
+            try:
+                if self.metadata.controller_id in self.metadata.brokers:
+                    return await self.call(self.metadata.controller_id, request, timeout_ms=timeout_ms)
+                return await self.call_any(request)
+            except final as error:
+                return None if may_be_done and isinstance(error, done_already) else error
+            except (NetworkError, RequestTimedOutError, NoBrokersAvailableError):
+                may_be_done = True
+                raise
+
+        outcome = await self.retrying(attempt, timeout_ms=timeout_ms, before_retry=self.refresh)
+        if isinstance(outcome, BarnabasError):
+            raise outcome
+        return outcome
+
+    async def call_coordinator(self, group_id: str, request: Request, *, timeout_ms: int = API_TIMEOUT_MS) -> Any:
+        """Ask the coordinator of a group, wherever it moves, until `timeout_ms` is over."""
+        return await self.retrying(lambda: self.ask_coordinator(group_id, request), timeout_ms=timeout_ms)
+
+    async def ask_coordinator(self, group_id: str, request: Request, *, timeout_ms: int | None = None) -> Any:
+        """Ask the coordinator once; when that fails for its sake, it is looked up again the next time."""
+        coordinator = self._coordinators.get(group_id)
+        if coordinator is None:
+            coordinator = self._coordinators[group_id] = await self._find_coordinator(group_id)
+        try:
+            connection = await self._connect_to_coordinator(coordinator.broker)
+            if isinstance(request, OffsetCommitRequest):
+                request = self._numbered(request, coordinator.epoch)
+            response = await connection.call(request, timeout_ms=timeout_ms or self.request_timeout_ms)
+        except BarnabasError as error:
+            if error.retriable:
+                self._coordinators.pop(group_id, None)
+                self.note_trouble(f"coordinator of group {group_id}", error)
+            raise
+        self.troubles.works(f"coordinator of group {group_id}")
+        return response
+
+    async def _connect_to_coordinator(self, broker: Broker) -> Connection:
+        try:
+            return await self._control.get(broker.host, broker.port)
+        except NetworkError as error:
+            raise self._unreachable(error, broker) from error
+
+    async def _find_coordinator(self, group_id: str) -> _Coordinator:
+        found: FindCoordinatorResponse = await self.call_any(FindCoordinatorRequest(group_id=group_id))
+        broker = Broker(node_id=found.node_id, host=found.host, port=found.port)
+        return _Coordinator(broker, found.coordinator_epoch)
+
+    def _numbered(self, request: OffsetCommitRequest, coordinator_epoch: int) -> OffsetCommitRequest:
+        """A copy of it that we have sent before may still arrive, by a connection that was given up: behind a newer number it
+        is not taken."""
+        if coordinator_epoch < 0:
+            return request
+        self._last_commit += 1
+        return replace(
+            request, committer=self._committer, sequence=self._last_commit, coordinator_epoch=coordinator_epoch
+        )
+
+    async def retrying(
+        self,
+        attempt: Callable[[], Awaitable[T]],
+        *,
+        timeout_ms: float,
+        before_retry: Callable[[], Awaitable[None]] | None = None,
+    ) -> T:
+        """Call until it succeeds, fails for good, or the time is over; then the last error is raised."""
+        deadline_ms = self.clock.now_ms() + timeout_ms
+        failures = 0
+        while True:
+            try:
+                if failures and before_retry is not None:
+                    await before_retry()
+                return await attempt()
+            except BarnabasError as error:
+                failures += 1
+                delay_ms = self.backoff.delay_ms(failures, self.rng.random)
+                if not error.retriable or self.clock.now_ms() + delay_ms > deadline_ms:
+                    raise
+                await asyncio.sleep(delay_ms / 1000)
+
+    # --- metadata ----------------------------------------------------------------------------------------------------
+
+    def want_topic(self, topic: str, *, create: bool = False) -> None:
+        """Keep metadata of this topic from now on."""
+        self._topics[topic] = self._topics.get(topic, False) or create
+
+    def want_all_topics(self) -> None:
+        """Keep metadata of all topics, also of those to come: a pattern is matched against them."""
+        if not self._wants_all:
+            self._wants_all = True
+            self.request_refresh()
+
+    def on_metadata(self, listener: Callable[[], None]) -> None:
+        """Call `listener` after each answer with metadata."""
+        self._listeners.append(listener)
+
+    def request_refresh(self) -> None:
+        """Something told us that the metadata is old; returns at once."""
+        self._stale.set()
+
+    async def refresh(self) -> None:
+        """Ask for metadata now; callers at the same time share one request."""
+        self._check_open()
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.create_task(self._refresh())
+            self._refreshing.add_done_callback(_look_at_error)
+        task = self._refreshing
+        await asyncio.wait([task])  # Not the task itself: a caller who gives up must not cancel it for the others.
+        if task.cancelled():
+            raise ClientClosedError("the client was closed")
+        task.result()
+
+    async def wait_for_topic(self, topic: str, *, timeout_ms: float, create: bool = False) -> int:
+        """Return the number of partitions, once known. Raises the last reason why it is not, when the time is over."""
+        if topic not in self._topics:
+            self.want_topic(topic, create=create)
+
+        async def attempt() -> int:
+            if not self.metadata.partition_count(topic):
+                await self.refresh()
+            if not self.metadata.partition_count(topic):
+                raise self.metadata.topic_failure(topic)
+            return self.metadata.partition_count(topic)
+
+        return await self.retrying(attempt, timeout_ms=timeout_ms)
+
+    async def _refresh(self) -> None:
+        request = MetadataRequest(
+            topics=None if self._wants_all else tuple(sorted(self._topics)),
+            allow_auto_topic_creation=any(self._topics.values()),
+        )
+        try:
+            response: MetadataResponse = await self.call_any(request)
+        except BarnabasError as error:
+            self.note_trouble("metadata", error)
+            raise
+        self.troubles.works("metadata")
+        self.metadata.update(response)
+        self.troubles.keep("broker ", {f"broker {node_id}" for node_id in self.metadata.brokers})
+        self._note_missing_topics()
+        for listener in self._listeners:
+            listener()
+
+    def _note_missing_topics(self) -> None:
+        for topic in self._topics:
+            what = f"topic {topic}"
+            if self.metadata.partition_count(topic):
+                self.troubles.works(what)
+            else:
+                self.note_trouble(what, self.metadata.topic_failure(topic))
+
+    async def _keep_fresh(self) -> None:
+        """Refresh when asked, when old, and again and again while a topic of ours has a partition without a leader."""
+        attempts = 0
+        if self.metadata.without_leader(self._topics):
+            self._stale.set()
+        while True:
+            try:
+                async with asyncio.timeout(self._metadata_max_age_ms / 1000):
+                    await self._stale.wait()
+            except TimeoutError:
+                pass
+            self._stale.clear()
+            try:
+                await self.refresh()
+            except BarnabasError as error:
+                logger.warning("metadata refresh failed: %s", error.message)
+                self._stale.set()
+            if self.metadata.without_leader(self._topics):
+                self._stale.set()
+            attempts = attempts + 1 if self._stale.is_set() else 1
+            await asyncio.sleep(self.backoff.delay_ms(attempts, self.rng.random) / 1000)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClientClosedError("the client is closed")
+        check_loop(self._loop, "client")
+
+
+def check_loop(loop: asyncio.AbstractEventLoop, what: str) -> None:
+    """Raises ConcurrentUseError elsewhere than on the loop that the client was started on: what it waits for belongs to that
+    loop, and a call from another one would wait for ever."""
+    try:
+        running = asyncio.get_running_loop()
+    except RuntimeError:
+        running = None
+    if running is not loop:
+        raise ConcurrentUseError(
+            f"this {what} was started on another event loop: call it there (asyncio.run_coroutine_threadsafe), make one for each"
+            " loop, or use barnabas.sync from threads"
+        )
+
+
+def _look_at_error(task: asyncio.Future[Any]) -> None:
+    """Who waited may have given up; then nobody asks how it ended, and asyncio would print that as a bug."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,141 @@
+"""What a client knows of the cluster: brokers, topics, and the leader of each partition with its epoch. Pure.
+
+Any broker may answer, so an answer may be older than the one before it: a leader is replaced only by one of an epoch
+that is not older (KIP-320), brokers and topics only by an answer whose metadata offset is not older. A topic that was
+deleted and made again begins anew, since its epochs do.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, error_for
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+
+from ...protocol.responses import MetadataResponse, PartitionMetadata, TopicMetadata
+
+NO_LEADER = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leader:
+    """`node_id` is -1 while the partition has no leader."""
+
+    node_id: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broker:
+    node_id: int
+    host: str
+    port: int
+
+
+UNKNOWN_LEADER = Leader(node_id=NO_LEADER, epoch=-1)
+
+
+class MetadataCache:
+    def __init__(self) -> None:
+        self.brokers: dict[int, Broker] = {}
+        self.cluster_id = ""
+        self.controller_id = -1
+        self.offset = -1  # Of the newest answer taken; never goes back within one cluster.
+        self._leaders: dict[TopicPartition, Leader] = {}
+        self._partition_counts: dict[str, int] = {}  # Never shrinks while the topic id stays.
+        self._topic_ids: dict[str, str] = {}
+        self._topic_errors: dict[str, tuple[int, str]] = {}
+
+    def leader(self, partition: TopicPartition) -> Leader:
+        return self._leaders.get(partition, UNKNOWN_LEADER)
+
+    def partition_count(self, topic: str) -> int:
+        """0 while the topic is not known."""
+        return self._partition_counts.get(topic, 0)
+
+    def topic_id(self, topic: str) -> str:
+        """Changes when a topic is deleted and made anew; "" while the topic is not known."""
+        return self._topic_ids.get(topic, "")
+
+    def topics(self) -> list[str]:
+        return list(self._partition_counts)
+
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        return [TopicPartition(topic, number) for number in range(self.partition_count(topic))]
+
+    def topic_failure(self, topic: str) -> BarnabasError:
+        """Why the topic cannot be used now, as the last answer about it said."""
+        code, message = self._topic_errors.get(topic, (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ""))
+        return error_for(code, message or f"topic {topic!r} does not exist (yet): create it, or correct the name")
+
+    def update(self, response: MetadataResponse) -> None:
+        """Take an answer in, whichever broker it came from."""
+        if response.cluster_id != self.cluster_id:
+            self._forget_cluster(response.cluster_id)
+        is_current = response.offset >= self.offset
+        for broker in response.brokers:
+            if is_current or broker.node_id not in self.brokers:
+                self.brokers[broker.node_id] = Broker(node_id=broker.node_id, host=broker.host, port=broker.port)
+        if is_current:
+            self.offset = response.offset
+            self.controller_id = response.controller_id
+            self._forget_brokers(keep={broker.node_id for broker in response.brokers})
+        for topic in response.topics:
+            self._update_topic(topic, is_current=is_current)
+
+    def hint(self, partition: TopicPartition, *, node_id: int, epoch: int) -> bool:
+        """Take a leader that came with another answer; returns whether that was news."""
+        known = self.leader(partition)
+        if node_id < 0 or epoch <= known.epoch or partition.partition >= self.partition_count(partition.topic):
+            return False
+        self._leaders[partition] = Leader(node_id=node_id, epoch=epoch)
+        return True
+
+    def forget_leader(self, partition: TopicPartition, *, node_id: int) -> None:
+        """This broker says that it does not lead, and nobody says who does. The epoch stays as the lower bound."""
+        known = self.leader(partition)
+        if known.node_id == node_id:
+            self._leaders[partition] = Leader(node_id=NO_LEADER, epoch=known.epoch)
+
+    def forget_topic(self, topic: str) -> None:
+        for number in range(self._partition_counts.pop(topic, 0)):
+            self._leaders.pop(TopicPartition(topic, number), None)
+        self._topic_ids.pop(topic, None)
+
+    def without_leader(self, topics: Iterable[str]) -> bool:
+        """Whether any of the topics is unknown or has a partition without a leader."""
+        for topic in topics:
+            partitions = self.partitions(topic)
+            if not partitions or any(self.leader(partition).node_id < 0 for partition in partitions):
+                return True
+        return False
+
+    def _update_topic(self, topic: TopicMetadata, *, is_current: bool) -> None:
+        if topic.error:
+            self._topic_errors[topic.name] = (topic.error, topic.message)
+            if topic.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and is_current:
+                self.forget_topic(topic.name)
+            return
+        self._topic_errors.pop(topic.name, None)
+        known_id = self._topic_ids.get(topic.name)
+        if known_id is not None and topic.topic_id != known_id:
+            if not is_current:
+                return  # About the topic that was deleted under this name.
+            self.forget_topic(topic.name)
+        self._topic_ids[topic.name] = topic.topic_id
+        self._partition_counts[topic.name] = max(self.partition_count(topic.name), len(topic.partitions))
+        for number, partition in enumerate(topic.partitions):
+            self._update_leader(TopicPartition(topic.name, number), partition)
+
+    def _update_leader(self, partition: TopicPartition, answer: PartitionMetadata) -> None:
+        if answer.leader_epoch >= self.leader(partition).epoch:
+            self._leaders[partition] = Leader(node_id=answer.leader, epoch=answer.leader_epoch)
+
+    def _forget_brokers(self, *, keep: set[int]) -> None:
+        self.brokers = {node_id: broker for node_id, broker in self.brokers.items() if node_id in keep}
+
+    def _forget_cluster(self, cluster_id: str) -> None:
+        """Another cluster answers at this address (a test cluster that was made anew): nothing known holds any more."""
+        self.cluster_id = cluster_id
+        self.offset = -1
+        for topic in self.topics():
+            self.forget_topic(topic)

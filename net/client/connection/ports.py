@@ -1,0 +1,40 @@
+"""What the SDK needs of its connections, as ports: `net.rpc` has the real ones, tests script their own."""
+
+import asyncio
+from typing import Any, Protocol
+
+from ...protocol.requests import Request
+from ...protocol.responses import Response
+
+
+class Connection(Protocol):
+    """One connection to one broker, as `net.rpc.RpcConnection`."""
+
+    @property
+    def in_flight(self) -> int:
+        """Requests without an answer."""
+
+    def send(self, request: Request, *, timeout_ms: int) -> asyncio.Future[Response]:
+        """Send in the order of the calls, without a task. An ErrorResponse is a result, a lost or late answer an
+        exception.
+
+        Raises NetworkError when the connection is closed, BufferExhaustedError when too much is in flight.
+        """
+
+    def send_oneway(self, request: Request) -> None:
+        """Send a request that has no answer (produce with acks=0). Raises as `send` does."""
+
+    async def call(self, request: Request, *, timeout_ms: int) -> Any:
+        """Send and return the answer; raises the error that it names."""
+
+
+class Pool(Protocol):
+    """One connection per address, as `net.rpc.RpcPool`: capped back-off with jitter after failures."""
+
+    def peek(self, host: str, port: int) -> Connection | None:
+        """Return the open connection, if there is one."""
+
+    async def get(self, host: str, port: int) -> Connection:
+        """Return it, opened if need be. Raises NetworkError or UnsupportedVersionError."""
+
+    async def close(self) -> None: ...

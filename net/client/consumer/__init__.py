@@ -1,0 +1,1 @@
+"""The consumer: fetching, polling, process_once."""

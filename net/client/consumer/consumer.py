@@ -1,0 +1,561 @@
+"""`Consumer`: reads records, of partitions that it is given or that its group shares out.
+
+Fetching goes on ahead in the background (`fetcher`), heartbeats too (`group_session`). Everything that changes what the
+application sees, a rebalance above all, happens only when the application asks for records: so a record in its hands is
+never committed, and a partition never taken, behind its back.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from random import Random
+from typing import Self
+
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+
+from ...base.clock import Clock
+from ...wire.network import Network
+from ..connection.client import (
+    API_TIMEOUT_MS,
+    DEFAULT_BOOTSTRAP,
+    REQUEST_TIMEOUT_MS,
+    RETRY_BACKOFF_MS,
+    Client,
+    check_loop,
+)
+from ..connection.errors import ClientClosedError, InvalidRequestError, NotAssignedError
+from ..connection.records import ConsumerRecord, OffsetAndMetadata, OffsetAndTimestamp, ReadingOrigin, RecordColumns
+from ..group.assignors import Assignor
+from ..group.classic_session import matching
+from ..group.commits import Commits, ToCommit
+from ..group.group_offsets import fetch_committed
+from ..group.listener import Listener, Listeners
+from ..group.ownership import Subscription
+from ..group.rebalancing import Rebalancing
+from ..group.session import Session
+from ..positions.offset_lookup import EARLIEST, LATEST, list_offsets
+from ..positions.partition_state import PartitionState
+from ..positions.reading import Reading
+from .consumer_config import (
+    CLOSE_COMMIT_TIMEOUT_MS,
+    FOREVER_MS,
+    MAX_POLL_RECORDS,
+    ConsumerConfig,
+    isolation_level,
+    reset_time,
+)
+from .fetcher import FetchConfig, Fetcher
+from .polling import Polling
+from .positions import PositionFinder, no_offset
+
+RecordsByPartition = dict[TopicPartition, list[ConsumerRecord]]
+PartitionLike = TopicPartition | tuple[str, int]
+
+
+class Consumer:
+    """Reads records of topics.
+
+        async with Consumer("orders", bootstrap="localhost:9092", group="billing") as consumer:
+            async for record in consumer:
+                handle(record)
+
+    With topics and a group, the group shares out the partitions; with topics and no group, this consumer reads all of
+    them; without topics, `assign` says what to read. `auto_commit` (default: with a group) commits what the application
+    is done with: all that was handed out before the last call of `poll`, or the last step of `async for`.
+
+    `group_protocol` "consumer" (default): the coordinator assigns (KIP-848), by `assignor`, a name that it knows. "classic": a
+    leader among the members assigns; `assignor` is then a name, an object of your own (`assignors.Assignor`), or several
+    of them. Listeners: see `rebalancing`. How long a handler may take: see `session`.
+    """
+
+    _session: Session | None = None
+    _is_started: bool = False
+    _is_closed: bool = False
+
+    def __init__(
+        self,
+        *topics: str,
+        bootstrap: str | Iterable[str] = DEFAULT_BOOTSTRAP,
+        group: str | None = None,
+        pattern: str | None = None,
+        instance_id: str | None = None,
+        auto_offset_reset: str = "latest",
+        auto_commit: bool | None = None,
+        auto_commit_interval_ms: int = 5_000,
+        on_assigned: Listener | None = None,
+        on_revoked: Listener | None = None,
+        on_lost: Listener | None = None,
+        group_protocol: str = "consumer",
+        assignor: str | Assignor | Sequence[str | Assignor] | None = None,
+        heartbeat_interval_ms: int = 3_000,
+        session_timeout_ms: int = -1,
+        rebalance_timeout_ms: int = -1,
+        max_poll_interval_ms: int = 300_000,
+        fetch_min_bytes: int = 1,
+        fetch_max_bytes: int = 16 * 1024 * 1024,
+        fetch_max_wait_ms: int = 500,
+        partition_max_bytes: int = 1024 * 1024,
+        max_buffered_bytes: int = 64 * 1024 * 1024,
+        isolation: str = "read_uncommitted",
+        rack: str = "",
+        request_timeout_ms: int = REQUEST_TIMEOUT_MS,
+        retry_backoff_ms: float = RETRY_BACKOFF_MS,
+        client_id: str = "barnabas-consumer",
+        network: Network | None = None,
+        clock: Clock | None = None,
+        rng: Random | None = None,
+        client: Client | None = None,
+    ) -> None:
+        self._config = ConsumerConfig(
+            group=group,
+            reset_time_ms=reset_time(auto_offset_reset),
+            auto_commit=group is not None if auto_commit is None else auto_commit,
+            auto_commit_interval_ms=auto_commit_interval_ms,
+            max_poll_interval_ms=max_poll_interval_ms,
+            partition_max_bytes=partition_max_bytes,
+            instance_id=instance_id,
+            assignor=assignor,
+            session_timeout_ms=session_timeout_ms,
+            rebalance_timeout_ms=max_poll_interval_ms if rebalance_timeout_ms < 0 else rebalance_timeout_ms,
+            rack=rack,
+            group_protocol=group_protocol,
+            heartbeat_interval_ms=heartbeat_interval_ms,
+            request_timeout_ms=request_timeout_ms,
+        )
+        self._fetch_config = FetchConfig(
+            min_bytes=fetch_min_bytes,
+            max_bytes=fetch_max_bytes,
+            max_wait_ms=fetch_max_wait_ms,
+            max_buffered_bytes=max_buffered_bytes,
+            isolation_level=isolation_level(isolation),
+            rack=rack,
+        )
+        self._client = client or Client(
+            bootstrap,
+            client_id=client_id,
+            request_timeout_ms=request_timeout_ms,
+            retry_backoff_ms=retry_backoff_ms,
+            network=network,
+            clock=clock,
+            rng=rng,
+        )
+        self._subscription = Subscription(topics=tuple(dict.fromkeys(topics)), pattern=pattern)
+        self._reading = Reading(partition_max_bytes=partition_max_bytes)
+        self._listeners = Listeners(assigned=on_assigned, revoked=on_revoked, lost=on_lost or on_revoked)
+
+    @property
+    def group(self) -> str | None:
+        return self._config.group
+
+    @property
+    def client(self) -> Client:
+        """The connections and the metadata, which producers, consumers and admins share."""
+        return self._client
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: object, error: object, traceback: object) -> None:
+        await self.close()
+
+    @cached_property
+    def _commits(self) -> Commits:
+        return Commits(self._client, self._config.group or "", self._reading, lambda: self._session)
+
+    @property
+    def _states(self) -> dict[TopicPartition, PartitionState]:
+        return self._reading.states
+
+    async def start(self) -> None:
+        """Connect, and join the group. Raises NoBrokersAvailableError, which names each address and its reason.
+
+        A topic that does not exist is waited for, with a warning in the log after 3 s: without a group up to 60 s, then
+        UnknownTopicOrPartitionError is raised; in a group without end, as a group may subscribe to a topic to come.
+        """
+        if self._is_started:
+            return
+        for topic in self._subscription.topics:
+            self._client.want_topic(topic)
+        await self._client.start()
+        self._loop = asyncio.get_running_loop()
+        self._wake = asyncio.Event()
+        self._fetcher = Fetcher(
+            self._client,
+            self._fetch_config,
+            self._states,
+            on_data=self._wake.set,
+            on_out_of_range=self._out_of_range,
+            on_made_anew=self._made_anew,
+            on_error=lambda error: self._polling.fail(error),
+        )
+        self._positions = PositionFinder(
+            self._client,
+            self._states,
+            group=self._config.group,
+            reset_time_ms=self._config.reset_time_ms,
+            on_found=self._fetcher.pump_soon,
+            on_error=lambda error: self._polling.fail(error),
+        )
+        self._rebalancing = Rebalancing(
+            self._reading,
+            self._commits,
+            self._listeners,
+            auto_commit=self._config.auto_commit,
+            on_adopted=self._adopted,
+            find_positions=self._positions.find_soon,
+        )
+        self._polling = Polling(
+            self._reading,
+            self._rebalancing,
+            self._client.clock,
+            max_poll_interval_ms=self._config.max_poll_interval_ms,
+            session=lambda: self._session,
+            pump=self._fetcher.pump_soon,
+            wake=self._wake,
+        )
+        self._client.on_metadata(self._metadata_changed)
+        self._is_started = True
+        if self._subscription.topics or self._subscription.pattern is not None:
+            try:
+                await self._begin(self._subscription)
+            except BaseException:  # Cancelled, say, while it waits for a topic: nobody else closes what is open.
+                await self.close()
+                raise
+        if self._config.auto_commit and self._config.group is not None:
+            self._commits.start(self._config.auto_commit_interval_ms)
+
+    async def close(self) -> None:
+        """Commit (with auto_commit), give up the partitions (`on_revoked`), leave the group, disconnect.
+
+        What is committed is what was handed out before the last poll or the last step of `async for`, as at any other time: the
+        handler of what came last may have failed. An application that is done with that too says so by `commit()` before.
+        """
+        if self._is_closed or not self._is_started or self._polling.is_closing:
+            self._is_closed = True
+            return
+        self._polling.close()
+        try:
+            await self._commits.stop(timeout_ms=CLOSE_COMMIT_TIMEOUT_MS)
+            if self._config.auto_commit and self._config.group is not None:
+                await self._commits.begin_done(timeout_ms=CLOSE_COMMIT_TIMEOUT_MS)
+            if self._session is not None:
+                await self._rebalancing.give_up_all()
+        finally:
+            self._is_closed = True
+            await self._commits.close()
+            if self._session is not None:
+                await self._session.leave()
+            self._reading.stop_cursor()
+            await self._positions.close()
+            await self._fetcher.close()
+            await self._client.close()
+
+    # --- what to read ------------------------------------------------------------------------------------------------
+
+    async def subscribe(self, *topics: str, pattern: str | None = None) -> None:
+        """Read these topics, or those that the whole pattern matches, from now on, instead of those before."""
+        self._check_usable()
+        await self._begin(Subscription(topics=tuple(dict.fromkeys(topics)), pattern=pattern))
+
+    async def unsubscribe(self) -> None:
+        """Read nothing any more; leaves the group, if there is one, as `close` does."""
+        self._check_usable()
+        self._subscription = Subscription()
+        if self._session is not None:
+            if self._config.auto_commit:
+                self._reading.stop_cursor()
+                await self._commits.begin_done()
+            await self._rebalancing.give_up_all()
+            session, self._session = self._session, None
+            await session.leave()
+        self._reading.drop(list(self._states))
+
+    def assign(self, partitions: Iterable[PartitionLike]) -> None:
+        """Read exactly these partitions. Those that stay keep their position; a group is then used for commits only."""
+        self._check_usable()
+        if self._session is not None:
+            raise InvalidRequestError("this consumer's partitions are given out by its group; leave out the topics")
+        wanted = [TopicPartition(*partition) for partition in partitions]
+        self._reading.drop([partition for partition in self._states if partition not in set(wanted)])
+        self._add(wanted)
+        self._client.request_refresh()
+        self._positions.find_soon()
+
+    @property
+    def assignment(self) -> list[TopicPartition]:
+        return list(self._states)
+
+    @property
+    def subscription(self) -> Subscription:
+        return self._subscription
+
+    async def _begin(self, subscription: Subscription) -> None:
+        self._subscription = subscription
+        for topic in subscription.topics:
+            self._client.want_topic(topic)
+        if self._config.group is None:
+            await self._assign_whole_topics(subscription)
+        elif self._session is not None:
+            self._session.subscribe(subscription)
+        else:
+            self._session = self._config.session(
+                self._client,
+                subscription,
+                on_change=self._group_changed,
+                on_error=self._polling.fail,
+                idle_ms=self._polling.idle_ms,
+            )
+
+    async def _assign_whole_topics(self, subscription: Subscription) -> None:
+        topics = subscription.topics
+        if subscription.pattern is not None:
+            matching(subscription.pattern, [])  # Refused here and now, if it is no expression.
+            self._client.want_all_topics()
+            await self._client.refresh()
+            topics = self._topics_now()
+        for topic in topics:
+            await self._client.wait_for_topic(topic, timeout_ms=API_TIMEOUT_MS)
+        self._reading.drop([partition for partition in self._states if partition.topic not in topics])
+        self._add(partition for topic in topics for partition in self._client.metadata.partitions(topic))
+        self._positions.find_soon()
+
+    def _topics_now(self) -> tuple[str, ...]:
+        """Without a group: the topics that the subscription means."""
+        pattern = self._subscription.pattern
+        return self._subscription.topics if pattern is None else matching(pattern, self._client.metadata.topics())
+
+    def _add(self, partitions: Iterable[TopicPartition]) -> None:
+        wanted = list(partitions)
+        for partition in wanted:
+            self._client.want_topic(partition.topic)
+        self._reading.add(wanted)
+
+    def _adopted(self, partitions: list[TopicPartition]) -> None:
+        for partition in partitions:
+            self._client.want_topic(partition.topic)
+        self._client.request_refresh()
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    async def poll(self, *, max_records: int = MAX_POLL_RECORDS, timeout_ms: float = 1_000) -> RecordsByPartition:
+        """Return what is there, at most `max_records`; waits up to `timeout_ms` for the first. May be empty."""
+        self._check_usable()
+        return await self._polling.poll(max_records=max_records, timeout_ms=timeout_ms)
+
+    async def poll_with_origins(
+        self, *, max_records: int = MAX_POLL_RECORDS, timeout_ms: float = 1_000
+    ) -> tuple[RecordsByPartition, dict[TopicPartition, ReadingOrigin]]:
+        """As `poll`, with the origin of each assigned partition at the moment when the records were taken."""
+        found = await self.poll(max_records=max_records, timeout_ms=timeout_ms)
+        return found, {partition: self.origin(partition) for partition in self.assignment}
+
+    async def poll_batch(self, *, timeout_ms: float = 1_000) -> RecordColumns | None:
+        """Return the next batch of one partition as columns, the cheapest form; None when nothing came in time."""
+        self._check_usable()
+        return await self._polling.poll_batch(timeout_ms=timeout_ms)
+
+    def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+        return self._walk()
+
+    async def _walk(self) -> AsyncIterator[ConsumerRecord]:
+        """A plain generator over each decoded batch; awaits only between batches. Ends when the consumer is closed."""
+        self._check_usable()
+        while not self._polling.is_closing:
+            for record in await self.walk_batch(timeout_ms=FOREVER_MS):
+                yield record
+
+    async def walk_batch(self, *, timeout_ms: float) -> Iterator[ConsumerRecord]:
+        """Return an iterator over the rest of the batch in work, else over the next one; empty when none came.
+
+        The position moves with each step. The iterator may be walked in another thread than the loop's.
+        """
+        self._check_usable()
+        return await self._polling.walk_batch(timeout_ms=timeout_ms)
+
+    # --- positions ---------------------------------------------------------------------------------------------------
+
+    def seek(self, partition: PartitionLike, offset: int) -> None:
+        """The next record is the one with this offset, or the first behind it."""
+        if offset < 0:
+            raise InvalidRequestError(f"offset {offset} is negative; seek_to_start and seek_to_end go to the ends")
+        state = self._state(partition)
+        self._reading.stop_cursor(state)
+        state.seek(offset)
+        self._fetcher.pump_soon()
+
+    async def seek_to_time(self, timestamp_ms: int, *partitions: PartitionLike) -> None:
+        """The next record is the first that is at least as young, or the end where none is. No partitions: all."""
+        await self._seek_by_time(timestamp_ms, partitions)
+
+    async def seek_to_start(self, *partitions: PartitionLike) -> None:
+        await self._seek_by_time(EARLIEST, partitions)
+
+    async def seek_to_end(self, *partitions: PartitionLike) -> None:
+        await self._seek_by_time(LATEST, partitions)
+
+    async def position(self, partition: PartitionLike) -> int:
+        """The offset of the next record."""
+        state = self._state(partition)
+        while state.position < 0:
+            if state.lacks_offset:
+                raise no_offset([state])
+            await self._positions.find()
+            self._polling.raise_error()
+            state = self._state(partition)  # The group may have taken it away, or somebody closed the consumer.
+        return self._reading.position(state)
+
+    def origin(self, partition: PartitionLike) -> ReadingOrigin:
+        """From where this partition is read without a jump. Any thread may ask."""
+        state = self._states.get(TopicPartition(*partition))
+        if state is None:
+            raise NotAssignedError(f"{TopicPartition(*partition)} is not assigned to this consumer")
+        return ReadingOrigin(state.origin_offset, state.topic_id, state.version)
+
+    async def committed(self, *partitions: PartitionLike) -> dict[TopicPartition, int]:
+        """What the group has committed for these (no partitions: for the assigned ones); those without are left out."""
+        return {partition: item.offset for partition, item in (await self.committed_offsets(*partitions)).items()}
+
+    async def committed_offsets(self, *partitions: PartitionLike) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The same, with the metadata of each commit."""
+        self._check_usable()
+        wanted = [TopicPartition(*partition) for partition in partitions] or self.assignment
+        found = await fetch_committed(self._client, self._group(), wanted)
+        return {
+            partition: OffsetAndMetadata(item.offset, item.metadata, item.leader_epoch)
+            for partition, item in found.items()
+        }
+
+    async def beginning_offsets(self, *partitions: PartitionLike) -> dict[TopicPartition, int]:
+        """The first offset that is still there, of these partitions (none given: of the assigned ones)."""
+        return await self._ends(EARLIEST, partitions)
+
+    async def end_offsets(self, *partitions: PartitionLike) -> dict[TopicPartition, int]:
+        """The offset that the next record gets, as far as this consumer may read."""
+        return await self._ends(LATEST, partitions)
+
+    async def _ends(self, timestamp_ms: int, partitions: tuple[PartitionLike, ...]) -> dict[TopicPartition, int]:
+        self._check_usable()
+        wanted = [TopicPartition(*partition) for partition in partitions] or self.assignment
+        found = await list_offsets(self._client, dict.fromkeys(wanted, timestamp_ms))
+        return {partition: item.offset for partition, item in found.items()}
+
+    async def partitions_for(self, topic: str) -> list[TopicPartition]:
+        """Waits until the topic is known. Raises UnknownTopicOrPartitionError when it never is."""
+        self._check_usable()
+        await self._client.wait_for_topic(topic, timeout_ms=API_TIMEOUT_MS)
+        return self._client.metadata.partitions(topic)
+
+    async def offsets_for_times(
+        self, times_ms: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        self._check_usable()
+        return await list_offsets(self._client, times_ms)
+
+    def pause(self, *partitions: PartitionLike) -> None:
+        """Hand out nothing of these, and fetch nothing more, until `resume`."""
+        for partition in partitions:
+            state = self._state(partition)
+            self._reading.stop_cursor(state)
+            state.is_paused = True
+
+    def resume(self, *partitions: PartitionLike) -> None:
+        for partition in partitions:
+            self._state(partition).is_paused = False
+        self._wake.set()
+        self._fetcher.pump_soon()
+
+    @property
+    def paused(self) -> list[TopicPartition]:
+        return [state.partition for state in self._states.values() if state.is_paused]
+
+    def lag(self, partition: PartitionLike) -> int | None:
+        """Records behind the position, as of the last fetch; None before the first."""
+        state = self._state(partition)
+        if state.high_watermark < 0 or state.position < 0:
+            return None
+        return max(0, state.high_watermark - self._reading.position(state))
+
+    async def _seek_by_time(self, timestamp_ms: int, partitions: tuple[PartitionLike, ...]) -> None:
+        states = [self._state(partition) for partition in partitions] or list(self._states.values())
+        for state in states:
+            self._reading.stop_cursor(state)
+            state.seek_to_time(timestamp_ms)
+        await self._positions.find()
+
+    def _out_of_range(self, state: PartitionState) -> None:
+        self._reading.stop_cursor(state)
+        self._positions.out_of_range(state)
+
+    def _made_anew(self, state: PartitionState) -> None:
+        self._reading.stop_cursor(state)
+        self._positions.made_anew(state)
+
+    # --- commits -----------------------------------------------------------------------------------------------------
+
+    async def commit(self, offsets: ToCommit | None = None) -> None:
+        """Commit these offsets (of the next records to read; as numbers, or with a text: `OffsetAndMetadata`), or the positions:
+        all that was handed out so far is done.
+
+        Commits of a consumer are made one after the other, in the order of the calls. While one of them must be repeated, a later
+        one of the same partition takes its place, and its outcome is that of both.
+
+        Raises FencedMemberEpochError, UnknownMemberIdError or IllegalGenerationError when the group goes on without us, and
+        NotAssignedError when a partition of ours goes to another member meanwhile.
+        """
+        self._group()
+        self._check_usable()
+        await self._commits.commit(self._commits.wanted(offsets))
+
+    def commit_nowait(self, offsets: ToCommit | None = None) -> asyncio.Future[None]:
+        """As `commit`, in the background; await the future, or give it a callback, to learn how it ended. Who does neither finds
+        a failure in the log. Raises BufferExhaustedError when a thousand are under way."""
+        self._group()
+        self._check_usable()
+        return self._commits.commit_nowait(self._commits.wanted(offsets))
+
+    # --- the group ---------------------------------------------------------------------------------------------------
+
+    def _group_changed(self) -> None:
+        """Partitions come or go: have the application ask soon, and deal with it then."""
+        self._reading.interrupt()
+        self._wake.set()
+
+    # --- the rest ----------------------------------------------------------------------------------------------------
+
+    def _metadata_changed(self) -> None:
+        """New leaders; and for a consumer of whole topics, partitions that were added: read from their start."""
+        if self._is_closed:
+            return
+        if self._session is not None:
+            self._session.metadata_changed()
+        if self._config.group is None and (self._states or self._subscription.pattern is not None):
+            for topic in self._topics_now():
+                added = [item for item in self._client.metadata.partitions(topic) if item not in self._states]
+                self._add(added)
+                for partition in added:
+                    self._states[partition].seek_to_time(EARLIEST)
+                if added:
+                    self._positions.find_soon()
+        self._fetcher.pump_soon()
+
+    def _state(self, partition: PartitionLike) -> PartitionState:
+        self._check_usable()
+        state = self._states.get(TopicPartition(*partition))
+        if state is None:
+            raise NotAssignedError(f"{TopicPartition(*partition)} is not assigned to this consumer")
+        return state
+
+    def _group(self) -> str:
+        if self._config.group is None:
+            raise InvalidRequestError("this consumer has no group: give it one to commit")
+        return self._config.group
+
+    def _check_usable(self) -> None:
+        if self._is_closed:
+            raise ClientClosedError("the consumer is closed")
+        if not self._is_started:
+            raise ClientClosedError("the consumer is not started: use `async with Consumer(...)`, or await start()")
+        check_loop(self._loop, "consumer")

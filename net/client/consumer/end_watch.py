@@ -1,0 +1,114 @@
+"""`EndWatch`: where logs end, and a word when one of them grows.
+
+Who waits for records without wanting to read them yet would otherwise ask again and again. Here a fetch of one byte waits at
+each leader instead, as any consumer's does, for as long as nothing comes: a query without news costs a broker one request
+in `WAIT_MS`.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+
+from ...protocol.requests import READ_COMMITTED, READ_UNCOMMITTED, FetchPartition, FetchRequest
+from ...protocol.responses import FetchResponse
+from ..connection.client import Client
+from ..connection.errors import BarnabasError
+from ..positions.offset_lookup import LATEST, list_offsets
+
+WAIT_MS = 5_000  # Of one fetch at a leader without news.
+RESPONSE_GRACE_MS = 30_000
+PAUSE_AFTER_FAILURE_MS = 200  # Then the ends are asked for anew, which finds the new leader.
+
+
+class EndWatch:
+    """Belongs to one loop."""
+
+    def __init__(self, client: Client, *, is_committed_only: bool) -> None:
+        self._client = client
+        self._isolation_level = READ_COMMITTED if is_committed_only else READ_UNCOMMITTED
+        self._watched: dict[TopicPartition, int] = {}  # Ends that are still true unless `_news` is set.
+        self._tasks: dict[TopicPartition, asyncio.Task[None]] = {}
+        self._news = asyncio.Event()
+
+    async def ends(self, partitions: Iterable[TopicPartition], *, timeout_ms: float) -> dict[TopicPartition, int]:
+        """The end of each log; asked of the leaders unless a watch already says that nothing has come.
+
+        Raises the last error when leaders could not be asked within the timeout.
+        """
+        wanted = list(partitions)
+        if not self._news.is_set() and all(partition in self._watched for partition in wanted):
+            return {partition: self._watched[partition] for partition in wanted}
+        self._news.clear()
+        self._watched = {}
+        found = await list_offsets(
+            self._client,
+            dict.fromkeys(wanted, LATEST),
+            timeout_ms=timeout_ms,
+            isolation_level=self._isolation_level,
+        )
+        return {partition: item.offset for partition, item in found.items()}
+
+    async def wait(self, ends: Mapping[TopicPartition, int], *, timeout_ms: float) -> bool:
+        """Wait until a log has grown beyond these ends; False when the time is over first."""
+        if not self._news.is_set():
+            self._watch(ends)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._news.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        tasks = set(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _watch(self, ends: Mapping[TopicPartition, int]) -> None:
+        """A fetch that waits already, from an older end, comes back at once if there was news: it need not be sent anew."""
+        self._watched = dict(ends)
+        by_leader: dict[int, dict[TopicPartition, int]] = {}
+        for partition, end in ends.items():
+            if partition not in self._tasks:
+                by_leader.setdefault(self._client.metadata.leader(partition).node_id, {})[partition] = end
+        for node_id, group in by_leader.items():
+            task = asyncio.create_task(self._watch_leader(node_id, group), name=f"barnabas-watch-{node_id}")
+            self._tasks.update(dict.fromkeys(group, task))
+
+    async def _watch_leader(self, node_id: int, ends: dict[TopicPartition, int]) -> None:
+        try:
+            while not await self._has_news(node_id, ends):
+                pass
+        except BarnabasError:
+            await asyncio.sleep(PAUSE_AFTER_FAILURE_MS / 1000)
+        finally:
+            for partition in ends:
+                del self._tasks[partition]
+            self._news.set()
+
+    async def _has_news(self, node_id: int, ends: dict[TopicPartition, int]) -> bool:
+        """Errors are news too: the leader has moved, or the log begins behind its end."""
+        connection = await self._client.connect(node_id, bulk=True)
+        request = FetchRequest(
+            max_wait_ms=WAIT_MS,
+            min_bytes=1,
+            max_bytes=1,
+            partitions=tuple(
+                FetchPartition(
+                    topic=partition.topic,
+                    partition=partition.partition,
+                    fetch_offset=end,
+                    max_bytes=1,
+                    current_leader_epoch=self._client.metadata.leader(partition).epoch,
+                )
+                for partition, end in ends.items()
+            ),
+            isolation_level=self._isolation_level,
+        )
+        response: FetchResponse = await connection.call(request, timeout_ms=WAIT_MS + RESPONSE_GRACE_MS)
+        if any(item.error for item in response.partitions):
+            await asyncio.sleep(PAUSE_AFTER_FAILURE_MS / 1000)
+            return True
+        return any(len(item.records) for item in response.partitions)  # type: ignore[arg-type]  # a client gets bytes

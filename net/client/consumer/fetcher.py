@@ -1,0 +1,258 @@
+"""`Fetcher`: keeps a fetch under way to every leader that has something for us, ahead of the application, within
+bounds.
+
+A partition is asked for as soon as there is room for it, whatever else is on its way to the same broker: so a partition
+without news, whose fetch waits at the broker, holds up nobody. No task per fetch: answers come as callbacks.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+
+from ...protocol.requests import FetchPartition, FetchRequest
+from ...protocol.responses import ErrorResponse, FetchPartitionResponse, FetchResponse, Response
+from ..connection.client import Client
+from ..connection.errors import BarnabasError, CorruptRecordError, ErrorCode, UnreadableBatchError, error_for
+from ..positions.partition_state import PartitionState
+
+logger = logging.getLogger("barnabas.consumer")
+
+MAX_FETCHES_PER_BROKER = 16  # Each holds partitions of its own; more would only crowd the broker's purgatory.
+RESPONSE_GRACE_MS = 30_000  # On top of the time that the broker may wait for data, before the connection is suspected.
+_MOVED = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+_Sent = dict[TopicPartition, tuple[PartitionState, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchConfig:
+    min_bytes: int
+    max_bytes: int  # Of one answer.
+    max_wait_ms: int
+    max_buffered_bytes: int  # Of all partitions, decoded ones not counted: at most this and one answer per broker.
+    isolation_level: int
+    rack: str
+
+
+class Fetcher:
+    def __init__(
+        self,
+        client: Client,
+        config: FetchConfig,
+        states: dict[TopicPartition, PartitionState],
+        *,
+        on_data: Callable[[], None],
+        on_out_of_range: Callable[[PartitionState], None],
+        on_made_anew: Callable[[PartitionState], None],
+        on_error: Callable[[BarnabasError], None],
+    ) -> None:
+        """`states` is the consumer's own: what is added to it is fetched after the next `pump_soon`."""
+        self._client = client
+        self._config = config
+        self._states = states
+        self._on_data = on_data
+        self._on_out_of_range = on_out_of_range
+        self._on_made_anew = on_made_anew
+        self._on_error = on_error
+        self._loop = asyncio.get_running_loop()
+        self._in_flight: dict[int, int] = {}  # Requests per broker.
+        self._opening: dict[int, asyncio.Task[None]] = {}
+        self._timers: set[asyncio.TimerHandle] = set()
+        self._pump: asyncio.Handle | None = None
+        self._is_closed = False
+
+    def pump_soon(self) -> None:
+        """Something changed: fetch what may be fetched, at the end of this turn of the loop."""
+        if self._pump is None and not self._is_closed:
+            self._pump = self._loop.call_soon(self._pump_now)
+
+    async def close(self) -> None:
+        self._is_closed = True
+        if self._pump is not None:
+            self._pump.cancel()
+        for timer in self._timers:
+            timer.cancel()
+        opening = list(self._opening.values())
+        for task in opening:
+            task.cancel()
+        await asyncio.gather(*opening, return_exceptions=True)
+
+    # --- asking ------------------------------------------------------------------------------------------------------
+
+    def _pump_now(self) -> None:
+        self._pump = None
+        if sum(state.buffered_bytes for state in self._states.values()) >= self._config.max_buffered_bytes:
+            return
+        by_leader: dict[int, list[PartitionState]] = {}
+        for state in self._states.values():
+            if state.is_fetchable:
+                state.topic_id = state.topic_id or self._client.metadata.topic_id(state.partition.topic)
+                by_leader.setdefault(self._client.metadata.leader(state.partition).node_id, []).append(state)
+        for node_id, states in by_leader.items():
+            if node_id < 0:
+                self._client.request_refresh()  # We are called again with the next metadata.
+            elif self._in_flight.get(node_id, 0) < MAX_FETCHES_PER_BROKER:
+                self._fetch(node_id, states)
+
+    def _fetch(self, node_id: int, states: list[PartitionState]) -> None:
+        connection = self._client.peek(node_id, bulk=True)
+        if connection is None:
+            if node_id not in self._opening:
+                self._opening[node_id] = asyncio.create_task(self._open(node_id), name=f"barnabas-fetch-{node_id}")
+            return
+        sent: _Sent = {state.partition: (state, state.version) for state in states}
+        try:
+            future = connection.send(self._request(states), timeout_ms=self._config.max_wait_ms + RESPONSE_GRACE_MS)
+        except BarnabasError as error:
+            self._failed(states, error)
+            return
+        for state in states:
+            state.in_flight = True
+        self._in_flight[node_id] = self._in_flight.get(node_id, 0) + 1
+        future.add_done_callback(lambda done: self._answered(node_id, sent, done))
+
+    def _request(self, states: list[PartitionState]) -> FetchRequest:
+        leader = self._client.metadata.leader
+        return FetchRequest(
+            max_wait_ms=self._config.max_wait_ms,
+            min_bytes=self._config.min_bytes,
+            max_bytes=max(self._config.max_bytes, max(state.max_bytes for state in states)),
+            partitions=tuple(
+                FetchPartition(
+                    topic=state.partition.topic,
+                    partition=state.partition.partition,
+                    fetch_offset=state.fetch_offset,
+                    max_bytes=state.max_bytes,
+                    current_leader_epoch=leader(state.partition).epoch,
+                    last_fetched_epoch=state.last_fetched_epoch,
+                    topic_id=state.topic_id,
+                )
+                for state in states
+            ),
+            isolation_level=self._config.isolation_level,
+            rack=self._config.rack,
+        )
+
+    async def _open(self, node_id: int) -> None:
+        try:
+            await self._client.connect(node_id, bulk=True)
+        except BarnabasError as error:
+            logger.info("broker unreachable node_id=%d reason=%s", node_id, error.message)
+            self._client.request_refresh()
+            await asyncio.sleep(self._client.backoff.delay_ms(1, self._client.rng.random) / 1000)
+        finally:
+            self._opening.pop(node_id, None)
+        self.pump_soon()
+
+    # --- answers -----------------------------------------------------------------------------------------------------
+
+    def _answered(self, node_id: int, sent: _Sent, future: asyncio.Future[Response]) -> None:
+        self._in_flight[node_id] -= 1
+        failure = None if future.cancelled() else future.exception()
+        if self._is_closed or future.cancelled():
+            return
+        states = [state for state, version in sent.values() if state.version == version]
+        for state in states:
+            state.in_flight = False
+        if isinstance(failure, BarnabasError):
+            self._failed(states, failure)
+        elif failure is not None:
+            raise failure
+        else:
+            self._take_response(sent, states, future.result())
+        self.pump_soon()
+
+    def _take_response(self, sent: _Sent, states: Iterable[PartitionState], response: Response) -> None:
+        if isinstance(response, ErrorResponse):
+            self._failed(states, error_for(response.error, response.message))
+            return
+        if not isinstance(response, FetchResponse):
+            self._failed(states, CorruptRecordError("a fetch was answered as something else"))
+            return
+        has_news = False
+        for answer in response.partitions:
+            state, version = sent.get(TopicPartition(answer.topic, answer.partition), (None, 0))
+            if state is not None and state.version == version:
+                has_news |= self._take_partition(state, answer)
+        if has_news:
+            self._on_data()
+
+    def _take_partition(self, state: PartitionState, answer: FetchPartitionResponse) -> bool:
+        """Returns whether there is something to hand out."""
+        if answer.error:
+            self._refused(state, answer)
+            return False
+        state.high_watermark = answer.high_watermark
+        state.log_start_offset = answer.log_start_offset
+        if answer.diverging_epoch >= 0:
+            logger.warning(
+                "log truncated partition=%s position=%d new_position=%d",
+                state.partition,
+                state.position,
+                min(state.position, answer.diverging_end_offset),
+            )
+            state.seek(min(state.position, answer.diverging_end_offset), epoch=answer.diverging_epoch)
+            return False
+        assert isinstance(answer.records, bytes | bytearray | memoryview)
+        if not len(answer.records):
+            return False
+        try:
+            state.fetched(bytes(answer.records))
+        except CorruptRecordError as error:
+            self._unreadable(state, error)
+        return state.has_records
+
+    def _unreadable(self, state: PartitionState, error: CorruptRecordError) -> None:
+        """The header of the next batch means nothing. The application is told when it has everything before it: it may seek
+        behind the offset that is named. Until it does, or another leader answers, the fetch is repeated and told again."""
+        self._back_off(state)
+        if not state.has_records:
+            offset = state.fetch_offset
+            reason = f"its header is damaged ({error.message}), so where the batch ends is not known"
+            self._on_error(UnreadableBatchError(state.partition, offset, offset + 1, reason))
+            self._client.request_refresh()
+
+    def _refused(self, state: PartitionState, answer: FetchPartitionResponse) -> None:
+        if answer.error == ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._on_out_of_range(state)
+            return
+        if answer.error == ErrorCode.INCONSISTENT_TOPIC_ID:
+            known = self._client.metadata.topic_id(state.partition.topic)
+            if known not in ("", state.topic_id):
+                state.topic_id = known
+                self._on_made_anew(state)
+                return
+            self._client.request_refresh()  # The broker, or we, have still to learn of the new topic.
+        if answer.error in _MOVED:
+            if self._client.metadata.hint(state.partition, node_id=answer.leader_id, epoch=answer.leader_epoch):
+                return  # Straight to the new leader.
+            self._client.request_refresh()
+        self._failed([state], error_for(answer.error, answer.message))
+
+    def _failed(self, states: Iterable[PartitionState], error: BarnabasError) -> None:
+        """Retriable errors are ours to deal with; the others are told to the application."""
+        if not error.retriable:
+            self._on_error(error)
+        self._client.request_refresh()
+        for state in states:
+            self._back_off(state)
+
+    def _back_off(self, state: PartitionState) -> None:
+        state.is_backing_off = True
+
+        def resume() -> None:
+            self._timers.discard(timer)
+            state.is_backing_off = False
+            self.pump_soon()
+
+        timer = self._loop.call_later(self._client.backoff.delay_ms(1, self._client.rng.random) / 1000, resume)
+        self._timers.add(timer)

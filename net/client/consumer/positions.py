@@ -1,0 +1,146 @@
+"""`PositionFinder`: where to begin reading, for partitions that have no position: the group's commit, else the reset
+policy."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+
+from ..connection.client import Client
+from ..connection.errors import BarnabasError, NoOffsetForPartitionError, OffsetOutOfRangeError, TopicRecreatedError
+from ..group.group_offsets import fetch_committed
+from ..positions.offset_lookup import EARLIEST, LATEST, list_offsets
+from ..positions.partition_state import PartitionState
+
+logger = logging.getLogger("barnabas.consumer")
+
+
+def no_offset(states: Iterable[PartitionState]) -> NoOffsetForPartitionError:
+    names = ", ".join(str(state.partition) for state in states)
+    return NoOffsetForPartitionError(
+        f"nothing is committed for {names}, and auto_offset_reset is 'none': seek to where reading shall begin"
+    )
+
+
+class PositionFinder:
+    def __init__(
+        self,
+        client: Client,
+        states: Mapping[TopicPartition, PartitionState],
+        *,
+        group: str | None,
+        reset_time_ms: int | None,
+        on_found: Callable[[], None],
+        on_error: Callable[[BarnabasError], None],
+    ) -> None:
+        """`states` is the consumer's own. `reset_time_ms` None: no reset is allowed."""
+        self._client = client
+        self._states = states
+        self._group = group
+        self._reset_time_ms = reset_time_ms
+        self._on_found = on_found
+        self._on_error = on_error
+        self._task: asyncio.Task[None] | None = None
+
+    def find_soon(self) -> None:
+        """Find what is not known, in the background."""
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._find_all(), name="barnabas-positions")
+
+    async def find(self) -> None:
+        """As `find_soon`, and wait. What goes wrong is told to `on_error`."""
+        self.find_soon()
+        assert self._task is not None
+        await asyncio.wait([self._task])
+
+    def out_of_range(self, state: PartitionState) -> None:
+        """The records at the position are gone (or never were): reset, or tell the application."""
+        offset = state.fetch_offset
+        if self._reset_time_ms is None:
+            state.is_paused = True  # Until the application has dealt with it, by seek and resume.
+            self._on_error(
+                OffsetOutOfRangeError(
+                    f"offset {offset} of {state.partition} is out of range: seek elsewhere, then resume"
+                )
+            )
+            return
+        logger.warning("offset out of range, reset partition=%s offset=%d", state.partition, offset)
+        state.seek_to_time(self._reset_time_ms)
+        self.find_soon()
+
+    def made_anew(self, state: PartitionState) -> None:
+        """The topic was deleted, and there is another one of its name. All of its records are new, so it is read from its start,
+        whatever the policy; only where no reset is allowed, the application decides."""
+        offset = state.fetch_offset
+        state.seek_to_time(EARLIEST)
+        if self._reset_time_ms is None:
+            state.is_paused = True
+            self._on_error(
+                TopicRecreatedError(
+                    f"topic {state.partition.topic!r} was deleted and made anew, and offset {offset} of {state.partition} was"
+                    " one of the old topic: seek, then resume"
+                )
+            )
+        logger.warning("topic made anew, read from its start partition=%s offset_before=%d", state.partition, offset)
+        self.find_soon()
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _find_all(self) -> None:
+        failures = 0
+        while unknown := [state for state in self._states.values() if state.must_be_found]:
+            try:
+                await self._find_committed([state for state in unknown if state.reset_timestamp_ms is None])
+                await self._find_by_time([state for state in unknown if state.reset_timestamp_ms is not None])
+            except BarnabasError as error:
+                if not error.retriable:
+                    self._on_error(error)
+                    return
+                failures += 1
+                logger.warning("positions not found, trying again: %s", error.message)
+                await asyncio.sleep(self._client.backoff.delay_ms(failures, self._client.rng.random) / 1000)
+        self._on_found()
+
+    async def _find_committed(self, states: list[PartitionState]) -> None:
+        """Without a group, the policy right away. Where nothing is committed and no reset is allowed, the partition waits
+        for the application, which is told of it; the others are found all the same."""
+        if not states:
+            return
+        partitions = [state.partition for state in states]
+        committed = {} if self._group is None else await fetch_committed(self._client, self._group, partitions)
+        missing: list[PartitionState] = []
+        for state in states:
+            found = committed.get(state.partition)
+            if state.position >= 0 or state.reset_timestamp_ms is not None:
+                continue  # The application jumped meanwhile.
+            if found is not None:
+                state.seek(found.offset, epoch=found.leader_epoch)
+                state.committed = found.offset
+            elif self._reset_time_ms is None:
+                missing.append(state)
+            else:
+                state.seek_to_time(self._reset_time_ms)
+        if missing:
+            self._refuse(missing)
+
+    def _refuse(self, states: list[PartitionState]) -> None:
+        for state in states:
+            state.lacks_offset = True
+        self._on_error(no_offset(states))
+
+    async def _find_by_time(self, states: list[PartitionState]) -> None:
+        asked = {state.partition: state.reset_timestamp_ms for state in states if state.reset_timestamp_ms is not None}
+        if not asked:
+            return
+        versions = {state.partition: state.version for state in states}
+        found = await list_offsets(self._client, asked)
+        late = [partition for partition, item in found.items() if item.offset < 0]
+        ends = await list_offsets(self._client, dict.fromkeys(late, LATEST)) if late else {}
+        for state in states:
+            if state.version == versions[state.partition]:  # Else the application jumped meanwhile.
+                answer = ends.get(state.partition) or found[state.partition]
+                state.seek(answer.offset)

@@ -1,0 +1,442 @@
+"""`process_once`: each record's effect in a database exactly once, whatever crashes, by keeping offsets beside the effects.
+
+    async with process_once(consumer, connection) as records:
+        async for record, cursor in records:
+            cursor.execute("INSERT INTO invoices VALUES (?, ?)", (record.key, record.value))
+
+The records of one poll are one transaction, and so is the offset of the last of them, in the table `barnabas_offsets`. The
+database decides where reading goes on, not the group: whatever moves the consumer (a rebalance, `group seek`, a reset, a seek of
+the application), it is sent back behind the last record that was processed. Offsets may be missing between two polls only while
+nothing has moved it: those are records that compaction removed. What retention removed before it was processed is an error, and
+so is a topic that was deleted and made anew, whose id is not that of the row.
+
+A transaction begins by moving the offset from where this owner stopped to where it will stop; who finds it elsewhere is not the
+owner any more (a member that was away for too long and has not noticed), gets none of the records, and goes on where the database
+is. The row's lock holds off a second owner until the first has committed or is gone. So of two owners at once every record has
+one, and its effects come all or not at all.
+
+`ProcessOnce` is written once, over whatever the consumer and the connection return: what is awaitable is awaited.
+`BlockingProcessOnce` runs the same coroutines where nothing is.
+"""
+
+import inspect
+import logging
+import sys
+from collections.abc import Coroutine, Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Protocol, Self, TypeVar
+
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+
+from ..connection.errors import BarnabasError, InvalidRequestError, OffsetOutOfRangeError, TopicRecreatedError
+from ..connection.records import ConsumerRecord, ReadingOrigin
+
+logger = logging.getLogger("barnabas.consumer")
+
+MAX_RECORDS = 100  # of one transaction: a crash repeats as many, and their effects are rolled back before that
+MAX_SEEKS = 10  # in a row that lead nowhere: a rebalance may undo one, but not so many
+POLL_MS = 1_000  # how often a blocking iteration comes up for air, so that Ctrl-C works
+_NOTHING_PROCESSED: Final = -1
+_PLACEHOLDERS: Final = {"qmark": "?", "format": "%s", "pyformat": "%s"}  # of DB-API 2 (PEP 249)
+_CREATE: Final = """CREATE TABLE IF NOT EXISTS barnabas_offsets (
+    group_id TEXT NOT NULL, topic TEXT NOT NULL, partition_id INTEGER NOT NULL, last_offset BIGINT NOT NULL,
+    topic_id TEXT NOT NULL DEFAULT '', PRIMARY KEY (group_id, topic, partition_id))"""
+_IS_CURRENT: Final = "SELECT topic_id FROM barnabas_offsets WHERE 1 = 0"
+_MIGRATE: Final = (
+    "ALTER TABLE barnabas_offsets ADD COLUMN topic_id TEXT NOT NULL DEFAULT ''"  # tables of before had none
+)
+_INSERT: Final = (
+    "INSERT INTO barnabas_offsets (group_id, topic, partition_id, last_offset, topic_id)"
+    " VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+)
+_ROW: Final = "WHERE group_id = ? AND topic = ? AND partition_id = ?"
+_SELECT: Final = f"SELECT last_offset, topic_id FROM barnabas_offsets {_ROW}"
+# A row of a table of before has no id: it is taken for one of the topic that is there now.
+_MOVE: Final = (
+    f"UPDATE barnabas_offsets SET last_offset = ?, topic_id = ? {_ROW} AND last_offset = ? AND topic_id IN (?, '')"
+)
+T = TypeVar("T")
+
+
+class OnceConsumer(Protocol):
+    """`barnabas.Consumer` or `barnabas.sync.Consumer`."""
+
+    @property
+    def group(self) -> str | None: ...
+    def poll_with_origins(self, *, max_records: int, timeout_ms: float) -> Any: ...
+    def position(self, partition: TopicPartition, /) -> Any: ...
+    def beginning_offsets(self, partition: TopicPartition, /) -> Any: ...
+    def origin(self, partition: TopicPartition, /) -> ReadingOrigin: ...
+    def seek(self, partition: TopicPartition, offset: int, /) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Claim:
+    """In the open transaction the stored offset is `last_offset`, and was `before` when it began. Both are inclusive."""
+
+    before: int
+    last_offset: int
+    topic_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stored:
+    """A row. `topic_id` is "" where the table was made before it had this column."""
+
+    last_offset: int
+    topic_id: str
+
+
+async def _settled(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value
+
+
+class _Database:
+    """The statements, on a connection of DB-API 2 (sqlite3, psycopg) or its asyncio twin (psycopg.AsyncConnection)."""
+
+    def __init__(self, connection: Any, group: str) -> None:
+        driver = _driver_of(connection)
+        self._placeholder = _PLACEHOLDERS[driver.paramstyle]
+        self._error: type[Exception] = driver.Error
+        self._connection = connection
+        self._group = group
+
+    async def create_table(self) -> None:
+        """Make it, or give an older one the columns that it lacks; others may be doing the same at this moment."""
+        for statement in (_CREATE, _MIGRATE):
+            if not await self._has_table():
+                try:
+                    await self._execute(statement)
+                    await self.commit()
+                except self._error:
+                    await (
+                        self.rollback()
+                    )  # somebody else did it at the same time; else the last look says what is wrong
+        await self._execute(_IS_CURRENT)
+        await self.rollback()
+
+    async def _has_table(self) -> bool:
+        try:
+            await self._execute(_IS_CURRENT)
+        except self._error:
+            return False
+        finally:
+            await self.rollback()
+        return True
+
+    async def stored(self, place: TopicPartition) -> _Stored | None:
+        """The last offset that was processed."""
+        row = await _settled((await self._execute(_SELECT, *self._key(place))).fetchone())
+        return None if row is None else _Stored(last_offset=int(row[0]), topic_id=str(row[1]))
+
+    async def begin(self, place: TopicPartition, position: int, topic_id: str) -> _Stored:
+        """What is stored; where nothing is, everything before `position` counts as processed from now on."""
+        found = await self.stored(place)
+        if found is None:
+            await self._execute(_INSERT, *self._key(place), position - 1, topic_id)
+            found = await self.stored(place)
+        await self.commit()
+        assert found is not None, "the row was there a moment ago"
+        return found
+
+    async def move(self, place: TopicPartition, topic_id: str, *, before: int, last_offset: int) -> bool:
+        """Lock the row and move the offset; False when it is not where we left it, or another topic's."""
+        cursor = await self._execute(_MOVE, last_offset, topic_id, *self._key(place), before, topic_id)
+        return bool(cursor.rowcount == 1)
+
+    async def cursor(self) -> Any:
+        return await _settled(self._connection.cursor())
+
+    async def commit(self) -> None:
+        await _settled(self._connection.commit())
+
+    async def rollback(self) -> None:
+        await _settled(self._connection.rollback())
+
+    def _key(self, place: TopicPartition) -> tuple[str, str, int]:
+        return self._group, place.topic, place.partition
+
+    async def _execute(self, statement: str, *parameters: object) -> Any:
+        cursor = await self.cursor()
+        await _settled(cursor.execute(statement.replace("?", self._placeholder), parameters))
+        return cursor
+
+
+def _driver_of(connection: Any) -> Any:
+    """The DB-API module that the connection's class comes from. Raises InvalidRequestError for what cannot do it."""
+    for cls in type(connection).__mro__:
+        module = sys.modules.get(cls.__module__.partition(".")[0])
+        if getattr(module, "paramstyle", None) in _PLACEHOLDERS:
+            if _is_autocommit(module, connection):
+                raise InvalidRequestError(
+                    "the connection is in autocommit mode, where nothing can be undone: switch it off"
+                )
+            return module
+    raise InvalidRequestError(
+        f"{type(connection).__name__} is no connection of a driver that process_once knows: use sqlite3 or psycopg"
+    )
+
+
+def _is_autocommit(driver: Any, connection: Any) -> bool:
+    if driver.__name__ == "sqlite3":
+        return connection.isolation_level is None and getattr(connection, "autocommit", -1) is not False
+    return getattr(connection, "autocommit", False) is True
+
+
+class ProcessOnce:
+    """An asynchronous iterator of (record, cursor). Leaving it cleanly commits the record in hand, an exception undoes it."""
+
+    def __init__(self, consumer: OnceConsumer, connection: Any, *, max_records: int = MAX_RECORDS) -> None:
+        if consumer.group is None:
+            raise InvalidRequestError("process_once needs a consumer with a group, under whose name offsets are stored")
+        self._consumer = consumer
+        self._group = consumer.group
+        self._database = _Database(connection, consumer.group)
+        self._max_records = max_records
+        self._processed: dict[TopicPartition, int] = {}  # what the database says of the partitions that are ours
+        self._origin_approved: dict[TopicPartition, ReadingOrigin] = {}  # from where reading follows what is processed
+        self._seeks: dict[TopicPartition, int] = {}  # since the last record that was in place
+        self._claims: dict[TopicPartition, _Claim] = {}  # of the open transaction
+        self._batch: Sequence[tuple[TopicPartition, ConsumerRecord]] = ()
+        self._handed_out = 0  # of the batch
+        self._cursor: Any = None
+
+    async def __aenter__(self) -> Self:
+        await self._database.create_table()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
+        await self._end(is_clean=kind is None)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> tuple[ConsumerRecord, Any]:
+        while (found := await self._next()) is None:
+            pass
+        return found
+
+    async def _next(self) -> tuple[ConsumerRecord, Any] | None:
+        """The next record; None when a poll brought none."""
+        if self._handed_out == len(self._batch):
+            await self._commit()
+            polled = self._consumer.poll_with_origins(max_records=self._max_records, timeout_ms=POLL_MS)
+            await self._begin(*await _settled(polled))
+            if not self._batch:
+                return None
+        record = self._batch[self._handed_out][1]
+        self._handed_out += 1
+        return record, self._cursor
+
+    # --- a transaction -----------------------------------------------------------------------------------------------
+
+    async def _begin(
+        self, found: dict[TopicPartition, list[ConsumerRecord]], origins: dict[TopicPartition, ReadingOrigin]
+    ) -> None:
+        """Claim what was polled, as far as it is ours. `origins` are those of the records: a consumer that is not asyncio's may
+        have jumped since the poll, and what it says of itself now is of later records."""
+        first = {place: records[0].offset for place, records in found.items()}
+        try:
+            batch = await self._claim_all(found, origins)
+        except BaseException:
+            for place, offset in first.items():  # the next `process_once` with this consumer must find them
+                self._go(place, offset)
+            raise
+        self._batch, self._handed_out = batch, 0
+        if batch:
+            self._cursor = await self._database.cursor()
+        else:
+            await self._database.rollback()
+
+    async def _claim_all(
+        self, found: dict[TopicPartition, list[ConsumerRecord]], origins: dict[TopicPartition, ReadingOrigin]
+    ) -> list[tuple[TopicPartition, ConsumerRecord]]:
+        await self._follow_assignment(found, origins)
+        batch: list[tuple[TopicPartition, ConsumerRecord]] = []
+        for place, records in sorted(found.items()):  # in one order, so that two owners cannot wait for each other
+            if await self._claim(place, records, origins[place].topic_id):
+                self._seeks.pop(place, None)
+                batch += [(place, record) for record in records]
+        return batch
+
+    async def _follow_assignment(
+        self, found: dict[TopicPartition, list[ConsumerRecord]], origins: dict[TopicPartition, ReadingOrigin]
+    ) -> None:
+        """Those that are gone are somebody else's. Where partitions are new, or reading has jumped since we last sent it there,
+        go to where the database is. What is left in `found` follows what is processed, without a gap but by compaction."""
+        self._processed = {place: offset for place, offset in self._processed.items() if place in origins}
+        for place in [place for place in found if place not in origins]:
+            del found[place]
+        for place, origin in origins.items():
+            records = found.get(place)
+            if not origin.is_known:
+                if records:
+                    del found[place]
+                    self._go(place, records[0].offset)
+                continue
+            if place not in self._processed and not await self._begin_place(place, origin, records):
+                found.pop(place, None)
+                continue
+            is_behind = records is not None and records[0].offset <= self._processed[place]
+            if origin != self._origin_approved.get(place) or is_behind:
+                found.pop(place, None)
+                await self._return(place)
+
+    async def _begin_place(
+        self, place: TopicPartition, origin: ReadingOrigin, records: Sequence[ConsumerRecord] | None
+    ) -> bool:
+        """Look up what is processed of a partition that is new to us. False: its position is not known yet."""
+        try:
+            position = records[0].offset if records else await _settled(self._consumer.position(place))
+        except BarnabasError as error:
+            logger.info("position not known yet partition=%s reason=%s", place, error.message)
+            return False
+        stored = await self._database.begin(place, position, origin.topic_id)
+        self._check_topic(place, stored, origin.topic_id)
+        self._processed[place] = stored.last_offset
+        self._origin_approved.pop(place, None)
+        if position == stored.last_offset + 1:
+            self._origin_approved[place] = origin
+        return True
+
+    async def _return(self, place: TopicPartition) -> None:
+        """Reading has been somewhere else: send it behind what is processed. Raises OffsetOutOfRangeError where that is gone."""
+        processed = self._processed[place]
+        try:
+            start = (await _settled(self._consumer.beginning_offsets(place)))[place]
+        except BarnabasError as error:
+            if not error.retriable:
+                raise
+            logger.info("start of the log not known yet partition=%s reason=%s", place, error.message)
+            return
+        if start > processed + 1:
+            raise OffsetOutOfRangeError(
+                f"the database has processed {place} up to offset {processed}, and the log begins at {start}: the records between"
+                " were removed (by retention or DeleteRecords) before they were processed. To go on without them, set"
+                f" last_offset to {start - 1} in the row of group {self._group!r} in barnabas_offsets"
+            )
+        if self._seeks.get(place, 0) >= MAX_SEEKS:
+            raise OffsetOutOfRangeError(
+                f"the database has processed {place} up to offset {processed}, and reading cannot go on there: was the topic made"
+                f" anew, or its log truncated? Then delete the rows of group {self._group!r} in barnabas_offsets"
+            )
+        self._seek(place)
+
+    def _check_topic(self, place: TopicPartition, stored: _Stored, topic_id: str) -> None:
+        if stored.topic_id not in ("", topic_id):
+            raise TopicRecreatedError(
+                f"topic {place.topic!r} was deleted and made anew: the database has processed {place} up to offset"
+                f" {stored.last_offset} of topic id {stored.topic_id}, and the topic's id is {topic_id} now. To read the new"
+                f" topic, delete the rows of group {self._group!r} and this topic in barnabas_offsets"
+            )
+
+    async def _claim(self, place: TopicPartition, records: Sequence[ConsumerRecord], topic_id: str) -> bool:
+        before, last_offset = self._processed[place], records[-1].offset
+        if await self._database.move(place, topic_id, before=before, last_offset=last_offset):
+            self._claims[place] = _Claim(before=before, last_offset=last_offset, topic_id=topic_id)
+            return True
+        stored = await self._database.stored(place)
+        self._processed.pop(place)
+        if stored is None:
+            self._origin_approved.pop(place, None)
+            return False
+        self._check_topic(place, stored, topic_id)
+        logger.warning(
+            "another member has processed records of ours group=%s partition=%s up_to=%d",
+            self._group,
+            place,
+            stored.last_offset,
+        )
+        self._processed[place] = stored.last_offset
+        self._seek(place)
+        return False
+
+    async def _commit(self) -> None:
+        if self._claims:
+            await self._database.commit()
+            self._processed |= {place: claim.last_offset for place, claim in self._claims.items()}
+        self._forget_transaction()
+
+    async def _end(self, *, is_clean: bool) -> None:
+        """Commit what was handed out, or nothing; what was not processed comes next again."""
+        done: dict[TopicPartition, int] = {}
+        try:
+            if is_clean:
+                done = {place: record.offset for place, record in self._batch[: self._handed_out]}
+                for place, claim in self._claims.items():
+                    offset = done.get(place, claim.before)
+                    if offset != claim.last_offset:
+                        await self._database.move(place, claim.topic_id, before=claim.last_offset, last_offset=offset)
+                await self._database.commit()
+                self._processed |= done
+            else:
+                await self._database.rollback()
+        finally:
+            unfinished = [place for place, claim in self._claims.items() if done.get(place) != claim.last_offset]
+            self._forget_transaction()
+            for place in unfinished:
+                self._seek(place)
+
+    def _forget_transaction(self) -> None:
+        self._claims.clear()
+        self._batch, self._handed_out = (), 0
+
+    def _seek(self, place: TopicPartition) -> None:
+        offset = self._processed[place] + 1
+        self._seeks[place] = self._seeks.get(place, 0) + 1
+        self._origin_approved.pop(place, None)
+        origin = self._go(place, offset)
+        if origin is not None and origin.offset == offset:  # else it has jumped again already
+            self._origin_approved[place] = origin
+
+    def _go(self, place: TopicPartition, offset: int) -> ReadingOrigin | None:
+        try:
+            self._consumer.seek(place, offset)
+            return self._consumer.origin(place)
+        except BarnabasError as error:
+            logger.info("not ours any more partition=%s reason=%s", place, error.message)
+            return None
+
+
+class BlockingProcessOnce:
+    """The same without asyncio: a context manager and iterator, in the caller's thread, as sqlite3 wants it."""
+
+    def __init__(self, consumer: OnceConsumer, connection: Any, *, max_records: int = MAX_RECORDS) -> None:
+        self._once = ProcessOnce(consumer, connection, max_records=max_records)
+
+    def __enter__(self) -> Self:
+        _run(self._once.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        _run(self._once.__aexit__(kind, error, traceback))
+
+    def __iter__(self) -> Iterator[tuple[ConsumerRecord, Any]]:
+        return self
+
+    def __next__(self) -> tuple[ConsumerRecord, Any]:
+        return _run(self._once.__anext__())
+
+
+def _run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in which nothing is awaitable: it ends at its first step."""
+    try:
+        coroutine.send(None)
+    except StopIteration as ended:
+        result: T = ended.value
+        return result
+    coroutine.close()
+    raise InvalidRequestError("an asyncio connection or consumer needs `async with barnabas.process_once(...)`")
+
+
+def process_once(consumer: OnceConsumer, connection: Any, *, max_records: int = MAX_RECORDS) -> ProcessOnce:
+    """Process each record exactly once into the database of this connection: `async with`, then `async for`.
+
+    `connection` is one of sqlite3 or psycopg, also psycopg's AsyncConnection, not in autocommit mode, and nobody commits on
+    it but this. A connection that is not asyncio's holds up the loop, heartbeats too, while the database works. At most
+    `max_records` make one transaction.
+    """
+    return ProcessOnce(consumer, connection, max_records=max_records)

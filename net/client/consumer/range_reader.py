@@ -1,0 +1,180 @@
+"""`RangeReader`: the batches of one partition from one offset to another, wherever its leader moves meanwhile.
+
+For readers that know exactly what they want, as a task of Spark does: no group, no reset, no buffer beyond the chunk that is
+being fetched. Decoding is `batches_of`, and the caller's affair: it takes longer than fetching, so it belongs into the thread
+that wants the records, while the next chunk is on its way.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from barnabas.log.format.record_batch import (
+    LENGTH,
+    LENGTH_POSITION,
+    LOG_OVERHEAD,
+    BatchHeader,
+    check_crc,
+    read_header,
+)
+from barnabas.log.format.record_codec import Record, decode_batch
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+
+from ...protocol.requests import READ_COMMITTED, READ_UNCOMMITTED, FetchPartition, FetchRequest
+from ...protocol.responses import FetchPartitionResponse, FetchResponse
+from ..connection.client import Client
+from ..connection.errors import (
+    LeaderNotAvailableError,
+    PartitionGoneError,
+    RequestTimedOutError,
+    UnknownTopicOrPartitionError,
+    error_for,
+)
+
+FIRST_FETCH_BYTES = (
+    1 << 20
+)  # A short range must not bring the rest of the log along; each further fetch asks for twice as much.
+MAX_WAIT_MS = 500  # The records are there already, or will be as soon as a new leader knows that they are committed.
+UNKNOWN_TOPIC_PATIENCE_MS = 5_000  # Longer than any broker that runs is behind with its metadata.
+RESPONSE_GRACE_MS = 30_000  # On top of that wait, before the connection is suspected.
+
+
+class Chunk(NamedTuple):
+    """Whole batches. Those of their records that lie before `start` were not asked for, or do not exist any more."""
+
+    start: int
+    data: bytes
+
+
+class RangeReader:
+    """Belongs to one loop; one call of `next_chunk` at a time."""
+
+    def __init__(
+        self,
+        client: Client,
+        partition: TopicPartition,
+        *,
+        start: int,
+        end: int,
+        max_bytes: int,
+        is_committed_only: bool,
+        rack: str = "",
+        timeout_ms: int,
+    ) -> None:
+        """`timeout_ms` bounds how long a chunk may take, with all that is tried again for it."""
+        assert 0 <= start <= end
+        self.partition = partition
+        self.position = start  # 0 <= start <= position; at `end` or behind it, there is nothing more.
+        self.end = end
+        self._client = client
+        self._max_bytes = max_bytes
+        self._fetch_bytes = min(FIRST_FETCH_BYTES, max_bytes)
+        self._isolation_level = READ_COMMITTED if is_committed_only else READ_UNCOMMITTED
+        self._rack = rack
+        self._timeout_ms = timeout_ms
+
+    async def next_chunk(self) -> Chunk | None:
+        """Whole batches from the position on, which moves behind them; None at the end of the range.
+
+        Batches may begin before the position and reach behind the end: `batches_of` leaves that out. Raises
+        OffsetOutOfRangeError where the log does not have the position (any more), PartitionGoneError where the topic is gone, and
+        the last error when nothing came within the timeout.
+        """
+        deadline_ms = self._client.clock.now_ms() + self._timeout_ms
+        while self.position < self.end:
+            remaining_ms = max(1, deadline_ms - self._client.clock.now_ms())
+            start = self.position
+            data = await self._client.retrying(self._fetch, timeout_ms=remaining_ms, before_retry=self._client.refresh)
+            if data:
+                return Chunk(start, data)
+            if self._client.clock.now_ms() >= deadline_ms:
+                raise RequestTimedOutError(
+                    f"no record of {self.partition} at offset {self.position} within {self._timeout_ms} ms, though the range "
+                    f"ends at {self.end}: its leader may be without its in-sync replicas (barnabas topic describe)"
+                )
+        return None
+
+    def skip_to(self, offset: int) -> None:
+        """Go on from there: what lies before it is lost."""
+        self.position = max(self.position, offset)
+
+    async def _wait_for_topic(self) -> None:
+        try:
+            await self._client.wait_for_topic(self.partition.topic, timeout_ms=UNKNOWN_TOPIC_PATIENCE_MS)
+        except UnknownTopicOrPartitionError as error:
+            raise PartitionGoneError(f"topic {self.partition.topic} does not exist any more") from error
+
+    async def _fetch(self) -> bytes:
+        topic, number = self.partition
+        if not self._client.metadata.partition_count(topic):
+            await self._wait_for_topic()
+        leader = self._client.metadata.leader(self.partition)
+        if leader.node_id < 0:
+            raise LeaderNotAvailableError(f"{self.partition} has no leader now")
+        connection = await self._client.connect(leader.node_id, bulk=True)
+        request = FetchRequest(
+            max_wait_ms=MAX_WAIT_MS,
+            min_bytes=1,
+            max_bytes=self._fetch_bytes,
+            partitions=(
+                FetchPartition(
+                    topic=topic,
+                    partition=number,
+                    fetch_offset=self.position,
+                    max_bytes=self._fetch_bytes,
+                    current_leader_epoch=leader.epoch,
+                ),
+            ),
+            isolation_level=self._isolation_level,
+            rack=self._rack,
+        )
+        response: FetchResponse = await connection.call(request, timeout_ms=MAX_WAIT_MS + RESPONSE_GRACE_MS)
+        (answer,) = response.partitions
+        return self._take(answer)
+
+    def _take(self, answer: FetchPartitionResponse) -> bytes:
+        if answer.error:
+            self._client.metadata.hint(self.partition, node_id=answer.leader_id, epoch=answer.leader_epoch)
+            raise error_for(answer.error, answer.message or f"fetch of {self.partition} at offset {self.position}")
+        assert isinstance(answer.records, bytes | bytearray | memoryview)
+        size_bytes, next_offset = _whole_batches(answer.records)
+        if not size_bytes:
+            if len(answer.records):
+                self._fetch_bytes *= 2  # A batch that is larger than what we asked for.
+            return b""
+        self._fetch_bytes = max(self._fetch_bytes, min(2 * self._fetch_bytes, self._max_bytes))
+        self.position = max(self.position, next_offset)
+        return bytes(answer.records[:size_bytes])
+
+
+def batches_of(chunk: Chunk, *, end: int) -> Iterator[tuple[BatchHeader, Sequence[Record]]]:
+    """The records of a chunk before `end`, batch by batch, batches without any left out.
+
+    Raises CorruptRecordError for a damaged batch.
+    """
+    start, data = chunk
+    position = 0
+    while position < len(data):
+        header = read_header(data, position)
+        batch = memoryview(data)[position : position + header.size_bytes]
+        position += header.size_bytes
+        if header.is_control or header.next_offset <= start or header.base_offset >= end:
+            check_crc(data, header)
+            continue
+        records = decode_batch(batch)
+        if header.base_offset < start or header.next_offset > end:
+            records = [record for record in records if start <= record.offset < end]
+        if records:
+            yield header, records
+
+
+def _whole_batches(data: bytes | bytearray | memoryview) -> tuple[int, int]:
+    """The size of all whole batches at the front of an answer, and the offset behind the last of them."""
+    end = 0
+    next_offset = -1
+    while len(data) - end >= LOG_OVERHEAD:
+        size_bytes: int = LENGTH.unpack_from(data, end + LENGTH_POSITION)[0] + LOG_OVERHEAD
+        if size_bytes > len(data) - end:
+            break
+        next_offset = read_header(data, end).next_offset
+        end += size_bytes
+    return end, next_offset

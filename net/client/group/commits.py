@@ -1,0 +1,107 @@
+"""`Commits`: what a consumer commits, when it is told to and by itself. All of it goes through one `commit_pipeline`."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+
+from ..connection.client import API_TIMEOUT_MS, Client
+from ..connection.errors import BarnabasError, BufferExhaustedError
+from ..connection.records import OffsetAndMetadata
+from ..positions.reading import Reading
+from .commit_pipeline import CommitPipeline
+from .group_offsets import Offsets
+from .session import Session
+
+logger = logging.getLogger("barnabas.consumer")
+
+MAX_COMMITS_UNDER_WAY = 1_000  # Of `commit_nowait`: each waits for the quorum; who is faster than that must wait too.
+ToCommit = Mapping[TopicPartition, int | OffsetAndMetadata]
+
+
+class Commits:
+    def __init__(self, client: Client, group_id: str, reading: Reading, session: Callable[[], Session | None]) -> None:
+        self._group_id = group_id
+        self._reading = reading
+        self._pipeline = CommitPipeline(
+            client, group_id, reading, lambda: None if (current := session()) is None else current.ownership
+        )
+        self._under_way: set[asyncio.Future[None]] = set()
+        self._regular: asyncio.Task[None] | None = None
+
+    def wanted(self, offsets: ToCommit | None) -> Offsets:
+        """As the application gives them; None: the positions, as all that was handed out is done."""
+        if offsets is None:
+            return {
+                partition: item
+                for partition, item in self._reading.positions().items()
+                if self._pipeline.has(partition) or item.offset != self._reading.states[partition].committed
+            }
+        return {
+            TopicPartition(*partition): OffsetAndMetadata(item) if isinstance(item, int) else OffsetAndMetadata(*item)
+            for partition, item in offsets.items()
+        }
+
+    async def commit(self, offsets: Offsets) -> None:
+        await self._pipeline.ask(offsets, timeout_ms=API_TIMEOUT_MS)
+
+    def commit_nowait(self, offsets: Offsets) -> asyncio.Future[None]:
+        """Raises BufferExhaustedError when too many are under way."""
+        if len(self._under_way) >= MAX_COMMITS_UNDER_WAY:
+            raise BufferExhaustedError(f"{MAX_COMMITS_UNDER_WAY} commits are under way: await some of them first")
+        done = self._pipeline.ask(offsets, timeout_ms=API_TIMEOUT_MS)
+        self._under_way.add(done)
+        done.add_done_callback(self._ended)
+        return done
+
+    def _ended(self, done: asyncio.Future[None]) -> None:
+        """Who does not look at the future finds its error in the log."""
+        self._under_way.discard(done)
+        error = None if done.cancelled() else done.exception()
+        if error is not None:
+            logger.warning("commit failed group=%s reason=%s", self._group_id, error)
+
+    def begin_done(
+        self, partitions: list[TopicPartition] | None = None, *, timeout_ms: int = API_TIMEOUT_MS
+    ) -> asyncio.Future[None]:
+        """Auto-commit: of these partitions (None: all) what the application is done with. Never less than is committed, or being
+        committed, already. The future ends without an error: what goes wrong is logged."""
+        done = self._reading.done()
+        if partitions is not None:
+            done = {partition: done[partition] for partition in partitions if partition in done}
+        ended = asyncio.get_running_loop().create_future()
+
+        def end(asked: asyncio.Future[None]) -> None:
+            error = None if asked.cancelled() else asked.exception()
+            if error is not None:
+                logger.warning("auto-commit failed group=%s reason=%s", self._group_id, error)
+            if not ended.done():
+                ended.set_result(None)
+
+        try:
+            self._pipeline.ask(done, timeout_ms=timeout_ms, may_join=True).add_done_callback(end)
+        except BarnabasError as error:
+            logger.warning("auto-commit failed group=%s reason=%s", self._group_id, error)
+            ended.set_result(None)
+        return ended
+
+    def start(self, interval_ms: int) -> None:
+        self._regular = asyncio.create_task(self._commit_regularly(interval_ms), name="barnabas-auto-commit")
+
+    async def _commit_regularly(self, interval_ms: int) -> None:
+        while True:
+            await asyncio.sleep(interval_ms / 1000)
+            await self.begin_done()
+
+    async def stop(self, *, timeout_ms: int) -> None:
+        """End the regular ones, and wait a while for those under way."""
+        if self._regular is not None:
+            self._regular.cancel()
+            await asyncio.gather(self._regular, return_exceptions=True)
+        if self._under_way:
+            await asyncio.wait(list(self._under_way), timeout=timeout_ms / 1000)
+
+    async def close(self) -> None:
+        """Nothing more is sent."""
+        await self._pipeline.close()

@@ -1,0 +1,84 @@
+"""Committed offsets of a group: commit as a member or from outside, and fetch. Where each of them goes is the client's affair."""
+
+from collections.abc import Mapping
+
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+
+from ...protocol.group_responses import (
+    CommittedOffset,
+    OffsetCommitPartitionResponse,
+    OffsetCommitResponse,
+    OffsetFetchResponse,
+)
+from ...protocol.requests import OffsetCommitPartition, OffsetCommitRequest, OffsetFetchRequest
+from ..connection.client import API_TIMEOUT_MS, Client
+from ..connection.errors import BarnabasError, CommitDuringRebalanceError, ErrorCode, PartitionGoneError, error_for
+from ..connection.records import OffsetAndMetadata
+from .group_membership import owned_partitions
+from .ownership import Ownership
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+_WAIT_FOR_REBALANCE = frozenset({ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS})
+
+
+async def commit_offsets(client: Client, group_id: str, offsets: Offsets, *, timeout_ms: int = API_TIMEOUT_MS) -> None:
+    """Commit from outside of the group, again and again until it is taken or the time is over. Raises the first refusal.
+
+    PartitionGoneError: it does not exist any more. Consumers commit by their `commit_pipeline`.
+    """
+
+    async def attempt() -> None:
+        for error in (await commit_once(client, group_id, offsets)).values():
+            raise error
+
+    await client.retrying(attempt, timeout_ms=timeout_ms)
+
+
+async def commit_once(
+    client: Client, group_id: str, offsets: Offsets, *, membership: Ownership | None = None
+) -> dict[TopicPartition, BarnabasError]:
+    """Ask the coordinator once, as a member of the group or (None) from outside of it; return what it refuses, by partition.
+
+    Raises what concerns the whole request.
+    """
+    request = OffsetCommitRequest(
+        group_id=group_id,
+        member_id="" if membership is None else membership.member_id,
+        member_epoch=-1 if membership is None else membership.epoch,
+        partitions=tuple(
+            OffsetCommitPartition(
+                topic=topic,
+                partition=number,
+                offset=item.offset,
+                leader_epoch=item.leader_epoch,
+                metadata=item.metadata,
+            )
+            for (topic, number), item in offsets.items()
+        ),
+        instance_id=None if membership is None else membership.instance_id,
+    )
+    try:
+        response: OffsetCommitResponse = await client.ask_coordinator(group_id, request)
+    except BarnabasError as error:
+        if membership is not None and membership.is_rebalancing and error.code in _WAIT_FOR_REBALANCE:
+            raise CommitDuringRebalanceError(error.message) from error
+        raise
+    return {TopicPartition(item.topic, item.partition): _refusal(item) for item in response.partitions if item.error}
+
+
+def _refusal(item: OffsetCommitPartitionResponse) -> BarnabasError:
+    name = f"commit of {item.topic}-{item.partition}"
+    if item.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return PartitionGoneError(f"{name}: {item.message or 'there is no such partition'}")
+    return error_for(item.error, item.message or name)
+
+
+async def fetch_committed(
+    client: Client, group_id: str, partitions: list[TopicPartition] | None, *, timeout_ms: int = API_TIMEOUT_MS
+) -> dict[TopicPartition, CommittedOffset]:
+    """What the group has committed; partitions without a commit are left out."""
+    request = OffsetFetchRequest(
+        group_id=group_id, partitions=None if partitions is None else owned_partitions(partitions)
+    )
+    response: OffsetFetchResponse = await client.call_coordinator(group_id, request, timeout_ms=timeout_ms)
+    return {TopicPartition(item.topic, item.partition): item for item in response.partitions if item.offset >= 0}

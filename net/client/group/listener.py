@@ -1,0 +1,25 @@
+"""Telling an application which partitions come and go."""
+
+import inspect
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+
+Listener = Callable[[list[TopicPartition]], Awaitable[None] | None]  # A function or a coroutine function.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listeners:
+    """What an application wants to hear of. `lost`: partitions that others may have already."""
+
+    assigned: Listener | None = None
+    revoked: Listener | None = None
+    lost: Listener | None = None
+
+
+async def tell(listener: Listener | None, partitions: list[TopicPartition]) -> None:
+    if listener is not None:
+        outcome = listener(partitions)
+        if inspect.isawaitable(outcome):
+            await outcome

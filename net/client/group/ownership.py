@@ -1,0 +1,106 @@
+"""What a member of a group owns, what it should own, and what it must tell the application. Pure.
+
+Both kinds of membership stand on it: `group_membership` (the coordinator assigns) and `classic_membership` (the members do). A
+coordinator or a leader only says what should be; what is owned changes by `revoked`, `adopted` and by being out, no other way.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+
+from ...protocol.requests import Request
+from ..connection.errors import NotAssignedError
+
+Partitions = frozenset[TopicPartition]
+NO_PARTITIONS: Partitions = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscription:
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """First give up, then take."""
+
+    revoke: Partitions
+    adopt: Partitions
+
+
+class Ownership(ABC):
+    group_id: str
+    member_id: str
+    epoch: int  # What commits carry: the member epoch, or the generation.
+    instance_id: str | None
+
+    def __init__(self) -> None:
+        self.owned: Partitions = NO_PARTITIONS
+        self._target: Partitions | None = None  # What we should own; None: nobody has said, so nothing changes.
+        self._lost: Partitions = NO_PARTITIONS  # Taken from us; the application has not been told yet.
+        self._tenures: dict[TopicPartition, int] = {}  # Of what we own: the how many-th adoption it came with.
+        self._adoptions = 0
+
+    @property
+    def has_change(self) -> bool:
+        return bool(self._lost) or (self._target is not None and self._target != self.owned)
+
+    @property
+    def is_rebalancing(self) -> bool:
+        """A commit that is refused now may be taken a moment later, when the rebalance is through."""
+        return False
+
+    def take_lost(self) -> Partitions:
+        lost, self._lost = self._lost, NO_PARTITIONS
+        return lost
+
+    def change(self) -> Change:
+        """What to do next to own what we should."""
+        target = self.owned if self._target is None else self._target
+        return Change(revoke=self.owned - target, adopt=target - self.owned)
+
+    def revoked(self, partitions: Iterable[TopicPartition]) -> None:
+        """They are given up: others may have them."""
+        gone = frozenset(partitions)
+        self.owned -= gone
+        for partition in gone:
+            self._tenures.pop(partition, None)
+
+    def adopted(self, partitions: Iterable[TopicPartition]) -> None:
+        come = frozenset(partitions)
+        self._adoptions += 1
+        self._tenures.update(dict.fromkeys(come, self._adoptions))
+        self.owned |= come
+
+    def tenures(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """For each of these that we own a number that changes when it goes and comes back: between two equal ones nobody
+        else had it, and no reset has moved it. Raises NotAssignedError where the application holds one that is lost."""
+        wanted = list(partitions)
+        gone = sorted(partition for partition in wanted if partition in self._lost)
+        if gone:
+            raise NotAssignedError(f"{', '.join(map(str, gone))} was taken away: the group went on without us")
+        return {partition: self._tenures[partition] for partition in wanted if partition in self._tenures}
+
+    @property
+    @abstractmethod
+    def has_left(self) -> bool: ...
+
+    @abstractmethod
+    def leave(self, reason: str = "") -> Request | None:
+        """All partitions are lost. Returns what to tell the coordinator, None where it knows of no member."""
+
+    @abstractmethod
+    def rejoin(self) -> None:
+        """Become a member again after having left."""
+
+    @abstractmethod
+    def subscribe(self, subscription: Subscription) -> None: ...
+
+    def _lose_all(self) -> None:
+        self._lost |= self.owned
+        self.owned = NO_PARTITIONS
+        self._tenures.clear()
+        self._target = None

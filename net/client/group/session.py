@@ -1,0 +1,123 @@
+"""`Session`: keeps the membership of a group alive in the background, whatever the application does meanwhile.
+
+Two kinds of it know how to talk: `group_session` and `classic_session`. Here are the task, leaving and coming back.
+
+A handler that awaits, or that runs in a thread, may take as long as `max_poll_interval_ms` allows. One that blocks the event
+loop blocks heartbeats too: it must be done within the session timeout. `barnabas.sync` runs the loop in a thread of its own,
+so there only a handler that holds the GIL for so long is in the way.
+"""
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+from ..connection.client import Client
+from ..connection.errors import BarnabasError
+from .ownership import Ownership, Subscription
+
+logger = logging.getLogger("barnabas.consumer")
+
+POLL_INTERVAL_EXCEEDED = "poll_interval_exceeded"  # why we leave, as `group explain` shows it
+LEAVE_TIMEOUT_MS = 3_000  # Closing must not hang on a coordinator that is gone; the session times out by itself.
+OnChange = Callable[[], None]
+OnError = Callable[[BarnabasError], None]
+
+
+class Session(ABC):
+    def __init__(
+        self,
+        client: Client,
+        ownership: Ownership,
+        *,
+        on_change: OnChange,
+        on_error: OnError,
+        idle_ms: Callable[[], int],
+        max_poll_interval_ms: int,
+    ) -> None:
+        """`on_change`: partitions come or go; the consumer deals with it when the application asks for records again."""
+        self._client = client
+        self.ownership = ownership
+        self._on_change = on_change
+        self._on_error = on_error
+        self._idle_ms = idle_ms
+        self._max_poll_interval_ms = max_poll_interval_ms
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        assert self._task is None
+        self._task = asyncio.create_task(self._run(), name="barnabas-heartbeat")
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        """A fault in here must reach the application: without heartbeats, poll would return nothing for ever."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            group_id = self.ownership.group_id
+            logger.error("the session failed group=%s", group_id, exc_info=error)
+            self._on_error(BarnabasError(f"the session of group {group_id} failed: {error!r}; start a new consumer"))
+
+    @abstractmethod
+    async def _step(self) -> float:
+        """Talk to the coordinator once; returns in how many ms to do so again, unless woken before."""
+
+    def wake(self) -> None:
+        """There is something to tell the coordinator at once."""
+        self._wake.set()
+
+    def resume(self) -> None:
+        """The application asks for records again; if we left because it did not, we come back."""
+        if self.ownership.has_left:
+            self.ownership.rejoin()
+            self._wake.set()
+
+    def subscribe(self, subscription: Subscription) -> None:
+        self.ownership.subscribe(subscription)
+        self._wake.set()
+
+    def metadata_changed(self) -> None:
+        """The client has newer metadata: of use where the members assign."""
+        return
+
+    async def leave(self) -> None:
+        """Stop, and tell the coordinator, if it can be reached soon."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._leave()
+
+    async def _run(self) -> None:
+        while True:
+            delay_ms: float | None = None
+            if not self.ownership.has_left:
+                if self._idle_ms() > self._max_poll_interval_ms:
+                    await self._leave_idle()
+                    continue
+                delay_ms = await self._step()
+            try:
+                async with asyncio.timeout(None if delay_ms is None else delay_ms / 1000):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+
+    async def _leave(self, reason: str = "") -> None:
+        """All partitions are lost; the coordinator is told, if we are a member."""
+        group_id, request = self.ownership.group_id, self.ownership.leave(reason)
+        if request is None:
+            return
+        try:
+            async with asyncio.timeout(LEAVE_TIMEOUT_MS / 1000):  # A single attempt could take longer than that.
+                await self._client.call_coordinator(group_id, request, timeout_ms=LEAVE_TIMEOUT_MS)
+        except (BarnabasError, TimeoutError) as error:
+            logger.info("leave not heard group=%s reason=%s", group_id, error or "no answer in time")
+
+    async def _leave_idle(self) -> None:
+        logger.warning(
+            "left the group: no poll for more than max_poll_interval_ms=%d group=%s",
+            self._max_poll_interval_ms,
+            self.ownership.group_id,
+        )
+        await self._leave(POLL_INTERVAL_EXCEEDED)
+        self._on_change()

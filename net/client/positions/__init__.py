@@ -1,0 +1,1 @@
+"""Where a consumer reads next, and what it has done."""

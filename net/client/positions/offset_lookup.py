@@ -1,0 +1,135 @@
+"""What only the leaders of partitions know, asked of each for its own: offsets by time, and what is unread behind an offset.
+Consumer and admin share it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+
+from ...protocol.group_responses import UnreadPartitionResponse
+from ...protocol.requests import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    READ_UNCOMMITTED,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    Request,
+    UnreadPartition,
+    UnreadRequest,
+)
+from ..connection.client import API_TIMEOUT_MS, Client
+from ..connection.errors import BarnabasError, LeaderNotAvailableError, error_for
+from ..connection.records import OffsetAndTimestamp
+
+EARLIEST = EARLIEST_TIMESTAMP
+LATEST = LATEST_TIMESTAMP
+
+
+async def list_offsets(
+    client: Client,
+    times_ms: Mapping[TopicPartition, int],
+    *,
+    timeout_ms: float = API_TIMEOUT_MS,
+    isolation_level: int = READ_UNCOMMITTED,
+) -> dict[TopicPartition, OffsetAndTimestamp]:
+    """Return for each partition the first offset at or after its time (or EARLIEST, LATEST), wherever leaders move.
+
+    For READ_COMMITTED, LATEST is the last stable offset.
+    """
+
+    def request(partitions: Sequence[TopicPartition]) -> Request:
+        return ListOffsetsRequest(
+            partitions=tuple(
+                ListOffsetsPartition(
+                    topic=partition.topic,
+                    partition=partition.partition,
+                    timestamp_ms=times_ms[partition],
+                    current_leader_epoch=client.metadata.leader(partition).epoch,
+                )
+                for partition in partitions
+            ),
+            isolation_level=isolation_level,
+        )
+
+    found = await _ask_leaders(client, list(times_ms), request, timeout_ms=timeout_ms)
+    return {
+        partition: OffsetAndTimestamp(
+            offset=item.offset, timestamp_ms=item.timestamp_ms, leader_epoch=item.leader_epoch
+        )
+        for partition, item in found.items()
+    }
+
+
+async def unread_behind(
+    client: Client, offsets: Mapping[TopicPartition, int], *, timeout_ms: float = API_TIMEOUT_MS
+) -> dict[TopicPartition, UnreadPartitionResponse]:
+    """Return for each partition what is there to read for somebody who stands at its offset (-1: at the start)."""
+
+    def request(partitions: Sequence[TopicPartition]) -> Request:
+        return UnreadRequest(
+            partitions=tuple(
+                UnreadPartition(
+                    topic=partition.topic,
+                    partition=partition.partition,
+                    offset=offsets[partition],
+                    current_leader_epoch=client.metadata.leader(partition).epoch,
+                )
+                for partition in partitions
+            )
+        )
+
+    return await _ask_leaders(client, list(offsets), request, timeout_ms=timeout_ms)
+
+
+async def _ask_leaders(
+    client: Client,
+    wanted: Sequence[TopicPartition],
+    request: Callable[[Sequence[TopicPartition]], Request],
+    *,
+    timeout_ms: float,
+) -> dict[TopicPartition, Any]:
+    """The answer for each partition, from its leader; asked again where leaders move."""
+    found: dict[TopicPartition, Any] = {}
+
+    async def attempt() -> None:
+        failure: BarnabasError | None = None
+        for node_id, partitions in _by_leader(client, [item for item in wanted if item not in found]).items():
+            try:
+                failure = await _ask(client, node_id, partitions, request, found) or failure
+            except BarnabasError as error:
+                failure = error
+        if failure is not None:
+            raise failure
+
+    for topic in {partition.topic for partition in wanted}:
+        await client.wait_for_topic(topic, timeout_ms=timeout_ms)
+    await client.retrying(attempt, timeout_ms=timeout_ms, before_retry=client.refresh)
+    return found
+
+
+def _by_leader(client: Client, partitions: list[TopicPartition]) -> dict[int, list[TopicPartition]]:
+    by_leader: dict[int, list[TopicPartition]] = {}
+    for partition in partitions:
+        by_leader.setdefault(client.metadata.leader(partition).node_id, []).append(partition)
+    return by_leader
+
+
+async def _ask(
+    client: Client,
+    node_id: int,
+    partitions: list[TopicPartition],
+    request: Callable[[Sequence[TopicPartition]], Request],
+    found: dict[TopicPartition, Any],
+) -> BarnabasError | None:
+    """Ask one leader; answers go to `found`, the last refusal is returned."""
+    if node_id < 0:
+        return LeaderNotAvailableError(f"{', '.join(map(str, partitions))} has no leader now")
+    response = await client.call(node_id, request(partitions))
+    failure: BarnabasError | None = None
+    for item in response.partitions:
+        partition = TopicPartition(item.topic, item.partition)
+        if item.error:
+            failure = error_for(item.error, item.message or str(partition))
+        else:
+            found[partition] = item
+    return failure

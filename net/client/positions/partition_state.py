@@ -1,0 +1,305 @@
+"""What a consumer knows of one partition: where it is, what is buffered, what must be found out. Pure.
+
+    0 <= processed <= position <= fetch_offset, once known
+
+`position` is the next record for the application, `fetch_offset` the next for the network, and `processed` is what
+auto-commit may commit: behind the last record that the application is done with. Every jump starts a new `version`, so
+that an answer to a fetch or a commit from before the jump is recognized. No two states share a version.
+"""
+
+import gc
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from operator import attrgetter, length_hint
+from typing import Any
+
+from barnabas.log.format.record_batch import LENGTH, LENGTH_POSITION, LOG_OVERHEAD, BatchHeader, check_crc, read_header
+from barnabas.log.format.record_codec import Record, decode_batch
+from barnabas.log.vocabulary.errors import CorruptRecordError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+
+from ..connection.errors import UnreadableBatchError
+from ..connection.records import ConsumerRecord, RecordColumns, record_class
+
+_FIELDS = attrgetter("offset", "timestamp", "key", "value", "headers")
+_COLUMNS = tuple(map(attrgetter, ("offset", "timestamp", "key", "value")))
+UNKNOWN = -1
+_versions = count(1)
+
+
+@contextmanager
+def paused_gc() -> Iterator[None]:
+    """The cyclic collector would walk the new records again and again, and doubles the cost of decoding."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+class PartitionState:
+    __slots__ = (
+        "_chunk_position",
+        "_chunks",
+        "_records",
+        "_records_end",
+        "buffered_bytes",
+        "committed",
+        "fetch_offset",
+        "high_watermark",
+        "in_flight",
+        "is_backing_off",
+        "is_paused",
+        "lacks_offset",
+        "last_fetched_epoch",
+        "log_start_offset",
+        "make_record",
+        "max_bytes",
+        "origin_offset",
+        "partition",
+        "position",
+        "position_epoch",
+        "processed",
+        "reset_timestamp_ms",
+        "topic_id",
+        "version",
+    )
+
+    def __init__(self, partition: TopicPartition, *, max_bytes: int) -> None:
+        self.partition = partition
+        self.make_record = record_class(*partition)
+        self.max_bytes = max_bytes  # Asked for in one fetch; grows for a batch that is larger.
+        self.position = UNKNOWN
+        self.position_epoch = -1  # Leader epoch of the last batch handed out; committed with the position.
+        self.processed = UNKNOWN
+        self.origin_offset = UNKNOWN  # Where the last jump went: from there to the position nothing was left out.
+        self.topic_id = ""  # Of the topic that the position is of; "" before the first fetch.
+        self.committed = UNKNOWN  # What we committed last; spares commits that say nothing new.
+        self.fetch_offset = UNKNOWN
+        self.last_fetched_epoch = -1
+        self.reset_timestamp_ms: int | None = None  # The position is to be looked up by this time (or -1, -2).
+        self.lacks_offset = False  # Nothing is committed and no reset allowed: only a jump of the application helps.
+        self.is_paused = False
+        self.is_backing_off = False
+        self.in_flight = False
+        self.version = next(_versions)
+        self.high_watermark = UNKNOWN
+        self.log_start_offset = UNKNOWN
+        self.buffered_bytes = 0
+        self._chunks: deque[bytes] = deque()  # Whole batches, checked by length only.
+        self._chunk_position = 0  # In the first chunk.
+        self._records: list[ConsumerRecord] = []  # Decoded and not handed out yet.
+        self._records_end = UNKNOWN  # The offset behind the batch that was decoded last.
+
+    # --- jumps -------------------------------------------------------------------------------------------------------
+
+    def seek(self, offset: int, *, epoch: int = -1) -> None:
+        self._forget()
+        self.position = self.processed = self.fetch_offset = self.origin_offset = offset
+        self.position_epoch = self.last_fetched_epoch = epoch
+        self.reset_timestamp_ms = None
+
+    def seek_to_time(self, timestamp_ms: int) -> None:
+        """The position is to be looked up; until then there is none."""
+        self._forget()
+        self.position = self.processed = self.fetch_offset = self.origin_offset = UNKNOWN
+        self.position_epoch = self.last_fetched_epoch = -1
+        self.reset_timestamp_ms = timestamp_ms
+
+    @property
+    def must_be_found(self) -> bool:
+        return self.position < 0 and not self.lacks_offset
+
+    def _forget(self) -> None:
+        self.version = next(_versions)
+        self.committed = UNKNOWN
+        self.lacks_offset = False
+        self.in_flight = False
+        self._chunks.clear()
+        self._chunk_position = 0
+        self._records = []
+        self._records_end = UNKNOWN
+        self.buffered_bytes = 0
+
+    # --- what was fetched --------------------------------------------------------------------------------------------
+
+    @property
+    def is_fetchable(self) -> bool:
+        """Nothing is on its way, and less is buffered than one fetch brings: so at most two fetches lie here."""
+        return (
+            self.fetch_offset >= 0
+            and not self.in_flight
+            and not self.is_paused
+            and not self.is_backing_off
+            and self.buffered_bytes < self.max_bytes
+        )
+
+    @property
+    def has_records(self) -> bool:
+        return not self.is_paused and bool(self._records or self._chunks)
+
+    def fetched(self, data: bytes) -> None:
+        """Take whole batches in, leave a cut one at the end; the next fetch goes on behind the last whole one.
+
+        Raises CorruptRecordError where the header of the first batch is damaged; what comes before one is taken in.
+        """
+        end = 0
+        last: BatchHeader | None = None
+        try:
+            while (size_bytes := _batch_size(data, end)) is not None:
+                last = read_header(data, end)
+                end += size_bytes
+        except CorruptRecordError:
+            if last is None:
+                raise
+        if last is None:
+            self.max_bytes *= 2  # A batch that is larger than what we asked for: ask for more.
+            return
+        self.fetch_offset = max(self.fetch_offset, last.next_offset)
+        self.last_fetched_epoch = last.leader_epoch
+        chunk = data if end == len(data) else data[:end]
+        self._chunks.append(chunk)
+        self.buffered_bytes += len(chunk)
+
+    # --- handing out -------------------------------------------------------------------------------------------------
+
+    def take(self, max_records: int) -> list[ConsumerRecord]:
+        """Return up to so many records, of several batches, and move the position behind them. May be empty.
+
+        Raises UnreadableBatchError when the next batch is damaged; what comes before it is handed out first.
+        """
+        records, self._records = self._records, []
+        # One pause for all batches: each return to the collector costs a walk over everything new.
+        with paused_gc():
+            while len(records) < max_records and self._chunks:
+                try:
+                    records.extend(map(self.make_record, map(_FIELDS, self._next_raw())))
+                except CorruptRecordError:
+                    if not records:
+                        raise
+                    break
+        if len(records) > max_records:
+            self._records = records[max_records:]
+            del records[max_records:]
+            self.position = records[-1].offset + 1
+        else:
+            self.position = max(self.position, self._records_end)
+        return records
+
+    def put_back(self, records: list[ConsumerRecord]) -> None:
+        """Records that were taken and not handed out come next again."""
+        if records:
+            self._records = records + self._records
+            self.position = records[0].offset
+
+    def take_columns(self) -> RecordColumns:
+        """As `take`, one batch as columns."""
+        topic, partition = self.partition
+        with paused_gc():
+            columns: list[list[Any]] = [[], [], [], []]
+            if self._records:
+                records, self._records = self._records, []
+                self.position = self._records_end
+                columns = [list(column) for column in zip(*records, strict=True)]
+            else:
+                self._extend(columns)
+        return RecordColumns(
+            topic=topic,
+            partition=partition,
+            offsets=columns[0],
+            timestamps_ms=columns[1],
+            keys=columns[2],
+            values=columns[3],
+        )
+
+    def _extend(self, columns: Iterable[list[Any]]) -> None:
+        """Decode the next batch into columns. Its records are gone on return: before the collector may look at them."""
+        raw = self._next_raw()
+        for column, get in zip(columns, _COLUMNS, strict=True):
+            column.extend(map(get, raw))
+
+    def _next_raw(self) -> list[Record]:
+        """The records of the next batch from the position on. Moves the position behind the batch.
+
+        Raises UnreadableBatchError; the position then stays before the damaged batch.
+        """
+        if not self._chunks:
+            return []
+        chunk = self._chunks[0]
+        header = read_header(chunk, self._chunk_position)
+        start = header.position
+        end = start + header.size_bytes
+        try:
+            records = self._decoded(chunk if end - start == len(chunk) else chunk[start:end], header)
+        except CorruptRecordError as error:
+            first = max(header.base_offset, self.position)
+            raise UnreadableBatchError(self.partition, first, header.next_offset, error.message) from error
+        self.position = self._records_end = max(self.position, header.next_offset)
+        self.position_epoch = header.leader_epoch
+        self.buffered_bytes -= header.size_bytes
+        self._chunk_position = end
+        if end == len(chunk):
+            self._chunks.popleft()
+            self._chunk_position = 0
+        return records
+
+    def _decoded(self, batch: bytes, header: BatchHeader) -> list[Record]:
+        if header.is_control or header.next_offset <= self.position:
+            check_crc(batch, read_header(batch))
+            return []
+        records = decode_batch(batch)
+        if header.base_offset < self.position:
+            return [record for record in records if record.offset >= self.position]
+        return records
+
+
+class Cursor:
+    """A batch that `async for` is walking through. How far it got is read off the iterator: nothing is counted per
+    record."""
+
+    __slots__ = ("_records", "iterator", "state")
+
+    def __init__(self, state: PartitionState, records: list[ConsumerRecord]) -> None:
+        self.state = state
+        self._records = records
+        self.iterator = iter(records)
+
+    @property
+    def handed_out(self) -> int:
+        return len(self._records) - length_hint(self.iterator)
+
+    @property
+    def is_open(self) -> bool:
+        """There are records left to hand out."""
+        return length_hint(self.iterator) > 0
+
+    @property
+    def position(self) -> int:
+        """The next record for the application."""
+        index = self.handed_out
+        return self._records[index].offset if index < len(self._records) else self.state.position
+
+    @property
+    def processed(self) -> int:
+        """The record in the application's hands is not done yet."""
+        index = self.handed_out
+        return self._records[index - 1].offset if index else self.state.processed
+
+    def stop(self) -> list[ConsumerRecord]:
+        """End the walk behind the record in hand; returns those that were not handed out."""
+        self._records = self._records[: self.handed_out]
+        return list(self.iterator)
+
+
+def _batch_size(data: bytes, position: int) -> int | None:
+    """The size of the batch at `position`; None where it is cut."""
+    if len(data) - position < LOG_OVERHEAD:
+        return None
+    size_bytes: int = LENGTH.unpack_from(data, position + LENGTH_POSITION)[0] + LOG_OVERHEAD
+    if size_bytes <= LOG_OVERHEAD:
+        raise CorruptRecordError(f"a record batch claims {size_bytes} bytes")
+    return size_bytes if size_bytes <= len(data) - position else None

@@ -1,0 +1,1 @@
+"""The producer: batches, numbers, retries."""

@@ -1,0 +1,145 @@
+"""What `send` returns: a batch and an index into it, awaitable for the record's metadata. A million of them cost
+little."""
+
+import asyncio
+import types
+from collections.abc import Generator, Iterator, Sequence
+from typing import Any, NamedTuple, overload
+
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+
+from ..connection.records import RecordMetadata
+from .record_accumulator import Batch
+
+
+class Handle(tuple[Any, ...]):
+    """Await it for the RecordMetadata; raises the typed error if the record could not be delivered.
+
+    `Handle((batch, position))`: a tuple, which is made in C; its position is the record's in its batch.
+    """
+
+    __slots__ = ()
+
+    @property
+    def batch(self) -> Batch:
+        batch: Batch = self[0]
+        return batch
+
+    @property
+    def position(self) -> int:
+        position: int = self[1]
+        return position
+
+    def __await__(self) -> Generator[Any, None, RecordMetadata]:
+        if not self.batch.is_done:
+            yield from until_done(self.batch)
+        return self.batch.metadata_of(self.position)
+
+    @property
+    def is_done(self) -> bool:
+        return self.batch.is_done
+
+    def result(self) -> RecordMetadata:
+        """Return the metadata or raise the error of a record that is done; asyncio.InvalidStateError if it is not
+        yet."""
+        if not self.batch.is_done:
+            raise asyncio.InvalidStateError("the record is not acknowledged yet; await the handle")
+        return self.batch.metadata_of(self.position)
+
+
+class BatchExtent(NamedTuple):
+    """Where a whole record batch lies in the log. `base_offset` is -1 where nobody knows it (see RecordMetadata)."""
+
+    partition: TopicPartition
+    base_offset: int
+    record_count: int
+
+
+class BatchHandles(Sequence[Handle]):
+    """The handles of many records that were sent at once, in the order of the values; made when they are asked for.
+
+    Awaiting it waits for all of them and returns their metadata; it raises the first error.
+    """
+
+    __slots__ = ("_length", "_runs", "runs")
+
+    def __init__(self, runs: list[tuple[Batch, int, int]], order: list[int] | None = None) -> None:
+        """Runs of (batch, first index, count); `order` maps a value's position to its position in the runs."""
+        self.runs = runs
+        self._length = sum(count for _, _, count in runs)
+        self._runs = runs if order is None else _in_order(runs, order)
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, index: int) -> Handle: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Handle]: ...
+    def __getitem__(self, index: int | slice) -> Handle | list[Handle]:
+        if isinstance(index, slice):
+            return list(self)[index]
+        position = index if index >= 0 else index + self._length
+        for batch, first, count in self._runs:
+            if 0 <= position < count:
+                return Handle((batch, first + position))
+            position -= count
+        raise IndexError(f"there are {self._length} handles, and none at {index}")
+
+    def __iter__(self) -> Iterator[Handle]:
+        for batch, first, count in self._runs:
+            for index in range(first, first + count):
+                yield Handle((batch, index))
+
+    def __await__(self) -> Generator[Any, None, list[RecordMetadata]]:
+        for batch, _, _ in self._runs:
+            if not batch.is_done:
+                yield from until_done(batch)
+        return [handle.result() for handle in self]
+
+
+async def extents(sent: Sequence[BatchHandles]) -> list[BatchExtent]:
+    """Wait for all of them, and return the batches that they went into, in the order of sending.
+
+    Raises the first error. Somebody else's records may be in the first batches and the last ones, if somebody else sends.
+    """
+    batches = {id(batch): batch for handles in sent for batch, _, _ in handles.runs}.values()
+    found: list[BatchExtent] = []
+    for batch in batches:
+        await finished(batch)
+        for leaf in _leaves(batch):
+            leaf.metadata_of(0)  # Raises what it failed with.
+            found.append(BatchExtent(batch.partition, leaf.base_offset, leaf.record_count))
+    return found
+
+
+def _leaves(batch: Batch) -> Iterator[Batch]:
+    """What was really sent of a batch that may have been too large."""
+    if not batch.parts:
+        yield batch
+    for part in batch.parts:
+        yield from _leaves(part)
+
+
+def _in_order(runs: list[tuple[Batch, int, int]], order: list[int]) -> list[tuple[Batch, int, int]]:
+    flat = [(batch, index, 1) for batch, first, count in runs for index in range(first, first + count)]
+    return [flat[position] for position in order]
+
+
+def until_done(batch: Batch) -> Generator[Any, None, None]:
+    """Wait for a batch. Each waiter has a future of its own, so that one who is cancelled cancels nobody else."""
+    future = asyncio.get_running_loop().create_future()
+
+    def wake() -> None:
+        if not future.done():
+            future.set_result(None)
+
+    batch.callbacks.append(wake)
+    yield from future
+
+
+@types.coroutine
+def finished(batch: Batch) -> Generator[Any, None, None]:
+    """Await it to wait for a batch, however it ends."""
+    if not batch.is_done:
+        yield from until_done(batch)

@@ -1,0 +1,182 @@
+"""The queue of a partition whose batches are numbered, so that brokers append each of them once and in order. Pure.
+
+Up to five batches are in flight, one a request. A batch keeps its sequence through all retries. After a failure nothing is
+sent until all answers are here; then what was not acknowledged goes back to the front, in order, and the first of it goes
+alone. Within an epoch the batches that are written are the first ones, without a gap.
+
+A gap (a batch was refused for good or given up, or its predecessor is missing on the broker) ends the epoch: what is left
+gets new sequences in the next one. Never is a batch numbered anew that may have been written: the front is sent again as it
+was until the broker says that it is there, or that it does not follow (then neither it nor anything behind it was written).
+Kafka's producer counts one epoch for all partitions; a broker compares them by partition, so here each has its own.
+
+Source: KIP-98, KIP-360.
+"""
+
+from collections.abc import Callable
+
+from barnabas.log.format.compression import Compression
+from barnabas.log.format.record_codec import ProducerFields
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+
+from ..connection.errors import BarnabasError, ErrorCode
+from .record_accumulator import Batch, PartitionQueue
+
+MAX_IN_FLIGHT = 5  # a broker remembers so many batches of a producer
+MAX_EPOCH = 2**15 - 1
+_SEQUENCES = 2**31
+# The broker knows nothing of the batch's predecessor. Of the last two, neither of the batch itself, were it there.
+_NOT_IN_ORDER = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+_FORGOTTEN = frozenset({ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_EPOCH})
+
+
+class IdempotentQueue(PartitionQueue):
+    __slots__ = (
+        "awaited",
+        "epoch",
+        "front_is_missing",
+        "has_gap",
+        "has_returned",
+        "is_first",
+        "next_sequence",
+        "producer_id",
+        "spent_id",
+    )
+
+    def __init__(self, partition: TopicPartition) -> None:
+        super().__init__(partition)
+        self.producer_id = -1  # until one is given; nothing is sent without it
+        self.spent_id = -1  # all epochs of this one were used
+        self.epoch = 0
+        self.next_sequence = 0
+        self.awaited = (
+            0  # requests without an answer; `in_flight` has their batches, and those that came back meanwhile
+        )
+        self.has_returned = False
+        self.has_gap = False  # this epoch takes no new batch
+        self.front_is_missing = False  # the broker has neither the front nor anything behind it
+        # A broker that knows nothing of a producer takes any sequence, so the first batch of an epoch goes alone.
+        self.is_first = True
+
+    @property
+    def lacks_id(self) -> bool:
+        return self.producer_id < 0
+
+    def adopt(self, producer_id: int) -> None:
+        assert self.lacks_id and producer_id >= 0 and producer_id != self.spent_id
+        self.producer_id = producer_id
+        self.epoch = 0
+
+    @property
+    def is_ready(self) -> bool:
+        if not self.sealed or self.is_backing_off or self.has_returned:
+            return False
+        if self.has_gap and self.sealed[0].producer is None:
+            return False
+        goes_alone = self.is_first or self.failures or self.has_gap
+        return self.awaited < (1 if goes_alone else MAX_IN_FLIGHT)
+
+    @property
+    def is_awaiting(self) -> bool:
+        return self.awaited > 0
+
+    @property
+    def is_healthy(self) -> bool:
+        return self.awaited > 0 and not self.failures and not self.has_returned
+
+    def take(self, max_bytes: int, compression: Compression) -> tuple[list[Batch], bytes]:
+        """Move one batch into flight, numbered if it is not yet."""
+        assert self.is_ready and not self.lacks_id
+        batch = self.sealed.popleft()
+        if batch.producer is None:
+            batch.number_as(
+                ProducerFields(
+                    producer_id=self.producer_id, producer_epoch=self.epoch, base_sequence=self.next_sequence
+                )
+            )
+            self.next_sequence = (self.next_sequence + batch.record_count) % _SEQUENCES
+        batch.attempts += 1
+        self.in_flight.append(batch)
+        self.awaited += 1
+        return [batch], batch.encode(compression)
+
+    def acknowledge(self, sent: list[Batch], *, base_offset: int, log_append_time_ms: int = -1) -> list[Batch]:
+        for batch in sent:
+            self.in_flight.remove(batch)
+            batch.finish(base_offset=base_offset, log_append_time_ms=log_append_time_ms)
+        self.failures = 0
+        self.last_error = None
+        self.is_first = False
+        self._answered()
+        return sent
+
+    def fail(self, sent: list[Batch], error: BarnabasError) -> list[Batch]:
+        """Keep what may still be written under its sequence, or under another one; return what has failed for good."""
+        (batch,) = sent
+        is_front = self.in_flight[0] is batch
+        done: list[Batch] = []
+        if error.retriable or error.code == _NOT_IN_ORDER:
+            self._return(error, is_front=is_front)
+        elif error.code in _FORGOTTEN and batch.attempts == 1:
+            batch.attempts = 0  # this attempt has left nothing behind
+            self._return(error, is_front=is_front)
+        else:
+            self.has_gap = True
+            done = self._refuse(batch, error)
+        self._answered()
+        return done
+
+    def _return(self, error: BarnabasError, *, is_front: bool) -> None:
+        self.has_returned = True
+        self.last_error = error
+        if is_front and not error.retriable:
+            self.front_is_missing = True
+
+    def _refuse(self, batch: Batch, error: BarnabasError) -> list[Batch]:
+        position = self.in_flight.index(batch)
+        parts = batch.split() if error.code == ErrorCode.MESSAGE_TOO_LARGE else ()
+        self.in_flight[position : position + 1] = parts
+        if parts:
+            self.has_returned = True
+            return []
+        if batch.attempts > 1:
+            doubt = "an earlier attempt was not answered: the records may have been written"
+            error = type(error)(f"{error.message}; {doubt}")
+        batch.finish(error=error)
+        return [batch]
+
+    def _answered(self) -> None:
+        """One request has its answer; with the last one, what came back goes to the front."""
+        self.awaited -= 1
+        if self.awaited:
+            return
+        if self.has_returned:
+            self.sealed.extendleft(reversed(self.in_flight))
+            self.in_flight.clear()
+            self.has_returned = False
+            self.failures += 1
+        self._end_epoch_if_settled()
+
+    def _end_epoch_if_settled(self) -> None:
+        """Where a gap is behind all that may have been written."""
+        if not (self.front_is_missing or (self.has_gap and not (self.sealed and self.sealed[0].producer))):
+            return
+        for batch in self.sealed:
+            batch.number_as(None)
+        self.epoch += 1
+        self.next_sequence = 0
+        self.has_gap = self.front_is_missing = False
+        self.is_first = True
+        if self.epoch > MAX_EPOCH:
+            self.spent_id, self.producer_id = self.producer_id, -1
+
+    def expire(self, created_before_ms: int, error: Callable[[Batch], BarnabasError]) -> list[Batch]:
+        expired = super().expire(created_before_ms, error)
+        if any(batch.producer is not None for batch in expired):
+            self.has_gap = True
+            if not self.awaited:
+                self._end_epoch_if_settled()
+        return expired
+
+    def abandon(self, error: BarnabasError) -> list[Batch]:
+        self.awaited = 0
+        return super().abandon(error)

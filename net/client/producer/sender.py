@@ -1,0 +1,365 @@
+"""`Sender`: takes sealed batches to the leaders of their partitions and deals with what comes back.
+
+Per broker one lane with a few requests in flight, each with the batches of all partitions that are ready. No task is
+made per request: answers come as callbacks. Tasks exist only to open connections.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from barnabas.log.format.compression import Compression
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+
+from ...protocol.requests import MetadataRequest, ProducePartition, ProduceRequest
+from ...protocol.responses import ErrorResponse, ProducePartitionResponse, ProduceResponse, Response
+from ..connection.backoff import Backoff
+from ..connection.client import Client
+from ..connection.errors import (
+    BarnabasError,
+    CorruptRecordError,
+    DeliveryTimeoutError,
+    ErrorCode,
+    NetworkError,
+    error_for,
+)
+from ..connection.metadata import NO_LEADER, Leader
+from ..connection.ports import Connection
+from .producer_identity import ProducerIdentity
+from .record_accumulator import Batch, PartitionQueue
+
+logger = logging.getLogger("barnabas.producer")
+
+ErrorCallback = Callable[[BarnabasError, TopicPartition, int], None]  # The error, the partition, how many records.
+_Sent = list[tuple[PartitionQueue, list[Batch]]]
+# A broker hears of its own election some milliseconds after the others may have told us of it.
+NEW_LEADER_BACKOFF = Backoff(first_ms=3, max_ms=200)
+# The second: a repetition of a batch that is in the log for so long that nobody knows its offset any more.
+_WRITTEN = (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
+_PING = MetadataRequest(topics=(), allow_auto_topic_creation=False)  # The smallest request that is answered.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SenderConfig:
+    acks: int
+    compression: Compression
+    max_in_flight: int
+    max_request_bytes: int
+    request_timeout_ms: int
+    delivery_timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _BackOff:
+    """Until when a partition waits, and for whom: a wait for one leader says nothing about the next one."""
+
+    timer: asyncio.TimerHandle
+    leader: Leader
+
+
+@dataclass(slots=True)
+class _Lane:
+    """The way to one broker. `ready` is an ordered set: whoever has waited longest goes first."""
+
+    node_id: int
+    in_flight: int = 0
+    unseen_bytes: int = 0  # Sent with acks=0 since the broker was last asked whether it had read everything.
+    ready: dict[PartitionQueue, None] = field(default_factory=dict)
+    opening: asyncio.Task[None] | None = None
+
+
+class Sender:
+    def __init__(
+        self,
+        client: Client,
+        config: SenderConfig,
+        *,
+        on_idle: Callable[[int], None],
+        on_done: Callable[[Batch], None],
+        on_error: ErrorCallback | None,
+    ) -> None:
+        """`on_idle` hears of a broker with nothing in flight, `on_done` of each batch that is finished."""
+        self._client = client
+        self._config = config
+        self._on_idle = on_idle
+        self._on_done = on_done
+        self._on_error = on_error
+        self._lanes: dict[int, _Lane] = {}
+        self._loop = asyncio.get_running_loop()
+        self._back_offs: dict[PartitionQueue, _BackOff] = {}
+        self._is_closed = False
+        self.identity = ProducerIdentity(client, got=self.route, failed=self._fail_sealed)
+
+    def is_idle(self, partition: TopicPartition) -> bool:
+        """Whether nothing is in flight to the partition's leader, so that waiting for more records gains nothing."""
+        lane = self._lanes.get(self._client.metadata.leader(partition).node_id)
+        return lane is None or not lane.in_flight
+
+    def route(self, queue: PartitionQueue) -> None:
+        """Put a queue that may be ready on its leader's lane, and send what can be sent."""
+        if not queue.is_ready or self._is_closed or not self.identity.provides(queue):
+            return
+        node_id = self._client.metadata.leader(queue.partition).node_id
+        if node_id < 0:
+            self._client.request_refresh()  # It comes again with the next metadata.
+            return
+        lane = self._lanes.get(node_id)
+        if lane is None:
+            lane = self._lanes[node_id] = _Lane(node_id)
+        lane.ready[queue] = None
+        self._pump(lane)
+
+    def reroute(self, queues: Iterable[PartitionQueue]) -> None:
+        """After new metadata: leaders may have moved."""
+        for lane in self._lanes.values():
+            lane.ready.clear()
+        for queue in queues:
+            waits = self._back_offs.get(queue)
+            if waits is not None and waits.leader != self._client.metadata.leader(queue.partition):
+                self._end_back_off(queue)
+            self.route(queue)
+
+    def expire(self, queue: PartitionQueue, now_ms: int) -> None:
+        """Fail what has been waiting for longer than the delivery timeout."""
+        reason = f"; the last attempt: {queue.last_error.message}" if queue.last_error is not None else ""
+        self._report(
+            queue.expire(now_ms - self._config.delivery_timeout_ms, lambda batch: self._timeout_error(batch, reason))
+        )
+
+    def abandon(self, queue: PartitionQueue, error: BarnabasError) -> None:
+        self._report(queue.abandon(error))
+
+    async def close(self) -> None:
+        self._is_closed = True
+        await self.identity.close()
+        for queue in list(self._back_offs):
+            self._end_back_off(queue)
+        opening = [lane.opening for lane in self._lanes.values() if lane.opening is not None]
+        for task in opening:
+            task.cancel()
+        await asyncio.gather(*opening, return_exceptions=True)
+
+    # --- sending -----------------------------------------------------------------------------------------------------
+
+    def _pump(self, lane: _Lane) -> None:
+        while lane.ready and lane.in_flight < self._config.max_in_flight:
+            connection = self._client.peek(lane.node_id)
+            if connection is None:
+                if lane.opening is None:
+                    lane.opening = asyncio.create_task(self._open(lane), name=f"barnabas-produce-{lane.node_id}")
+                return
+            self._send(lane, connection)
+
+    def _send(self, lane: _Lane, connection: Connection) -> None:
+        """One request with a batch or more of every partition that is ready, up to the largest request."""
+        config = self._config
+        sent: _Sent = []
+        partitions = []
+        room = config.max_request_bytes
+        while lane.ready and room > 0:
+            queue = next(iter(lane.ready))
+            del lane.ready[queue]
+            if not queue.is_ready or not self.identity.provides(queue):
+                continue
+            batches, data = queue.take(room, config.compression)
+            topic, partition = queue.partition
+            partitions.append(ProducePartition(topic=topic, partition=partition, records=data))
+            sent.append((queue, batches))
+            room -= len(data)
+        if not sent:
+            return
+        for queue, _ in sent:
+            if queue.is_ready:  # for one more batch, in another request
+                lane.ready[queue] = None
+        request = ProduceRequest(acks=config.acks, timeout_ms=config.request_timeout_ms, partitions=tuple(partitions))
+        try:
+            if config.acks == 0:
+                connection.send_oneway(request)
+                self._acknowledge_unseen(lane, sent)
+                lane.unseen_bytes += config.max_request_bytes - room
+                if lane.unseen_bytes >= config.max_request_bytes:
+                    self._ask_whether_read(lane, connection)
+                return
+            future = connection.send(request, timeout_ms=config.request_timeout_ms)
+        except BarnabasError as error:
+            self._failed(sent, error)
+            return
+        lane.in_flight += 1
+        future.add_done_callback(lambda done: self._answered(lane, sent, done))
+
+    async def _open(self, lane: _Lane) -> None:
+        try:
+            await self._client.connect(lane.node_id)
+        except BarnabasError as error:
+            ready, lane.ready = lane.ready, {}
+            for queue in ready:
+                queue.failures += 1
+                queue.last_error = error
+                self._back_off(queue)
+            self._client.request_refresh()
+            logger.info("broker unreachable node_id=%d reason=%s", lane.node_id, error.message)
+        finally:
+            lane.opening = None
+        self._pump(lane)
+
+    # --- answers -----------------------------------------------------------------------------------------------------
+
+    def _answered(self, lane: _Lane, sent: _Sent, future: asyncio.Future[Response]) -> None:
+        lane.in_flight -= 1
+        if self._is_closed:
+            if not future.cancelled():
+                future.exception()
+            return
+        if future.cancelled():
+            self._failed(sent, NetworkError("the request was cancelled"))
+        elif (error := future.exception()) is not None:
+            self._failed(sent, error if isinstance(error, BarnabasError) else NetworkError(str(error)))
+        else:
+            self._take_response(lane.node_id, sent, future.result())
+        self._pump(lane)
+        if not lane.in_flight:
+            self._on_idle(lane.node_id)
+
+    def _take_response(self, node_id: int, sent: _Sent, response: Response) -> None:
+        if isinstance(response, ErrorResponse):
+            self._failed(sent, error_for(response.error, response.message))
+            return
+        if not isinstance(response, ProduceResponse):
+            self._failed(sent, CorruptRecordError("a produce request was answered as something else"))
+            return
+        answers = {(item.topic, item.partition): item for item in response.partitions}
+        for queue, batches in sent:
+            answer = answers.get(queue.partition)
+            if answer is None:
+                self._failed([(queue, batches)], CorruptRecordError(f"the answer says nothing about {queue.partition}"))
+            elif answer.error in _WRITTEN:
+                done = queue.acknowledge(
+                    batches, base_offset=answer.base_offset, log_append_time_ms=answer.log_append_time_ms
+                )
+                self._report(done)
+                if self._client.troubles:
+                    self._client.troubles.works(f"partition {queue.partition}")
+                self.route(queue)
+            else:
+                self._refused(node_id, queue, batches, answer)
+
+    def _refused(
+        self, node_id: int, queue: PartitionQueue, batches: list[Batch], answer: ProducePartitionResponse
+    ) -> None:
+        error = error_for(answer.error, answer.message)
+        if answer.error in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
+            metadata = self._client.metadata
+            metadata.hint(queue.partition, node_id=answer.leader_id, epoch=answer.leader_epoch)
+            known = metadata.leader(queue.partition)
+            if known.node_id not in (NO_LEADER, node_id):
+                queue.fail(batches, error)
+                self.route(queue)  # Straight to the new leader: there is nothing to wait for.
+                return
+            if 0 <= answer.leader_epoch < known.epoch:
+                queue.fail(batches, error)  # Asked before it has heard of its own election.
+                self._try_again(queue, NEW_LEADER_BACKOFF)
+                return
+        self._failed([(queue, batches)], error)
+
+    def _failed(self, sent: _Sent, error: BarnabasError) -> None:
+        if error.retriable:
+            self._client.request_refresh()
+        for queue, batches in sent:
+            self._report(queue.fail(batches, error))
+            if error.retriable:
+                self._client.note_trouble(f"partition {queue.partition}", error)
+            self._try_again(queue)
+
+    def _try_again(self, queue: PartitionQueue, backoff: Backoff | None = None) -> None:
+        """Once all answers are here, and after a pause if there is something that failed."""
+        if queue.is_awaiting or self._is_closed:
+            return
+        if not queue.failures:
+            self.route(queue)
+            return
+        self.expire(queue, self._client.clock.now_ms())
+        self._back_off(queue, backoff)
+
+    def _fail_sealed(self, queue: PartitionQueue, error: BarnabasError) -> None:
+        """It will never be allowed to send."""
+        self._report(queue.fail_sealed(error))
+
+    def _back_off(self, queue: PartitionQueue, backoff: Backoff | None = None) -> None:
+        """Wait before this partition is tried again, longer each time; the others go on."""
+        queue.is_backing_off = True
+        delay_ms = (backoff or self._client.backoff).delay_ms(max(1, queue.failures), self._client.rng.random)
+
+        def resume() -> None:
+            self._end_back_off(queue)
+            self.route(queue)
+
+        self._back_offs[queue] = _BackOff(
+            timer=self._loop.call_later(delay_ms / 1000, resume), leader=self._client.metadata.leader(queue.partition)
+        )
+
+    def _end_back_off(self, queue: PartitionQueue) -> None:
+        self._back_offs.pop(queue).timer.cancel()
+        queue.is_backing_off = False
+
+    def _acknowledge_unseen(self, lane: _Lane, sent: _Sent) -> None:
+        for queue, batches in sent:
+            self._report(queue.acknowledge(batches, base_offset=-1))
+            if queue.is_ready:
+                lane.ready[queue] = None
+
+    def _ask_whether_read(self, lane: _Lane, connection: Connection) -> None:
+        """The flow control of acks=0: requests of a connection are read in order, so any answer tells that all before
+        it was. A broker that is slower than we are would else find everything piled up here."""
+        lane.unseen_bytes = 0
+        future = connection.send(_PING, timeout_ms=self._config.request_timeout_ms)
+        lane.in_flight += 1
+
+        def answered(done: asyncio.Future[Response]) -> None:
+            lane.in_flight -= 1
+            if not done.cancelled():
+                done.exception()  # What was lost with the connection was not promised to anybody.
+            if not self._is_closed:
+                self._pump(lane)
+                if not lane.in_flight:
+                    self._on_idle(lane.node_id)
+
+        future.add_done_callback(answered)
+
+    async def settle(self) -> None:
+        """With acks=0, return when the brokers have read all that was sent: a close must not throw it away."""
+        if self._config.acks != 0:
+            return
+        for lane in self._lanes.values():
+            connection = self._client.peek(lane.node_id)
+            if connection is not None:
+                try:
+                    await connection.call(_PING, timeout_ms=self._config.request_timeout_ms)
+                except BarnabasError as error:
+                    logger.info("acks=0 records may be lost node_id=%d reason=%s", lane.node_id, error.message)
+
+    # --- the end of a batch ------------------------------------------------------------------------------------------
+
+    def _timeout_error(self, batch: Batch, reason: str) -> BarnabasError:
+        outcome = "they may have been written" if batch.attempts else "they were never sent"
+        return DeliveryTimeoutError(
+            f"{batch.record_count} records for {batch.partition} were not acknowledged within "
+            f"{self._config.delivery_timeout_ms} ms; {outcome}{reason}"
+        )
+
+    def _report(self, batches: list[Batch]) -> None:
+        """A failure that nobody awaits must not pass in silence. `finish` has told those who do."""
+        for batch in batches:
+            self._on_done(batch)
+            if batch.error is None:
+                continue
+            if self._on_error is not None:
+                # Not from here: an error in the application's callback must not stop what is being done.
+                self._loop.call_soon(self._on_error, batch.error, batch.partition, batch.record_count)
+            else:
+                logger.warning(
+                    "records lost partition=%s count=%d reason=%s",
+                    batch.partition,
+                    batch.record_count,
+                    batch.error.message,
+                )

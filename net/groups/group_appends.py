@@ -1,0 +1,230 @@
+"""One quorum append for all coordinators of this broker: what they decide while one is under way goes with the next.
+
+So an idle broker appends at once, and a busy one as often as the quorum commits, whatever the number of its slots. Each slot
+has its own outcome: one that is refused (it has moved) fails by itself; where the outcome of the whole append is not known,
+every slot in it fails, and no other.
+
+A decision is always taken as a whole. One that is too long for a quorum command goes in parts that are applied together with
+the last (`StagedDecisionRecord`), unless every part of it is a state that may stand (`_may_be_cut`).
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from barnabas.consumer_groups.model.classic_messages import Answer
+from barnabas.kraft.group_state.group_slots import MAX_STAGED_PARTS
+from barnabas.kraft.metadata.records import (
+    OffsetCommitRecord,
+    Record,
+    RecordBatch,
+    RemoveGroupRecord,
+    RemoveOffsetRecord,
+    StagedDecisionRecord,
+    encode_batch,
+)
+from barnabas.kraft.metadata.requests import AppendGroupRecords, GroupRecordsAppended, SlotAppend
+from barnabas.log.vocabulary.errors import BarnabasError, InvalidRequestError, error_for
+
+from ..metadata.broker_to_controller import ControllerChannel
+
+logger = logging.getLogger("barnabas.groups")
+
+APPEND_TIMEOUT_MS = 5_000
+MAX_RECORDS_PER_APPEND = 4_000  # bounds the time that one append takes
+MAX_BYTES_PER_APPEND = 900 * 1024  # a command of the quorum has at most 1 MiB
+_COMMIT_BYTES = 90  # of a committed offset without its texts: at most eight numbers of nine bytes, and headers
+
+
+@dataclass(slots=True)
+class Waiting:
+    """One decision whose answer waits for its records, and for those before it, to be committed."""
+
+    records: tuple[Record, ...]
+    answer: "asyncio.Future[object]"
+    response: object
+    answers: tuple[Answer, ...] = ()  # to requests that earlier decisions have parked
+    size_bytes: int = 0  # at least what the records take in a command
+
+    def __post_init__(self) -> None:
+        self.size_bytes = sum(map(_size_bytes, self.records))
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class SlotQueue:
+    """The decisions of one slot, in order. `committed` and `failed` are called with what was taken."""
+
+    slot: int
+    coordinator_epoch: int
+    committed: Callable[[list[Waiting]], None]
+    failed: Callable[[list[Waiting], BarnabasError], None]
+    waiting: list[Waiting] = field(default_factory=list)
+    under_way: list[Waiting] = field(default_factory=list)
+    is_closed: bool = False
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.waiting and not self.under_way
+
+    def close(self) -> list[Waiting]:
+        """Nothing more is taken. Return what nothing was sent of; what is under way will still be told its outcome."""
+        self.is_closed = True
+        left, self.waiting = self.waiting, []
+        return left
+
+    def abandon(self) -> list[Waiting]:
+        """Nobody here is to be told anything any more. Return all who wait."""
+        left, self.under_way = self.under_way, []
+        return left + self.close()
+
+
+@dataclass(slots=True)
+class _Room:
+    """What is left of one append."""
+
+    records: int = MAX_RECORDS_PER_APPEND
+    size_bytes: int = MAX_BYTES_PER_APPEND
+    is_empty: bool = True
+
+    def takes(self, item: Waiting) -> bool:
+        if not self.is_empty and (len(item.records) > self.records or item.size_bytes > self.size_bytes):
+            return False
+        self.records -= len(item.records)
+        self.size_bytes -= item.size_bytes
+        self.is_empty = self.is_empty and not item.records
+        return True
+
+
+class GroupAppends:
+    """One per broker."""
+
+    def __init__(
+        self, *, node_id: int, controller: ControllerChannel, spawn: Callable[..., "asyncio.Task[None]"]
+    ) -> None:
+        self._node_id = node_id
+        self._controller = controller
+        self._spawn = spawn
+        self._ready: dict[SlotQueue, None] = {}  # with decisions that wait; whoever came first is taken first
+        self._is_running = False
+
+    def add(self, queue: SlotQueue, item: Waiting) -> None:
+        assert not queue.is_closed
+        queue.waiting.append(item)
+        self._ready[queue] = None
+        if not self._is_running:
+            self._is_running = True
+            self._spawn(self._run())
+
+    async def _run(self) -> None:
+        try:
+            await asyncio.sleep(0)  # whatever else this wake-up of the loop decides goes with the same append
+            while self._ready:
+                await self._append_next()
+        finally:
+            self._is_running = False
+
+    async def _append_next(self) -> None:
+        queues = self._take()
+        try:
+            refused = await self._append(queues)
+        except BarnabasError as error:
+            refused = dict.fromkeys((queue.slot for queue in queues), error)
+        for queue in queues:
+            items, queue.under_way = queue.under_way, []
+            if queue.slot in refused:
+                logger.warning("group slot=%d append failed: %s", queue.slot, refused[queue.slot])
+                queue.failed(items, refused[queue.slot])
+            else:
+                queue.committed(items)
+
+    def _take(self) -> list[SlotQueue]:
+        """Move whole decisions under way, as many as one append holds and at least one."""
+        room = _Room()
+        taken: list[SlotQueue] = []
+        for queue in list(self._ready):
+            del self._ready[queue]
+            while queue.waiting and room.takes(queue.waiting[0]):
+                queue.under_way.append(queue.waiting.pop(0))
+            if queue.under_way:
+                taken.append(queue)
+            if queue.waiting:
+                self._ready[queue] = None  # it is full: this one is the last of the next ones
+                break
+        return taken
+
+    async def _append(self, queues: list[SlotQueue]) -> dict[int, BarnabasError]:
+        """Return the slots that were refused, with the reason."""
+        by_slot = {
+            queue.slot: (queue.coordinator_epoch, records)
+            for queue in queues
+            if (records := [record for item in queue.under_way for record in item.records])
+        }
+        refused: dict[int, BarnabasError] = {}
+        for request in self._requests(by_slot):
+            answer = await self._controller.call(request, timeout_ms=APPEND_TIMEOUT_MS, repeat_when_unknown=False)
+            assert isinstance(answer, GroupRecordsAppended)
+            refused.update((item.slot, error_for(item.error, item.message)) for item in answer.refused)
+            if refused:
+                break  # with several requests there is one slot, and what follows a gap must not come
+        return refused
+
+    def _requests(self, by_slot: dict[int, tuple[int, list[Record]]]) -> Iterator[AppendGroupRecords]:
+        """Nearly always one. What is too long for one is the decision of a single slot."""
+        if len(by_slot) == 1:
+            ((slot, (epoch, records)),) = by_slot.items()
+            for part in parts_of(slot, epoch, records):
+                yield AppendGroupRecords(node_id=self._node_id, slots=(SlotAppend.of(slot, epoch, part),))
+        elif by_slot:
+            slots = tuple(SlotAppend.of(slot, epoch, tuple(records)) for slot, (epoch, records) in by_slot.items())
+            yield AppendGroupRecords(node_id=self._node_id, slots=slots)
+
+
+def parts_of(slot: int, coordinator_epoch: int, records: list[Record]) -> Iterable[tuple[Record, ...]]:
+    """The appends of one slot's records. Raises InvalidRequestError when they are too many altogether."""
+    if len(records) <= MAX_RECORDS_PER_APPEND and sum(map(_size_bytes, records)) <= MAX_BYTES_PER_APPEND:
+        return [tuple(records)]
+    if _may_be_cut(records):
+        return _cut(records)
+    whole = encode_batch(RecordBatch(controller_epoch=0, records=tuple(records)))
+    chunks = [whole[start : start + MAX_BYTES_PER_APPEND] for start in range(0, len(whole), MAX_BYTES_PER_APPEND)]
+    if len(chunks) > MAX_STAGED_PARTS:
+        raise InvalidRequestError(
+            f"the group is too large: one change of it takes {len(whole)} bytes of the quorum's log, at most "
+            f"{MAX_STAGED_PARTS * MAX_BYTES_PER_APPEND} are taken; let its members subscribe to fewer topics"
+        )
+    return [
+        (
+            StagedDecisionRecord(
+                slot=slot, coordinator_epoch=coordinator_epoch, part=part, part_count=len(chunks), batch=chunk
+            ),
+        )
+        for part, chunk in enumerate(chunks)
+    ]
+
+
+def _may_be_cut(records: list[Record]) -> bool:
+    """Offsets are committed and forgotten one by one, and a group goes after its offsets: every part may stand."""
+    return all(isinstance(record, OffsetCommitRecord | RemoveOffsetRecord | RemoveGroupRecord) for record in records)
+
+
+def _cut(records: list[Record]) -> list[tuple[Record, ...]]:
+    parts: list[tuple[Record, ...]] = []
+    part: list[Record] = []
+    part_bytes = 0
+    for record in records:
+        size_bytes = _size_bytes(record)
+        if part and (len(part) == MAX_RECORDS_PER_APPEND or part_bytes + size_bytes > MAX_BYTES_PER_APPEND):
+            parts.append(tuple(part))
+            part, part_bytes = [], 0
+        part.append(record)
+        part_bytes += size_bytes
+    return [*parts, tuple(part)] if part else parts
+
+
+def _size_bytes(record: Record) -> int:
+    """At least what it takes in a command. Commits come in thousands, so theirs is not found by encoding them."""
+    if isinstance(record, OffsetCommitRecord):
+        texts = (record.group_id, record.topic, record.metadata)
+        return _COMMIT_BYTES + sum(len(text) if text.isascii() else 4 * len(text) for text in texts)
+    return len(encode_batch(RecordBatch(controller_epoch=0, records=(record,))))

@@ -1,0 +1,465 @@
+"""The coordinators of the group slots that this broker hosts: loading, appending, answering, timers.
+
+Decisions are made by `consumer_groups.coordinator`, a machine per slot. This shell feeds it, hands its records to the
+broker's one append under way or the next (`group_appends`), and lets an answer leave only when all that it was decided upon
+is committed. When an append fails or its outcome is not known, the machine has
+run ahead of the truth: it is dropped and loaded anew from what is committed, and its callers are told to try again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from barnabas.consumer_groups.coordinator import GroupCoordinator
+from barnabas.consumer_groups.explain.watch import AlertKind
+from barnabas.consumer_groups.model.classic_messages import Ticket
+from barnabas.consumer_groups.model.messages import CoordinatorResult
+from barnabas.consumer_groups.model.settings import MAX_GROUP_SIZE
+from barnabas.consumer_groups.subscriptions.match_budget import MatchBudget
+from barnabas.consumer_groups.subscriptions.subscriptions import TopicsView, topics_view
+from barnabas.kraft.group_state.group_slots import slot_of
+from barnabas.kraft.metadata.image import SLOT_COUNT, MetadataImage, SlotImage
+from barnabas.kraft.metadata.records import Record
+from barnabas.kraft.metadata.requests import RenewSlot
+from barnabas.kraft.node.metadata_node import MetadataPublication
+from barnabas.log.vocabulary.errors import BarnabasError, CoordinatorNotAvailableError, NotCoordinatorError
+
+from ..base.clock import Clock
+from ..base.slices import SlicedCalls
+from ..metadata.broker_to_controller import ControllerChannel
+from ..metadata.metadata_service import MetadataService
+from ..server.parked_requests import FULL_GROUPS_PER_SLOT, ParkedRequests
+from .group_appends import APPEND_TIMEOUT_MS, GroupAppends, SlotQueue, Waiting
+
+logger = logging.getLogger("barnabas.groups")
+
+LOAD_RETRY_MS = 50
+MAX_WAITING_PER_SLOT = 10_000  # answers that wait for a commit; beyond it callers are told to try again
+# Requests that wait until the loop has time for their decision; beyond it callers are told to try again. It is some seconds of
+# work: a member that waits longer loses its session.
+MAX_WAITING_TURNS = 10_000
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A slot that this broker hosts. `machine` is None while it loads."""
+
+    number: int
+    coordinator_epoch: int
+    queue: SlotQueue
+    parked: ParkedRequests
+    moved_from: str = ""  # in words, where it is known
+    machine: GroupCoordinator | None = None
+    task: "asyncio.Task[None] | None" = None
+    timer: asyncio.TimerHandle | None = None
+    tick_is_due: bool = False  # it waits for its turn
+
+
+class GroupService:
+    """Hosts the coordinators; every request for a group comes through `handle`."""
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        metadata: MetadataService,
+        controller: ControllerChannel,
+        clock: Clock,
+        make_coordinator: Callable[[int, int, Iterable[Record]], GroupCoordinator],
+        fatal: Callable[[str], None],
+        max_group_size: int = MAX_GROUP_SIZE,
+    ) -> None:
+        self._node_id = node_id
+        self._metadata = metadata
+        self._controller = controller
+        self._clock = clock
+        self._make_coordinator = make_coordinator
+        self._fatal = fatal
+        self._max_parked = FULL_GROUPS_PER_SLOT * max_group_size
+        self._slots: dict[int, _Slot] = {}
+        self._tasks: dict[asyncio.Task[None], None] = {}  # ordered, unlike a set
+        self._appends = GroupAppends(node_id=node_id, controller=controller, spawn=self._spawn)
+        self._turns = SlicedCalls(clock.now_ms)  # Decisions of a crowd must not hold up everybody else.
+        self._topics: TopicsView = {}
+        self._topic_ids: dict[str, str] = {}
+        self._topic_changes = 0
+        self._last_ticket = 0
+        # Machines get one time for deadlines and for commit timestamps: the wall clock's at start, which then never jumps.
+        self._epoch_ms = clock.wall_ms() - clock.now_ms()
+        self.match_budget = MatchBudget(self.now_ms())  # of this event loop: all slots share it
+        self._broker_epoch: int | None = None  # of the registration that the metadata must show before we host a slot
+        self._hosts = False  # whether it does
+        self._seen: dict[int, int] = {}  # slot -> the last broker that coordinated it, as the metadata showed
+        metadata.subscribe(self._published)
+
+    # --- where a group is ---------------------------------------------------------------------------------------------
+
+    def coordinator_of(self, group_id: str) -> int:
+        """The node id of the broker that coordinates the group. Raises CoordinatorNotAvailableError."""
+        return self.place_of(group_id).coordinator
+
+    def place_of(self, group_id: str) -> SlotImage:
+        """The same, with the coordinator epoch. Raises CoordinatorNotAvailableError."""
+        slot = self._metadata.image.slots[slot_of(group_id)]
+        if slot.coordinator < 0:
+            raise CoordinatorNotAvailableError(f"nobody coordinates group {group_id!r} at the moment; try again")
+        return slot
+
+    def now_ms(self) -> int:
+        return self._epoch_ms + self._clock.now_ms()
+
+    def machines(self) -> list[GroupCoordinator]:
+        return [slot.machine for slot in self._slots.values() if slot.machine is not None]
+
+    @property
+    def parked_count(self) -> int:
+        """Requests that wait for other members."""
+        return sum(len(slot.parked) for slot in self._slots.values())
+
+    def moved_from(self, number: int) -> str:
+        slot = self._slots.get(number)
+        return "" if slot is None else slot.moved_from
+
+    def unowned_counts(self) -> dict[str, int]:
+        """Group -> partitions that nobody has read for long, of the groups that are coordinated here."""
+        return {group_id: count for machine in self.machines() for group_id, count in machine.unowned_counts.items()}
+
+    async def handle(self, group_id: str, decide: Callable[[GroupCoordinator], CoordinatorResult[Any]]) -> object:
+        """Let the group's machine decide, and return its response once that is committed.
+
+        Raises NotCoordinatorError where another broker hosts the group, CoordinatorNotAvailableError while it loads, and
+        whatever BarnabasError the machine raises.
+        """
+        return await self._handle(self._slot_for(group_id), decide)
+
+    async def handle_parked(
+        self, group_id: str, decide: Callable[[GroupCoordinator, Ticket], CoordinatorResult[None]]
+    ) -> object:
+        """The same for a request whose answer may wait for other members: this decision or a later one answers its ticket.
+
+        Also raises what the request is refused with later, as when its coordinator moves: its client asks again.
+        """
+        slot = self._slot_for(group_id)
+        if not slot.parked.has_room(group_id):
+            raise CoordinatorNotAvailableError(
+                f"too many members wait to join, {len(slot.parked)} at this coordinator; slow down and try again"
+            )
+        self._last_ticket += 1
+        ticket = self._last_ticket
+        answer = slot.parked.add(group_id, ticket)
+        try:
+            await self._handle(slot, lambda machine: decide(machine, ticket))
+            return await answer
+        except asyncio.CancelledError:
+            self._turns.add(lambda: self._withdraw(slot, group_id, ticket))
+            raise
+        finally:
+            slot.parked.remove(ticket)
+            if not answer.cancel() and not answer.cancelled():
+                answer.exception()  # it may have been refused while its own decision failed
+
+    def _withdraw(self, slot: _Slot, group_id: str, ticket: Ticket) -> None:
+        if slot.machine is not None and self._slots.get(slot.number) is slot:
+            self._decide_alone(
+                slot, lambda machine: machine.withdraw(group_id=group_id, ticket=ticket, now_ms=self.now_ms())
+            )
+
+    def has_room_to_park(self, group_id: str) -> bool:
+        """Whether one more request may be parked; one that needs not wait does without."""
+        slot = self._slots.get(slot_of(group_id))
+        return slot is not None and slot.parked.has_room(group_id)
+
+    def _slot_for(self, group_id: str) -> _Slot:
+        slot = self._slots.get(slot_of(group_id))
+        if slot is None:
+            raise NotCoordinatorError(
+                f"broker {self._node_id} does not coordinate group {group_id!r}; look it up again"
+            )
+        if slot.machine is None:
+            raise CoordinatorNotAvailableError(f"the coordinator of group {group_id!r} is loading; try again")
+        if len(slot.queue.waiting) >= MAX_WAITING_PER_SLOT:
+            raise CoordinatorNotAvailableError("too many decisions wait for the quorum; slow down and try again")
+        return slot
+
+    async def _handle(self, slot: _Slot, decide: Callable[[GroupCoordinator], CoordinatorResult[Any]]) -> object:
+        if len(self._turns) >= MAX_WAITING_TURNS:
+            raise CoordinatorNotAvailableError(
+                f"{len(self._turns)} requests of groups wait at this broker; slow down and try again"
+            )
+        answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        self._turns.add(lambda: self._take_turn(slot, decide, answer))
+        told = await answer
+        if isinstance(told, BarnabasError):
+            raise told
+        return told
+
+    def _take_turn(
+        self,
+        slot: _Slot,
+        decide: Callable[[GroupCoordinator], CoordinatorResult[Any]],
+        answer: "asyncio.Future[object]",
+    ) -> None:
+        """A refusal too waits for what was decided before it, because it stands on that."""
+        if answer.done():
+            return  # the client has gone while its request waited
+        if slot.machine is None or self._slots.get(slot.number) is not slot:
+            answer.set_exception(NotCoordinatorError("the coordinator has moved or reloads; look it up again"))
+            return
+        try:
+            result = self._decide(slot, decide)
+        except BarnabasError as error:
+            if slot.machine is None:
+                answer.set_exception(error)
+                return
+            result = CoordinatorResult(records=(), response=error)
+        self._set_timer(slot)
+        if not result.records and slot.queue.is_idle:
+            slot.parked.deliver(result.answers)
+            answer.set_result(result.response)
+            return
+        waiting = Waiting(records=result.records, answer=answer, response=result.response, answers=result.answers)
+        self._appends.add(slot.queue, waiting)
+
+    def _decide(
+        self, slot: _Slot, decide: Callable[[GroupCoordinator], CoordinatorResult[Any]]
+    ) -> CoordinatorResult[Any]:
+        """A machine that failed in the middle of a decision must not go on: it may have replayed a part of it."""
+        assert slot.machine is not None
+        try:
+            return decide(slot.machine)
+        except BarnabasError:
+            raise
+        except Exception as error:
+            logger.exception("group slot=%d: the coordinator failed", slot.number)
+            self._reload(slot, CoordinatorNotAvailableError("the coordinator failed and reloads; try again"))
+            raise CoordinatorNotAvailableError("the coordinator failed and reloads; try again") from error
+
+    # --- appending ----------------------------------------------------------------------------------------------------
+
+    def _committed(self, slot: _Slot, items: list[Waiting]) -> None:
+        for item in items:
+            slot.parked.deliver(item.answers)
+            if not item.answer.done():
+                item.answer.set_result(item.response)
+
+    def _failed(self, slot: _Slot, items: list[Waiting], error: BarnabasError) -> None:
+        failure = CoordinatorNotAvailableError(f"the coordinator must reload: {error.message}; try again")
+        _refuse(items, failure)
+        if not slot.queue.is_closed:
+            self._reload(slot, failure)
+
+    def _reload(self, slot: _Slot, error: BarnabasError) -> None:
+        """The machine stands on records that may never be. Its successor needs a newer coordinator epoch, under which
+        those records are void wherever they may still be on their way."""
+        slot.machine = None
+        _refuse(slot.queue.close(), error)
+        slot.parked.refuse_all(error)
+        if self._slots.get(slot.number) is slot:
+            slot.task = self._spawn(self._renew(slot))
+
+    async def _renew(self, slot: _Slot) -> None:
+        """The new epoch comes back as metadata, which hosts the slot anew."""
+        request = RenewSlot(node_id=self._node_id, slot=slot.number, coordinator_epoch=slot.coordinator_epoch)
+        while self._slots.get(slot.number) is slot:
+            try:
+                await self._controller.call(request, timeout_ms=APPEND_TIMEOUT_MS)
+                return
+            except NotCoordinatorError:
+                return
+            except BarnabasError as error:
+                logger.info("group slot=%d waits for a new epoch: %s", slot.number, error)
+                await asyncio.sleep(LOAD_RETRY_MS / 1000)
+
+    def registered(self, broker_epoch: int) -> None:
+        """From now on host what the metadata that shows this registration says, and nothing that older metadata says.
+
+        A slot of our former process has records of the same coordinator epoch that are still to be replayed here, or on
+        their way: whoever decides beside them decides upon an old state. The registration gives the slot a new epoch.
+        """
+        self._broker_epoch = broker_epoch
+
+    # --- hosting ------------------------------------------------------------------------------------------------------
+
+    def _published(self, publication: MetadataPublication) -> None:
+        image = publication.image
+        if publication.changes.topics:
+            self._topics_changed(publication)
+        hosted_before, self._hosts = self._hosts, self._is_registered_in(image)
+        if not self._hosts:
+            for number in list(self._slots):
+                self._release(number)
+            self._remember_coordinators(publication)
+            return
+        for number in sorted(publication.changes.slots) if hosted_before else range(SLOT_COUNT):
+            owned = image.slots[number].coordinator == self._node_id
+            hosted = self._slots.get(number)
+            if owned and (hosted is None or hosted.coordinator_epoch != image.slots[number].coordinator_epoch):
+                self._host(number, image.slots[number].coordinator_epoch)
+            elif not owned and hosted is not None:
+                self._drop(number, image.slots[number].coordinator)
+        self._remember_coordinators(publication)
+
+    def _remember_coordinators(self, publication: MetadataPublication) -> None:
+        if self._seen and not publication.changes.slots:
+            return
+        image = publication.image
+        self._seen.update((n, slot.coordinator) for n, slot in enumerate(image.slots) if slot.coordinator >= 0)
+
+    def _is_registered_in(self, image: MetadataImage) -> bool:
+        own = image.brokers.get(self._node_id)
+        return own is not None and own.broker_epoch == self._broker_epoch
+
+    def _host(self, number: int, coordinator_epoch: int) -> None:
+        self._release(number)
+        queue = SlotQueue(
+            slot=number,
+            coordinator_epoch=coordinator_epoch,
+            committed=lambda items: self._committed(slot, items),
+            failed=lambda items, error: self._failed(slot, items, error),
+        )
+        slot = _Slot(
+            number=number,
+            coordinator_epoch=coordinator_epoch,
+            queue=queue,
+            parked=ParkedRequests(self._max_parked),
+            moved_from=self._origin_of(number),
+        )
+        self._slots[number] = slot
+        slot.task = self._spawn(self._load(slot))
+
+    def _origin_of(self, number: int) -> str:
+        before = self._seen.get(number, -1)
+        if before < 0:
+            return f"to broker {self._node_id}"
+        if before == self._node_id:
+            return f"broker {self._node_id} has loaded it anew"
+        return f"from broker {before} to broker {self._node_id}"
+
+    async def _load(self, slot: _Slot) -> None:
+        """What is committed when the slot's new epoch is known is all that an older epoch will ever have committed."""
+        while True:
+            topic_changes = self._topic_changes
+            offset, records = await self._metadata.source.slot_snapshot(slot.number)
+            if self._slots.get(slot.number) is not slot:
+                return
+            if topic_changes == self._topic_changes:
+                break
+            # A topic may have gone between the snapshot and now, and its offsets with it: look again.
+        try:
+            slot.machine = self._make_coordinator(slot.number, slot.coordinator_epoch, records)
+        except NotCoordinatorError:
+            return  # a newer epoch is committed already; the metadata that tells of it is under way
+        logger.debug("group slot=%d loaded epoch=%d offset=%d", slot.number, slot.coordinator_epoch, offset)
+        self._set_timer(slot)
+
+    def _drop(self, number: int, new_coordinator: int) -> None:
+        logger.debug("group slot=%d moved to broker %d", number, new_coordinator)
+        self._release(number)
+
+    def _release(self, number: int) -> None:
+        slot = self._slots.pop(number, None)
+        if slot is None:
+            return
+        if slot.timer is not None:
+            slot.timer.cancel()
+        if slot.task is not None and slot.task is not asyncio.current_task():
+            slot.task.cancel()
+        moved = NotCoordinatorError("the coordinator has moved; look it up again")
+        _refuse(slot.queue.abandon(), moved)
+        slot.parked.refuse_all(moved)
+
+    # --- topics and time ----------------------------------------------------------------------------------------------
+
+    def _topics_changed(self, publication: MetadataPublication) -> None:
+        self._topic_changes += 1
+        before, image = self._topic_ids, publication.image
+        recreated = frozenset(
+            name
+            for name in publication.changes.topics
+            if name in before and name in image.topics and before[name] != image.topics[name].topic_id
+        )
+        self._topic_ids = {topic.name: topic.topic_id for topic in image.topics.values()}
+        self._topics = topics_view(image)
+        for slot in list(self._slots.values()):
+            if slot.machine is not None:
+                self._decide_alone(
+                    slot,
+                    lambda machine: machine.topics_changed(
+                        self._topics, self.now_ms(), recreated=recreated, changed=publication.changes.topics
+                    ),
+                )
+
+    @property
+    def topics(self) -> TopicsView:
+        """Topic -> number of partitions: what assignments are made from."""
+        return self._topics
+
+    def _set_timer(self, slot: _Slot) -> None:
+        if slot.timer is not None:
+            slot.timer.cancel()
+            slot.timer = None
+        if slot.machine is None or slot.tick_is_due:
+            return
+        deadline_ms = slot.machine.next_deadline_ms()
+        if deadline_ms is not None:
+            delay_ms = max(1, deadline_ms - self.now_ms())
+            slot.timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._time_is_up, slot)
+
+    def _time_is_up(self, slot: _Slot) -> None:
+        """Heartbeats that came before count, though they wait for their turn: so time passes behind them."""
+        slot.tick_is_due = True
+        self._turns.add(lambda: self._tick(slot))
+
+    def _tick(self, slot: _Slot) -> None:
+        slot.tick_is_due = False
+        if slot.machine is not None and self._slots.get(slot.number) is slot:
+            for alert in self._decide_alone(slot, lambda machine: machine.tick(self.now_ms())) or ():
+                level = logging.INFO if alert.kind is AlertKind.OWNED_AGAIN else logging.WARNING
+                logger.log(level, "group=%s alert=%s %s", alert.group_id, alert.kind.value, alert.text)
+
+    def _decide_alone(self, slot: _Slot, decide: Callable[[GroupCoordinator], CoordinatorResult[Any]]) -> Any:
+        """A decision that nobody waits for; its response, None where there is none."""
+        try:
+            result = self._decide(slot, decide)
+        except BarnabasError as error:
+            logger.warning("group slot=%d: %s", slot.number, error)
+            self._set_timer(slot)
+            return None
+        self._set_timer(slot)
+        if result.records or result.answers:
+            answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+            answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+            waiting = Waiting(records=result.records, answer=answer, response=None, answers=result.answers)
+            self._appends.add(slot.queue, waiting)
+        return result.response
+
+    # --- tasks --------------------------------------------------------------------------------------------------------
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks[task] = None
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        """A slot whose work ended by a bug would let everybody wait for ever: the broker stops, another one takes over."""
+        self._tasks.pop(task, None)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            logger.error("the work of a group slot failed", exc_info=error)
+            self._fatal(f"the work of a group slot failed: {error!r}")
+
+    async def close(self) -> None:
+        for number in list(self._slots):
+            self._release(number)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _refuse(waiting: list[Waiting], error: BarnabasError) -> None:
+    for item in waiting:
+        if not item.answer.done():
+            item.answer.set_exception(error)

@@ -1,0 +1,34 @@
+"""What handlers may use: the parts of a broker, put together by `net.broker` and handed to every handler."""
+
+import random
+from dataclasses import dataclass, field
+
+from barnabas.net.base.clock import Clock
+from barnabas.net.groups.group_service import GroupService
+from barnabas.net.logs.replication_service import ReplicationService
+from barnabas.net.logs.replication_throttle import ReplicationThrottle
+from barnabas.net.metadata.broker_to_controller import ControllerChannel
+from barnabas.net.metadata.metadata_service import MetadataService
+from barnabas.net.metadata.producer_ids import ProducerIds
+from barnabas.net.server.memory_budget import MemoryBudget
+from barnabas.net.settings.config import BrokerConfig
+from barnabas.net.settings.group_config import GroupTimes, times_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    node_id: int
+    config: BrokerConfig
+    clock: Clock
+    metadata: MetadataService
+    controller: ControllerChannel
+    replication: ReplicationService
+    groups: GroupService
+    rng: random.Random
+    throttle: ReplicationThrottle
+    producer_ids: ProducerIds
+    memory: MemoryBudget = field(default_factory=MemoryBudget)
+
+    def group_times(self, group_id: str) -> GroupTimes:
+        """What the configuration of a group says of its members."""
+        return times_of(self.metadata.image.group_configs.get(group_id, {}))

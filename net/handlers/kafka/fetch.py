@@ -1,0 +1,78 @@
+"""Fetch (1) since version 13, which names topics by id (KIP-516).
+
+Behaviour: an id is looked up in this broker's image, and what has no name there is UNKNOWN_TOPIC_ID: the topic was deleted, or
+is too new. So who reads a topic that is deleted and made again never gets records of the new one for those of the old. The work
+itself is done by `FetchHandler`, which goes by name.
+"""
+
+from typing import Any
+
+from barnabas.log.vocabulary.errors import ErrorCode
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
+from barnabas.net.protocol.kafka.compiler import types_of
+from barnabas.net.protocol.kafka.data_apis import fetch_by_name, fetch_response
+from barnabas.net.protocol.responses import ErrorResponse, FetchResponse, Response
+from barnabas.net.server.dispatcher import Handler, Reply, RequestContext
+
+from ..common.services import Services
+
+
+class FetchByTopicId:
+    """`fetch` reads by name; what it is given and what it answers are put into the other words here."""
+
+    def __init__(self, services: Services, fetch: Handler) -> None:
+        self._metadata = services.metadata
+        self._manager = services.replication.manager
+        self._fetch = fetch
+
+    def __call__(self, request: KafkaRequest, context: RequestContext, reply: Reply) -> None:
+        body, image = request.body, self._metadata.image
+        ids: dict[str, bytes] = {}
+        refused, named = [], []
+        for topic in body.topics:
+            name = image.topic_names.get(topic.topic_id.hex())
+            if name is None:
+                refused.append(_refused(topic.topic_id, [item.partition for item in topic.partitions]))
+                continue
+            topic.topic, ids[name] = name, topic.topic_id
+            named.append(topic)
+        body.topics = named
+        if refused:
+            body.max_wait_ms = 0  # there is something to tell
+
+        def answered(response: Response | KafkaResponse) -> None:
+            if isinstance(response, ErrorResponse):
+                reply(response)
+                return
+            assert isinstance(response, FetchResponse)
+            made = fetch_response(response, request.version)
+            made.responses = [self._checked(topic, ids[topic.topic]) for topic in made.responses] + refused
+            reply(KafkaResponse(body=made))
+
+        self._fetch(fetch_by_name(body), context, answered)
+
+    def _checked(self, topic: Any, topic_id: bytes) -> Any:
+        """The answer about a topic, unless it has become another one of that name while the request waited, or our replica
+        has not yet."""
+        topic.topic_id = topic_id
+        hexadecimal = topic_id.hex()
+        if self._metadata.image.topic_names.get(hexadecimal) != topic.topic:
+            return _refused(topic_id, [item.partition_index for item in topic.partitions])
+        for place, item in enumerate(topic.partitions):
+            replica = self._manager.find(TopicPartition(topic.topic, item.partition_index))
+            if replica is not None and replica.topic_id != hexadecimal:
+                topic.partitions[place] = _error(item.partition_index, ErrorCode.INCONSISTENT_TOPIC_ID)
+        return topic
+
+
+def _refused(topic_id: bytes, partitions: list[int]) -> Any:
+    return types_of("FetchResponse")["FetchableTopicResponse"](
+        topic_id=topic_id, partitions=[_error(number, ErrorCode.UNKNOWN_TOPIC_ID) for number in partitions]
+    )
+
+
+def _error(partition: int, error: ErrorCode) -> Any:
+    return types_of("FetchResponse")["PartitionData"](
+        partition_index=partition, error_code=error, high_watermark=-1, aborted_transactions=[]
+    )

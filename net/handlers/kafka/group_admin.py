@@ -1,0 +1,191 @@
+"""DescribeGroups (15), ListGroups (16), DeleteGroups (42), ConsumerGroupDescribe (69): groups as tools see them.
+
+Versions: 0-5, 0-5, 0-2, 0-1. Behaviour: a broker lists the groups that it coordinates; an unknown group is "Dead". Differs from
+Kafka: DescribeGroups also shows groups of the newer protocol, in the words of the classic one, because many tools know no other.
+"""
+
+from typing import Any
+
+from barnabas.consumer_groups.model.messages import DescribedMember, GroupDescription
+from barnabas.consumer_groups.model.partitions import to_set
+from barnabas.consumer_groups.model.states import GroupPhase
+from barnabas.kraft.group_state.group_slots import CLASSIC_PROTOCOL
+from barnabas.kraft.metadata.records import TopicPartitions
+from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
+from barnabas.log.vocabulary.group_protocol import ClientSubscription, encode_assignment, encode_subscription
+from barnabas.net.base.slices import sliced
+from barnabas.net.protocol.kafka.apis import OPERATIONS_NOT_ASKED, KafkaRequest, KafkaResponse
+from barnabas.net.protocol.kafka.compiler import types_of
+from barnabas.net.server.dispatcher import RequestContext
+
+from ..common.services import Services
+from .access import ALL_GROUP_OPERATIONS
+
+_CLASSIC_STATES = {
+    GroupPhase.EMPTY: "Empty",
+    GroupPhase.PREPARING_REBALANCE: "PreparingRebalance",
+    GroupPhase.ASSIGNING: "PreparingRebalance",
+    GroupPhase.COMPLETING_REBALANCE: "CompletingRebalance",
+    GroupPhase.RECONCILING: "CompletingRebalance",
+    GroupPhase.STABLE: "Stable",
+    GroupPhase.DEAD: "Dead",
+}
+_CONSUMER_STATES = {**_CLASSIC_STATES, GroupPhase.ASSIGNING: "Assigning", GroupPhase.RECONCILING: "Reconciling"}
+
+
+class KafkaGroupAdminHandlers:
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._groups = services.groups
+
+    async def list(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
+        types = types_of("ListGroupsResponse")
+        states = {state.lower() for state in request.body.states_filter}
+        kinds = {kind.lower() for kind in request.body.types_filter}
+        groups = []
+        for machine in self._groups.machines():
+            for group in machine.list_groups().response:
+                is_classic = group.protocol == CLASSIC_PROTOCOL
+                state = (_CLASSIC_STATES if is_classic else _CONSUMER_STATES)[group.phase]
+                if (states and state.lower() not in states) or (kinds and group.protocol not in kinds):
+                    continue
+                groups.append(
+                    types["ListedGroup"](
+                        group_id=group.group_id,
+                        protocol_type=group.protocol_type,
+                        group_state=state,
+                        group_type="Classic" if is_classic else "Consumer",
+                    )
+                )
+        return KafkaResponse(body=types["ListGroupsResponse"](groups=groups))
+
+    async def describe(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
+        types = types_of("DescribeGroupsResponse")
+        groups = []
+        async for group_id in sliced(request.body.groups, self._groups.now_ms):
+            try:
+                group = _described(await self._found(group_id), types)
+                group.authorized_operations = _operations(request)
+            except BarnabasError as error:
+                group = types["DescribedGroup"](group_id=group_id, error_code=error.code)
+            groups.append(group)
+        return KafkaResponse(body=types["DescribeGroupsResponse"](groups=groups))
+
+    async def describe_consumer_groups(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
+        types = types_of("ConsumerGroupDescribeResponse")
+        groups = []
+        async for group_id in sliced(request.body.group_ids, self._groups.now_ms):
+            try:
+                found = await self._found(group_id)
+            except BarnabasError as error:
+                groups.append(
+                    types["DescribedGroup"](group_id=group_id, error_code=error.code, error_message=error.message)
+                )
+                continue
+            if found.phase is GroupPhase.DEAD or found.protocol == CLASSIC_PROTOCOL:
+                message = (
+                    f"group {group_id} is not a consumer group" if found.protocol else f"there is no group {group_id}"
+                )
+                groups.append(
+                    types["DescribedGroup"](
+                        group_id=group_id, error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=message
+                    )
+                )
+                continue
+            group = self._consumer_group(found, types)
+            group.authorized_operations = _operations(request)
+            groups.append(group)
+        return KafkaResponse(body=types["ConsumerGroupDescribeResponse"](groups=groups))
+
+    async def delete(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
+        types = types_of("DeleteGroupsResponse")
+        results = [
+            types["DeletableGroupResult"](group_id=group_id, error_code=await self._deleted(group_id))
+            async for group_id in sliced(request.body.groups_names, self._groups.now_ms)
+        ]
+        return KafkaResponse(body=types["DeleteGroupsResponse"](results=results))
+
+    async def _deleted(self, group_id: str) -> ErrorCode:
+        try:
+            await self._groups.handle(
+                group_id, lambda machine: machine.delete_group(group_id=group_id, now_ms=self._groups.now_ms())
+            )
+        except BarnabasError as error:
+            return error.code
+        return ErrorCode.NONE
+
+    async def _found(self, group_id: str) -> GroupDescription:
+        found = await self._groups.handle(group_id, lambda machine: machine.describe_group(group_id=group_id))
+        assert isinstance(found, GroupDescription)
+        return found
+
+    def _consumer_group(self, found: GroupDescription, types: dict[str, type]) -> Any:
+        members = [
+            types["Member"](
+                member_id=member.member_id,
+                instance_id=member.instance_id,
+                member_epoch=member.member_epoch,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                subscribed_topic_names=member.subscribed_topics,
+                subscribed_topic_regex=member.subscribed_pattern,
+                assignment=self._assignment(member.assigned, types),
+                target_assignment=self._assignment(member.target, types),
+                member_type=1,
+            )
+            for member in found.members
+        ]
+        return types["DescribedGroup"](
+            group_id=found.group_id,
+            group_state=_CONSUMER_STATES[found.phase],
+            group_epoch=found.group_epoch,
+            assignment_epoch=found.assignment_epoch,
+            assignor_name=found.assignor,
+            members=members,
+        )
+
+    def _assignment(self, assigned: tuple[TopicPartitions, ...], types: dict[str, type]) -> Any:
+        topics = self._services.metadata.image.topics
+        return types["Assignment"](
+            topic_partitions=[
+                types["TopicPartitions"](
+                    topic_id=bytes.fromhex(topics[item.topic].topic_id),
+                    topic_name=item.topic,
+                    partitions=item.partitions,
+                )
+                for item in assigned
+                if item.topic in topics
+            ]
+        )
+
+
+def _operations(request: KafkaRequest) -> int:
+    """Without an authorizer everybody may do everything."""
+    return ALL_GROUP_OPERATIONS if request.body.include_authorized_operations else OPERATIONS_NOT_ASKED
+
+
+def _described(found: GroupDescription, types: dict[str, type]) -> Any:
+    is_classic = found.protocol == CLASSIC_PROTOCOL
+    return types["DescribedGroup"](
+        group_id=found.group_id,
+        group_state=_CLASSIC_STATES[found.phase],
+        protocol_type=found.protocol_type,
+        protocol_data=found.assignor if found.members else "",
+        members=[
+            types["DescribedGroupMember"](
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.classic_metadata if is_classic else _as_subscription(member),
+                member_assignment=member.classic_assignment
+                if is_classic
+                else encode_assignment(to_set(member.assigned)),
+            )
+            for member in found.members
+        ],
+    )
+
+
+def _as_subscription(member: DescribedMember) -> bytes:
+    return encode_subscription(ClientSubscription(topics=member.subscribed_topics, owned=to_set(member.assigned)))

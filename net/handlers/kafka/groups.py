@@ -1,0 +1,229 @@
+"""FindCoordinator (10), JoinGroup (11), Heartbeat (12), LeaveGroup (13), SyncGroup (14), ConsumerGroupHeartbeat (68): members of
+groups, as Kafka's clients speak of them.
+
+Versions: 0-4, 0-9, 0-4, 0-5, 0-5, 0-1. Behaviour: joins and syncs wait for the other members; any refusal is the answer's error
+code. Differs from Kafka: there are no transaction coordinators yet, which is told at once instead of being retried for ever. A
+member whose connection closes before its first join is answered is out at once; Kafka waits for its session or the rebalance.
+"""
+
+from typing import Any
+
+from barnabas.consumer_groups.model.classic_messages import (
+    JoinAnswer,
+    JoinRequest,
+    LeavingMember,
+    SyncAnswer,
+    SyncRequest,
+)
+from barnabas.consumer_groups.model.messages import HeartbeatRequest, HeartbeatResponse
+from barnabas.kraft.metadata.records import TopicPartitions
+from barnabas.log.vocabulary.errors import (
+    BarnabasError,
+    CoordinatorNotAvailableError,
+    ErrorCode,
+    InvalidRequestError,
+    NoTransactionsError,
+)
+from barnabas.net.base.slices import sliced
+from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
+from barnabas.net.protocol.kafka.compiler import types_of
+from barnabas.net.server.dispatcher import RequestContext
+from barnabas.net.settings.group_config import default_session_ms
+
+from ..common.services import Services
+
+_KEY_IS_GROUP, _KEY_IS_TRANSACTION = 0, 1
+_MANY_KEYS_SINCE = 4  # of FindCoordinator
+_KNOWN_ID_SINCE = 4  # of JoinGroup (KIP-394)
+_SKIP_ASSIGNMENT_SINCE = 9  # of JoinGroup (KIP-814)
+_MANY_MEMBERS_SINCE = 3  # of LeaveGroup
+
+
+class KafkaGroupHandlers:
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._groups = services.groups
+        self._default_session_ms = default_session_ms(services.config)
+
+    # --- where a group is ---------------------------------------------------------------------------------------------
+
+    async def find_coordinator(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
+        types = types_of("FindCoordinatorResponse")
+        if request.version < _MANY_KEYS_SINCE:
+            found = self._coordinator(request.body.key, request.body.key_type, context)
+            return KafkaResponse(body=types["FindCoordinatorResponse"](**found))
+        coordinators = [
+            types["Coordinator"](key=key, **self._coordinator(key, request.body.key_type, context))
+            async for key in sliced(request.body.coordinator_keys, self._groups.now_ms)
+        ]
+        return KafkaResponse(body=types["FindCoordinatorResponse"](coordinators=coordinators))
+
+    def _coordinator(self, key: str, key_type: int, context: RequestContext) -> dict[str, Any]:
+        try:
+            if key_type == _KEY_IS_TRANSACTION:
+                raise NoTransactionsError
+            if key_type != _KEY_IS_GROUP:
+                raise InvalidRequestError(f"coordinators of type {key_type} are not known; groups (0) have one")
+            node_id = self._groups.coordinator_of(key)
+            broker = self._services.metadata.image.brokers.get(node_id)
+            if broker is None:
+                raise CoordinatorNotAvailableError(f"the coordinator of {key!r} is leaving the cluster; try again")
+        except BarnabasError as error:
+            return {"error_code": error.code, "error_message": error.message, "node_id": -1, "host": "", "port": -1}
+        endpoint = broker.endpoint(context.listener_name)
+        return {"node_id": node_id, "host": endpoint.host, "port": endpoint.port, "error_message": None}
+
+    # --- classic members ----------------------------------------------------------------------------------------------
+
+    async def join(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
+        body = request.body
+        asked = JoinRequest(
+            group_id=body.group_id,
+            member_id=body.member_id,
+            instance_id=body.group_instance_id,
+            client_id=context.client_id,
+            client_host=context.client_host,
+            session_timeout_ms=body.session_timeout_ms,
+            rebalance_timeout_ms=body.session_timeout_ms
+            if body.rebalance_timeout_ms < 0
+            else body.rebalance_timeout_ms,
+            protocol_type=body.protocol_type,
+            protocols=tuple((item.name, item.metadata) for item in body.protocols),
+            require_known_member_id=request.version >= _KNOWN_ID_SINCE,
+            reason=body.reason or "",
+        )
+        told = await self._groups.handle_parked(
+            body.group_id, lambda machine, ticket: machine.join_group(asked, ticket, self._groups.now_ms())
+        )
+        assert isinstance(told, JoinAnswer)
+        return KafkaResponse(body=_join_response(told, request.version))
+
+    async def sync(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
+        body = request.body
+        asked = SyncRequest(
+            group_id=body.group_id,
+            generation=body.generation_id,
+            member_id=body.member_id,
+            instance_id=body.group_instance_id,
+            protocol_type=body.protocol_type,
+            protocol_name=body.protocol_name,
+            assignments=tuple((item.member_id, item.assignment) for item in body.assignments),
+        )
+        told = await self._groups.handle_parked(
+            body.group_id, lambda machine, ticket: machine.sync_group(asked, ticket, self._groups.now_ms())
+        )
+        assert isinstance(told, SyncAnswer)
+        made = types_of("SyncGroupResponse")["SyncGroupResponse"](
+            protocol_type=told.protocol_type, protocol_name=told.protocol_name, assignment=told.assignment
+        )
+        return KafkaResponse(body=made)
+
+    async def heartbeat(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
+        body = request.body
+        await self._groups.handle(
+            body.group_id,
+            lambda machine: machine.heartbeat_classic(
+                group_id=body.group_id,
+                generation=body.generation_id,
+                member_id=body.member_id,
+                instance_id=body.group_instance_id,
+                now_ms=self._groups.now_ms(),
+            ),
+        )
+        return KafkaResponse(body=types_of("HeartbeatResponse")["HeartbeatResponse"]())
+
+    async def leave(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
+        body, types = request.body, types_of("LeaveGroupResponse")
+        if request.version < _MANY_MEMBERS_SINCE:
+            leaving: tuple[LeavingMember, ...] = (LeavingMember(member_id=body.member_id),)
+        else:
+            leaving = tuple(
+                LeavingMember(member_id=item.member_id, instance_id=item.group_instance_id, reason=item.reason or "")
+                for item in body.members
+            )
+        outcomes: Any = await self._groups.handle(
+            body.group_id,
+            lambda machine: machine.leave_group(group_id=body.group_id, leaving=leaving, now_ms=self._groups.now_ms()),
+        )
+        if request.version < _MANY_MEMBERS_SINCE:
+            return KafkaResponse(body=types["LeaveGroupResponse"](error_code=outcomes[0].error))
+        members = [
+            types["MemberResponse"](
+                member_id=outcome.member_id, group_instance_id=outcome.instance_id, error_code=outcome.error
+            )
+            for outcome in outcomes
+        ]
+        return KafkaResponse(body=types["LeaveGroupResponse"](members=members))
+
+    # --- members by KIP-848 -------------------------------------------------------------------------------------------
+
+    async def consumer_heartbeat(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
+        body = request.body
+        names = body.subscribed_topic_names
+        times = self._services.group_times(body.group_id)
+        asked = HeartbeatRequest(
+            group_id=body.group_id,
+            member_id=body.member_id,
+            member_epoch=body.member_epoch,
+            instance_id=body.instance_id,
+            rack=body.rack_id,
+            client_id=context.client_id,
+            client_host=context.client_host,
+            subscribed_topics=None if names is None else tuple(sorted(names)),
+            subscribed_pattern=body.subscribed_topic_regex,
+            rebalance_timeout_ms=body.rebalance_timeout_ms,
+            session_timeout_ms=self._default_session_ms if times.session_timeout_ms < 0 else times.session_timeout_ms,
+            heartbeat_interval_ms=times.heartbeat_interval_ms,
+            assignor=body.server_assignor,
+            owned=None if body.topic_partitions is None else self._by_name(body.topic_partitions),
+        )
+        told = await self._groups.handle(body.group_id, lambda machine: machine.heartbeat(asked, self._groups.now_ms()))
+        assert isinstance(told, HeartbeatResponse)
+        types = types_of("ConsumerGroupHeartbeatResponse")
+        made = types["ConsumerGroupHeartbeatResponse"](
+            member_id=told.member_id,
+            member_epoch=told.member_epoch,
+            heartbeat_interval_ms=told.heartbeat_interval_ms,
+        )
+        if told.assignment is not None:
+            made.assignment = types["Assignment"](topic_partitions=self._by_id(told.assignment, types))
+        return KafkaResponse(body=made)
+
+    def _by_name(self, items: list[Any]) -> tuple[TopicPartitions, ...]:
+        """Topics that are gone are nobody's any more."""
+        topic_names = self._services.metadata.image.topic_names
+        return tuple(
+            TopicPartitions(topic=name, partitions=tuple(sorted(item.partitions)))
+            for item in items
+            if (name := topic_names.get(item.topic_id.hex())) is not None
+        )
+
+    def _by_id(self, items: tuple[TopicPartitions, ...], types: dict[str, type]) -> list[Any]:
+        topics = self._services.metadata.image.topics
+        return [
+            types["TopicPartitions"](topic_id=bytes.fromhex(topics[item.topic].topic_id), partitions=item.partitions)
+            for item in items
+            if item.topic in topics
+        ]
+
+
+def _join_response(told: JoinAnswer, version: int) -> Any:
+    types = types_of("JoinGroupResponse")
+    # Who cannot be told to skip the assignment must not think that it leads: it would assign with the members unknown.
+    is_follower_in_effect = told.skip_assignment and version < _SKIP_ASSIGNMENT_SINCE
+    members = [
+        types["JoinGroupResponseMember"](
+            member_id=member.member_id, group_instance_id=member.instance_id, metadata=member.metadata
+        )
+        for member in told.members
+    ]
+    return types["JoinGroupResponse"](
+        error_code=told.error,
+        generation_id=told.generation,
+        protocol_type=told.protocol_type or None,
+        protocol_name=told.protocol_name or (None if version >= 7 and told.error != ErrorCode.NONE else ""),
+        leader="" if is_follower_in_effect else told.leader_id,
+        skip_assignment=told.skip_assignment,
+        member_id=told.member_id,
+        members=[] if is_follower_in_effect else members,
+    )

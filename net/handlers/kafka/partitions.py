@@ -1,0 +1,229 @@
+"""DeleteRecords (21), ElectLeaders (43), AlterPartitionReassignments (45), ListPartitionReassignments (46),
+DescribeProducers (61): what tools ask of partitions, many in one request, each with its own error.
+
+Versions: 0-2, 0-2, 0, 0, 0. Behaviour: elections and reassignments are asked of any broker and done by the active controller;
+records are deleted by the leader, producers are told by any broker that holds a replica. Differs from Kafka: the low watermark
+of a deletion is that of the leader, which does not wait for its followers.
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import Any
+
+from barnabas.kraft.metadata.controller_errors import ElectionNotNeededError, NoReassignmentInProgressError
+from barnabas.kraft.metadata.image import NO_LEADER, PartitionImage
+from barnabas.kraft.metadata.requests import AssignReplicas, ControllerRequest, ElectLeader
+from barnabas.log.segment.producer_state import ProducerEntry
+from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, InvalidReplicaAssignmentError
+from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_PARTITIONS, CONSUMER_OFFSETS_TOPIC, TopicPartition
+from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
+from barnabas.net.protocol.kafka.compiler import types_of
+from barnabas.net.server.dispatcher import Reply, RequestContext
+
+from ..common.many import DONE, Outcome, each
+from ..common.services import Services
+from ..own.offsets import OffsetHandlers
+from ..own.topics import TopicHandlers
+
+PREFERRED, UNCLEAN = 0, 1  # kinds of elections (KIP-460)
+
+
+class KafkaPartitionHandlers:
+    def __init__(self, services: Services, topics: TopicHandlers, offsets: OffsetHandlers) -> None:
+        self._metadata = services.metadata
+        self._replication = services.replication
+        self._topics = topics
+        self._offsets = offsets
+
+    # --- elections ----------------------------------------------------------------------------------------------------
+
+    async def elect(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
+        body, types = request.body, types_of("ElectLeadersResponse")
+        if body.election_type not in (PREFERRED, UNCLEAN):
+            return KafkaResponse(body=types["ElectLeadersResponse"](error_code=ErrorCode.INVALID_REQUEST))
+        unclean = body.election_type == UNCLEAN
+        if body.topic_partitions is None:
+            asked = list(self._to_be_elected(unclean))
+        else:
+            asked = _named((item.topic, item.partitions) for item in body.topic_partitions)
+        outcomes = await each(self._elect(item, unclean, body.timeout_ms) for item in asked)
+        results = [
+            types["ReplicaElectionResult"](
+                topic=topic,
+                partition_result=[
+                    types["PartitionResult"](
+                        partition_id=number, error_code=outcome.error, error_message=outcome.message
+                    )
+                    for number, outcome in items
+                ],
+            )
+            for topic, items in _by_topic(zip(asked, outcomes, strict=True))
+        ]
+        return KafkaResponse(body=types["ElectLeadersResponse"](replica_election_results=results))
+
+    async def _elect(self, item: TopicPartition, unclean: bool, timeout_ms: int) -> Outcome:
+        if _is_slot(item):
+            # Clients that want all of them name these too. Their "leaders" are coordinators, which nobody elects.
+            raise ElectionNotNeededError(f"{item} always has a coordinator that is alive")
+        request = ElectLeader(topic=item.topic, partition=item.partition, unclean=unclean)
+        return await self._change(request, done_already=ElectionNotNeededError, timeout_ms=timeout_ms)
+
+    def _to_be_elected(self, unclean: bool) -> Iterator[TopicPartition]:
+        """Of all partitions those where an election would change something: the others are not even named in the answer."""
+        image = self._metadata.image
+        for topic in image.topics.values():
+            for number, partition in enumerate(topic.partitions):
+                if partition.leader == NO_LEADER if unclean else partition.leader != partition.replicas[0]:
+                    yield TopicPartition(topic.name, number)
+
+    # --- reassignments ------------------------------------------------------------------------------------------------
+
+    async def reassign(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
+        body, types = request.body, types_of("AlterPartitionReassignmentsResponse")
+        wanted = {
+            TopicPartition(topic.name, item.partition_index): item.replicas
+            for topic in body.topics
+            for item in topic.partitions
+        }
+        outcomes = await each(
+            self._reassign(topic_partition, replicas, body.timeout_ms) for topic_partition, replicas in wanted.items()
+        )
+        responses = [
+            types["ReassignableTopicResponse"](
+                name=topic,
+                partitions=[
+                    types["ReassignablePartitionResponse"](
+                        partition_index=number, error_code=outcome.error, error_message=outcome.message
+                    )
+                    for number, outcome in items
+                ],
+            )
+            for topic, items in _by_topic(zip(wanted, outcomes, strict=True))
+        ]
+        made = types["AlterPartitionReassignmentsResponse"](responses=responses, error_message=None)
+        return KafkaResponse(body=made)
+
+    async def _reassign(self, item: TopicPartition, replicas: Any, timeout_ms: int) -> Outcome:
+        """`replicas` None cancels the reassignment that is under way."""
+        if replicas is not None and len(replicas) == 0:
+            raise InvalidReplicaAssignmentError(f"{item} must keep a replica; null cancels a reassignment")
+        request = AssignReplicas(topic=item.topic, partition=item.partition, replicas=tuple(replicas or ()))
+        return await self._change(request, done_already=NoReassignmentInProgressError, timeout_ms=timeout_ms)
+
+    async def _change(
+        self, request: ControllerRequest, *, done_already: type[BarnabasError], timeout_ms: int
+    ) -> Outcome:
+        await self._topics.change(request, done_already=(done_already,), timeout_ms=timeout_ms)
+        return DONE
+
+    def list_reassignments(self, request: KafkaRequest, context: RequestContext, reply: Reply) -> None:
+        types = types_of("ListPartitionReassignmentsResponse")
+        asked = None
+        if request.body.topics is not None:
+            asked = set(_named((topic.name, topic.partition_indexes) for topic in request.body.topics))
+        topics = [
+            types["OngoingTopicReassignment"](
+                name=topic,
+                partitions=[
+                    types["OngoingPartitionReassignment"](
+                        partition_index=number,
+                        replicas=partition.replicas,
+                        adding_replicas=partition.adding_replicas,
+                        removing_replicas=partition.removing_replicas,
+                    )
+                    for number, partition in items
+                ],
+            )
+            for topic, items in _by_topic(item for item in self._moving() if asked is None or item[0] in asked)
+        ]
+        made = types["ListPartitionReassignmentsResponse"](topics=topics, error_message=None)
+        reply(KafkaResponse(body=made))
+
+    def _moving(self) -> Iterator[tuple[TopicPartition, PartitionImage]]:
+        for topic in self._metadata.image.topics.values():
+            for number, partition in enumerate(topic.partitions):
+                if partition.is_moving:
+                    yield TopicPartition(topic.name, number), partition
+
+    # --- records ------------------------------------------------------------------------------------------------------
+
+    def delete_records(self, request: KafkaRequest, context: RequestContext, reply: Reply) -> None:
+        types = types_of("DeleteRecordsResponse")
+        topics = [
+            types["DeleteRecordsTopicResult"](
+                name=topic.name, partitions=[self._delete_records(topic.name, item, types) for item in topic.partitions]
+            )
+            for topic in request.body.topics
+        ]
+        reply(KafkaResponse(body=types["DeleteRecordsResponse"](topics=topics)))
+
+    def _delete_records(self, topic: str, item: Any, types: dict[str, type]) -> Any:
+        error, low_watermark = ErrorCode.NONE, -1
+        try:
+            low_watermark = self._offsets.delete_before(TopicPartition(topic, item.partition_index), item.offset)
+        except BarnabasError as refusal:
+            error = refusal.code
+        return types["DeleteRecordsPartitionResult"](
+            partition_index=item.partition_index, low_watermark=low_watermark, error_code=error
+        )
+
+    # --- producers ----------------------------------------------------------------------------------------------------
+
+    def describe_producers(self, request: KafkaRequest, context: RequestContext, reply: Reply) -> None:
+        types = types_of("DescribeProducersResponse")
+        topics = [
+            types["TopicResponse"](
+                name=topic.name,
+                partitions=[
+                    self._producers(TopicPartition(topic.name, number), types) for number in topic.partition_indexes
+                ],
+            )
+            for topic in request.body.topics
+        ]
+        reply(KafkaResponse(body=types["DescribeProducersResponse"](topics=topics)))
+
+    def _producers(self, topic_partition: TopicPartition, types: dict[str, type]) -> Any:
+        outcome, producers = DONE, []
+        try:
+            producers = [
+                types["ProducerState"](
+                    producer_id=producer_id,
+                    producer_epoch=entry.epoch,
+                    last_sequence=entry.batches[-1].last_sequence if entry.batches else -1,
+                    last_timestamp=entry.last_update_ms,
+                    current_txn_start_offset=entry.open_transaction_offset,
+                )
+                for producer_id, entry in self._producers_of(topic_partition)
+            ]
+        except BarnabasError as error:
+            outcome = Outcome.of(error)
+        return types["PartitionResponse"](
+            partition_index=topic_partition.partition,
+            error_code=outcome.error,
+            error_message=outcome.message,
+            active_producers=producers,
+        )
+
+    def _producers_of(self, topic_partition: TopicPartition) -> Iterable[tuple[int, ProducerEntry]]:
+        """No client produces to a slot. Raises UnknownTopicOrPartitionError, NotLeaderOrFollowerError."""
+        if _is_slot(topic_partition):
+            return ()
+        return self._replication.replica(topic_partition).log.producers.entries()
+
+
+def _is_slot(item: TopicPartition) -> bool:
+    """A partition of `__consumer_offsets`: read-only, written by its coordinator through the quorum."""
+    return item.topic == CONSUMER_OFFSETS_TOPIC and 0 <= item.partition < CONSUMER_OFFSETS_PARTITIONS
+
+
+def _named(topics: Iterable[tuple[str, Iterable[int]]]) -> list[TopicPartition]:
+    """Each partition once, those of a topic together, in the order of the request."""
+    named: dict[str, dict[int, None]] = {}
+    for topic, numbers in topics:
+        named.setdefault(topic, {}).update(dict.fromkeys(numbers))
+    return [TopicPartition(topic, number) for topic, numbers in named.items() for number in numbers]
+
+
+def _by_topic(items: Iterable[tuple[TopicPartition, Any]]) -> Iterator[tuple[str, Iterator[tuple[int, Any]]]]:
+    for topic, found in groupby(items, key=lambda item: item[0].topic):
+        yield topic, ((item.partition, value) for item, value in found)

@@ -1,0 +1,198 @@
+"""CreateTopics (19), DeleteTopics (20), CreatePartitions (37): many topics in one request, asked of any broker.
+
+Versions: 0-7, 0-6, 0-3. Behaviour: each topic is created, deleted or grown for itself and has its own error, at the active
+controller, wherever that is; the answer leaves once it is committed and this broker's own image shows it. Who names a topic
+twice in one request is told so, and neither is done. Since version 6 topics are deleted by name or by id, and by id no topic
+but that one.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from barnabas.kraft.metadata.requests import AddPartitions, DeleteTopic
+from barnabas.log.settings.config import DEFINITIONS
+from barnabas.log.vocabulary.errors import (
+    InvalidConfigError,
+    InvalidPartitionsError,
+    InvalidReplicaAssignmentError,
+    InvalidRequestError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+)
+from barnabas.net.protocol.kafka.apis import NO_TOPIC_ID, KafkaRequest, KafkaResponse
+from barnabas.net.protocol.kafka.compiler import types_of
+from barnabas.net.protocol.requests import CreateTopicRequest
+from barnabas.net.protocol.responses import CreateTopicResponse
+from barnabas.net.server.dispatcher import RequestContext
+
+from ..common.many import DONE, Outcome, check_named_once, each
+from ..common.services import Services
+from ..own.configs import described_topic
+from ..own.topics import TopicHandlers
+
+_DELETED_BY_ID_SINCE = 6
+_NEW_TOPIC_SHOWN_SINCE = 5  # KIP-525: the answer to a creation tells what was made
+
+
+class KafkaTopicHandlers:
+    def __init__(self, services: Services, topics: TopicHandlers) -> None:
+        self._services = services
+        self._topics = topics
+
+    # --- create -------------------------------------------------------------------------------------------------------
+
+    async def create(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
+        body, types = request.body, types_of("CreateTopicsResponse")
+        names = Counter(topic.name for topic in body.topics)
+        topics = {topic.name: topic for topic in body.topics}
+        outcomes = await each(self._create(topic, body, context, times=names[name]) for name, topic in topics.items())
+        shows = request.version >= _NEW_TOPIC_SHOWN_SINCE
+        results = []
+        for topic, outcome in zip(topics.values(), outcomes, strict=True):
+            if isinstance(outcome, Outcome):
+                made = types["CreatableTopicResult"](
+                    name=topic.name, error_code=outcome.error, error_message=outcome.message, configs=[]
+                )
+            else:
+                overrides = {item.name: item.value for item in topic.configs}
+                made = types["CreatableTopicResult"](
+                    name=topic.name,
+                    topic_id=bytes.fromhex(outcome.topic_id),
+                    error_message=None,
+                    num_partitions=outcome.partition_count,
+                    replication_factor=outcome.replication_factor,
+                    configs=self._configs(overrides, types) if shows else [],
+                )
+            results.append(made)
+        return KafkaResponse(body=types["CreateTopicsResponse"](topics=results))
+
+    async def _create(self, topic: Any, body: Any, context: RequestContext, *, times: int) -> CreateTopicResponse:
+        check_named_once(f"topic {topic.name!r}", times)
+        created = CreateTopicRequest(
+            name=topic.name,
+            partition_count=topic.num_partitions,
+            replication_factor=topic.replication_factor,
+            assignment=_assignment(topic),
+            configs=_overrides(topic),
+            validate_only=body.validate_only,
+            timeout_ms=body.timeout_ms,
+        )
+        return await self._topics.create(created, context)
+
+    def _configs(self, overrides: Mapping[str, str], types: dict[str, type]) -> list[Any]:
+        return [
+            types["CreatableTopicConfigs"](name=item.key, value=item.value, config_source=int(item.source))
+            for item in described_topic(self._services, overrides)
+            if item.key in DEFINITIONS
+        ]
+
+    # --- delete -------------------------------------------------------------------------------------------------------
+
+    async def delete(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
+        body, types = request.body, types_of("DeleteTopicsResponse")
+        if request.version < _DELETED_BY_ID_SINCE:
+            asked = [self._doomed(name, NO_TOPIC_ID) for name in body.topic_names]
+        else:
+            asked = [self._doomed(topic.name, topic.topic_id) for topic in body.topics]
+        times = Counter(doomed.key for doomed in asked)
+        topics = {doomed.key: doomed for doomed in asked}
+        outcomes = await each(self._delete(item, body.timeout_ms, times=times[key]) for key, item in topics.items())
+        results = [
+            types["DeletableTopicResult"](
+                name=item.name, topic_id=item.topic_id, error_code=outcome.error, error_message=outcome.message
+            )
+            for item, outcome in zip(topics.values(), outcomes, strict=True)
+        ]
+        return KafkaResponse(body=types["DeleteTopicsResponse"](responses=results))
+
+    def _doomed(self, name: str | None, topic_id: bytes) -> "_Doomed":
+        """What is asked to be deleted, with what is known of it before it is."""
+        image = self._services.metadata.image
+        by_id = topic_id != NO_TOPIC_ID
+        if by_id:
+            known = image.topic_names.get(topic_id.hex()) if name is None else name
+            return _Doomed(name=known, topic_id=topic_id, by_id=True, is_clear=name is None)
+        topic = image.topics.get(name or "")
+        found = bytes.fromhex(topic.topic_id) if topic is not None else NO_TOPIC_ID
+        return _Doomed(name=name, topic_id=found, by_id=False, is_clear=name is not None)
+
+    async def _delete(self, item: "_Doomed", timeout_ms: int, *, times: int) -> Outcome:
+        if not item.is_clear:
+            raise InvalidRequestError(
+                "name each topic to be deleted by its name or by its id, not by both or by neither"
+            )
+        check_named_once(f"topic {str(item.name)!r}", times)
+        self._topics.check_deletable(item.name or item.topic_id.hex())
+        wanted = DeleteTopic(name="", topic_id=item.topic_id.hex()) if item.by_id else DeleteTopic(name=str(item.name))
+        gone = (UnknownTopicOrPartitionError, UnknownTopicIdError)
+        await self._topics.change(wanted, done_already=gone, timeout_ms=timeout_ms)
+        return DONE
+
+    # --- grow ---------------------------------------------------------------------------------------------------------
+
+    async def add_partitions(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
+        body, types = request.body, types_of("CreatePartitionsResponse")
+        times = Counter(topic.name for topic in body.topics)
+        topics = {topic.name: topic for topic in body.topics}
+        outcomes = await each(
+            self._grow(topic, body.timeout_ms, body.validate_only, times=times[name]) for name, topic in topics.items()
+        )
+        results = [
+            types["CreatePartitionsTopicResult"](name=name, error_code=outcome.error, error_message=outcome.message)
+            for name, outcome in zip(topics, outcomes, strict=True)
+        ]
+        return KafkaResponse(body=types["CreatePartitionsResponse"](results=results))
+
+    async def _grow(self, topic: Any, timeout_ms: int, validate_only: bool, *, times: int) -> Outcome:
+        check_named_once(f"topic {topic.name!r}", times)
+        await self._topics.change(
+            AddPartitions(
+                name=topic.name,
+                total_count=topic.count,
+                assignment=tuple(tuple(item.broker_ids) for item in topic.assignments or ()),
+                validate_only=validate_only,
+            ),
+            done_already=(InvalidPartitionsError,),
+            timeout_ms=timeout_ms,
+        )
+        return DONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Doomed:
+    """`topic_id` as on the wire. `is_clear`: exactly one of name and id was given."""
+
+    name: str | None
+    topic_id: bytes
+    by_id: bool
+    is_clear: bool
+
+    @property
+    def key(self) -> object:
+        """The same for all ways to name one topic."""
+        return self.name if self.name is not None else self.topic_id
+
+
+def _assignment(topic: Any) -> tuple[tuple[int, ...], ...]:
+    """Replicas by partition. Raises InvalidRequestError, InvalidReplicaAssignmentError."""
+    if not topic.assignments:
+        return ()
+    if topic.num_partitions != -1 or topic.replication_factor != -1:
+        raise InvalidRequestError(
+            f"topic {topic.name!r} has an assignment: the numbers of partitions and of replicas must both be -1 beside it"
+        )
+    by_number = {item.partition_index: tuple(item.broker_ids) for item in topic.assignments}
+    if sorted(by_number) != list(range(len(topic.assignments))):
+        raise InvalidReplicaAssignmentError(
+            f"the assignment of topic {topic.name!r} must name each partition from 0 to {len(topic.assignments) - 1} once"
+        )
+    return tuple(by_number[number] for number in range(len(by_number)))
+
+
+def _overrides(topic: Any) -> dict[str, str]:
+    for item in topic.configs:
+        if item.value is None:
+            raise InvalidConfigError(f"{item.name} of topic {topic.name!r} has no value; leave it out for its default")
+    return {item.name: item.value for item in topic.configs}

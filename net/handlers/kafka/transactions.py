@@ -1,0 +1,90 @@
+"""AddPartitionsToTxn (24), AddOffsetsToTxn (25), EndTxn (26), TxnOffsetCommit (28), DescribeTransactions (65), ListTransactions
+(66): transactions, of which there are none yet.
+
+Versions: 0-3 of the first four, which ApiVersions does not list; 0; 0-1. Behaviour: a producer is refused with the one code
+that every client takes for final (`NoTransactionsError`), so that none waits for its timeout; who looks for transactions is
+told that there are none.
+"""
+
+from typing import Any
+
+from barnabas.log.vocabulary.errors import ErrorCode, NoTransactionsError
+from barnabas.net.protocol.api_keys import ApiKey
+from barnabas.net.protocol.kafka.apis import KafkaApi, KafkaRequest, KafkaResponse
+from barnabas.net.protocol.kafka.compiler import types_of
+from barnabas.net.server.dispatcher import Handler, Reply, RequestContext
+
+_REFUSED = int(NoTransactionsError.code)
+# Kafka's words for the states of a transaction (KIP-664): a filter may name no other.
+_STATES = frozenset(
+    {
+        "Ongoing", "PrepareAbort", "PrepareCommit", "Dead", "CompleteAbort", "CompleteCommit", "PrepareEpochFence",
+        "Empty",
+    }
+)  # fmt: skip
+
+
+def add_partitions(request: KafkaRequest, context: RequestContext, reply: Reply) -> None:
+    types = types_of("AddPartitionsToTxnResponse")
+    topics = [
+        types["AddPartitionsToTxnTopicResult"](
+            name=topic.name,
+            results_by_partition=[
+                types["AddPartitionsToTxnPartitionResult"](partition_index=number, partition_error_code=_REFUSED)
+                for number in topic.partitions
+            ],
+        )
+        for topic in request.body.v3_and_below_topics
+    ]
+    reply(_answer("AddPartitionsToTxnResponse", results_by_topic_v3_and_below=topics))
+
+
+def add_offsets(request: KafkaRequest, context: RequestContext, reply: Reply) -> None:
+    reply(_answer("AddOffsetsToTxnResponse", error_code=_REFUSED))
+
+
+def end(request: KafkaRequest, context: RequestContext, reply: Reply) -> None:
+    reply(_answer("EndTxnResponse", error_code=_REFUSED))
+
+
+def commit_offsets(request: KafkaRequest, context: RequestContext, reply: Reply) -> None:
+    types = types_of("TxnOffsetCommitResponse")
+    topics = [
+        types["TxnOffsetCommitResponseTopic"](
+            name=topic.name,
+            partitions=[
+                types["TxnOffsetCommitResponsePartition"](partition_index=item.partition_index, error_code=_REFUSED)
+                for item in topic.partitions
+            ],
+        )
+        for topic in request.body.topics
+    ]
+    reply(_answer("TxnOffsetCommitResponse", topics=topics))
+
+
+def describe(request: KafkaRequest, context: RequestContext, reply: Reply) -> None:
+    make = types_of("DescribeTransactionsResponse")["TransactionState"]
+    states = [
+        make(transactional_id=name, error_code=int(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND))
+        for name in request.body.transactional_ids
+    ]
+    reply(_answer("DescribeTransactionsResponse", transaction_states=states))
+
+
+def list_transactions(request: KafkaRequest, context: RequestContext, reply: Reply) -> None:
+    unknown = [state for state in request.body.state_filters if state not in _STATES]
+    reply(_answer("ListTransactionsResponse", unknown_state_filters=unknown))
+
+
+HANDLERS: dict[ApiKey | KafkaApi, Handler] = {
+    KafkaApi.ADD_PARTITIONS_TO_TXN: add_partitions,
+    KafkaApi.ADD_OFFSETS_TO_TXN: add_offsets,
+    KafkaApi.END_TXN: end,
+    KafkaApi.TXN_OFFSET_COMMIT: commit_offsets,
+    KafkaApi.DESCRIBE_TRANSACTIONS: describe,
+    KafkaApi.LIST_TRANSACTIONS: list_transactions,
+}
+
+
+def _answer(message: str, **values: Any) -> KafkaResponse:
+    return KafkaResponse(body=types_of(message)[message](**values))

@@ -1,0 +1,114 @@
+"""DescribeCluster (60), UnregisterBroker (64), BrokerShutdown (1003): the cluster as a whole.
+
+Versions: 0. Behaviour: described from the image of the broker that is asked; changes go to the active controller.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+
+from barnabas.kraft.metadata.controller_errors import BrokerIdNotRegisteredError
+from barnabas.kraft.metadata.image import BrokerImage, MetadataImage
+from barnabas.kraft.metadata.requests import Done, UnregisterBroker
+from barnabas.log.vocabulary.errors import InvalidRequestError
+from barnabas.net.protocol.requests import (
+    BrokerShutdownRequest,
+    DescribeClusterRequest,
+    UnregisterBrokerRequest,
+)
+from barnabas.net.protocol.responses import (
+    ClusterBroker,
+    DescribeClusterResponse,
+    EmptyResponse,
+    IgnoredSetting,
+    TroubledFolder,
+)
+from barnabas.net.server.dispatcher import RequestContext
+from barnabas.net.settings.cluster_settings import cluster_values, differing
+
+from ..common.services import Services
+from .metadata import KNOWN_WITHIN_MS
+
+CHANGE_TIMEOUT_MS = 30_000
+
+
+class ClusterHandlers:
+    def __init__(self, services: Services, *, shut_down: Callable[[], None]) -> None:
+        self._services = services
+        self._shut_down = shut_down
+
+    async def describe_cluster(
+        self, request: DescribeClusterRequest, context: RequestContext
+    ) -> DescribeClusterResponse:
+        if not self._services.metadata.image.brokers:
+            await self._services.metadata.wait_until_known(timeout_ms=KNOWN_WITHIN_MS)
+        image = self._services.metadata.image
+        replicas = Counter(
+            replica
+            for topic in image.topics.values()
+            for partition in topic.partitions
+            for replica in partition.replicas
+        )
+        slots = Counter(slot.coordinator for slot in image.slots)
+        brokers = []
+        for broker in sorted(image.brokers.values(), key=lambda broker: broker.node_id):
+            endpoint = broker.endpoint(context.listener_name)
+            admin = broker.admin_endpoint
+            brokers.append(
+                ClusterBroker(
+                    node_id=broker.node_id,
+                    host=endpoint.host,
+                    port=endpoint.port,
+                    rack=broker.rack,
+                    fenced=broker.fenced,
+                    in_controlled_shutdown=broker.in_controlled_shutdown,
+                    broker_epoch=broker.broker_epoch,
+                    admin_host=admin.host if admin else "",
+                    admin_port=admin.port if admin else -1,
+                    troubled_folders=tuple(
+                        TroubledFolder(path=item.path, state=item.state, cause=item.cause, since_ms=item.since_ms)
+                        for item in broker.troubled_folders
+                    ),
+                    decommissioning=broker.decommissioning,
+                    replica_count=replicas[broker.node_id],
+                    slot_count=slots[broker.node_id],
+                    ignored_settings=_ignored_settings(broker, image),
+                )
+            )
+        return DescribeClusterResponse(
+            cluster_id=image.cluster_id,
+            controller_id=image.controller_id,
+            offset=image.offset,
+            brokers=tuple(brokers),
+            settings=cluster_values(image),
+            quarantined=self._services.metadata.quarantined,
+        )
+
+    async def unregister(self, request: UnregisterBrokerRequest, context: RequestContext) -> EmptyResponse:
+        done = await self._services.controller.call(
+            UnregisterBroker(node_id=request.node_id),
+            timeout_ms=CHANGE_TIMEOUT_MS,
+            done_already=(BrokerIdNotRegisteredError,),
+        )
+        assert isinstance(done, Done)
+        await self._services.metadata.wait_for_offset(done.offset, timeout_ms=CHANGE_TIMEOUT_MS)
+        return EmptyResponse()
+
+    async def shut_down(self, request: BrokerShutdownRequest, context: RequestContext) -> EmptyResponse:
+        if request.node_id != self._services.node_id:
+            raise InvalidRequestError(
+                f"this is broker {self._services.node_id}, not {request.node_id}; ask that one to shut down"
+            )
+        self._shut_down()
+        return EmptyResponse()
+
+
+def _ignored_settings(broker: BrokerImage, image: MetadataImage) -> tuple[IgnoredSetting, ...]:
+    found = differing(broker.file_settings, cluster_values(image))
+    return tuple(
+        IgnoredSetting(key=key, of_file=of_file, of_cluster=of_cluster) for key, (of_file, of_cluster) in found.items()
+    )
+
+
+def voter_ids(services: Services) -> tuple[int, ...]:
+    """Who votes in the quorum, sorted."""
+    return tuple(sorted(voter.node_id for voter in services.metadata.image.voters or services.config.voters()))

@@ -1,0 +1,47 @@
+"""ControllerCall (1000) and MetadataFeed (1001): brokers among themselves.
+
+Versions: 0. Behaviour: a controller call is decided by the controller of this node, which answers NOT_CONTROLLER where it is
+not the active one; the caller then asks elsewhere. A feed is answered by any voter: committed commands behind an offset.
+"""
+
+from barnabas.kraft.metadata.requests import decode_request, encode_answer
+from barnabas.log.vocabulary.errors import BarnabasError, RequestTimedOutError
+from barnabas.net.protocol.requests import ControllerCallRequest, MetadataFeedRequest
+from barnabas.net.protocol.responses import ControllerCallResponse, FeedEntry, MetadataFeedResponse
+from barnabas.net.server.dispatcher import RequestContext
+
+from ..common.services import Services
+
+MAX_FEED_BYTES = 8 << 20
+MAX_FEED_WAIT_MS = 5_000
+
+
+class ControllerHandlers:
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def call(self, request: ControllerCallRequest, context: RequestContext) -> ControllerCallResponse:
+        try:
+            answer = await self._services.metadata.source.submit(decode_request(request.body))
+        except BarnabasError as error:
+            return ControllerCallResponse(body=encode_answer(error))
+        return ControllerCallResponse(body=encode_answer(answer))
+
+    async def feed(self, request: MetadataFeedRequest, context: RequestContext) -> MetadataFeedResponse:
+        metadata = self._services.metadata
+        try:
+            wait_ms = min(request.max_wait_ms, MAX_FEED_WAIT_MS)
+            await metadata.wait_for_offset(request.after_offset + 1, timeout_ms=wait_ms)
+        except (TimeoutError, RequestTimedOutError):
+            pass  # an empty answer still tells who leads
+        feed = await metadata.source.feed(request.after_offset, min(request.max_bytes, MAX_FEED_BYTES))
+        leader_id = metadata.leadership.leader_id
+        return MetadataFeedResponse(
+            leader_id=-1 if leader_id is None else leader_id,
+            term=metadata.leadership.term,
+            entries=tuple(
+                FeedEntry(index=command.index, term=command.term, command=command.command) for command in feed.commands
+            ),
+            snapshot_offset=-1 if feed.snapshot_index is None else feed.snapshot_index,
+            snapshot_chunks=feed.snapshot,
+        )

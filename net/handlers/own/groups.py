@@ -1,0 +1,261 @@
+"""FindCoordinator (10), ConsumerGroupHeartbeat (68), OffsetCommit (8), OffsetFetch (9), ListGroups (16), DescribeGroups (15),
+DeleteGroup (42), ResetOffsets (1002), UndoOffsetReset (1011): consumer groups.
+
+Versions: 0. Behaviour: KIP-848's, with the coordinator of the group's slot; any other broker answers NOT_COORDINATOR. A reply
+leaves once the quorum has committed what it tells. Differs from Kafka: ResetOffsets works on a group that is running.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from barnabas.consumer_groups.coordinator import GroupCoordinator
+from barnabas.consumer_groups.model.messages import (
+    CommitPlace,
+    CoordinatorResult,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    OffsetToCommit,
+)
+from barnabas.consumer_groups.model.states import GroupPhase
+from barnabas.kraft.metadata.records import TopicPartitions
+from barnabas.log.vocabulary.errors import CoordinatorNotAvailableError, GroupIdNotFoundError
+from barnabas.net.protocol.group_responses import (
+    CommittedOffset,
+    ConsumerGroupHeartbeatResponse,
+    DescribeGroupResponse,
+    FindCoordinatorResponse,
+    ListedGroup,
+    ListGroupsResponse,
+    OffsetCommitPartitionResponse,
+    OffsetCommitResponse,
+    OffsetFetchResponse,
+    UndoneOffset,
+    UndoOffsetResetResponse,
+)
+from barnabas.net.protocol.requests import (
+    ConsumerGroupHeartbeatRequest,
+    DeleteGroupRequest,
+    DescribeGroupRequest,
+    FindCoordinatorRequest,
+    ListGroupsRequest,
+    OffsetCommitPartition,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    OwnedPartitions,
+    ResetOffsetsRequest,
+    UndoOffsetResetRequest,
+)
+from barnabas.net.protocol.responses import EmptyResponse
+from barnabas.net.server.dispatcher import RequestContext
+
+from ..common.services import Services
+from .group_descriptions import as_owned, group_description
+
+
+class GroupHandlers:
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._groups = services.groups
+
+    async def _decide(self, group_id: str, decide: Callable[[GroupCoordinator], CoordinatorResult[Any]]) -> Any:
+        return await self._groups.handle(group_id, decide)
+
+    async def find_coordinator(
+        self, request: FindCoordinatorRequest, context: RequestContext
+    ) -> FindCoordinatorResponse:
+        slot = self._groups.place_of(request.group_id)
+        broker = self._services.metadata.image.brokers.get(slot.coordinator)
+        if broker is None:
+            raise CoordinatorNotAvailableError(
+                f"the coordinator of {request.group_id!r} is leaving the cluster; try again"
+            )
+        endpoint = broker.endpoint(context.listener_name)
+        return FindCoordinatorResponse(
+            node_id=slot.coordinator,
+            host=endpoint.host,
+            port=endpoint.port,
+            coordinator_epoch=slot.coordinator_epoch,
+        )
+
+    # --- members ------------------------------------------------------------------------------------------------------
+
+    async def heartbeat(
+        self, request: ConsumerGroupHeartbeatRequest, context: RequestContext
+    ) -> ConsumerGroupHeartbeatResponse:
+        times = self._services.group_times(request.group_id)
+        asked = HeartbeatRequest(
+            group_id=request.group_id,
+            member_id=request.member_id,
+            member_epoch=request.member_epoch,
+            instance_id=request.instance_id,
+            rack=request.rack,
+            client_id=request.client_id or context.client_id,
+            client_host=context.client_host,
+            subscribed_topics=request.subscribed_topics,
+            subscribed_pattern=request.subscribed_pattern,
+            rebalance_timeout_ms=request.rebalance_timeout_ms,
+            session_timeout_ms=request.session_timeout_ms if times.session_timeout_ms < 0 else times.session_timeout_ms,
+            heartbeat_interval_ms=times.heartbeat_interval_ms,
+            assignor=request.assignor,
+            owned=None if request.owned is None else _as_topic_partitions(request.owned),
+            reason=request.reason,
+            max_wait_ms=request.max_wait_ms,
+        )
+        told = await self._heartbeat(asked)
+        return ConsumerGroupHeartbeatResponse(
+            member_id=told.member_id,
+            member_epoch=told.member_epoch,
+            heartbeat_interval_ms=told.heartbeat_interval_ms,
+            assignment=None if told.assignment is None else as_owned(told.assignment),
+        )
+
+    async def _heartbeat(self, asked: HeartbeatRequest) -> HeartbeatResponse:
+        if asked.max_wait_ms > 0 and self._groups.has_room_to_park(asked.group_id):
+            told = await self._groups.handle_parked(
+                asked.group_id, lambda machine, ticket: machine.poll_heartbeat(asked, ticket, self._groups.now_ms())
+            )
+        else:
+            told = await self._decide(asked.group_id, lambda machine: machine.heartbeat(asked, self._groups.now_ms()))
+        assert isinstance(told, HeartbeatResponse)
+        return told
+
+    # --- offsets ------------------------------------------------------------------------------------------------------
+
+    async def commit_offsets(self, request: OffsetCommitRequest, context: RequestContext) -> OffsetCommitResponse:
+        offsets = _as_offsets(request.partitions)
+        outcomes = await self._decide(
+            request.group_id,
+            lambda machine: machine.commit_offsets(
+                group_id=request.group_id,
+                member_id=request.member_id,
+                member_epoch=request.member_epoch,
+                offsets=offsets,
+                now_ms=self._groups.now_ms(),
+                instance_id=request.instance_id,
+                place=_place_of(request),
+            ),
+        )
+        return OffsetCommitResponse(
+            partitions=tuple(
+                OffsetCommitPartitionResponse(
+                    topic=outcome.topic, partition=outcome.partition, error=outcome.error, message=outcome.message
+                )
+                for outcome in outcomes
+            )
+        )
+
+    async def fetch_offsets(self, request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
+        wanted = None
+        if request.partitions is not None:
+            wanted = tuple((item.topic, number) for item in request.partitions for number in item.partitions)
+        found = await self._decide(
+            request.group_id,
+            lambda machine: machine.fetch_offsets(group_id=request.group_id, partitions=wanted),
+        )
+        return OffsetFetchResponse(
+            partitions=tuple(
+                CommittedOffset(
+                    topic=item.topic,
+                    partition=item.partition,
+                    offset=item.offset,
+                    leader_epoch=item.leader_epoch,
+                    metadata=item.metadata,
+                    commit_timestamp_ms=item.commit_timestamp_ms,
+                )
+                for item in found
+            )
+        )
+
+    async def reset_offsets(self, request: ResetOffsetsRequest, context: RequestContext) -> EmptyResponse:
+        offsets = _as_offsets(request.partitions)
+        await self._decide(
+            request.group_id,
+            lambda machine: machine.reset_offsets(
+                group_id=request.group_id, offsets=offsets, now_ms=self._groups.now_ms(), by=_asker(context)
+            ),
+        )
+        return EmptyResponse()
+
+    async def undo_reset(self, request: UndoOffsetResetRequest, context: RequestContext) -> UndoOffsetResetResponse:
+        undone = await self._decide(
+            request.group_id,
+            lambda machine: machine.undo_reset(
+                group_id=request.group_id,
+                now_ms=self._groups.now_ms(),
+                by=_asker(context),
+                validate_only=request.validate_only,
+            ),
+        )
+        return UndoOffsetResetResponse(
+            reset_id=undone.reset_id,
+            at_ms=undone.at_ms,
+            by=undone.by,
+            offsets=tuple(
+                UndoneOffset(topic=item.topic, partition=item.partition, before=item.before, after=item.after)
+                for item in undone.offsets
+            ),
+        )
+
+    # --- groups -------------------------------------------------------------------------------------------------------
+
+    async def list_groups(self, request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
+        return ListGroupsResponse(
+            groups=tuple(
+                ListedGroup(
+                    group_id=group.group_id,
+                    state=group.phase.value,
+                    protocol=group.protocol,
+                    member_count=group.member_count,
+                )
+                for machine in self._groups.machines()
+                for group in machine.list_groups().response
+            )
+        )
+
+    async def describe_group(self, request: DescribeGroupRequest, context: RequestContext) -> DescribeGroupResponse:
+        group_id = request.group_id
+        found = await self._decide(group_id, lambda machine: machine.describe_group(group_id=group_id))
+        if found.phase is GroupPhase.DEAD:
+            raise GroupIdNotFoundError(f"there is no group {request.group_id!r}; see them all: barnabas group list")
+        told = None
+        if request.explain:
+            now_ms = self._groups.now_ms()
+            told = await self._decide(group_id, lambda machine: machine.explain_group(group_id=group_id, now_ms=now_ms))
+        return group_description(found, told, self._services.node_id)
+
+    async def delete_group(self, request: DeleteGroupRequest, context: RequestContext) -> EmptyResponse:
+        await self._decide(
+            request.group_id,
+            lambda machine: machine.delete_group(group_id=request.group_id, now_ms=self._groups.now_ms()),
+        )
+        return EmptyResponse()
+
+
+def _asker(context: RequestContext) -> str:
+    """Who resets offsets, for whoever wants to undo it."""
+    return f"{context.client_id or 'unknown'}@{context.client_host}"
+
+
+def _as_offsets(partitions: Iterable[OffsetCommitPartition]) -> tuple[OffsetToCommit, ...]:
+    return tuple(
+        OffsetToCommit(
+            topic=item.topic,
+            partition=item.partition,
+            offset=item.offset,
+            leader_epoch=item.leader_epoch,
+            metadata=item.metadata,
+        )
+        for item in partitions
+    )
+
+
+def _as_topic_partitions(owned: Iterable[OwnedPartitions]) -> tuple[TopicPartitions, ...]:
+    return tuple(TopicPartitions(topic=item.topic, partitions=item.partitions) for item in owned)
+
+
+def _place_of(request: OffsetCommitRequest) -> CommitPlace | None:
+    if not request.committer:
+        return None
+    return CommitPlace(
+        committer=request.committer, sequence=request.sequence, coordinator_epoch=request.coordinator_epoch
+    )

@@ -1,0 +1,98 @@
+"""DescribeMoves (1008), DecommissionBroker (1009), FillBroker (1010): replicas that move, one by one or a broker's.
+
+Versions: 0. Behaviour: moves are listed by any broker; what a new replica has still to copy is known to its leader only, and
+its bytes are an estimate by records. Changes go to the active controller, which also does the work. Ours, not Kafka's.
+"""
+
+from barnabas.kraft.metadata.image import PartitionImage
+from barnabas.kraft.metadata.requests import DecommissionBroker, Done, FillBroker, MovesBegun
+from barnabas.kraft.metadata.topic_settings import CLUSTER_DEFAULT, REASSIGNMENT_THROTTLE
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.protocol.requests import (
+    AlterVotersRequest,
+    DecommissionBrokerRequest,
+    DescribeMovesRequest,
+    FillBrokerRequest,
+)
+from barnabas.net.protocol.responses import (
+    CatchingUp,
+    DescribeMovesResponse,
+    EmptyResponse,
+    FillBrokerResponse,
+    PartitionMove,
+)
+from barnabas.net.server.dispatcher import RequestContext
+
+from ..common.services import Services
+from .cluster import CHANGE_TIMEOUT_MS, voter_ids
+from .voters import VoterHandlers
+
+
+class MoveHandlers:
+    def __init__(self, services: Services, voters: VoterHandlers) -> None:
+        self._services = services
+        self._voters = voters
+
+    async def describe(self, request: DescribeMovesRequest, context: RequestContext) -> DescribeMovesResponse:
+        image = self._services.metadata.image
+        throttle = image.broker_configs.get(CLUSTER_DEFAULT, {}).get(REASSIGNMENT_THROTTLE, "0")
+        return DescribeMovesResponse(
+            moves=tuple(
+                self._describe_one(TopicPartition(topic.name, number), partition)
+                for topic in image.topics.values()
+                for number, partition in enumerate(topic.partitions)
+                if partition.is_moving
+            ),
+            throttle_bytes_per_s=int(throttle) if throttle.isdecimal() else 0,
+        )
+
+    def _describe_one(self, topic_partition: TopicPartition, partition: PartitionImage) -> PartitionMove:
+        return PartitionMove(
+            topic=topic_partition.topic,
+            partition=topic_partition.partition,
+            leader=partition.leader,
+            replicas=partition.replicas,
+            adding=partition.adding_replicas,
+            removing=partition.removing_replicas,
+            catching_up=tuple(
+                self._left(topic_partition, node_id)
+                for node_id in partition.adding_replicas
+                if node_id not in partition.isr
+            ),
+        )
+
+    def _left(self, topic_partition: TopicPartition, node_id: int) -> CatchingUp:
+        led = self._services.replication.manager.find(topic_partition)
+        state = None if led is None else led.leader_state
+        replica = None if state is None else state.replicas.get(node_id)
+        if led is None or state is None or replica is None:
+            return CatchingUp(node_id=node_id)
+        start = led.log.log_start_offset
+        has = max(replica.log_end_offset, start)
+        records_left, records = max(0, state.log_end_offset - has), max(1, state.log_end_offset - start)
+        bytes_left = led.log.size_bytes * records_left // records
+        return CatchingUp(node_id=node_id, records_left=records_left, bytes_left=bytes_left)
+
+    async def decommission(self, request: DecommissionBrokerRequest, context: RequestContext) -> EmptyResponse:
+        done = await self._services.controller.call(
+            DecommissionBroker(
+                node_id=request.node_id, cancel=request.cancel, throttle_bytes_per_s=request.throttle_bytes_per_s
+            ),
+            timeout_ms=CHANGE_TIMEOUT_MS,
+        )
+        assert isinstance(done, Done)
+        await self._services.metadata.wait_for_offset(done.offset, timeout_ms=CHANGE_TIMEOUT_MS)
+        if not request.cancel and request.node_id in voter_ids(self._services):
+            # After the controller has agreed: a broker that must stay keeps its vote. A repetition does what is left.
+            leaving = AlterVotersRequest(node_id=request.node_id, add=False, timeout_ms=CHANGE_TIMEOUT_MS)
+            await self._voters.alter(leaving, context)
+        return EmptyResponse()
+
+    async def fill(self, request: FillBrokerRequest, context: RequestContext) -> FillBrokerResponse:
+        begun = await self._services.controller.call(
+            FillBroker(node_id=request.node_id, throttle_bytes_per_s=request.throttle_bytes_per_s),
+            timeout_ms=CHANGE_TIMEOUT_MS,
+        )
+        assert isinstance(begun, MovesBegun)
+        await self._services.metadata.wait_for_offset(begun.offset, timeout_ms=CHANGE_TIMEOUT_MS)
+        return FillBrokerResponse(move_count=begun.count)

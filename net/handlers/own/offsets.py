@@ -1,0 +1,243 @@
+"""ListOffsets (2), OffsetForLeaderEpoch (23), DeleteRecords (21): offsets of partitions that this broker leads.
+
+Versions: 0. Behaviour: -1 latest visible, -2 and -4 earliest, -3 the record with the largest timestamp (KIP-734), anything
+else the first record at or after that time (offset -1: there is none). DeleteRecords takes one partition a request.
+"""
+
+import asyncio
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from barnabas.log.format.record_batch import Buffer, read_header
+from barnabas.log.format.record_codec import LookIntoBatch, first_record_at_or_after
+from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, InvalidTopicError, RequestTimedOutError
+from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, TopicPartition
+from barnabas.net.base.slices import sliced
+from barnabas.net.groups.offsets_topic import OffsetsTopic
+from barnabas.net.protocol.requests import (
+    EARLIEST_TIMESTAMP,
+    DeleteRecordsRequest,
+    EpochPartition,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    OffsetForLeaderEpochRequest,
+)
+from barnabas.net.protocol.responses import (
+    DeleteRecordsResponse,
+    EpochEndOffset,
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochResponse,
+)
+from barnabas.net.server.dispatcher import Reply, RequestContext, answering
+
+from ..common.many import check_count
+from ..common.services import Services
+
+MAX_AT_ONCE_BYTES: Final = 16 * 1024  # of a batch that is not compressed: about half a millisecond of the loop
+MAX_LOOKS: Final = 8  # into batches, for one partition: the indexes lead to the right one, or to one just before it
+MAX_LISTED_AT_ONCE: Final = 64  # partitions: one by its time takes up to a tenth of a millisecond
+LOOKING_AT_ONCE: Final = 2  # requests; each holds one unpacked batch, and the loop needs a processor, too
+THREAD_PAUSE_S: Final = 0.0002  # long enough for the loop, which waits for the interpreter, to take it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """What is looked for, and in which batch."""
+
+    base_offset: int
+    crc: int
+    timestamp_ms: int
+    from_offset: int
+
+
+class _LongLookError(Exception):
+    """A batch takes longer to look into than the loop can spare."""
+
+    def __init__(self, look: _Look, batch: bytes) -> None:
+        super().__init__("a thread must look into this batch")
+        self.look = look
+        self.batch = batch
+
+
+class _Looks:
+    """Of one lookup: small batches are walked at once, the results of the others are put here by a thread."""
+
+    def __init__(self) -> None:
+        self.found: dict[_Look, tuple[int, int] | None] = {}
+
+    def __call__(self, batch: Buffer, timestamp_ms: int, from_offset: int) -> tuple[int, int] | None:
+        header = read_header(batch)
+        look = _Look(base_offset=header.base_offset, crc=header.crc, timestamp_ms=timestamp_ms, from_offset=from_offset)
+        if look in self.found:
+            return self.found[look]
+        if header.compression or header.size_bytes > MAX_AT_ONCE_BYTES:
+            raise _LongLookError(look, bytes(batch))
+        return first_record_at_or_after(batch, timestamp_ms, from_offset)
+
+
+class OffsetHandlers:
+    def __init__(self, services: Services) -> None:
+        self._replication = services.replication
+        self._clock = services.clock
+        self._offsets_topic = OffsetsTopic(services.metadata)
+        self._memory = services.memory
+        self._looking = asyncio.Semaphore(LOOKING_AT_ONCE)
+        self._list_later = answering(self._list_in_turn)
+
+    def list_offsets(self, request: ListOffsetsRequest, context: RequestContext, reply: Reply) -> None:
+        """At once, unless many are asked for, or a slot of `__consumer_offsets`, or a thread must look into a batch."""
+        check_count(request.partitions)
+        try:
+            if len(request.partitions) > MAX_LISTED_AT_ONCE or any(
+                item.topic == CONSUMER_OFFSETS_TOPIC for item in request.partitions
+            ):
+                found = None
+            else:
+                found = tuple(self._list_one(request, item, _Looks()) for item in request.partitions)
+        except _LongLookError:
+            found = None
+        if found is None:
+            self._list_later(request, context, reply)
+        else:
+            reply(ListOffsetsResponse(partitions=found))
+
+    async def _list_in_turn(self, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
+        """Any broker has all of `__consumer_offsets`."""
+        found = [
+            await self._list_slot(item)
+            if item.topic == CONSUMER_OFFSETS_TOPIC
+            else await self._list_with_threads(request, item)
+            async for item in sliced(request.partitions, self._clock.now_ms)
+        ]
+        return ListOffsetsResponse(partitions=tuple(found))
+
+    async def _list_with_threads(
+        self, request: ListOffsetsRequest, item: ListOffsetsPartition
+    ) -> ListOffsetsPartitionResponse:
+        """What a thread has found is taken where the log still leads to the same batch."""
+        looks = _Looks()
+        for _ in range(MAX_LOOKS):
+            try:
+                return self._list_one(request, item, looks)
+            except _LongLookError as long:
+                try:
+                    looks.found[long.look] = await self._look_in_thread(long)
+                except BarnabasError as error:
+                    return _refused(item, error)
+        return _refused(item, RequestTimedOutError("the log changed during each lookup; ask again"))
+
+    async def _list_slot(self, item: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+        error, message, found = ErrorCode.NONE, "", (-1, -1)
+        try:
+            if item.timestamp_ms == EARLIEST_TIMESTAMP:
+                found = (0, -1)
+            elif item.timestamp_ms < 0:
+                found = (await self._offsets_topic.end_offset(item.partition), -1)
+            else:
+                found = await self._offsets_topic.first_at_or_after(item.partition, item.timestamp_ms) or found
+        except BarnabasError as refusal:
+            error, message = refusal.code, refusal.message
+        return ListOffsetsPartitionResponse(
+            topic=item.topic,
+            partition=item.partition,
+            error=error,
+            message=message,
+            offset=found[0],
+            timestamp_ms=found[1],
+        )
+
+    async def _look_in_thread(self, long: _LongLookError) -> tuple[int, int] | None:
+        size_bytes = len(long.batch)
+        if not self._memory.take(size_bytes):
+            raise RequestTimedOutError("too many batches wait to be looked into; ask again")
+        try:
+            async with self._looking:
+                look = partial(
+                    first_record_at_or_after,
+                    long.batch,
+                    long.look.timestamp_ms,
+                    long.look.from_offset,
+                    pause=_let_the_loop_go_first,
+                )
+                return await _to_its_end(asyncio.get_running_loop().run_in_executor(None, look))
+        finally:
+            self._memory.give_back(size_bytes)
+
+    def _list_one(
+        self, request: ListOffsetsRequest, item: ListOffsetsPartition, look: LookIntoBatch
+    ) -> ListOffsetsPartitionResponse:
+        try:
+            found = self._replication.replica(TopicPartition(item.topic, item.partition)).list_offset(
+                item.timestamp_ms,
+                isolation_level=request.isolation_level,
+                current_leader_epoch=item.current_leader_epoch,
+                for_replica=request.replica_id >= 0,
+                look=look,
+            )
+        except BarnabasError as error:
+            return _refused(item, error)
+        return ListOffsetsPartitionResponse(
+            topic=item.topic,
+            partition=item.partition,
+            offset=found.offset,
+            timestamp_ms=found.timestamp_ms,
+            leader_epoch=found.leader_epoch,
+        )
+
+    def end_of_epoch(self, request: OffsetForLeaderEpochRequest, context: RequestContext, reply: Reply) -> None:
+        if request.replica_id < 0:
+            check_count(request.partitions)
+        reply(OffsetForLeaderEpochResponse(partitions=tuple(self._end_of_one(item) for item in request.partitions)))
+
+    def _end_of_one(self, item: EpochPartition) -> EpochEndOffset:
+        try:
+            partition = self._replication.replica(TopicPartition(item.topic, item.partition))
+            leader_epoch, end_offset = partition.end_offset_for_epoch(
+                item.leader_epoch, current_leader_epoch=item.current_leader_epoch
+            )
+        except BarnabasError as error:
+            return EpochEndOffset(topic=item.topic, partition=item.partition, error=error.code)
+        return EpochEndOffset(
+            topic=item.topic, partition=item.partition, leader_epoch=leader_epoch, end_offset=end_offset
+        )
+
+    def delete_records(self, request: DeleteRecordsRequest, context: RequestContext, reply: Reply) -> None:
+        start = self.delete_before(TopicPartition(request.topic, request.partition), request.before_offset)
+        reply(DeleteRecordsResponse(log_start_offset=start))
+
+    def delete_before(self, topic_partition: TopicPartition, offset: int) -> int:
+        """Return where the log begins now."""
+        if topic_partition.topic in INTERNAL_TOPICS:
+            raise InvalidTopicError(
+                f"{topic_partition.topic} belongs to the cluster itself: it is read, and nothing else"
+            )
+        partition = self._replication.replica(topic_partition)
+        log_start_offset, effects = partition.delete_records(offset, now_ms=self._clock.now_ms())
+        self._replication.perform(effects)
+        return log_start_offset
+
+
+def _names_slots(request: ListOffsetsRequest) -> bool:
+    return any(item.topic == CONSUMER_OFFSETS_TOPIC for item in request.partitions)
+
+
+def _refused(item: ListOffsetsPartition, error: BarnabasError) -> ListOffsetsPartitionResponse:
+    return ListOffsetsPartitionResponse(
+        topic=item.topic, partition=item.partition, error=error.code, message=error.message
+    )
+
+
+async def _to_its_end(work: "asyncio.Future[tuple[int, int] | None]") -> tuple[int, int] | None:
+    """A client that goes leaves its turn to the next one only when the thread is free."""
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await asyncio.wait([work])
+        raise
+
+
+def _let_the_loop_go_first() -> None:
+    time.sleep(THREAD_PAUSE_S)

@@ -1,0 +1,23 @@
+"""InitProducerId (key 22): an id for an idempotent producer, for both protocols.
+
+Versions: 0 of ours, 0 to 4 of Kafka's. Behaviour: any broker answers, from its own block of ids; the epoch is 0, and the
+producer bumps it by itself. Differs from Kafka: transactional ids are refused, at once and for good.
+"""
+
+from barnabas.log.vocabulary.errors import NoTransactionsError
+from barnabas.net.metadata.producer_ids import ProducerIds
+from barnabas.net.protocol.requests import InitProducerIdRequest
+from barnabas.net.protocol.responses import InitProducerIdResponse
+from barnabas.net.server.dispatcher import RequestContext
+
+FIRST_EPOCH = 0
+
+
+class ProducerIdHandler:
+    def __init__(self, producer_ids: ProducerIds) -> None:
+        self._producer_ids = producer_ids
+
+    async def init(self, request: InitProducerIdRequest, context: RequestContext) -> InitProducerIdResponse:
+        if request.transactional_id is not None:
+            raise NoTransactionsError
+        return InitProducerIdResponse(producer_id=await self._producer_ids.next_id(), producer_epoch=FIRST_EPOCH)

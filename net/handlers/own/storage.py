@@ -1,0 +1,50 @@
+"""DescribeStorage (1004), BringBackFolder (1005): the data folders of the broker that is asked.
+
+Versions: 0. Behaviour: only the broker itself can look at its disks, so a request for another one is refused. Bringing a
+folder back answers when its replicas are known as online again; they may still lag then.
+"""
+
+from barnabas.log.vocabulary.errors import InvalidRequestError
+from barnabas.net.logs.storage_service import FolderDescription, StorageService
+from barnabas.net.protocol.requests import BringBackFolderRequest, DescribeStorageRequest
+from barnabas.net.protocol.responses import DescribeStorageResponse, StorageFolder
+from barnabas.net.server.dispatcher import RequestContext
+
+
+class StorageHandlers:
+    def __init__(self, node_id: int, storage: StorageService) -> None:
+        self._node_id = node_id
+        self._storage = storage
+
+    async def describe(self, request: DescribeStorageRequest, context: RequestContext) -> DescribeStorageResponse:
+        self._check_node(request.node_id)
+        return self._response(await self._storage.describe())
+
+    async def bring_back(self, request: BringBackFolderRequest, context: RequestContext) -> DescribeStorageResponse:
+        self._check_node(request.node_id)
+        return self._response((await self._storage.bring_back(request.path),))
+
+    def _check_node(self, node_id: int) -> None:
+        if node_id != self._node_id:
+            raise InvalidRequestError(f"this is broker {self._node_id}, not {node_id}; ask that one about its disks")
+
+    def _response(self, folders: tuple[FolderDescription, ...]) -> DescribeStorageResponse:
+        return DescribeStorageResponse(
+            node_id=self._node_id,
+            folders=tuple(
+                StorageFolder(
+                    path=folder.path,
+                    directory_id=folder.directory_id,
+                    state=folder.state,
+                    cause=folder.cause,
+                    since_ms=folder.since_ms,
+                    partitions=folder.partitions,
+                    offline_partitions=folder.offline_partitions,
+                    size_bytes=folder.size_bytes,
+                    free_bytes=folder.free_bytes,
+                    total_bytes=folder.total_bytes,
+                    strays=folder.strays,
+                )
+                for folder in folders
+            ),
+        )

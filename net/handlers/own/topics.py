@@ -1,0 +1,118 @@
+"""CreateTopic (19), DeleteTopic (20), AddPartitions (37), AssignReplicas (45), ElectLeader (43): asked of any broker.
+
+Versions: 0. Behaviour: forwarded to the active controller; the answer leaves once the change is committed *and* this
+broker's own image shows it, so that whoever asked here sees it here. Differs from Kafka: one topic per request.
+"""
+
+from barnabas.kraft.controller.topic_control import new_topic_id
+from barnabas.kraft.metadata.controller_errors import ElectionNotNeededError
+from barnabas.kraft.metadata.requests import (
+    AddPartitions,
+    AssignReplicas,
+    ControllerRequest,
+    CreateTopic,
+    DeleteTopic,
+    Done,
+    ElectLeader,
+    TopicCreated,
+)
+from barnabas.log.vocabulary.errors import (
+    BarnabasError,
+    InvalidPartitionsError,
+    TopicDeletionDisabledError,
+    UnknownTopicOrPartitionError,
+)
+from barnabas.net.protocol.requests import (
+    AddPartitionsRequest,
+    AssignReplicasRequest,
+    CreateTopicRequest,
+    DeleteTopicRequest,
+    ElectLeaderRequest,
+)
+from barnabas.net.protocol.responses import CreateTopicResponse, EmptyResponse
+from barnabas.net.server.dispatcher import RequestContext
+
+from ..common.services import Services
+
+CHANGE_TIMEOUT_MS = 30_000
+
+
+class TopicHandlers:
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def create(self, request: CreateTopicRequest, context: RequestContext) -> CreateTopicResponse:
+        created = await self._services.controller.call(
+            CreateTopic(
+                name=request.name,
+                partition_count=request.partition_count,
+                replication_factor=request.replication_factor,
+                assignment=request.assignment,
+                configs=request.configs,
+                validate_only=request.validate_only,
+                topic_id=request.topic_id or new_topic_id(self._services.rng),
+            ),
+            timeout_ms=min(request.timeout_ms, CHANGE_TIMEOUT_MS),
+        )
+        assert isinstance(created, TopicCreated)
+        if not request.validate_only:
+            await self._services.metadata.wait_for_offset(created.offset, timeout_ms=CHANGE_TIMEOUT_MS)
+        return CreateTopicResponse(
+            name=created.name,
+            topic_id=created.topic_id,
+            partition_count=created.partition_count,
+            replication_factor=created.replication_factor,
+        )
+
+    async def delete(self, request: DeleteTopicRequest, context: RequestContext) -> EmptyResponse:
+        self.check_deletable(request.name)
+        return await self.change(DeleteTopic(name=request.name), done_already=(UnknownTopicOrPartitionError,))
+
+    def check_deletable(self, name: str) -> None:
+        if not self._services.config.delete_topic_enable:
+            raise TopicDeletionDisabledError(
+                f"topic {name!r} stays: set delete.topic.enable=true in server.properties to allow deletions"
+            )
+
+    async def add_partitions(self, request: AddPartitionsRequest, context: RequestContext) -> EmptyResponse:
+        return await self.change(
+            AddPartitions(
+                name=request.name,
+                total_count=request.total_count,
+                assignment=request.assignment,
+                validate_only=request.validate_only,
+            ),
+            done_already=(InvalidPartitionsError,),
+        )
+
+    async def assign_replicas(self, request: AssignReplicasRequest, context: RequestContext) -> EmptyResponse:
+        return await self.change(
+            AssignReplicas(
+                topic=request.topic,
+                partition=request.partition,
+                replicas=request.replicas,
+                throttle_bytes_per_s=request.throttle_bytes_per_s,
+            )
+        )
+
+    async def elect_leader(self, request: ElectLeaderRequest, context: RequestContext) -> EmptyResponse:
+        return await self.change(
+            ElectLeader(
+                topic=request.topic, partition=request.partition, target=request.target, unclean=request.unclean
+            ),
+            done_already=(ElectionNotNeededError,),
+        )
+
+    async def change(
+        self,
+        request: ControllerRequest,
+        *,
+        done_already: tuple[type[BarnabasError], ...] = (),
+        timeout_ms: int = CHANGE_TIMEOUT_MS,
+    ) -> EmptyResponse:
+        done = await self._services.controller.call(
+            request, timeout_ms=min(timeout_ms, CHANGE_TIMEOUT_MS), done_already=done_already
+        )
+        assert isinstance(done, Done)
+        await self._services.metadata.wait_for_offset(done.offset, timeout_ms=CHANGE_TIMEOUT_MS)
+        return EmptyResponse()

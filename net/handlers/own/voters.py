@@ -1,0 +1,151 @@
+"""AlterVoters (1006) and QuorumRole (1007): the voters of the quorum, changed while it runs; DescribeQuorum (55).
+
+Versions: 0. Behaviour: whichever broker is asked carries the procedure: it has the new voter open its quorum port, and asks the
+quorum's leader again and again until the change is committed. It may be given up at any point: a learner lapses by itself.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from barnabas.kraft.metadata.requests import AlterVoters, DescribeVoters, QuorumAnswer, VotersAnswer
+from barnabas.log.vocabulary.errors import BarnabasError, InvalidRequestError, RequestTimedOutError
+from barnabas.net.metadata.metadata_service import RoleSource
+from barnabas.net.protocol.requests import (
+    AlterVotersRequest,
+    DescribeQuorumRequest,
+    MetadataRequest,
+    QuorumRoleRequest,
+)
+from barnabas.net.protocol.responses import (
+    AlterVotersResponse,
+    DescribeQuorumResponse,
+    QuorumPeer,
+    QuorumRoleResponse,
+)
+from barnabas.net.server.dispatcher import RequestContext
+
+from ..common.services import Services
+
+POLL_S = 0.05
+ROLE_TIMEOUT_MS = 5_000  # a broker opens its port and its journal in a few milliseconds
+DESCRIBE_TIMEOUT_MS = 1_000  # without a leader the rest is told all the same
+PROBE_TIMEOUT_MS = 1_000  # a voter that lives answers in milliseconds; they are asked all at once
+
+
+class VoterHandlers:
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def alter(self, request: AlterVotersRequest, context: RequestContext) -> AlterVotersResponse:
+        deadline_ms = self._services.clock.now_ms() + request.timeout_ms
+        node_id = request.node_id
+        await self._ask(AlterVoters(node_id=node_id, add=request.add, check_only=True), deadline_ms)
+        host, port = await self._open_port(node_id) if request.add else ("", 0)
+        change = AlterVoters(node_id=node_id, add=request.add, host=host, port=port)
+        while not (progress := await self._ask(change, deadline_ms)).done:
+            if self._services.clock.now_ms() >= deadline_ms:
+                raise RequestTimedOutError(f"not done within {request.timeout_ms} ms: {progress.state}")
+            await asyncio.sleep(POLL_S)
+        if not request.add:
+            await self._tell_removed(node_id)
+        return AlterVotersResponse(state=progress.state)
+
+    async def _ask(self, request: AlterVoters, deadline_ms: int) -> VotersAnswer:
+        remaining_ms = max(1, deadline_ms - self._services.clock.now_ms())
+        answer = await self._services.controller.call(request, timeout_ms=remaining_ms)
+        assert isinstance(answer, VotersAnswer)
+        return answer
+
+    async def _open_port(self, node_id: int) -> tuple[str, int]:
+        if node_id == self._services.node_id:
+            return await self._join()
+        answer = await self._services.controller.ask_broker(
+            node_id, QuorumRoleRequest(node_id=node_id, join=True), timeout_ms=ROLE_TIMEOUT_MS
+        )
+        assert isinstance(answer, QuorumRoleResponse)
+        return answer.host, answer.port
+
+    async def _tell_removed(self, node_id: int) -> None:
+        """It finds out by itself, too; a dead one need not."""
+        try:
+            if node_id == self._services.node_id:
+                await self._role().look()
+            else:
+                request = QuorumRoleRequest(node_id=node_id, join=False)
+                await self._services.controller.ask_broker(node_id, request, timeout_ms=ROLE_TIMEOUT_MS)
+        except BarnabasError:
+            pass
+
+    def _role(self) -> RoleSource:
+        return self._services.metadata.role
+
+    async def role(self, request: QuorumRoleRequest, context: RequestContext) -> QuorumRoleResponse:
+        if request.node_id != self._services.node_id:
+            raise InvalidRequestError(f"this is broker {self._services.node_id}, not {request.node_id}")
+        if not request.join:
+            await self._role().look()
+            return QuorumRoleResponse(host="", port=-1)
+        host, port = await self._join()
+        return QuorumRoleResponse(host=host, port=port)
+
+    async def _join(self) -> tuple[str, int]:
+        try:
+            return await self._role().join()
+        except OSError as error:
+            raise InvalidRequestError(
+                f"broker {self._services.node_id} cannot open its quorum port ({error}): set quorum.listener in its"
+                " server.properties to a free address and start it again"
+            ) from error
+
+    async def describe(self, request: DescribeQuorumRequest, context: RequestContext) -> DescribeQuorumResponse:
+        """The leader knows who is live and how far; of what it cannot be asked, this broker's image tells."""
+        metadata = self._services.metadata
+        found: QuorumAnswer | None = None
+        if metadata.leadership.leader_id is not None:
+            try:
+                answer = await self._services.controller.call(DescribeVoters(), timeout_ms=DESCRIBE_TIMEOUT_MS)
+                assert isinstance(answer, QuorumAnswer)
+                found = answer
+            except BarnabasError:
+                pass  # it has just gone: the image is told
+        image, leader_id = metadata.image, metadata.leadership.leader_id
+        told = image.voters or self._services.config.voters()
+        voters = tuple(
+            sorted(item.node_id for item in (found.peers if found else told) if getattr(item, "is_voter", 1))
+        )
+        return DescribeQuorumResponse(
+            leader_id=found.leader_id if found else -1 if leader_id is None else leader_id,
+            term=found.term if found else metadata.leadership.term,
+            committed_index=found.committed_index if found else image.offset,
+            voters=voters,
+            observers=tuple(sorted(set(image.brokers) - set(voters))),
+            peers=tuple(
+                QuorumPeer(
+                    node_id=peer.node_id,
+                    host=peer.host,
+                    port=peer.port,
+                    is_voter=peer.is_voter,
+                    is_live=peer.is_live,
+                    lag_entries=peer.lag_entries,
+                )
+                for peer in (found.peers if found else ())
+            ),
+            change=found.change if found else "",
+            unconfirmed_ms=-1 if found else metadata.unconfirmed_ms(),
+            unreachable_voters=() if found else await self._unreachable(voters),
+        )
+
+    async def _unreachable(self, voters: Sequence[int]) -> tuple[int, ...]:
+        """Who of them does not answer this broker: a process that is frozen accepts connections, and says nothing."""
+        others = [node_id for node_id in voters if node_id != self._services.node_id]
+        answers = await asyncio.gather(*(self._answers(node_id) for node_id in others))
+        return tuple(node_id for node_id, answered in zip(others, answers, strict=True) if not answered)
+
+    async def _answers(self, node_id: int) -> bool:
+        try:
+            async with asyncio.timeout(PROBE_TIMEOUT_MS / 1000):
+                request = MetadataRequest(topics=())
+                await self._services.controller.ask_broker(node_id, request, timeout_ms=PROBE_TIMEOUT_MS)
+        except (BarnabasError, TimeoutError):
+            return False
+        return True

@@ -1,0 +1,218 @@
+"""Fetch (key 1): read record batches, as a consumer or as a follower.
+
+Versions: 0. Behaviour: waits up to `max_wait_ms` for `min_bytes`; an error on any partition is answered at once. A consumer
+sees what is committed (the high watermark, or the last stable offset for read_committed); a follower sees the whole log, and
+its offset is its acknowledgement of everything before. Each answer brings at least one whole batch where there is one, also
+when it is larger than the limits (KIP-74). Divergence is told in the answer (KIP-595). `__consumer_offsets` is served by any
+broker from the state of the quorum (`offsets_topic`).
+"""
+
+from dataclasses import replace
+
+from barnabas.log.replication.partition_reads import PartitionRead
+from barnabas.log.replication.ports import slice_size
+from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, InconsistentTopicIdError
+from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_TOPIC, TopicPartition
+from barnabas.net.groups.offsets_topic import OffsetsTopic
+from barnabas.net.protocol.requests import READ_COMMITTED, FetchPartition, FetchRequest
+from barnabas.net.protocol.responses import FetchPartitionResponse, FetchResponse
+from barnabas.net.server.dispatcher import Reply, RequestContext, answering, error_response
+from barnabas.net.server.purgatory import DelayedFetch, Operation, ReadUpTo
+
+from ..common.many import check_count
+from ..common.services import Services
+
+MAX_FETCH_BYTES = 64 << 20  # of one answer, whatever fetch.max.bytes says: clients take no frame above 100 MiB
+MAX_FETCH_WAIT_MS = 60_000
+OFFSETS_TOPIC_POLL_MS = 100  # of topics that are fetched in one request with __consumer_offsets
+
+
+class FetchHandler:
+    def __init__(self, services: Services) -> None:
+        self._replication = services.replication
+        self._clock = services.clock
+        self._throttle = services.throttle
+        self._max_bytes = min(services.config.fetch_max_bytes, MAX_FETCH_BYTES)
+        # No partition of ours: a fetch of it comes to light by its error, so that others pay nothing for it.
+        self._offsets_topic = OffsetsTopic(services.metadata)
+        self._read_offsets_topic = answering(self._fetch_offsets_topic)
+
+    def __call__(self, request: FetchRequest, context: RequestContext, reply: Reply) -> None:
+        if request.replica_id < 0:
+            check_count(request.partitions)  # Followers name all that they have.
+        responses, size_bytes, is_final = self._read(request, is_first_read=True)
+        if (
+            is_final
+            and request.replica_id < 0
+            and any(item.topic == CONSUMER_OFFSETS_TOPIC for item in request.partitions)
+        ):
+            self._read_offsets_topic(request, context, reply)
+            return
+        if is_final or size_bytes >= request.min_bytes or request.max_wait_ms <= 0 or not request.partitions:
+            reply(FetchResponse(partitions=tuple(responses)))
+            return
+        self._park(request, context, reply)
+
+    def _park(self, request: FetchRequest, context: RequestContext, reply: Reply) -> None:
+        def completed(_: Operation) -> None:
+            try:
+                responses, _size, _final = self._read(request, is_first_read=False)
+            except Exception as error:  # noqa: BLE001 - the dispatcher's boundary is far away by now
+                reply(error_response(error, request))
+            else:
+                reply(FetchResponse(partitions=tuple(responses)))
+
+        manager = self._replication.manager
+        offsets: dict[TopicPartition, tuple[int, int]] = {}
+        timeout_ms = min(request.max_wait_ms, MAX_FETCH_WAIT_MS)
+        for item in request.partitions:
+            topic_partition = TopicPartition(item.topic, item.partition)
+            delay_ms = self._send_delay_ms(request, topic_partition)
+            if delay_ms > 0:  # what lies there must not wake it
+                timeout_ms = min(timeout_ms, delay_ms)
+            else:
+                offsets[topic_partition] = (item.fetch_offset, manager.partition(topic_partition).leader_epoch)
+        context.on_disconnect(lambda: self._replication.forget_client(context))
+        self._replication.park(
+            DelayedFetch(
+                token=completed,
+                client=context,
+                timeout_ms=timeout_ms,
+                min_bytes=request.min_bytes,
+                read_up_to=_read_up_to(request),
+                offsets=offsets,
+            )
+        )
+
+    def _read(self, request: FetchRequest, *, is_first_read: bool) -> tuple[list[FetchPartitionResponse], int, bool]:
+        """Read every partition. The last value tells that there is something to answer at once (an error, divergence)."""
+        remaining = min(request.max_bytes, self._max_bytes)
+        responses: list[FetchPartitionResponse] = []
+        total = 0
+        is_final = False
+        for item in request.partitions:
+            response = self._read_one(request, item, remaining, is_first_batch=total == 0, is_first_read=is_first_read)
+            size_bytes = slice_size(response.records)  # type: ignore[arg-type]
+            total += size_bytes
+            remaining = max(0, remaining - size_bytes)
+            is_final = is_final or response.error != ErrorCode.NONE or response.diverging_epoch >= 0
+            responses.append(response)
+        return responses, total, is_final
+
+    def _read_one(
+        self, request: FetchRequest, item: FetchPartition, max_bytes: int, *, is_first_batch: bool, is_first_read: bool
+    ) -> FetchPartitionResponse:
+        topic_partition = TopicPartition(item.topic, item.partition)
+        limit = min(max_bytes, item.max_bytes)
+        try:
+            if request.replica_id >= 0:
+                read = self._read_for_follower(request, item, limit, is_first_batch, is_first_read)
+            else:
+                partition = self._replication.manager.partition(topic_partition)
+                if item.topic_id and item.topic_id != partition.topic_id:
+                    raise InconsistentTopicIdError(
+                        f"{topic_partition} is one of another topic of that name: it was made anew"
+                    )
+                read = partition.read_for_consumer(
+                    item.fetch_offset,
+                    max_bytes=limit,
+                    isolation_level=request.isolation_level,
+                    current_leader_epoch=item.current_leader_epoch,
+                    last_fetched_epoch=item.last_fetched_epoch,
+                    at_least_one_batch=is_first_batch,
+                )
+        except BarnabasError as refusal:
+            error = self._replication.as_told(topic_partition, refusal)
+            leader_id, leader_epoch = self._replication.leader_hint(topic_partition)
+            return FetchPartitionResponse(
+                topic=item.topic,
+                partition=item.partition,
+                error=error.code,
+                message=error.message,
+                leader_id=leader_id,
+                leader_epoch=leader_epoch,
+            )
+        return FetchPartitionResponse(
+            topic=item.topic,
+            partition=item.partition,
+            error=read.error,
+            high_watermark=read.high_watermark,
+            last_stable_offset=read.last_stable_offset,
+            log_start_offset=read.log_start_offset,
+            diverging_epoch=read.diverging_epoch,
+            diverging_end_offset=read.diverging_end_offset,
+            records=read.records,
+        )
+
+    async def _fetch_offsets_topic(self, request: FetchRequest, context: RequestContext) -> FetchResponse:
+        """Some partitions are of `__consumer_offsets`. The others of the request are read anew beside them."""
+        deadline_ms = self._clock.now_ms() + min(request.max_wait_ms, MAX_FETCH_WAIT_MS)
+        others = replace(
+            request, partitions=tuple(item for item in request.partitions if item.topic != CONSUMER_OFFSETS_TOPIC)
+        )
+        while True:
+            found, size_bytes, is_final = self._read(others, is_first_read=True)
+            for item in request.partitions:
+                if item.topic == CONSUMER_OFFSETS_TOPIC:
+                    response = await self._read_slot(item, min(request.max_bytes, self._max_bytes) - size_bytes)
+                    size_bytes += slice_size(response.records)  # type: ignore[arg-type]
+                    is_final = is_final or response.error != ErrorCode.NONE
+                    found.append(response)
+            remaining_ms = deadline_ms - self._clock.now_ms()
+            if is_final or size_bytes >= max(1, request.min_bytes) or remaining_ms <= 0:
+                return FetchResponse(partitions=tuple(found))
+            await self._offsets_topic.wait(
+                min(remaining_ms, OFFSETS_TOPIC_POLL_MS) if others.partitions else remaining_ms
+            )
+
+    async def _read_slot(self, item: FetchPartition, max_bytes: int) -> FetchPartitionResponse:
+        try:
+            read = await self._offsets_topic.read(item.partition, item.fetch_offset, min(max_bytes, item.max_bytes))
+        except BarnabasError as error:
+            return FetchPartitionResponse(
+                topic=item.topic, partition=item.partition, error=error.code, message=error.message
+            )
+        return FetchPartitionResponse(
+            topic=item.topic,
+            partition=item.partition,
+            error=ErrorCode.NONE,
+            high_watermark=read.high_watermark,
+            last_stable_offset=read.high_watermark,
+            log_start_offset=0,
+            records=read.records,
+        )
+
+    def _read_for_follower(
+        self, request: FetchRequest, item: FetchPartition, limit: int, is_first_batch: bool, is_first_read: bool
+    ) -> PartitionRead:
+        partition = self._replication.manager.partition(TopicPartition(item.topic, item.partition))
+        if item.topic_id and item.topic_id != partition.topic_id:
+            return PartitionRead(error=ErrorCode.INCONSISTENT_TOPIC_ID)
+        topic_partition = partition.topic_partition
+        is_held_back = self._send_delay_ms(request, topic_partition) > 0
+        read, effects = partition.read_for_follower(
+            request.replica_id,
+            broker_epoch=request.broker_epoch,
+            offset=item.fetch_offset,
+            max_bytes=0 if is_held_back else limit,
+            current_leader_epoch=item.current_leader_epoch,
+            last_fetched_epoch=item.last_fetched_epoch,
+            now_ms=self._clock.now_ms(),
+            is_first_read=is_first_read,
+            at_least_one_batch=is_first_batch and not is_held_back,
+        )
+        if effects:
+            self._replication.perform(effects)
+        self._throttle.sent(topic_partition, request.replica_id, slice_size(read.records))
+        return read
+
+    def _send_delay_ms(self, request: FetchRequest, topic_partition: TopicPartition) -> int:
+        return 0 if request.replica_id < 0 else self._throttle.send_delay_ms(topic_partition, request.replica_id)
+
+
+def _read_up_to(request: FetchRequest) -> ReadUpTo:
+    if request.replica_id >= 0:
+        return ReadUpTo.LOG_END
+    if request.isolation_level == READ_COMMITTED:
+        return ReadUpTo.LAST_STABLE_OFFSET
+    return ReadUpTo.HIGH_WATERMARK

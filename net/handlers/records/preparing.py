@@ -1,0 +1,275 @@
+"""What happens to the batches of a produce request before they are appended: records are checked, codecs changed.
+
+Batches that are compressed, of a compacted topic, or stored under another codec are unpacked and walked through. A small one
+is checked at once; the others in threads, appended in the order of arrival: a request waits for its own batches and for the
+requests before it with batches of the same partition. All others pass. The threads take one request of each connection in
+turn, so a client with many expensive batches delays its own most.
+"""
+
+import asyncio
+import logging
+import struct
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+from barnabas.log.format.compression import Compression
+from barnabas.log.format.recompression import codec_named, is_stored_otherwise, recompressed
+from barnabas.log.format.record_batch import (
+    COMPRESSION_MASK,
+    HEADER_SIZE,
+    LENGTH,
+    LENGTH_POSITION,
+    LOG_OVERHEAD,
+    Buffer,
+)
+from barnabas.log.format.record_check import RecordRules, check_batches
+from barnabas.log.replication.ports import ReplicatedLogConfig
+from barnabas.log.vocabulary.errors import BarnabasError, RequestTimedOutError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.protocol.requests import KafkaProduceRequest, ProducePartition, ProduceRequest
+from barnabas.net.server.dispatcher import RequestContext
+from barnabas.net.server.memory_budget import MemoryBudget
+
+from .produce_rules import check_produced
+
+logger = logging.getLogger("barnabas.produce")
+
+MAX_PENDING_BYTES_OF_ONE: Final = 16 * 1024 * 1024  # of one connection; more are refused, and come again
+MAX_THREADS: Final = 2  # the loop needs a processor, too
+MAX_CHECKED_AT_ONCE: Final = 4  # partitions of one request; each takes up to half a millisecond of the loop
+MAX_BYTES_AT_ONCE: Final = 16 * 1024  # of a batch that is checked at once, packed
+MAX_RECORDS_AT_ONCE: Final = 256  # of a batch that is checked at once: about 0.3 ms
+# All that is checked at once between two looks at the sockets, whoever sends it: about 10 ms. Each connection may have 64
+# requests there, and there may be thousands of connections.
+MAX_RECORDS_A_PASS: Final = 8_192
+_BATCH_AS_RECORDS: Final = 16  # to unpack a batch takes as long as to look at so many records
+THREAD_PAUSE_S: Final = 0.0002  # Long enough for a thread that waits for the interpreter to wake up and take it.
+_ATTRIBUTES_POSITION: Final = 22  # the lower byte
+_COUNT_POSITION: Final = 57
+_COUNT: Final = struct.Struct(">i")
+
+AnyProduce = ProduceRequest | KafkaProduceRequest
+Refused = dict[int, BarnabasError]  # by position in the request
+Serve = Callable[[AnyProduce, Refused], None]
+
+
+class _TooLongError(Exception):
+    """A check takes longer than the loop can spare."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class _Job:
+    """The batches of one partition that wait for a thread."""
+
+    records: Buffer
+    rules: RecordRules
+    codec: Compression | None  # None: the batches stay as they are
+    level: int  # of the codec
+    is_wanted: Callable[[], bool]
+    done: "asyncio.Future[Buffer | BarnabasError]"
+
+    def perform(self) -> Buffer | BarnabasError:
+        try:
+            if self.codec is not None:
+                return recompressed(
+                    self.records, self.codec, self.rules, level=self.level, pause=_let_the_loop_go_first
+                )
+            check_batches(self.records, self.rules, pause=_let_the_loop_go_first)
+            return self.records
+        except BarnabasError as error:
+            return type(error)(error.message)  # without a traceback, whose frames hold what was unpacked
+
+
+class Preparing:
+    """`config_of(partition)` is the topic's configuration, or None for a partition that is not here."""
+
+    def __init__(self, config_of: Callable[[TopicPartition], ReplicatedLogConfig | None], memory: MemoryBudget) -> None:
+        self._config_of = config_of
+        self._memory = memory
+        self._last: dict[TopicPartition, asyncio.Task[None]] = {}  # of each partition, who waits longest from now on
+        self._pending_bytes_of: dict[object, int] = {}  # by connection; what is not there is 0
+        self._queues: OrderedDict[object, deque[_Job]] = OrderedDict()  # by connection, in the order of their turns
+        self._working = 0
+        self._checked_records = 0  # at once, in this pass of the loop
+        self._threads = ThreadPoolExecutor(max_workers=MAX_THREADS, thread_name_prefix="prepare")
+        self.tasks: dict[asyncio.Task[None], None] = {}
+
+    def at_once(self, request: AnyProduce) -> Refused | None:
+        """What of the request is refused; None if it must go through `later`."""
+        refused: Refused = {}
+        checked = 0
+        for number, item in enumerate(request.partitions):
+            topic_partition = TopicPartition(item.topic, item.partition)
+            if topic_partition in self._last:
+                return None
+            config = self._config_of(topic_partition)
+            if config is None or not _needs_preparation(item.records, config):
+                continue
+            checked += 1
+            if checked > MAX_CHECKED_AT_ONCE or not self._check_at_once(item.records, config, number, refused):
+                return None
+        return refused
+
+    def _check_at_once(self, batches: Buffer, config: ReplicatedLogConfig, number: int, refused: Refused) -> bool:
+        """False if it must be done in a thread."""
+        if len(batches) > MAX_BYTES_AT_ONCE or is_stored_otherwise(batches, config.compression_type):
+            return False
+        count = _COUNT.unpack_from(batches, _COUNT_POSITION)[0] if len(batches) >= HEADER_SIZE else 0
+        if count > MAX_RECORDS_AT_ONCE or self._checked_records >= MAX_RECORDS_A_PASS:
+            return False
+        if self._checked_records == 0:
+            asyncio.get_running_loop().call_soon(self._next_pass)
+        self._checked_records += _BATCH_AS_RECORDS + max(0, count)
+        try:
+            check_batches(batches, _rules(config), pause=_too_long)
+        except _TooLongError:
+            return False
+        except BarnabasError as error:
+            refused[number] = error.with_traceback(None)  # whose frames hold the batches, and `refused`
+        return True
+
+    def _next_pass(self) -> None:
+        self._checked_records = 0
+
+    def later(self, request: AnyProduce, context: RequestContext, serve: Serve) -> None:
+        """Call `serve` with the prepared request, once it is its turn."""
+        connection = context.connection
+        size_bytes = sum(len(item.records) for item in request.partitions)
+        own_bytes = self._pending_bytes_of.get(connection, 0)
+        is_greedy = own_bytes > 0 and own_bytes + size_bytes > MAX_PENDING_BYTES_OF_ONE
+        if is_greedy or not self._memory.take(size_bytes):
+            error = RequestTimedOutError("too many batches wait to be checked or compressed; send again")
+            serve(request, dict.fromkeys(range(len(request.partitions)), error))
+            return
+        self._pending_bytes_of[connection] = own_bytes + size_bytes
+        partitions = [TopicPartition(item.topic, item.partition) for item in request.partitions]
+        before = [self._last[partition] for partition in partitions if partition in self._last]
+        # The request's records are views of a receive buffer that others will be read into.
+        kept = tuple(replace(item, records=bytearray(item.records)) for item in request.partitions)
+        work = self._run(replace(request, partitions=kept), context, before, serve)
+        task = asyncio.get_running_loop().create_task(work, name="barnabas-prepare")
+        self.tasks[task] = None
+        for partition in partitions:
+            self._last[partition] = task
+        task.add_done_callback(lambda done: self._ended(done, partitions, connection, size_bytes))
+
+    def _ended(
+        self, task: asyncio.Task[None], partitions: Iterable[TopicPartition], connection: object, size_bytes: int
+    ) -> None:
+        self._memory.give_back(size_bytes)
+        left = self._pending_bytes_of.pop(connection) - size_bytes
+        if left:
+            self._pending_bytes_of[connection] = left
+        self.tasks.pop(task, None)
+        for partition in partitions:
+            if self._last.get(partition) is task:
+                del self._last[partition]
+
+    async def _run(
+        self, request: AnyProduce, context: RequestContext, before: list[asyncio.Task[None]], serve: Serve
+    ) -> None:
+        preparing = [self._prepared(item, request, context) for item in request.partitions]
+        prepared = [_told(found) for found in await asyncio.gather(*preparing, return_exceptions=True)]
+        if before:
+            await asyncio.wait(before)
+        refused = {number: found for number, found in enumerate(prepared) if isinstance(found, BarnabasError)}
+        partitions = tuple(
+            item if isinstance(found, BarnabasError) else replace(item, records=found)
+            for item, found in zip(request.partitions, prepared, strict=True)
+        )
+        serve(replace(request, partitions=partitions), refused)
+
+    async def _prepared(
+        self, item: ProducePartition, request: AnyProduce, context: RequestContext
+    ) -> Buffer | BarnabasError:
+        config = self._config_of(TopicPartition(item.topic, item.partition))
+        if config is None or not _needs_preparation(item.records, config):
+            return item.records
+        try:
+            check_produced(item.records, kafka_version=request.kafka_version)
+        except BarnabasError as error:
+            return error
+        is_otherwise = is_stored_otherwise(item.records, config.compression_type)
+        job = _Job(
+            records=item.records,
+            rules=_rules(config),
+            codec=codec_named(config.compression_type) if is_otherwise else None,
+            level=config.compression_level,
+            is_wanted=lambda: context.is_connected or request.acks == 0,
+            done=asyncio.get_running_loop().create_future(),
+        )
+        return await self._in_turn(context.connection, job)
+
+    # --- turns --------------------------------------------------------------------------------------------------------
+
+    def _in_turn(self, connection: object, job: _Job) -> "asyncio.Future[Buffer | BarnabasError]":
+        self._queues.setdefault(connection, deque()).append(job)
+        self._work()
+        return job.done
+
+    def _work(self) -> None:
+        while self._queues and self._working < MAX_THREADS:
+            connection, queue = self._queues.popitem(last=False)
+            job = queue.popleft()
+            if queue:
+                self._queues[connection] = queue  # behind the others
+            if job.done.done():
+                continue  # It was cancelled.
+            if not job.is_wanted():
+                job.done.set_result(RequestTimedOutError("the client has gone before its batches were checked"))
+                continue
+            self._working += 1
+            work = asyncio.get_running_loop().run_in_executor(self._threads, job.perform)
+            work.add_done_callback(partial(self._performed, job))
+
+    def _performed(self, job: _Job, ended: "asyncio.Future[Buffer | BarnabasError]") -> None:
+        self._working -= 1
+        error = None if ended.cancelled() else ended.exception()
+        if ended.cancelled() or job.done.done():
+            job.done.cancel()
+        elif error is not None:
+            job.done.set_exception(error)
+        else:
+            job.done.set_result(ended.result())
+        self._work()
+
+
+def _told(found: "Buffer | BaseException") -> Buffer | BarnabasError:
+    """Whoever asked is answered also where the preparation has failed by a bug, or for want of memory."""
+    if not isinstance(found, BaseException) or isinstance(found, BarnabasError):
+        return found
+    logger.error("batches could not be prepared error=%r", found, exc_info=found)
+    return BarnabasError(
+        "the broker failed to check the batches because of an error of its own; its log has the details"
+    )
+
+
+def _rules(config: ReplicatedLogConfig) -> RecordRules:
+    return RecordRules(needs_keys=config.is_compacted, max_message_bytes=config.max_message_bytes)
+
+
+def _needs_preparation(batches: Buffer, config: ReplicatedLogConfig) -> bool:
+    """Whether any of the batches is to be unpacked or looked into. What is cut is left to the log."""
+    if config.is_compacted:
+        return len(batches) >= HEADER_SIZE
+    if is_stored_otherwise(batches, config.compression_type):
+        return True
+    position = 0
+    while position + HEADER_SIZE <= len(batches):
+        if batches[position + _ATTRIBUTES_POSITION] & COMPRESSION_MASK:
+            return True
+        position += max(HEADER_SIZE, LENGTH.unpack_from(batches, position + LENGTH_POSITION)[0] + LOG_OVERHEAD)
+    return False
+
+
+def _too_long() -> None:
+    raise _TooLongError
+
+
+def _let_the_loop_go_first() -> None:
+    time.sleep(THREAD_PAUSE_S)

@@ -1,0 +1,239 @@
+"""Produce (key 0): append record batches to partitions that this broker leads.
+
+Versions: 0 of ours, 3 to 9 of Kafka's. Behaviour: a bad batch, a partition that is not ours or too few in-sync replicas are
+answered per partition; the others of the request are appended all the same. acks=0 is never answered: an error ends the
+connection, as with Kafka, or the producer would go on sending to a broker that leads no more; acks=1 once every batch is in
+this leader's log (with flush.messages=1: on its disk); acks=all once the high watermark has passed every batch.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from barnabas.log.format.record_batch import HEADER_SIZE, read_header
+from barnabas.log.replication.ports import ReplicatedLogConfig
+from barnabas.log.vocabulary.errors import (
+    BarnabasError,
+    CorruptRecordError,
+    ErrorCode,
+    InvalidRequiredAcksError,
+    InvalidTopicError,
+    StorageError,
+)
+from barnabas.log.vocabulary.topic_partition import INTERNAL_TOPICS, TopicPartition
+from barnabas.net.protocol.requests import ProducePartition
+from barnabas.net.protocol.responses import ProducePartitionResponse, ProduceResponse
+from barnabas.net.server.dispatcher import Reply, RequestContext, error_response
+from barnabas.net.server.purgatory import DelayedProduce, Operation
+
+from ..common.many import check_count
+from ..common.services import Services
+from .preparing import AnyProduce, Preparing, Refused
+from .produce_rules import check_produced
+from .refused_sequences import RefusedSequences
+
+logger = logging.getLogger("barnabas.produce")
+
+ACKS_ALL = -1
+VALID_ACKS = frozenset({-1, 0, 1})
+LOG_AGAIN_AFTER_MS = 60_000  # The same trouble is logged once a minute, not once a request.
+MAX_REMEMBERED_TROUBLES = 256  # Of clients and partitions: many of either must not grow a broker.
+UNCERTAIN = "the batch was appended, but whether the in-sync replicas have it is not known: send it again"
+
+
+class ProduceHandler:
+    def __init__(self, services: Services) -> None:
+        self._replication = services.replication
+        self._clock = services.clock
+        # Of the request at hand, with acks=1: required offset and leadership. Mostly empty, so it costs such requests nothing.
+        self._unflushed: dict[TopicPartition, tuple[int, int]] = {}
+        self.preparing = Preparing(self._config_of, services.memory)
+        self._logged_at_ms: OrderedDict[tuple[str, TopicPartition], int] = OrderedDict()
+        self._refused_sequences = RefusedSequences()
+
+    def __call__(self, request: AnyProduce, context: RequestContext, reply: Reply) -> None:
+        """Appends in order of arrival: at once, or after the batches have been prepared. The answer may come later."""
+        if request.acks not in VALID_ACKS:
+            raise InvalidRequiredAcksError(f"acks={request.acks} is not known; use 0, 1 or -1 (all)")
+        check_count(request.partitions)
+        refused = self.preparing.at_once(request)
+        if refused is None:
+            self.preparing.later(request, context, lambda made, bad: self._serve_later(made, bad, context, reply))
+        else:
+            self._serve(request, refused, context, reply)
+
+    @property
+    def tasks(self) -> Iterable[asyncio.Task[None]]:
+        return self.preparing.tasks
+
+    def _config_of(self, topic_partition: TopicPartition) -> ReplicatedLogConfig | None:
+        partition = self._replication.manager.find(topic_partition)
+        return None if partition is None else partition.log.config
+
+    def _serve_later(self, request: AnyProduce, refused: Refused, context: RequestContext, reply: Reply) -> None:
+        try:
+            self._serve(request, refused, context, reply)
+        except Exception as error:  # noqa: BLE001 - the error boundary, as in Dispatcher.dispatch
+            reply(error_response(error, request))
+
+    def _serve(self, request: AnyProduce, refused: Refused, context: RequestContext, reply: Reply) -> None:
+        if self._unflushed:  # a bug ended the last request
+            self._unflushed = {}
+        delayed: DelayedProduce | None = None
+        if request.acks == ACKS_ALL:
+            delayed = DelayedProduce(token=None, client=context, timeout_ms=request.timeout_ms)
+        responses = [
+            self._append(item, request, delayed, context, refused.get(number))
+            for number, item in enumerate(request.partitions)
+        ]
+        if request.acks == 0:
+            if any(response.error for response in responses):
+                context.hang_up()
+            else:
+                context.no_reply()
+            return
+        if self._unflushed:
+            delayed = self._wait_for_flush(request, context)
+        if delayed is not None and delayed.pending:
+            self._answer_when_committed(delayed, responses, context, reply)
+        else:
+            reply(ProduceResponse(partitions=tuple(responses)))
+
+    def _append(
+        self,
+        item: ProducePartition,
+        request: AnyProduce,
+        delayed: DelayedProduce | None,
+        context: RequestContext,
+        refused: BarnabasError | None,
+    ) -> ProducePartitionResponse:
+        topic_partition = TopicPartition(item.topic, item.partition)
+        try:
+            if item.topic in INTERNAL_TOPICS:
+                raise InvalidTopicError(
+                    f"{item.topic} is written by the cluster itself; produce to a topic of your own"
+                )
+            if delayed is not None and topic_partition in delayed.pending:
+                raise InvalidTopicError(f"{topic_partition} stands twice in one produce request")
+            if refused is not None:
+                raise refused
+            check_produced(item.records, kafka_version=request.kafka_version)
+            partition = self._replication.manager.partition(topic_partition)
+            if self._refused_sequences:
+                self._check_not_behind_refused(topic_partition, item)
+            info, required_offset = self._replication.append(partition, item.records, acks=request.acks)
+        except BarnabasError as refusal:
+            # Its traceback leads to this frame and back to it: the receive buffer would live until a rare full collection.
+            error = self._as_told(topic_partition, item, refusal.with_traceback(None))
+            self._log_trouble(error, topic_partition, context)
+            leader_id, leader_epoch = self._replication.leader_hint(topic_partition)
+            return ProducePartitionResponse(
+                topic=item.topic,
+                partition=item.partition,
+                error=error.code,
+                message=error.message,
+                leader_id=leader_id,
+                leader_epoch=leader_epoch,
+            )
+        if self._refused_sequences:
+            self._refused_sequences.appended(topic_partition, read_header(item.records))
+        if delayed is not None:
+            delayed.wait_for(topic_partition, required_offset=required_offset, leadership=partition.leadership)
+        elif request.acks != 0 and partition.flushes_first:
+            self._unflushed[topic_partition] = (required_offset, partition.leadership)
+        return ProducePartitionResponse(
+            topic=item.topic,
+            partition=item.partition,
+            base_offset=info.first_offset,
+            log_append_time_ms=info.log_append_time_ms,
+            log_start_offset=partition.log.log_start_offset,
+        )
+
+    def _check_not_behind_refused(self, topic_partition: TopicPartition, item: ProducePartition) -> None:
+        if len(item.records) < HEADER_SIZE:
+            return  # the log says so
+        refusal = self._refused_sequences.before(topic_partition, read_header(item.records))
+        if refusal is not None:
+            raise refusal
+
+    def _as_told(
+        self, topic_partition: TopicPartition, item: ProducePartition, refusal: BarnabasError
+    ) -> BarnabasError:
+        error = self._replication.as_told(topic_partition, refusal)
+        if isinstance(error, CorruptRecordError):
+            return error
+        try:
+            batch = read_header(item.records)
+        except CorruptRecordError:  # refused before its header was looked at
+            return error
+        self._refused_sequences.refused(topic_partition, batch, error)
+        return error
+
+    def _wait_for_flush(self, request: AnyProduce, context: RequestContext) -> DelayedProduce:
+        """acks=1, and at least one of the partitions counts only what is on the leader's disk."""
+        delayed = DelayedProduce(token=None, client=context, timeout_ms=request.timeout_ms, is_for_leader_only=True)
+        unflushed, self._unflushed = self._unflushed, {}
+        for topic_partition, (required_offset, leadership) in unflushed.items():
+            delayed.wait_for(topic_partition, required_offset=required_offset, leadership=leadership)
+        return delayed
+
+    def _log_trouble(self, error: BarnabasError, topic_partition: TopicPartition, context: RequestContext) -> None:
+        """Damaged bytes and disks that refuse are the operator's business too; all else is between us and the client."""
+        if isinstance(error, CorruptRecordError):
+            where = context.client_host
+        elif isinstance(error, StorageError):
+            where = ""
+        else:
+            return
+        key, now_ms = (where, topic_partition), self._clock.now_ms()
+        if now_ms - self._logged_at_ms.get(key, -LOG_AGAIN_AFTER_MS) < LOG_AGAIN_AFTER_MS:
+            return
+        self._logged_at_ms[key] = now_ms
+        self._logged_at_ms.move_to_end(key)
+        if len(self._logged_at_ms) > MAX_REMEMBERED_TROUBLES:
+            self._logged_at_ms.popitem(last=False)
+        logger.warning(
+            "batch refused partition=%s peer=%s client_id=%s reason=%s",
+            topic_partition,
+            context.client_host,
+            context.client_id,
+            error.message,
+        )
+
+    def _answer_when_committed(
+        self,
+        delayed: DelayedProduce,
+        responses: list[ProducePartitionResponse],
+        context: RequestContext,
+        reply: Reply,
+    ) -> None:
+        def completed(operation: Operation) -> None:
+            assert isinstance(operation, DelayedProduce)
+            errors = operation.errors
+            if any(errors.values()):
+                reply(ProduceResponse(partitions=tuple(self._with_error(response, errors) for response in responses)))
+            else:
+                reply(ProduceResponse(partitions=tuple(responses)))
+
+        delayed.token = completed
+        context.on_disconnect(lambda: self._replication.forget_client(context))
+        self._replication.park(delayed)
+
+    def _with_error(
+        self, response: ProducePartitionResponse, errors: dict[TopicPartition, ErrorCode]
+    ) -> ProducePartitionResponse:
+        """Who waited while the leadership moved is told where it went (KIP-951)."""
+        topic_partition = TopicPartition(response.topic, response.partition)
+        code = errors.get(topic_partition, ErrorCode.NONE)
+        if code == ErrorCode.NONE:
+            return response
+        leader_id, leader_epoch = self._replication.leader_hint(topic_partition)
+        return ProducePartitionResponse(
+            topic=response.topic,
+            partition=response.partition,
+            error=code,
+            message=UNCERTAIN,
+            leader_id=leader_id,
+            leader_epoch=leader_epoch,
+        )

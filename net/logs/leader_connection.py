@@ -1,0 +1,26 @@
+"""A follower's connection to the broker that leads: found by node id, made when it is needed, shared with nobody else."""
+
+from collections.abc import Callable
+
+from ..protocol.requests import Request
+from ..protocol.responses import Response
+from ..wire.rpc import RpcPool
+
+
+class LeaderConnection:
+    """What `replica_fetcher` calls. Where the leader is reached may change with its next registration."""
+
+    def __init__(self, leader: int, pool: RpcPool, address_of: Callable[[int], tuple[str, int]]) -> None:
+        self._leader = leader
+        self._pool = pool
+        self._address_of = address_of
+
+    async def call(self, request: Request, timeout_ms: int) -> Response:
+        """Raises NetworkError, BrokerNotAvailableError, RequestTimedOutError."""
+        connection = self._pool.peek(*self._address_of(self._leader))
+        if connection is None:
+            connection = await self._pool.get(*self._address_of(self._leader))
+        return await connection.send(request, timeout_ms=timeout_ms)
+
+    async def close(self) -> None:
+        """The pool owns the connection and closes it with the broker."""

@@ -1,0 +1,503 @@
+"""Pulls the partitions that this broker follows from their leaders: one connection and one coroutine per leader broker.
+
+The next fetch is the acknowledgement of the last one, so after data the next request leaves at once: no sleep, no
+task per fetch. Many partitions share one request; those that brought data go to the end of the line, so that none
+starves behind a busy one. What an answer means is decided by `Partition.fetched`; here are only sockets, time and
+errors.
+
+Partitions of topics with flush.messages=1 have a fetcher of their own for each leader: it must flush what it got before it
+asks on (the offset that it asks for says what it has), and nobody else shall wait for that.
+"""
+
+import asyncio
+import logging
+import struct
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from random import Random
+from typing import Final, NamedTuple, Protocol
+
+from barnabas.log.format.record_batch import HEADER_SIZE, LOG_OVERHEAD, Buffer
+from barnabas.log.replication.effects import Effect, StartFetching, StopFetching
+from barnabas.log.replication.follower import FetchAnswer, FetchPosition
+from barnabas.log.vocabulary.errors import BarnabasError, CorruptRecordError, ErrorCode, StorageError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+
+from ..protocol.requests import FetchPartition, FetchRequest, Request
+from ..protocol.responses import ErrorResponse, FetchPartitionResponse, FetchResponse, Response
+
+MIN_BACKOFF_MS: Final = 50
+# An error of one partition is mostly metadata that is still on its way to one of us, a matter of milliseconds; what it is
+# not is asked for less and less often. While we wait, acks=all waits for us.
+FIRST_PARTITION_BACKOFF_MS: Final = 5
+PARTITION_BACKOFF_MS: Final = 200
+
+_LENGTH_AND_EPOCH: Final = struct.Struct(">ii")
+_LENGTH_POSITION: Final = 8
+
+logger = logging.getLogger("barnabas.replication")
+
+
+class LeaderConnection(Protocol):
+    """Calls to one broker (net.rpc). It connects when it must; a call may be cancelled, then its answer is dropped."""
+
+    async def call(self, request: Request, timeout_ms: int) -> Response:
+        """Raises NetworkError, RequestTimedOutError or another BarnabasError."""
+
+    async def close(self) -> None: ...
+
+
+class FollowedPartition(Protocol):
+    """What is needed of log.replication.partition.Partition."""
+
+    @property
+    def topic_id(self) -> str: ...
+    @property
+    def flushes_first(self) -> bool: ...
+    @property
+    def awaits_flush(self) -> bool: ...
+    def next_fetch(self) -> FetchPosition | None: ...
+    def fetched(self, position: FetchPosition, answer: FetchAnswer, now_ms: int) -> list[Effect]: ...
+
+
+class FollowerIdentity(Protocol):
+    """Who we are, as of now: the broker epoch changes with a new registration."""
+
+    @property
+    def node_id(self) -> int: ...
+    @property
+    def broker_epoch(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchSettings:
+    """How to fetch. Kafka's names are in the comments."""
+
+    max_wait_ms: int = 500  # replica.fetch.wait.max.ms: followers learn of a new high watermark at least this often
+    min_bytes: int = 1  # replica.fetch.min.bytes
+    max_bytes: int = 10 << 20  # replica.fetch.response.max.bytes: what one answer may make us buffer
+    max_partition_bytes: int = 1 << 20  # replica.fetch.max.bytes
+    call_timeout_ms: int = 10_000  # replica.socket.timeout.ms: a leader that does not answer at all is as good as gone
+    max_idle_wait_ms: int = 2_000  # of a follower that has everything, the high watermark too
+    max_backoff_ms: int = 1_000  # replica.fetch.backoff.ms; a leader that comes back is found within a second
+
+    def __post_init__(self) -> None:
+        assert self.max_wait_ms < self.call_timeout_ms, "every fetch that finds nothing new would be given up"
+
+
+class FetchThrottle(Protocol):
+    """Holds back what a reassignment copies, see `replication_throttle`."""
+
+    def fetch_delay_ms(self, topic_partition: TopicPartition) -> int:
+        """How long not to ask for this partition; 0: not at all."""
+
+    def fetched(self, topic_partition: TopicPartition, size_bytes: int) -> None: ...
+
+
+class NoThrottle:
+    def fetch_delay_ms(self, topic_partition: TopicPartition) -> int:
+        return 0
+
+    def fetched(self, topic_partition: TopicPartition, size_bytes: int) -> None:
+        pass
+
+
+EffectSink = Callable[[list[Effect]], None]
+
+
+class ReplicaFetcher:
+    """Fetches from one leader for as long as `run` runs."""
+
+    def __init__(
+        self,
+        leader: int,
+        connection: LeaderConnection,
+        *,
+        identity: FollowerIdentity,
+        settings: FetchSettings,
+        rng: Random,
+        wall_ms: Callable[[], int],
+        on_effects: EffectSink,
+        throttle: FetchThrottle,
+    ) -> None:
+        self.leader = leader
+        self._throttle = throttle
+        self._connection = connection
+        self._identity = identity
+        self._settings = settings
+        self._rng = rng
+        self._wall_ms = wall_ms
+        self._on_effects = on_effects
+        self._partitions: dict[TopicPartition, FollowedPartition] = {}  # in the order in which they are asked for
+        self._delayed_until: dict[TopicPartition, float] = {}  # loop time; a subset of _partitions
+        self._refusals: dict[TopicPartition, int] = {}  # in a row, at least 1; a subset of _partitions
+        # Does a partition have to be flushed first? Together they came, together they are flushed: so a moment later one
+        # request can name them all again.
+        self._awaits_flush = False
+        self._failures = 0  # calls that failed in a row
+        self._quiet_answers = 0  # in a row that told nothing new
+        self._is_changed = asyncio.Event()
+        self._waiting: asyncio.Timeout | None = None  # the scope of a wait that a change may end
+
+    @property
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        return tuple(self._partitions)
+
+    def add(self, topic_partition: TopicPartition, partition: FollowedPartition) -> None:
+        """Takes effect at once: a parked fetch is given up for one that asks for the new partition too."""
+        self.remove(topic_partition)
+        # To the front: it has had nothing yet.
+        self._partitions = {topic_partition: partition, **self._partitions}
+        self._interrupt()
+
+    def remove(self, topic_partition: TopicPartition) -> None:
+        """What a fetch under way brings for it is dropped."""
+        self._partitions.pop(topic_partition, None)
+        self._delayed_until.pop(topic_partition, None)
+        self._refusals.pop(topic_partition, None)
+
+    def resume(self) -> None:
+        """A partition has been flushed."""
+        self._is_changed.set()
+
+    def _interrupt(self) -> None:
+        self._is_changed.set()
+        if self._waiting is not None:
+            self._waiting.reschedule(asyncio.get_running_loop().time())
+            self._waiting = None  # once is enough
+
+    # --- the loop ----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Runs until it is cancelled."""
+        try:
+            while True:
+                self._is_changed.clear()
+                request, positions = self._build_request()
+                if self._awaits_flush:
+                    await self._wait_for_change(None)
+                    continue
+                if not positions:
+                    await self._wait_for_change(self._next_turn())
+                    continue
+                response = await self._call(request)
+                if response is not None:
+                    self._handle(response, positions)
+        finally:
+            await self._connection.close()
+
+    async def _call(self, request: FetchRequest) -> FetchResponse | None:
+        """None: it was given up for a change, or it failed and the back-off is over."""
+        try:
+            try:
+                async with asyncio.timeout(None) as self._waiting:
+                    response = await self._connection.call(request, self._settings.call_timeout_ms)
+            finally:
+                self._waiting = None  # before any back-off: a change must not move a deadline that is over
+        except TimeoutError as error:
+            if not self._is_changed.is_set():
+                await self._back_off(repr(error))
+            return None  # otherwise `add` ended it
+        except BarnabasError as error:
+            await self._back_off(error.message)
+            return None
+        if isinstance(response, FetchResponse):
+            self._failures = 0
+            return response
+        await self._back_off(response.message if isinstance(response, ErrorResponse) else f"answered {response!r}")
+        return None
+
+    async def _back_off(self, reason: str) -> None:
+        """Doubling, with jitter, so that the followers of a broker that returns do not all come at once."""
+        if self._failures == 0:
+            logger.warning("fetch_failed leader=%d reason=%s", self.leader, reason)
+        delay_ms = min(self._settings.max_backoff_ms, MIN_BACKOFF_MS << min(self._failures, 10))
+        self._failures += 1
+        delay_s = delay_ms * self._rng.uniform(0.8, 1.2) / 1000
+        loop = asyncio.get_running_loop()
+        until = loop.time() + delay_s
+        while loop.time() < until:  # new partitions do not shorten it
+            self._is_changed.clear()
+            await self._wait_for_change(until)
+
+    async def _wait_for_change(self, until: float | None) -> None:
+        try:
+            async with asyncio.timeout_at(until):
+                await self._is_changed.wait()
+        except TimeoutError:
+            pass
+
+    def _next_turn(self) -> float | None:
+        """When the first delayed partition may be asked for again; None: only a change brings work."""
+        return min(self._delayed_until.values(), default=None)
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    def _build_request(self) -> tuple[FetchRequest, dict[TopicPartition, FetchPosition]]:
+        self._end_delays()
+        self._awaits_flush = False
+        positions: dict[TopicPartition, FetchPosition] = {}
+        parts: list[FetchPartition] = []
+        for topic_partition, partition in self._partitions.items():
+            if topic_partition in self._delayed_until or self._is_held_back(topic_partition):
+                continue
+            position = partition.next_fetch()
+            if position is None:
+                self._awaits_flush |= partition.awaits_flush
+            elif position.leader == self.leader:
+                positions[topic_partition] = position
+                parts.append(self._fetch_partition(topic_partition, partition.topic_id, position))
+        request = FetchRequest(
+            max_wait_ms=self._wait_ms(),
+            min_bytes=self._settings.min_bytes,
+            max_bytes=self._settings.max_bytes,
+            partitions=tuple(parts),
+            replica_id=self._identity.node_id,
+            broker_epoch=self._identity.broker_epoch,
+        )
+        return request, positions
+
+    def _wait_ms(self) -> int:
+        """Thousands of idle partitions are asked for in each request, so it pays to ask seldom while nothing happens. New
+        records, and new partitions, end a wait of any length; it is no longer than until a delayed partition has its turn."""
+        settings = self._settings
+        wait_ms = min(
+            settings.max_wait_ms << min(self._quiet_answers, 4), max(settings.max_wait_ms, settings.max_idle_wait_ms)
+        )
+        until = self._next_turn()
+        if until is None:
+            return wait_ms
+        left_ms = int((until - asyncio.get_running_loop().time()) * 1000) + 1
+        return max(1, min(wait_ms, left_ms))
+
+    def _is_held_back(self, topic_partition: TopicPartition) -> bool:
+        delay_ms = self._throttle.fetch_delay_ms(topic_partition)
+        if delay_ms > 0:
+            self._delayed_until[topic_partition] = asyncio.get_running_loop().time() + delay_ms / 1000
+        return delay_ms > 0
+
+    def _fetch_partition(
+        self, topic_partition: TopicPartition, topic_id: str, position: FetchPosition
+    ) -> FetchPartition:
+        return FetchPartition(
+            topic=topic_partition.topic,
+            partition=topic_partition.partition,
+            fetch_offset=position.offset,
+            max_bytes=self._settings.max_partition_bytes,
+            current_leader_epoch=position.leader_epoch,
+            last_fetched_epoch=position.last_fetched_epoch,
+            topic_id=topic_id,
+        )
+
+    def _end_delays(self) -> None:
+        if self._delayed_until:
+            now = asyncio.get_running_loop().time()
+            self._delayed_until = {tp: until for tp, until in self._delayed_until.items() if until > now}
+
+    # --- answers -----------------------------------------------------------------------------------------------------
+
+    def _handle(self, response: FetchResponse, positions: dict[TopicPartition, FetchPosition]) -> None:
+        effects: list[Effect] = []
+        self._quiet_answers = self._quiet_answers + 1 if _is_quiet(response, positions) else 0
+        for answered in response.partitions:
+            topic_partition = TopicPartition(answered.topic, answered.partition)
+            partition = self._partitions.get(topic_partition)
+            position = positions.get(topic_partition)
+            if partition is not None and position is not None:
+                effects += self._handle_partition(topic_partition, partition, position, answered)
+        if effects:
+            self._on_effects(effects)
+
+    def _handle_partition(
+        self,
+        topic_partition: TopicPartition,
+        partition: FollowedPartition,
+        position: FetchPosition,
+        answered: FetchPartitionResponse,
+    ) -> list[Effect]:
+        """The trouble of one partition stays its own."""
+        try:
+            answer = _answer(answered, position)
+            effects = partition.fetched(position, answer, self._wall_ms())
+        except StorageError as error:
+            logger.error("replica_failed partition=%s reason=%s", topic_partition, error)
+            self._delay(topic_partition, self._settings.max_backoff_ms)
+            return []
+        except BarnabasError as error:
+            logger.warning("replica_stalled partition=%s reason=%s", topic_partition, error)
+            self._refused(topic_partition)
+            return []
+        if answered.error not in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE):
+            logger.info("fetch_refused partition=%s error=%d %s", topic_partition, answered.error, answered.message)
+        if answered.error != ErrorCode.NONE:
+            self._refused(topic_partition)
+            return effects
+        self._refusals.pop(topic_partition, None)
+        if len(answer.records):
+            self._throttle.fetched(topic_partition, len(answer.records))
+            self._partitions[topic_partition] = self._partitions.pop(topic_partition)  # to the end of the line
+        return effects
+
+    def _refused(self, topic_partition: TopicPartition) -> None:
+        refusals = self._refusals[topic_partition] = self._refusals.get(topic_partition, 0) + 1
+        self._delay(topic_partition, min(PARTITION_BACKOFF_MS, FIRST_PARTITION_BACKOFF_MS << min(refusals - 1, 10)))
+
+    def _delay(self, topic_partition: TopicPartition, delay_ms: int) -> None:
+        delay_s = delay_ms * self._rng.uniform(0.8, 1.2) / 1000
+        self._delayed_until[topic_partition] = asyncio.get_running_loop().time() + delay_s
+
+
+def _is_quiet(response: FetchResponse, positions: dict[TopicPartition, FetchPosition]) -> bool:
+    """Whether all of it says: you have all there is, and all of it is committed."""
+    return all(
+        answered.error == ErrorCode.NONE
+        and answered.diverging_epoch < 0
+        and not _has_records(answered)
+        and answered.high_watermark == positions[TopicPartition(answered.topic, answered.partition)].offset
+        for answered in response.partitions
+        if (answered.topic, answered.partition) in positions
+    )
+
+
+def _has_records(answered: FetchPartitionResponse) -> bool:
+    records = answered.records
+    return (len(records) if isinstance(records, bytes | bytearray | memoryview) else records.size_bytes) > 0
+
+
+def _answer(answered: FetchPartitionResponse, position: FetchPosition) -> FetchAnswer:
+    records = answered.records
+    buffer: Buffer = records if isinstance(records, bytes | bytearray | memoryview) else records.read()
+    _check_epochs(buffer, position.leader_epoch)
+    return FetchAnswer(
+        error=answered.error,
+        records=buffer,
+        high_watermark=answered.high_watermark,
+        log_start_offset=answered.log_start_offset,
+        diverging_epoch=answered.diverging_epoch,
+        diverging_end_offset=answered.diverging_end_offset,
+    )
+
+
+def _check_epochs(buffer: Buffer, leader_epoch: int) -> None:
+    """A leader of our epoch has no newer records. If it sends some, it was deposed and its log rewritten while the
+    answer was on its way out of the file; what comes then has to be asked of the new leader (KAFKA-18723)."""
+    position, end = 0, len(buffer)
+    while end - position >= HEADER_SIZE:
+        length, epoch = _LENGTH_AND_EPOCH.unpack_from(buffer, position + _LENGTH_POSITION)
+        if epoch > leader_epoch:
+            raise CorruptRecordError(f"a leader of epoch {leader_epoch} sent a batch of epoch {epoch}")
+        position += max(HEADER_SIZE, length + LOG_OVERHEAD)
+
+
+class Lane(NamedTuple):
+    """What one fetcher serves: the partitions of a leader that count at once, or those that are flushed first."""
+
+    leader: int
+    flushes_first: bool
+
+
+class ReplicaFetcherManager:
+    """The fetchers of a broker, by lane. One is made for the first partition of a lane and ends with the last."""
+
+    def __init__(
+        self,
+        *,
+        identity: FollowerIdentity,
+        settings: FetchSettings,
+        connect: Callable[[int], LeaderConnection],
+        rng: Random,
+        wall_ms: Callable[[], int],
+        on_effects: EffectSink,
+        throttle: FetchThrottle | None = None,
+    ) -> None:
+        self._throttle = throttle or NoThrottle()
+        self._identity = identity
+        self._settings = settings
+        self._connect = connect
+        self._rng = rng
+        self._wall_ms = wall_ms
+        self._on_effects = on_effects
+        self._fetchers: dict[Lane, ReplicaFetcher] = {}
+        self._tasks: dict[Lane, asyncio.Task[None]] = {}
+        self._lane_of: dict[TopicPartition, Lane] = {}
+        self._ending: dict[asyncio.Task[None], None] = {}  # in order, unlike a set
+
+    @property
+    def leaders(self) -> tuple[int, ...]:
+        return tuple(dict.fromkeys(lane.leader for lane in self._fetchers))
+
+    def apply(self, effects: Iterable[Effect], find: Callable[[TopicPartition], FollowedPartition | None]) -> None:
+        """Do what StartFetching and StopFetching say; other effects are none of ours. In their order."""
+        for effect in effects:
+            if isinstance(effect, StopFetching):
+                self.stop(effect.topic_partition)
+            elif isinstance(effect, StartFetching):
+                partition = find(effect.topic_partition)
+                if partition is not None:
+                    self.start(effect, partition)
+
+    def start(self, effect: StartFetching, partition: FollowedPartition) -> None:
+        self._start(effect.topic_partition, Lane(effect.leader, partition.flushes_first), partition)
+
+    def _start(self, topic_partition: TopicPartition, lane: Lane, partition: FollowedPartition) -> None:
+        if self._lane_of.get(topic_partition) not in (None, lane):
+            self.stop(topic_partition)
+        fetcher = self._fetchers.get(lane) or self._new_fetcher(lane)
+        self._lane_of[topic_partition] = lane
+        fetcher.add(topic_partition, partition)
+
+    def _new_fetcher(self, lane: Lane) -> ReplicaFetcher:
+        fetcher = self._fetchers[lane] = ReplicaFetcher(
+            lane.leader,
+            self._connect(lane.leader),
+            identity=self._identity,
+            settings=self._settings,
+            rng=self._rng,
+            wall_ms=self._wall_ms,
+            on_effects=self._on_effects,
+            throttle=self._throttle,
+        )
+        name = f"replica-fetcher-{lane.leader}{'-flushing' if lane.flushes_first else ''}"
+        task = self._tasks[lane] = asyncio.get_running_loop().create_task(fetcher.run(), name=name)
+        task.add_done_callback(_report)
+        return fetcher
+
+    def resume(self, topic_partition: TopicPartition, partition: FollowedPartition) -> None:
+        """It has been flushed, or need not be any more: its topic's configuration may have changed."""
+        lane = self._lane_of.get(topic_partition)
+        if lane is None:
+            return
+        self._fetchers[lane].resume()
+        if lane.flushes_first != partition.flushes_first:
+            self._start(topic_partition, Lane(lane.leader, partition.flushes_first), partition)
+
+    def stop(self, topic_partition: TopicPartition) -> None:
+        lane = self._lane_of.pop(topic_partition, None)
+        if lane is None:
+            return
+        fetcher = self._fetchers[lane]
+        fetcher.remove(topic_partition)
+        if not fetcher.partitions:
+            del self._fetchers[lane]
+            self._end(self._tasks.pop(lane))
+        else:
+            fetcher.resume()  # it may have been the one that the others waited for
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._ending[task] = None
+        task.add_done_callback(lambda done: self._ending.pop(done, None))
+        task.cancel()
+
+    async def close(self) -> None:
+        for task in self._tasks.values():
+            self._end(task)
+        self._tasks.clear()
+        self._fetchers.clear()
+        self._lane_of.clear()
+        await asyncio.gather(*self._ending, return_exceptions=True)
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    """A fetcher ends by cancellation only; anything else is a bug that must not pass in silence."""
+    if not task.cancelled() and task.exception() is not None:
+        logger.critical("replica_fetcher_died task=%s", task.get_name(), exc_info=task.exception())

@@ -1,0 +1,445 @@
+"""Replication in a broker: feeds the replica machines, performs their effects, wakes who waits. One per broker, one loop.
+
+Everything that may complete a parked request (an append, a follower's fetch, new metadata) marks partitions as changed; they
+are looked at once at the end of the turn. So all batches of one wake-up are appended before the followers hear of
+them, and all that they then acknowledge is answered together.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import replace
+
+from barnabas.kraft.metadata.image import MetadataImage
+from barnabas.kraft.metadata.requests import PartitionIsrAnswer
+from barnabas.kraft.metadata.topic_settings import CLUSTER_DEFAULT
+from barnabas.kraft.node.metadata_node import MetadataPublication
+from barnabas.log.format.record_batch import Buffer
+from barnabas.log.replication.effects import (
+    ChangeLog,
+    Effect,
+    FlushLog,
+    HighWatermarkAdvanced,
+    IsrAnswer,
+    LeadershipGained,
+    LeadershipLost,
+    LogEndAdvanced,
+    LogFlushed,
+    PartitionAssignment,
+    ProposeIsr,
+    Resign,
+    ResumeFetching,
+    StartFetching,
+    StopFetching,
+    StorageFailed,
+)
+from barnabas.log.replication.log_change import LogChange
+from barnabas.log.replication.partition import Partition
+from barnabas.log.replication.ports import AppendInfo
+from barnabas.log.replication.replica_manager import ReplicaManager
+from barnabas.log.vocabulary.errors import (
+    BarnabasError,
+    NotLeaderOrFollowerError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+)
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+
+from ..base.clock import Clock
+from ..base.folder_writers import ended_future
+from ..base.slices import SlicedQueue, Steps
+from ..server.purgatory import Operation, Purgatory
+from ..server.turn import Turn
+
+logger = logging.getLogger("barnabas.replication")
+
+Completed = Callable[[Operation], None]
+NO_LEADER_HINT = (-1, -1)
+CHANGE_RETRY_MS = (
+    1_000  # as replica.fetch.backoff.ms: after a truncation that a disk refused cleanly, as a full one does
+)
+
+
+def change_at_once(topic_partition: TopicPartition, change: LogChange) -> "asyncio.Future[None]":
+    """For logs in memory, which no disk delays."""
+    change.perform()
+    return ended_future()
+
+
+class ReplicationService:
+    """`propose`, `start_fetching` and `stop_fetching` are where effects that leave this object go."""
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        manager: ReplicaManager,
+        clock: Clock,
+        propose: Callable[[list[ProposeIsr]], None],
+        start_fetching: Callable[[StartFetching], None],
+        stop_fetching: Callable[[StopFetching], None],
+        storage_failed: Callable[[StorageFailed], None],
+        took_up: Callable[[MetadataImage], None],
+        flush: Callable[[FlushLog], None],
+        resume_fetching: Callable[[ResumeFetching], None],
+        resign: Callable[[Resign], None],
+        change_log: Callable[[TopicPartition, LogChange], "asyncio.Future[None]"] = change_at_once,
+        made_ready: Callable[[TopicPartition, str], "asyncio.Future[None] | None"] = lambda partition, topic_id: None,
+        progressed: Callable[[], None] = lambda: None,
+        turn: Turn | None = None,
+    ) -> None:
+        """`change_log` performs a change of a log off the loop; its future ends when that is over, or dropped.
+
+        `made_ready` may tell what is to be waited for before the log of a new replica can be made; `progressed` hears that
+        `taken_up_offset` has risen."""
+        self.node_id = node_id
+        self.manager = manager
+        self.purgatory = Purgatory(manager.partition)
+        self._clock = clock
+        self._propose = propose
+        self._start_fetching = start_fetching
+        self._stop_fetching = stop_fetching
+        self._storage_failed = storage_failed
+        self._turn = turn or Turn()
+        self._took_up = took_up
+        self._flush = flush
+        self._resume_fetching = resume_fetching
+        self._resign = resign
+        self._changed: dict[TopicPartition, None] = {}
+        self._check_is_scheduled = False
+        self._image = MetadataImage()
+        self._newest: MetadataPublication | None = None
+        self._made_ready = made_ready
+        self._change_log = change_log
+        self._progressed = progressed
+        self._work = SlicedQueue(clock.now_ms)
+        self.taken_up_offset = 0  # of the metadata; nothing before it is left to be done
+        self._is_stopped = False
+        self._broker_epoch: int | None = None  # of the registration that the metadata must show before we take a role
+
+    # --- the hot path -------------------------------------------------------------------------------------------------
+
+    def append(self, partition: Partition, records: Buffer, *, acks: int) -> tuple[AppendInfo, int]:
+        """Append for a client; the second value is the offset that acks=all waits for. Raises what refuses the batch."""
+        info, required_offset, effects = partition.append_as_leader(records, acks=acks, now_ms=self._clock.wall_ms())
+        if effects:
+            self.perform(effects)
+        return info, required_offset
+
+    def park(self, operation: Operation) -> None:
+        """Keep an operation until it completes; its token, a callable, is then called with it (perhaps at once)."""
+        if not self.purgatory.park(operation, self._clock.now_ms()):
+            _complete(operation)
+
+    def forget_client(self, client: Hashable) -> None:
+        self.purgatory.forget_client(client)
+
+    def perform(self, effects: Iterable[Effect]) -> None:
+        proposals: list[ProposeIsr] = []
+        for effect in effects:
+            kind = type(effect)
+            if kind is LogEndAdvanced or kind is HighWatermarkAdvanced:
+                self._mark_changed(effect.topic_partition)
+            elif kind is ProposeIsr:
+                proposals.append(effect)  # type: ignore[arg-type]
+            else:
+                self._perform_rare(effect)
+        if proposals:
+            self._propose(proposals)
+
+    def _perform_rare(self, effect: Effect) -> None:
+        match effect:
+            case StartFetching():
+                self._start_fetching(effect)
+            case StopFetching():
+                self._stop_fetching(effect)
+            case StorageFailed():
+                self._storage_failed(effect)
+            case FlushLog():
+                self._flush(effect)
+                return  # that alone changes nothing for anybody
+            case Resign():
+                self._resign(effect)
+                return
+            case ResumeFetching():
+                self._resume_fetching(effect)
+                return
+            case ChangeLog():
+                self._begin_change(effect)
+                return  # who may wait for it is woken by what follows from it
+            case LeadershipGained() | LeadershipLost() | LogFlushed():
+                pass
+        self._mark_changed(effect.topic_partition)
+
+    def _mark_changed(self, topic_partition: TopicPartition) -> None:
+        self._changed[topic_partition] = None
+        if not self._check_is_scheduled:
+            self._check_is_scheduled = True
+            self._turn.at_end(self._check_changed)
+
+    def _check_changed(self) -> None:
+        self._check_is_scheduled = False
+        changed, self._changed = self._changed, {}
+        check = self.purgatory.check
+        for topic_partition in changed:
+            for operation in check(topic_partition):
+                _complete(operation)
+
+    # --- metadata -----------------------------------------------------------------------------------------------------
+
+    def registered(self, broker_epoch: int) -> None:
+        """From now on act on metadata that shows this registration, and on nothing older.
+
+        Often it is here already: then it is taken up now, so that a broker is not unfenced before it has applied its replica
+        assignments.
+        """
+        self._broker_epoch = broker_epoch
+        if self._newest is not None:
+            self.taken_up_offset = 0
+            self.published(self._newest)
+
+    def published(self, publication: MetadataPublication) -> None:
+        """Take up a new image, one after the other. Thousands of partitions take a while, in which the loop serves others."""
+        if self._is_stopped:
+            return
+        self._newest = publication
+        self._work.add(self._take_up(publication))
+
+    def _take_up(self, publication: MetadataPublication) -> Steps:
+        """A step for each partition. What came before our own registration is not acted upon: a former incarnation's role."""
+        yield from self._apply(publication)
+        self.taken_up_offset = publication.image.offset
+        self._progressed()
+
+    def _apply(self, publication: MetadataPublication) -> Steps:
+        before, self._image = self._image, publication.image
+        image = publication.image
+        own = image.brokers.get(self.node_id)
+        if own is None or own.broker_epoch != self._broker_epoch:
+            self._image = MetadataImage()  # the next one is then taken up as a whole
+            return
+        is_first = not before.brokers
+        # A set has no order to rely on.
+        topics: Iterable[str] = image.topics if is_first else sorted(publication.changes.topics)
+        broker_epochs = _active_broker_epochs(image)
+        yield from self._remove(self._gone(before, topics, is_first=is_first))
+        for assignment in self._ours(before, topics, broker_epochs):
+            if not self.manager.knows(assignment.topic_partition):
+                yield self._made_ready(assignment.topic_partition, assignment.topic_id)
+            self.perform(self.manager.apply_one(assignment, self._clock.now_ms()))
+            yield None
+        effects = self.manager.storage_failures()
+        if is_first or publication.changes.brokers:
+            effects += self.manager.brokers_changed(broker_epochs, self._clock.now_ms())
+        of_all = CLUSTER_DEFAULT in publication.changes.broker_configs
+        if of_all or publication.changes.topic_configs:
+            effects += self.manager.configs_changed(
+                image.topics if of_all else publication.changes.topic_configs, self._clock.now_ms()
+            )
+        self.perform(effects)
+        if is_first:
+            self._took_up(image)
+
+    def _ours(
+        self, before: MetadataImage, topics: Iterable[str], broker_epochs: dict[int, int]
+    ) -> Iterable[PartitionAssignment]:
+        """What these topics mean for this broker. A replica that the cluster takes for offline has no role, even where its
+        log is well by now: it may be elected again only when the controller has heard of that."""
+        image, node_id = self._image, self.node_id
+        for name in topics:
+            if name not in image.topics:
+                continue
+            for assignment in _assignments(name, image, broker_epochs):
+                topic_partition = assignment.topic_partition
+                if node_id not in assignment.replicas:
+                    if self.manager.knows(topic_partition):
+                        yield assignment
+                elif node_id not in image.topics[name].partitions[topic_partition.partition].offline_replicas:
+                    yield replace(assignment, is_new=_is_new(assignment, before, node_id))
+
+    def take_up_again(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Give these replicas the roles that the metadata has for them: their logs can be opened now."""
+        wanted = set(topic_partitions)
+        topics = sorted({topic_partition.topic for topic_partition in wanted})
+        ours = self._ours(self._image, topics, _active_broker_epochs(self._image))
+        assignments = [assignment for assignment in ours if assignment.topic_partition in wanted]
+        self.perform(self.manager.apply(assignments, (), self._clock.now_ms()))
+
+    def went_offline(self, topic_partitions: Iterable[TopicPartition], cause: str) -> None:
+        """Their data folder failed; who waits for them is told so."""
+        gone = list(topic_partitions)
+        self.perform(self.manager.went_offline(gone, cause))
+        for topic_partition in gone:
+            self._mark_changed(topic_partition)
+
+    @property
+    def is_current(self) -> bool:
+        """Does the metadata that we act upon show our own registration, hence everything that was before it?"""
+        return bool(self._image.brokers)
+
+    def _gone(self, before: MetadataImage, changed: Iterable[str], *, is_first: bool) -> list[str]:
+        """Topics that were deleted, and perhaps made again under their names. While a new registration was under way none
+        of the changes were taken up: then what is here is compared instead."""
+        topics = self._image.topics
+        if is_first:
+            held = {partition.topic_partition.topic: partition.topic_id for partition in self.manager.partitions()}
+            return [name for name, topic_id in held.items() if name not in topics or topics[name].topic_id != topic_id]
+        return [name for name in changed if name not in topics or _is_another(name, before, self._image)]
+
+    def _remove(self, deleted: list[str]) -> Steps:
+        """Who waits for a deleted topic is answered before another one has its name, and perhaps its leader epoch."""
+        for topic_partition in self.manager.known_of(deleted):
+            self.perform(self.manager.remove(topic_partition))
+            yield None
+        if deleted:
+            self.perform(self.manager.storage_failures())
+            self._check_changed()
+
+    def leader_hint(self, topic_partition: TopicPartition) -> tuple[int, int]:
+        """(leader, leader epoch) as the newest metadata says, for a client that asked the wrong broker."""
+        partition = self._image.partition(topic_partition)
+        return NO_LEADER_HINT if partition is None else (partition.leader, partition.leader_epoch)
+
+    def replica(self, topic_partition: TopicPartition) -> Partition:
+        """As `manager.partition`; what it raises is what a client should be told."""
+        try:
+            return self.manager.partition(topic_partition)
+        except UnknownTopicOrPartitionError as error:
+            raise self.as_told(topic_partition, error) from None
+
+    def as_told(self, topic_partition: TopicPartition, error: BarnabasError) -> BarnabasError:
+        """A partition that exists, only not here, has another leader: that is no unknown partition to a client."""
+        found = self._image.partition(topic_partition) if isinstance(error, UnknownTopicOrPartitionError) else None
+        if found is None:
+            return error
+        return NotLeaderOrFollowerError(
+            f"broker {self.node_id} has no replica of {topic_partition}; its leader is {found.leader}"
+        )
+
+    # --- flushing -----------------------------------------------------------------------------------------------------
+
+    def flush_ended(self, topic_partition: TopicPartition, error: StorageError | None) -> None:
+        """What waited for the disk is acknowledged; after a failure nothing of it ever is."""
+        partition = self.manager.find(topic_partition)
+        if partition is None:
+            return
+        if error is None:
+            self.perform(partition.flushed(self._clock.now_ms()))
+            return
+        partition.flush_failed(error)
+        self.perform(self.manager.storage_failures())
+
+    # --- changes of logs that wait for the disk -------------------------------------------------------------------------
+
+    def _begin_change(self, effect: ChangeLog) -> None:
+        partition, change = self.manager.find(effect.topic_partition), effect.change
+        assert partition is not None and partition.change is change
+        logger.info("replica_changes partition=%s change=%s", effect.topic_partition, change.what)
+        ended = self._change_log(effect.topic_partition, change)
+        ended.add_done_callback(lambda _: self._change_ended(partition, change))
+
+    def _change_ended(self, partition: Partition, change: LogChange) -> None:
+        effects = partition.log_changed(change, now_ms=self._clock.now_ms(), wall_ms=self._clock.wall_ms())
+        self.perform(effects)
+        if change.error is not None:
+            told = (partition.topic_partition, change.what, change.error)
+            logger.error("replica_stalled partition=%s change=%s reason=%s", *told)
+            self.perform(self.manager.storage_failures())
+            delay_s = CHANGE_RETRY_MS / 1000
+            asyncio.get_running_loop().call_later(delay_s, lambda: self.perform(partition.fetch_again()))
+
+    # --- damage -------------------------------------------------------------------------------------------------------
+
+    def damage_found(self, topic_partition: TopicPartition) -> None:
+        """Some of its log cannot be read; the log knows which."""
+        partition = self.manager.find(topic_partition)
+        if partition is not None:
+            self.perform(partition.resign_if_damaged())
+
+    def resigned(self, topic_partition: TopicPartition, leader_epoch: int) -> None:
+        """The controller has agreed that nobody counts on our replica."""
+        partition = self.manager.find(topic_partition)
+        if partition is not None:
+            try:
+                self.perform(partition.resigned(leader_epoch))
+            except StorageError:
+                self.perform(self.manager.storage_failures())
+
+    # --- the ISR ------------------------------------------------------------------------------------------------------
+
+    def isr_answered(self, proposal: ProposeIsr, answer: PartitionIsrAnswer | None) -> None:
+        now_ms = self._clock.now_ms()
+        if answer is None:
+            self.perform(self.manager.isr_unanswered(proposal, now_ms))
+            return
+        told = IsrAnswer(
+            error=answer.error,
+            leader=answer.leader,
+            leader_epoch=answer.leader_epoch,
+            partition_epoch=answer.partition_epoch,
+            isr=answer.isr,
+            eligible=answer.eligible_leader_replicas,
+        )
+        self.perform(self.manager.isr_answered(proposal, told, now_ms))
+
+    def check_isr(self) -> None:
+        self.perform(self.manager.check_isr(self._clock.now_ms()))
+
+    # --- time and the end ---------------------------------------------------------------------------------------------
+
+    def expire(self) -> int | None:
+        """Complete what has waited long enough; returns the next deadline."""
+        for operation in self.purgatory.expire(self._clock.now_ms()):
+            _complete(operation)
+        return self.purgatory.next_deadline_ms()
+
+    def stop(self) -> None:
+        """Give up every role, and take none any more; who waits is told so."""
+        self._is_stopped = True
+        self._work.clear()
+        self.perform(self.manager.stop())
+        self._check_changed()
+
+
+def _complete(operation: Operation) -> None:
+    """Nobody but its own client suffers when an operation cannot be completed by a bug."""
+    callback: Completed = operation.token  # type: ignore[assignment]
+    try:
+        callback(operation)
+    except Exception:
+        logger.exception("a parked request could not be completed")
+
+
+def _is_another(name: str, before: MetadataImage, image: MetadataImage) -> bool:
+    known = before.topics.get(name)
+    return known is not None and known.topic_id != image.topics[name].topic_id
+
+
+def _is_new(assignment: PartitionAssignment, before: MetadataImage, node_id: int) -> bool:
+    """Did this broker get the replica while it was watching (KIP-112's `isNew`)? Then there is no log of it yet."""
+    topic_partition = assignment.topic_partition
+    if not before.brokers:
+        return False
+    known = before.partition(topic_partition)
+    is_same_topic = before.topic_names.get(assignment.topic_id) == topic_partition.topic
+    return known is None or not is_same_topic or node_id not in known.replicas
+
+
+def _active_broker_epochs(image: MetadataImage) -> dict[int, int]:
+    return {broker.node_id: broker.broker_epoch for broker in image.brokers.values() if broker.is_active}
+
+
+def _assignments(name: str, image: MetadataImage, broker_epochs: dict[int, int]) -> Iterable[PartitionAssignment]:
+    topic = image.topics[name]
+    for number, partition in enumerate(topic.partitions):
+        yield PartitionAssignment(
+            topic_partition=TopicPartition(name, number),
+            topic_id=topic.topic_id,
+            leader=partition.leader,
+            leader_epoch=partition.leader_epoch,
+            partition_epoch=partition.partition_epoch,
+            replicas=partition.replicas,
+            isr=partition.isr,
+            broker_epochs=broker_epochs,
+            eligible=partition.eligible_leader_replicas,
+        )

@@ -1,0 +1,502 @@
+"""The disks of a broker and what the cluster is told of them: folders that fail, fill up, and come back.
+
+A folder that fails takes its replicas with it and nothing else: they give up their roles here, and one report to the
+controller moves their leaderships and takes them out of their ISRs (KIP-112, KIP-858). The process ends only when no folder
+is left, or when the one with the quorum's journal is gone. `bring_back` is the way back, and somebody has to ask for it:
+a disk that failed once is not to be trusted because it answers again.
+
+A full folder is another matter: it refuses cleanly, so it stays, and only hands over what it leads. So does a folder whose disk
+does not come back from a flush: nothing is lost, but whoever waits for it would wait for ever.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from barnabas.kraft.metadata.image import (
+    FOLDER_FULL,
+    FOLDER_HANGING,
+    FOLDER_OFFLINE,
+    FolderTrouble,
+    MetadataImage,
+    PartitionImage,
+)
+from barnabas.kraft.metadata.requests import Done, ReportOfflineReplicas, TopicNumbers
+from barnabas.log.folders.folder_loading import LoadedFolder
+from barnabas.log.folders.log_folder import LogFolder
+from barnabas.log.folders.log_manager import LogManager
+from barnabas.log.replication.effects import StorageFailed
+from barnabas.log.replication.partition_reads import PartitionReads
+from barnabas.log.vocabulary.errors import (
+    BarnabasError,
+    BrokerNotAvailableError,
+    DiskFailedError,
+    DiskFullError,
+    InvalidRequestError,
+    RequestTimedOutError,
+    StaleBrokerEpochError,
+    StorageError,
+)
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+
+from ..base.clock import Clock
+from ..metadata.broker_to_controller import ControllerChannel
+from ..metadata.metadata_service import MetadataService
+from ..server.turn import Turn
+from .log_service import LogService
+from .replication_service import ReplicationService
+
+logger = logging.getLogger("barnabas.storage")
+
+CHECK_INTERVAL_MS = 1_000  # how often full folders are looked at, and replicas that could not be made are tried again
+HAND_OVER_AFTER_MS = 3_000  # a full folder keeps its leaderships for so long: somebody may be about to make room
+ROOM_BYTES = 4 << 20  # so much free space ends "full"; less would be used up by the next fetch
+ROOM_SETTLES_MS = 2_000  # without a refusal for so long: quotas refuse although the disk has room
+REPORT_TIMEOUT_MS = 10_000
+REPORT_RETRY_MS = 200
+BRING_BACK_TIMEOUT_MS = 60_000  # for the controller to take the reports; recovery itself takes what it takes
+
+Place = tuple[str, int]  # topic id, partition: a topic made again under its name is another one
+
+
+@dataclass(slots=True)
+class _Full:
+    since_wall_ms: int
+    since_ms: int
+    refused_ms: int
+    cause: str
+    asked_ms: int = 0  # when its leaderships were last offered to others
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderDescription:
+    """One entry of `log.dirs` for an operator. Sizes are -1 where the folder cannot be asked."""
+
+    path: str
+    directory_id: str
+    state: str  # "online", FOLDER_FULL, FOLDER_HANGING or FOLDER_OFFLINE
+    cause: str
+    since_ms: int  # of the state, wall clock; -1: since the start
+    partitions: int
+    offline_partitions: tuple[str, ...]
+    size_bytes: int
+    free_bytes: int
+    total_bytes: int
+    sizes: Mapping[TopicPartition, int] = field(default_factory=dict)  # of the logs in it, in bytes
+    strays: tuple[str, ...] = ()  # folders of logs that the cluster assigns to nobody here
+
+    @property
+    def is_offline(self) -> bool:
+        return self.state == FOLDER_OFFLINE
+
+
+class StorageService:
+    """Belongs to the broker's loop."""
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        logs: LogManager,
+        log_service: LogService,
+        replication: ReplicationService,
+        metadata: MetadataService,
+        controller: ControllerChannel,
+        broker_epoch: Callable[[], int],
+        clock: Clock,
+        turn: Turn,
+        fatal: Callable[[str], None],
+        journal_folder: str | None,
+    ) -> None:
+        """`journal_folder`: where the quorum's journal of this node lies; None on a node that is no voter."""
+        self._node_id = node_id
+        self._logs = logs
+        self._log_service = log_service
+        self._replication = replication
+        self._metadata = metadata
+        self._controller = controller
+        self._broker_epoch = broker_epoch
+        self._clock = clock
+        self._turn = turn
+        self._fatal = fatal
+        self._journal_folder = journal_folder
+        self._failures: dict[str, str] = {}  # folders that failed in this turn, and why
+        self._full: dict[str, _Full] = {}
+        self._hanging: dict[str, _Full] = {}
+        self.hanging: Callable[[], Iterable[str]] = lambda: ()  # folders whose disk does not come back
+        self._lost: set[Place] = set()  # to be told with the next report
+        self._hand_over: set[Place] = set()
+        self._epoch = -1  # of the registration that the reports are numbered in
+        self._report_number = 0
+        self._work = asyncio.Event()
+        self._told = asyncio.Condition()
+        self._bringing_back = asyncio.Lock()
+        self.holds_back = False  # the cluster must hear of our disks before we are unfenced
+
+    # --- what goes wrong ----------------------------------------------------------------------------------------------
+
+    def trouble(self, partition: PartitionReads, error: StorageError) -> None:
+        """A disk refused something for a partition, which is in the midst of it: what follows is done after that."""
+        folder = self._logs.folder_of(partition.topic_partition)
+        if folder is None or self._logs.get(partition.topic_partition) is not partition.log:
+            return
+        cannot_be_undone = isinstance(error, DiskFullError) and partition.log.failed
+        if isinstance(error, DiskFailedError) or cannot_be_undone:
+            self.folder_failed(folder.path, error.message)
+        elif isinstance(error, DiskFullError):
+            self._note_full(folder, error)
+
+    def storage_failed(self, effect: StorageFailed) -> None:
+        """A log that failed, or could not be opened."""
+        logger.error("partition=%s went offline: %s", effect.topic_partition, effect.message)
+        folder = self._logs.folder_of(effect.topic_partition)
+        if effect.was_in_use and folder is not None and folder.path not in self._failures:
+            if self._has_one_place:
+                self._fatal(f"the log of {effect.topic_partition} has failed: {effect.message}")
+                return
+            self._logs.fail_log(effect.topic_partition, effect.message)
+            self._turn.at_end(lambda: self._replication.went_offline([effect.topic_partition], effect.message))
+        self._work.set()
+
+    def log_failed(self, topic_partition: TopicPartition, error: StorageError) -> None:
+        """A flush in the background failed."""
+        folder = self._logs.folder_of(topic_partition)
+        if folder is not None:
+            self.folder_failed(folder.path, error.message)
+
+    def folder_refused(self, path: str, error: StorageError) -> None:
+        """Upkeep could not write to a folder. What it holds may be well; a disk that says EIO is not."""
+        if isinstance(error, DiskFailedError):
+            self.folder_failed(path, error.message)
+
+    def folder_failed(self, path: str, cause: str) -> None:
+        if not self._failures:
+            self._turn.at_end(self._take_out)
+        self._failures.setdefault(path, cause)
+
+    def _take_out(self) -> None:
+        failures, self._failures = self._failures, {}
+        for path, cause in failures.items():
+            gone = self._logs.fail_folder(path, cause, now_ms=self._clock.wall_ms())
+            self._full.pop(path, None)
+            self._replication.went_offline(gone, f"the data folder {path} is offline: {cause}")
+            given_up = self._log_service.give_up(path)
+            if end := self._why_to_end(path):
+                reason = f"{end} has failed: {path}: {cause}"
+                given_up.add_done_callback(lambda _, reason=reason: self._fatal(reason))  # type: ignore[misc]
+                return
+        self._work.set()
+
+    def _why_to_end(self, path: str) -> str:
+        """What of this broker was in the folder that has failed, without which it cannot go on; "" when there is nothing."""
+        if not self._logs.folders:
+            return "the data folder" if self._has_one_place else "the last data folder that was left"
+        is_journals = self._journal_folder is not None and f"{self._journal_folder}/".startswith(f"{path}/")
+        return "the data folder with the quorum's journal" if is_journals else ""
+
+    @property
+    def _has_one_place(self) -> bool:
+        return len(self._logs.folders) + len(self._logs.offline_folders) == 1
+
+    # --- full folders -------------------------------------------------------------------------------------------------
+
+    def _note_full(self, folder: LogFolder, error: StorageError) -> None:
+        now_ms = self._clock.now_ms()
+        full = self._full.get(folder.path)
+        if full is not None:
+            full.refused_ms = now_ms
+            return
+        folder.is_full = True
+        self._full[folder.path] = _Full(self._clock.wall_ms(), now_ms, now_ms, error.message)
+        logger.warning("folder=%s is full: %s", folder.path, error.message)
+        self._work.set()
+
+    async def _look_at_full_folders(self) -> None:
+        for path, full in list(self._full.items()):
+            now_ms = self._clock.now_ms()
+            has_settled = now_ms - full.refused_ms >= ROOM_SETTLES_MS
+            if has_settled and await self._free_bytes(path) >= ROOM_BYTES:
+                self._end_full(path)
+            elif now_ms - max(full.since_ms, full.asked_ms) >= HAND_OVER_AFTER_MS:
+                full.asked_ms = now_ms
+                self._offer_leaderships(path)
+
+    async def _free_bytes(self, path: str) -> int:
+        try:
+            usage = await asyncio.get_running_loop().run_in_executor(None, self._logs.disk_usage, path)
+        except StorageError:
+            return 0
+        return usage.free_bytes
+
+    def _end_full(self, path: str) -> None:
+        if self._full.pop(path, None) is not None:
+            for folder in self._logs.folders:
+                folder.is_full = folder.is_full and folder.path != path
+            logger.info("folder=%s has room again", path)
+            self._work.set()
+
+    def _look_at_hanging_folders(self) -> None:
+        now_ms, hanging = self._clock.now_ms(), set(self.hanging())
+        for path in sorted(hanging - self._hanging.keys()):
+            cause = "its disk does not come back from a flush: look at the kernel log, and replace it"
+            self._hanging[path] = _Full(self._clock.wall_ms(), now_ms, now_ms, cause)
+            logger.error("folder=%s hangs: %s", path, cause)
+            self._work.set()
+        for path in list(self._hanging):
+            if path not in hanging:
+                del self._hanging[path]
+                logger.info("folder=%s answers again", path)
+                self._work.set()
+            else:  # at each look: what led before may wait as a follower now
+                self._offer_leaderships(path, with_followers=True)
+
+    def _offer_leaderships(self, path: str, *, with_followers: bool = False) -> None:
+        """`with_followers`: those in sync that wait for the disk are to leave the ISR; their leaders wait for them."""
+        for partition in self._replication.manager.partitions():
+            folder = self._logs.folder_of(partition.topic_partition)
+            is_waited_for = len(partition.in_sync_when_leading) > 1 or (with_followers and partition.waits_for_disk)
+            if folder is not None and folder.path == path and is_waited_for:
+                self._hand_over.add((partition.topic_id, partition.topic_partition.partition))
+        if self._hand_over:
+            logger.warning("folder=%s takes nothing: %d replicas are offered to others", path, len(self._hand_over))
+            self._work.set()
+
+    # --- what the cluster is told -------------------------------------------------------------------------------------
+
+    def took_up(self, image: MetadataImage) -> None:
+        """The first metadata behind a registration. What it says about our disks may be wrong by now."""
+        self._log_service.set_strays_aside(image)
+        marked: set[Place] = set()
+        for topic_partition, place, partition in _replicas_of(image, self._node_id):
+            if self._node_id in partition.offline_replicas:
+                marked.add(place)
+                folder = self._logs.folder_of(topic_partition)
+                if folder is not None and not folder.was_stopped_cleanly:
+                    self._lost.add(place)  # its disk failed under a former incarnation, which cannot say what is left
+            if topic_partition in self._log_service.made_anew and _counts_on(partition, self._node_id):
+                self._lost.add(place)
+        self._log_service.made_anew.clear()
+        if marked != self._offline_places() or self._lost or self._troubled_folders():
+            self.holds_back = bool(marked != self._offline_places() or self._lost)
+            self._work.set()
+
+    async def run(self) -> None:
+        """Report what has changed, and look at what is not well; until cancelled."""
+        while True:
+            try:
+                await asyncio.wait_for(self._work.wait(), CHECK_INTERVAL_MS / 1000)
+            except TimeoutError:
+                await self._look_at_full_folders()
+                self._look_at_hanging_folders()
+                self._make_missing_logs()
+            if self._work.is_set() and self._replication.is_current:
+                await self._report()
+            elif self._work.is_set():
+                await asyncio.sleep(REPORT_RETRY_MS / 1000)  # no registration yet
+
+    def _make_missing_logs(self) -> None:
+        """Replicas that no disk had room for when they were assigned. They begin empty, so nobody may count on them."""
+        image = self._metadata.image
+        for topic_partition in sorted(self._replication.manager.unopened):  # a set has no order to rely on
+            topic = image.topics.get(topic_partition.topic)
+            if topic is None or topic_partition in self._logs.offline or self._logs.get(topic_partition) is not None:
+                continue
+            try:
+                self._log_service.create_log(topic_partition, topic.topic_id)
+            except StorageError:
+                continue  # met again
+            self._lost.add((topic.topic_id, topic_partition.partition))
+            self._work.set()
+
+    async def _report(self) -> None:
+        self._work.clear()
+        epoch = self._broker_epoch()
+        if epoch != self._epoch:
+            self._epoch, self._report_number = epoch, 0
+        self._report_number += 1
+        lost, hand_over = frozenset(self._lost), frozenset(self._hand_over)
+        request = ReportOfflineReplicas(
+            node_id=self._node_id,
+            broker_epoch=epoch,
+            report=self._report_number,
+            troubled_folders=self._troubled_folders(),
+            offline=_grouped(self._offline_places()),
+            lost=_grouped(lost),
+            hand_over=_grouped(hand_over),
+        )
+        try:
+            answer = await self._controller.call(request, timeout_ms=REPORT_TIMEOUT_MS)
+            assert isinstance(answer, Done)
+            await self._metadata.wait_for_offset(answer.offset, timeout_ms=REPORT_TIMEOUT_MS)
+        except StaleBrokerEpochError:
+            return  # whatever is wrong is told behind the next registration
+        except BarnabasError as error:
+            logger.warning("the report on the disks waits: %s", error)
+            self._work.set()
+            await asyncio.sleep(REPORT_RETRY_MS / 1000)
+            return
+        self._lost -= lost
+        self._hand_over -= hand_over
+        self.holds_back = False
+        logger.info("reported offline_replicas=%d troubled_folders=%d lost=%d", len(self._offline_places()),
+                    len(request.troubled_folders), len(lost))  # fmt: skip
+        async with self._told:
+            self._told.notify_all()
+
+    def _offline_places(self) -> set[Place]:
+        """Replicas of ours that nobody can serve."""
+        unopened, offline = self._replication.manager.unopened, self._logs.offline
+        return {
+            place
+            for topic_partition, place, _ in _replicas_of(self._metadata.image, self._node_id)
+            if (topic_partition in offline or topic_partition in unopened) and self._logs.get(topic_partition) is None
+        }
+
+    def _troubled_folders(self) -> tuple[FolderTrouble, ...]:
+        offline = [
+            FolderTrouble(
+                path=folder.path,
+                directory_id=folder.directory_id,
+                state=FOLDER_OFFLINE,
+                cause=folder.cause,
+                since_ms=folder.since_ms,
+            )
+            for folder in self._logs.offline_folders.values()
+        ]
+        impaired = [
+            FolderTrouble(
+                path=folder.path,
+                directory_id=folder.directory_id,
+                state=state,
+                cause=known[folder.path].cause,
+                since_ms=known[folder.path].since_wall_ms,
+            )
+            for state, known in ((FOLDER_FULL, self._full), (FOLDER_HANGING, self._hanging))
+            for folder in self._logs.folders
+            if folder.path in known
+        ]
+        return (*offline, *impaired)
+
+    # --- the way back -------------------------------------------------------------------------------------------------
+
+    async def bring_back(self, path: str) -> FolderDescription:
+        """Recover an offline folder (or the offline logs of one that is online), and return its replicas as followers.
+
+        First the cluster must know that they were offline: nobody may lead again in a leader epoch of before, whose
+        records may be gone from the disk. Raises InvalidRequestError, StorageError, RequestTimedOutError, and
+        BrokerNotAvailableError while the broker is starting.
+        """
+        async with self._bringing_back:
+            if not self._replication.is_current:  # all that is in the folder would pass for a stray, and be deleted
+                raise BrokerNotAvailableError(
+                    f"broker {self._node_id} is starting, and has not heard yet which replicas are its own; ask again"
+                )
+            known = {folder.path for folder in self._logs.folders} | set(self._logs.offline_folders)
+            if path not in known:
+                raise InvalidRequestError(f"{path} is none of this broker's data folders: {', '.join(sorted(known))}")
+            affected = self._logs.offline_in(path)
+            await self._until_told(lambda: self._places_of(affected) <= self._marked_places(), "that they were offline")
+            await self._log_service.give_up(path)  # behind whatever its former thread still does there
+            loaded = await asyncio.get_running_loop().run_in_executor(None, self._reopen, path)
+            is_sound = loaded.folder.was_stopped_cleanly and not loaded.folder.may_have_lost_writes
+            self._logs.attach(loaded, now_ms=self._clock.wall_ms())
+            self._log_service.set_strays_aside(self._metadata.image)
+            back = {topic_partition for topic_partition in affected if topic_partition not in self._logs.offline}
+            self._make_again(back)
+            if not is_sound:
+                self._lost |= self._places_of(back)
+            self._work.set()
+            await self._until_told(lambda: not self._places_of(back) & self._marked_places(), "that they are back")
+            await asyncio.get_running_loop().run_in_executor(None, loaded.folder.loss_was_told)
+            self._replication.take_up_again(back)
+            logger.info("folder=%s is back partitions=%d lost_writes=%s", path, len(loaded.logs), not is_sound)
+            return next(folder for folder in await self.describe() if folder.path == path)
+
+    def _reopen(self, path: str) -> LoadedFolder:
+        now_ms, config_for = self._clock.wall_ms(), self._log_service.config_of
+        if path in self._logs.offline_folders:
+            return self._logs.reopen_folder(path, now_ms=now_ms, config_for=config_for)
+        return self._logs.reload_offline(path, now_ms=now_ms, config_for=config_for)
+
+    def _make_again(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Where the disk was replaced by an empty one, the replicas begin anew."""
+        for topic_partition in topic_partitions:
+            topic = self._metadata.image.topics.get(topic_partition.topic)
+            if topic is not None and self._logs.get(topic_partition) is None:
+                try:
+                    self._log_service.create_log(topic_partition, topic.topic_id)
+                except StorageError:
+                    continue  # `_make_missing_logs` meets it again
+                self._lost.add((topic.topic_id, topic_partition.partition))
+
+    async def _until_told(self, is_so: Callable[[], bool], what: str) -> None:
+        try:
+            async with asyncio.timeout(BRING_BACK_TIMEOUT_MS / 1000), self._told:
+                while not is_so() or self._work.is_set():
+                    await self._told.wait()
+        except TimeoutError:
+            raise RequestTimedOutError(f"the controller has not been told {what}; ask again when it answers") from None
+
+    def _places_of(self, topic_partitions: Iterable[TopicPartition]) -> set[Place]:
+        wanted = set(topic_partitions)
+        ours = _replicas_of(self._metadata.image, self._node_id)
+        return {place for topic_partition, place, _ in ours if topic_partition in wanted}
+
+    def _marked_places(self) -> set[Place]:
+        ours = _replicas_of(self._metadata.image, self._node_id)
+        return {place for _, place, partition in ours if self._node_id in partition.offline_replicas}
+
+    # --- for operators ------------------------------------------------------------------------------------------------
+
+    async def describe(self) -> tuple[FolderDescription, ...]:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(None, lambda: tuple(map(self._describe, self._logs.places)))
+
+    def _describe(self, path: str) -> FolderDescription:
+        offline = self._logs.offline_folders.get(path)
+        impaired = self._full.get(path) or self._hanging.get(path)
+        folder = next((folder for folder in self._logs.folders if folder.path == path), None)
+        logs = [] if folder is None else self._logs.logs_in(folder)
+        sizes = {log.topic_partition: log.size_bytes for log in logs}
+        try:
+            usage = None if offline is not None else self._logs.disk_usage(path)
+            strays = () if folder is None else self._logs.strays(path)
+        except StorageError:
+            usage, strays = None, ()
+        trouble = offline.cause if offline is not None else impaired.cause if impaired is not None else ""
+        since_ms = offline.since_ms if offline is not None else impaired.since_wall_ms if impaired is not None else -1
+        state = FOLDER_FULL if path in self._full else FOLDER_HANGING if impaired is not None else "online"
+        return FolderDescription(
+            path=path,
+            directory_id=folder.directory_id if folder is not None else offline.directory_id if offline else "",
+            state=FOLDER_OFFLINE if folder is None else state,
+            cause=trouble,
+            since_ms=since_ms,
+            partitions=len(sizes),
+            offline_partitions=tuple(sorted(map(str, self._logs.offline_in(path)))),
+            size_bytes=sum(sizes.values()) if folder is not None else -1,
+            free_bytes=usage.free_bytes if usage is not None else -1,
+            total_bytes=usage.total_bytes if usage is not None else -1,
+            sizes=sizes,
+            strays=strays,
+        )
+
+
+def _replicas_of(image: MetadataImage, node_id: int) -> Iterable[tuple[TopicPartition, Place, PartitionImage]]:
+    for topic in image.topics.values():
+        for number, partition in enumerate(topic.partitions):
+            if node_id in partition.replicas:
+                yield TopicPartition(topic.name, number), (topic.topic_id, number), partition
+
+
+def _counts_on(partition: PartitionImage, node_id: int) -> bool:
+    """Would the cluster elect this replica for what it is believed to have?"""
+    return node_id in (*partition.isr, *partition.eligible_leader_replicas)
+
+
+def _grouped(places: Iterable[Place]) -> tuple[TopicNumbers, ...]:
+    by_topic: dict[str, list[int]] = {}
+    for topic_id, number in sorted(places):
+        by_topic.setdefault(topic_id, []).append(number)
+    return tuple(TopicNumbers(topic_id=topic_id, partitions=tuple(found)) for topic_id, found in by_topic.items())

@@ -1,0 +1,158 @@
+"""A broker's life in the cluster: register, heartbeat, be unfenced, ask to leave, leave.
+
+A registration is bound to one incarnation (one start of the process); the broker epoch that it earns is carried by
+heartbeats, proposals and fetches, so that nothing an earlier incarnation said can act for this one (KIP-631, KIP-903).
+"""
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Callable
+
+from barnabas.kraft.metadata.requests import BrokerHeartbeat, HeartbeatAnswer, RegisterBroker, Registered
+from barnabas.log.vocabulary.errors import (
+    BarnabasError,
+    InconsistentClusterIdError,
+    RequestTimedOutError,
+    StaleBrokerEpochError,
+    UnsupportedVersionError,
+)
+
+from ..base.clock import Clock
+from .broker_to_controller import ControllerChannel
+from .metadata_service import MetadataService
+
+logger = logging.getLogger("barnabas.lifecycle")
+
+REGISTRATION_TIMEOUT_MS = 5_000
+UNFENCING_HEARTBEAT_INTERVAL_MS = 20  # while fenced, so that a start is not slowed down by the ordinary interval
+FATAL_REGISTRATION_ERRORS = (InconsistentClusterIdError, UnsupportedVersionError)
+
+
+class BrokerLifecycle:
+    """Keeps this broker registered and tells whether it is fenced."""
+
+    def __init__(
+        self,
+        *,
+        registration: RegisterBroker,
+        controller: ControllerChannel,
+        metadata: MetadataService,
+        clock: Clock,
+        registered: Callable[[int], None],
+        heartbeat_interval_ms: int,
+        session_timeout_ms: int,
+        fatal: Callable[[str], None],
+        holds_back: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`holds_back`: as long as it is true, this broker does not want to be unfenced."""
+        self._registration = registration
+        self._controller = controller
+        self._metadata = metadata
+        self._clock = clock
+        self._registered = registered
+        self._heartbeat_interval_ms = heartbeat_interval_ms
+        self._session_timeout_ms = session_timeout_ms
+        self._fatal = fatal
+        self._holds_back = holds_back
+        self._wake = asyncio.Event()
+        self._want_shut_down = False
+        self._trouble = ""  # the last one that was logged and is not over
+        self.broker_epoch = -1
+        self.fenced = True
+        self.may_shut_down = asyncio.Event()
+        self.unfenced = asyncio.Event()
+
+    async def run(self) -> None:
+        """Register and heartbeat for ever; ends when it is cancelled or the cluster refuses this broker for good."""
+        while True:
+            try:
+                await self._register()
+                await self._heartbeat_until_stale()
+            except FATAL_REGISTRATION_ERRORS as error:
+                self._fatal(error.message)
+                return
+
+    async def _register(self) -> None:
+        while True:
+            try:
+                answer = await self._controller.call(self._named(), timeout_ms=REGISTRATION_TIMEOUT_MS)
+                break
+            except FATAL_REGISTRATION_ERRORS:
+                raise
+            except BarnabasError as error:
+                self._note_trouble("registration waits", error)
+                await self._pause(UNFENCING_HEARTBEAT_INTERVAL_MS if error.retriable else self._heartbeat_interval_ms)
+        assert isinstance(answer, Registered)
+        self._trouble = ""
+        self.broker_epoch = answer.broker_epoch
+        # Told once: what this process writes after the registration is not lost by it.
+        self._registration = dataclasses.replace(self._registration, lost_unflushed_data=False)
+        self._registered(answer.broker_epoch)
+        logger.info("registered node=%d broker_epoch=%d", self._registration.node_id, self.broker_epoch)
+
+    def _named(self) -> RegisterBroker:
+        """With the cluster that this broker has joined since its start: a controller of another one must refuse it."""
+        known = self._registration.cluster_id or self._metadata.image.cluster_id
+        return dataclasses.replace(self._registration, cluster_id=known)
+
+    async def _heartbeat_until_stale(self) -> None:
+        while True:
+            try:
+                answer = await self._controller.call(self._heartbeat(), timeout_ms=self._session_timeout_ms)
+            except StaleBrokerEpochError:
+                logger.warning("registration lost node=%d, registering again", self._registration.node_id)
+                self._set_fenced(True)
+                return
+            except RequestTimedOutError:
+                await self._pause(UNFENCING_HEARTBEAT_INTERVAL_MS)  # a controller that fell answers so at once
+                continue
+            except BarnabasError as error:
+                self._note_trouble("heartbeat failed", error)
+                await self._pause(self._heartbeat_interval_ms)
+                continue
+            assert isinstance(answer, HeartbeatAnswer)
+            self._metadata.confirmed()
+            self._trouble = ""
+            self._set_fenced(answer.fenced)
+            if answer.may_shut_down and self._want_shut_down:
+                self.may_shut_down.set()
+            quick = answer.fenced or self._want_shut_down
+            await self._pause(UNFENCING_HEARTBEAT_INTERVAL_MS if quick else self._heartbeat_interval_ms)
+
+    def _note_trouble(self, what: str, error: BarnabasError) -> None:
+        """Told once; what comes again and again is no news."""
+        trouble = f"{what} node={self._registration.node_id}: {error.message}"
+        if trouble != self._trouble:
+            self._trouble = trouble
+            logger.warning("%s", trouble)
+
+    def _heartbeat(self) -> BrokerHeartbeat:
+        return BrokerHeartbeat(
+            node_id=self._registration.node_id,
+            broker_epoch=self.broker_epoch,
+            metadata_offset=self._metadata.applied_offset,
+            want_fence=self._holds_back(),
+            want_shut_down=self._want_shut_down,
+        )
+
+    def _set_fenced(self, fenced: bool) -> None:
+        if fenced != self.fenced:
+            logger.info("broker %s node=%d", "fenced" if fenced else "unfenced", self._registration.node_id)
+        self.fenced = fenced
+        if fenced:
+            self.unfenced.clear()
+        else:
+            self.unfenced.set()
+
+    def begin_controlled_shutdown(self) -> None:
+        """From the next heartbeat on, ask the controller to move this broker's leaderships away."""
+        self._want_shut_down = True
+        self._wake.set()
+
+    async def _pause(self, interval_ms: int) -> None:
+        self._wake.clear()
+        try:
+            await asyncio.wait_for(self._wake.wait(), interval_ms / 1000)
+        except TimeoutError:
+            pass

@@ -1,0 +1,158 @@
+"""Asking the active controller, wherever it runs: in this process, or by RPC on another broker.
+
+Decisions are the controller's alone; what lives here is finding it. Whoever is asked and is not the controller says who
+leads, and a request is repeated until its time is over. Requests of kraft are made so that a repetition does no harm
+(registrations carry an incarnation, proposals an epoch, creations a topic id). Where the first copy of a request may have
+been carried out, a refusal of the next one that says "it is so already" is a success: see `done_already`.
+"""
+
+import asyncio
+import random
+
+from barnabas.kraft.metadata.requests import ControllerRequest, Done, decode_answer, encode_request
+from barnabas.kraft.node.metadata_node import MetadataPublication
+from barnabas.log.vocabulary.errors import (
+    BarnabasError,
+    BrokerNotAvailableError,
+    NetworkError,
+    NotControllerError,
+    RequestTimedOutError,
+    ThrottlingQuotaExceededError,
+)
+
+from ..base.clock import Clock
+from ..protocol.requests import ControllerCallRequest, Request
+from ..protocol.responses import ControllerCallResponse, Response
+from ..wire.rpc import RpcPool
+from .metadata_service import MetadataService
+
+RETRY_BACKOFF_MS = 20  # first pause after a refusal: an election takes tens of milliseconds
+MAX_RETRY_BACKOFF_MS = 500
+ATTEMPT_TIMEOUT_MS = 2_000  # a controller that says nothing for so long may be frozen, and another one elected
+
+
+class ControllerChannel:
+    """Hands requests to the active controller and follows it when it moves."""
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        metadata: MetadataService,
+        pool: RpcPool,
+        clock: Clock,
+        rng: random.Random,
+        listener: str,
+        attempt_timeout_ms: int = ATTEMPT_TIMEOUT_MS,
+    ) -> None:
+        self._node_id = node_id
+        self._metadata = metadata
+        self._pool = pool
+        self._clock = clock
+        self._rng = rng
+        self._listener = listener
+        self._attempt_timeout_ms = attempt_timeout_ms
+        self._asked: dict[
+            asyncio.Timeout, int | None
+        ] = {}  # attempts that may be given up, and the leader that each asks
+        metadata.subscribe(self._published)
+
+    def _published(self, publication: MetadataPublication) -> None:
+        """Another leader: who waits for the answer of the old one asks again at once, since the old one may be frozen or
+        cut off, and a new controller must hear of every broker soon."""
+        leader_id = publication.leader.leader_id
+        if leader_id is None:
+            return
+        now_s = asyncio.get_running_loop().time()
+        for scope, asked in list(self._asked.items()):
+            if asked not in (None, leader_id):
+                del self._asked[scope]
+                scope.reschedule(now_s)
+
+    async def call(
+        self,
+        request: ControllerRequest,
+        *,
+        timeout_ms: int,
+        repeat_when_unknown: bool = True,
+        done_already: tuple[type[BarnabasError], ...] = (),
+    ) -> object:
+        """Return the controller's answer or raise the error that it gave.
+
+        Raises RequestTimedOutError when no controller answered in time: the change may or may not have happened. With
+        `repeat_when_unknown` False a request that may have been taken is not sent again; what had cut it off is raised.
+        A request that is refused because topics change too fast waits for its turn; when its time is over, that is raised.
+        A refusal of `done_already` is answered as `Done` when an earlier copy of this request may have been carried out.
+        """
+        deadline_ms = self._clock.now_ms() + timeout_ms
+        backoff_ms = RETRY_BACKOFF_MS
+        may_be_done = False
+        throttled: ThrottlingQuotaExceededError | None = None
+        while True:
+            remaining_ms = deadline_ms - self._clock.now_ms()
+            if remaining_ms <= 0:
+                if throttled is not None:
+                    raise throttled
+                raise RequestTimedOutError(f"no active controller answered within {timeout_ms} ms; try again")
+            try:
+                attempt_ms = min(remaining_ms, self._attempt_timeout_ms)
+                return await self._attempt(request, attempt_ms, may_give_up=repeat_when_unknown)
+            except (NetworkError, RequestTimedOutError):
+                if not repeat_when_unknown:
+                    raise
+                may_be_done, throttled = True, None
+            except ThrottlingQuotaExceededError as error:
+                throttled = error  # definite: nothing was done
+            except (NotControllerError, BrokerNotAvailableError):
+                pass  # definite: nothing was done
+            except done_already:
+                if may_be_done:
+                    return Done(offset=self._metadata.image.offset)
+                raise
+            pause_ms = min(backoff_ms * self._rng.uniform(0.5, 1.5), max(1, deadline_ms - self._clock.now_ms()))
+            await asyncio.sleep(pause_ms / 1000)
+            backoff_ms = min(backoff_ms * 2, MAX_RETRY_BACKOFF_MS)
+
+    async def _attempt(self, request: ControllerRequest, timeout_ms: int, *, may_give_up: bool) -> object:
+        scope = asyncio.timeout(timeout_ms / 1000)
+        try:
+            async with scope:
+                if may_give_up:
+                    self._asked[scope] = self._metadata.leadership.leader_id
+                try:
+                    return await self._ask_once(request, timeout_ms)
+                finally:
+                    self._asked.pop(scope, None)
+        except TimeoutError:
+            raise RequestTimedOutError(f"the controller did not answer within {timeout_ms} ms; try again") from None
+
+    async def _ask_once(self, request: ControllerRequest, timeout_ms: int) -> object:
+        leader_id = self._metadata.leadership.leader_id
+        if leader_id is None:
+            raise NotControllerError("the quorum has no leader at the moment")
+        if leader_id == self._node_id:
+            return await self._metadata.source.submit(request)
+        try:
+            connection = await self._pool.get(*self.address_of(leader_id))
+        except NetworkError as error:
+            raise BrokerNotAvailableError(error.message) from error  # definite: nothing was sent
+        response = await connection.call(ControllerCallRequest(body=encode_request(request)), timeout_ms=timeout_ms)
+        assert isinstance(response, ControllerCallResponse)
+        return decode_answer(request, response.body)
+
+    async def ask_broker(self, node_id: int, request: Request, *, timeout_ms: int) -> Response:
+        """One attempt with one broker, whoever that is. Raises what it answers, NetworkError, RequestTimedOutError."""
+        connection = await self._pool.get(*self.address_of(node_id))
+        response: Response = await connection.call(request, timeout_ms=timeout_ms)
+        return response
+
+    def address_of(self, node_id: int) -> tuple[str, int]:
+        """Where a broker takes requests of other brokers. Raises BrokerNotAvailableError when nobody has told yet."""
+        broker = self._metadata.image.brokers.get(node_id)
+        if broker is not None:
+            endpoint = broker.endpoint(self._listener)
+            return endpoint.host, endpoint.port
+        address = self._metadata.source.broker_address(node_id)
+        if address is None:
+            raise BrokerNotAvailableError(f"the address of broker {node_id} is not known yet")
+        return address

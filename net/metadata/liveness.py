@@ -1,0 +1,116 @@
+"""Finds out at once that a broker's process is gone, instead of waiting for its session to end.
+
+A process that is killed leaves closed connections behind. A closed connection is only a hint, so the active controller
+then knocks at the broker's port: refused means that nobody listens there any more, and the broker is fenced. Anything else
+(accepted, no answer, no route) proves nothing, and the session time-out decides as ever. A broker that was fenced wrongly
+comes back with its next heartbeat: fencing is always safe, only slow or quick.
+"""
+
+import asyncio
+import logging
+
+from barnabas.kraft.metadata.image import BrokerImage
+from barnabas.kraft.metadata.requests import FenceBroker
+from barnabas.kraft.node.metadata_node import MetadataPublication
+from barnabas.log.vocabulary.errors import BarnabasError
+
+from ..wire.network import Network
+from .metadata_service import MetadataService
+
+logger = logging.getLogger("barnabas.lifecycle")
+
+BROKER_CLIENT_PREFIX = "broker-"
+KNOCK_TIMEOUT_S = 0.5
+# A dying process closes its sockets one by one: the loss of one may be heard of before its port refuses connections, so one
+# answered knock proves nothing either.
+REFUSALS = 2  # in a row
+KNOCK_INTERVALS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
+MAX_KNOCKING = 64  # brokers that are looked at at a time
+
+
+def client_id_of(node_id: int) -> str:
+    """What a broker calls itself on its connections to the controller."""
+    return f"{BROKER_CLIENT_PREFIX}{node_id}"
+
+
+class _Knock(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        transport.abort()
+
+
+class LivenessWatch:
+    """Does its work only while this broker's controller is the active one."""
+
+    def __init__(self, *, node_id: int, metadata: MetadataService, network: Network, listener: str) -> None:
+        self._node_id = node_id
+        self._metadata = metadata
+        self._network = network
+        self._listener = listener
+        self._was_active = False
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        metadata.subscribe(self._published)
+
+    @property
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """Brokers that are being knocked at."""
+        return list(self._tasks.values())
+
+    def connection_lost(self, client_id: str) -> None:
+        """A client's connection to this broker ended; only those of brokers are of interest."""
+        suffix = client_id.removeprefix(BROKER_CLIENT_PREFIX)
+        if client_id != suffix and suffix.isdigit():
+            self._look_at(int(suffix))
+
+    def _published(self, publication: MetadataPublication) -> None:
+        """A new controller has no connections that could break: it knocks at everybody once."""
+        became_active = publication.is_active_controller and not self._was_active
+        self._was_active = publication.is_active_controller
+        if became_active:
+            for node_id in publication.image.brokers:
+                self._look_at(node_id)
+
+    def _look_at(self, node_id: int) -> None:
+        broker = self._metadata.image.brokers.get(node_id)
+        if not self._metadata.is_active_controller or broker is None or broker.fenced or node_id == self._node_id:
+            return
+        if node_id in self._tasks or len(self._tasks) >= MAX_KNOCKING:
+            return
+        task = asyncio.get_running_loop().create_task(self._fence_if_gone(broker))
+        self._tasks[node_id] = task
+        task.add_done_callback(lambda _: self._tasks.pop(node_id, None))
+
+    async def _fence_if_gone(self, broker: BrokerImage) -> None:
+        if not await self._stays_refused(broker):
+            return
+        logger.warning("broker=%d is gone, its port refuses connections: fencing it", broker.node_id)
+        request = FenceBroker(node_id=broker.node_id, broker_epoch=broker.broker_epoch)
+        try:
+            await self._metadata.source.submit(request)
+        except BarnabasError as error:
+            logger.info("fencing broker=%d was not possible: %s", broker.node_id, error)
+
+    async def _stays_refused(self, broker: BrokerImage) -> bool:
+        refusals = 0
+        for pause_s in (*KNOCK_INTERVALS_S, 0.0):
+            refusals = refusals + 1 if await self._is_refused(broker) else 0
+            if refusals == REFUSALS:
+                return True
+            await asyncio.sleep(pause_s)
+        return False
+
+    async def _is_refused(self, broker: BrokerImage) -> bool:
+        endpoint = broker.endpoint(self._listener)
+        try:
+            async with asyncio.timeout(KNOCK_TIMEOUT_S):
+                await self._network.connect(_Knock, endpoint.host, endpoint.port)
+        except ConnectionRefusedError:
+            return True
+        except (OSError, TimeoutError):
+            return False
+        return False
+
+    async def close(self) -> None:
+        for task in list(self._tasks.values()):
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)

@@ -1,0 +1,136 @@
+"""Metadata for brokers that are not voters: committed commands, fetched from a voter by a long poll.
+
+The same `MetadataNode` replays them as on a voter, so that an observer at an offset holds the image that everybody else at
+that offset holds. An observer never decides: requests to "its" controller are answered NOT_CONTROLLER.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterable
+
+from barnabas.kraft.group_state.offsets_log import SlotLog
+from barnabas.kraft.metadata.records import Record
+from barnabas.kraft.metadata.requests import ControllerRequest
+from barnabas.kraft.node.metadata_feed import MetadataFeed
+from barnabas.kraft.node.metadata_node import MetadataNode
+from barnabas.kraft.quorum.quorum import CommittedCommand
+from barnabas.log.vocabulary.errors import BarnabasError, BrokerNotAvailableError, NotControllerError
+
+from ..protocol.requests import MetadataFeedRequest
+from ..protocol.responses import MetadataFeedResponse
+from ..wire.rpc import RpcPool
+from .metadata_service import Subscriber
+from .quorum_directory import QuorumDirectory
+
+logger = logging.getLogger("barnabas.metadata")
+
+FEED_MAX_BYTES = 4 << 20
+FEED_WAIT_MS = 500
+FEED_TIMEOUT_MS = 5_000
+RETRY_MS = 100
+
+
+class MetadataObserver:
+    """A `MetadataSource` that follows one voter, and another one when that does not answer."""
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        build_node: Callable[[Subscriber], MetadataNode],
+        directory: QuorumDirectory,
+        pool: RpcPool,
+        rng: random.Random,
+        fatal: Callable[[str], None],
+    ) -> None:
+        self._node_id = node_id
+        self._build_node = build_node
+        self._directory = directory
+        self._pool = pool
+        self._rng = rng
+        self._fatal = fatal
+        self._followed: tuple[str, int] | None = None  # the voter that answered last
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self, publish: Subscriber) -> None:
+        self._node = self._build_node(publish)
+        self._task = asyncio.get_running_loop().create_task(self._guarded())
+
+    async def _guarded(self) -> None:
+        """A broker whose metadata stands still for ever looks alive: by a bug here it stops instead."""
+        try:
+            await self._follow()
+        except Exception as error:
+            logger.exception("following the metadata failed")
+            self._fatal(f"following the metadata failed: {error!r}")
+
+    async def _follow(self) -> None:
+        while True:
+            addresses = await self._directory.addresses()
+            self._rng.shuffle(addresses)
+            for host, port in addresses:
+                try:
+                    while True:
+                        await self._fetch(host, port)
+                        self._note_followed((host, port))
+                except BarnabasError as error:
+                    self._note_broken((host, port), error)
+            await asyncio.sleep(RETRY_MS / 1000)
+
+    def _note_followed(self, address: tuple[str, int]) -> None:
+        if self._followed != address:
+            self._followed = address
+            logger.info("metadata feed from=%s:%d", *address)
+
+    def _note_broken(self, address: tuple[str, int], error: BarnabasError) -> None:
+        """Told once: what is tried in vain afterwards is no news."""
+        if self._followed == address:
+            self._followed = None
+            logger.warning("metadata feed from=%s:%d broke: %s", *address, error)
+
+    async def _fetch(self, host: str, port: int) -> None:
+        connection = await self._pool.get(host, port)
+        request = MetadataFeedRequest(
+            node_id=self._node_id,
+            after_offset=self._node.image.offset,
+            max_bytes=FEED_MAX_BYTES,
+            max_wait_ms=FEED_WAIT_MS,
+        )
+        answer = await connection.call(request, timeout_ms=FEED_TIMEOUT_MS)
+        assert isinstance(answer, MetadataFeedResponse)
+        self._apply(answer)
+        if answer.leader_id < 0 and not answer.entries:
+            raise BrokerNotAvailableError("this voter knows no leader of the quorum; another one may")
+
+    def _apply(self, answer: MetadataFeedResponse) -> None:
+        self._node.apply_feed(
+            MetadataFeed(
+                commands=tuple(
+                    CommittedCommand(index=entry.index, term=entry.term, command=entry.command)
+                    for entry in answer.entries
+                ),
+                snapshot_index=None if answer.snapshot_offset < 0 else answer.snapshot_offset,
+                snapshot=answer.snapshot_chunks,
+            )
+        )
+
+    async def submit(self, request: ControllerRequest) -> object:
+        raise NotControllerError(f"broker {self._node_id} is an observer of the quorum; ask the controller")
+
+    async def slot_snapshot(self, slot: int) -> tuple[int, Iterable[Record]]:
+        return self._node.slot_snapshot(slot)
+
+    async def slot_log(self, slot: int, log_offset: int, limit: int) -> SlotLog:
+        return self._node.slot_log(slot, log_offset, limit)
+
+    async def feed(self, after_offset: int, max_bytes: int) -> MetadataFeed:
+        raise NotControllerError(f"broker {self._node_id} is an observer of the quorum; ask a voter")
+
+    def broker_address(self, node_id: int) -> tuple[str, int] | None:
+        return self._directory.known(node_id)
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)

@@ -1,0 +1,52 @@
+"""Requests about the voters, put to the quorum's leader: what the metadata say against them, then what the quorum says.
+
+Called in the quorum's loop, on the leader; everywhere else the answer is NotControllerError, and whoever asks follows it.
+"""
+
+from barnabas.kraft.metadata.image import MetadataImage
+from barnabas.kraft.metadata.requests import AlterVoters, QuorumAnswer, VotersAnswer
+from barnabas.kraft.quorum.voters import QuorumStatus, Voter
+from barnabas.kraft.raft.quorum import RaftQuorum
+from barnabas.log.vocabulary.errors import BarnabasError, InvalidRequestError, NotControllerError
+
+
+def alter_voters(quorum: RaftQuorum, image: MetadataImage, request: AlterVoters) -> VotersAnswer | BarnabasError:
+    """Begin a change or go on with it."""
+    try:
+        if not quorum.leadership.is_self:
+            raise NotControllerError("this broker does not lead the quorum")
+        if request.check_only:
+            _check(quorum.status(), image, request)
+            return VotersAnswer(done=False, state="allowed")
+        if request.add:
+            progress = quorum.add_voter(Voter(node_id=request.node_id, host=request.host, port=request.port))
+        else:
+            progress = quorum.remove_voter(request.node_id)
+    except BarnabasError as error:
+        return error
+    return VotersAnswer(done=progress.done, state=progress.state)
+
+
+def _check(status: QuorumStatus, image: MetadataImage, request: AlterVoters) -> None:
+    voters = sorted(peer.node_id for peer in status.peers if peer.is_voter)
+    node_id = request.node_id
+    if request.add == (node_id in voters):
+        raise InvalidRequestError(f"node {node_id} is {'a' if request.add else 'no'} voter already; they are {voters}")
+    broker = image.brokers.get(node_id)
+    if request.add and (broker is None or not broker.is_active):
+        state = "not registered" if broker is None else "fenced or shutting down"
+        raise InvalidRequestError(f"broker {node_id} is {state}: start it, and add it to the voters when it is active")
+
+
+def describe_voters(quorum: RaftQuorum) -> QuorumAnswer | BarnabasError:
+    status = quorum.status()
+    if status.leader_id is None or not quorum.leadership.is_self:
+        return NotControllerError("this broker does not lead the quorum")
+    return QuorumAnswer(
+        leader_id=status.leader_id,
+        term=status.term,
+        committed_index=status.committed_index,
+        voters_index=status.voters_index,
+        peers=status.peers,
+        change=status.change,
+    )

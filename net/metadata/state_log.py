@@ -1,0 +1,75 @@
+"""Changes of state in the broker's log: one line for each, few lines for many.
+
+A broker that dies with 1,000 leaderships is a thousand elections in one publication; a cluster that flaps makes as many one by
+one. Of each kind a publication gets some lines and a sum, and all lines together are bounded in time: who needs the rest
+finds it in `barnabas topic describe`.
+"""
+
+import itertools
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+from barnabas.kraft.metadata.image import MetadataImage
+from barnabas.kraft.node.metadata_node import MetadataPublication
+
+from ..base.clock import Clock
+from .state_changes import CONTROLLER, Change, decisions, own_roles
+
+SHOWN_PER_EVENT: Final = 10  # of one kind in one publication: enough to see what it is about
+BURST_LINES: Final = 500  # a topic or a rolling restart of a small cluster is told in full
+LINES_PER_S: Final = 10  # after a burst: 36,000 lines an hour, a few megabytes
+
+
+class StateLog:
+    """A subscriber of the metadata."""
+
+    def __init__(self, node_id: int, clock: Clock) -> None:
+        self._node_id = node_id
+        self._clock = clock
+        self._image = MetadataImage()
+        self._lines_left = float(BURST_LINES)  # 0 to BURST_LINES
+        self._filled_at_ms = clock.now_ms()
+        self._suppressed = 0  # lines since the last one that was written
+
+    def published(self, publication: MetadataPublication) -> None:
+        old, new = self._image, publication.image
+        self._image = new
+        if new.controller_id != old.controller_id or new.controller_epoch != old.controller_epoch:
+            text = f"controller={new.controller_id} controller_epoch={new.controller_epoch} was={old.controller_id}"
+            self._write(Change(domain=CONTROLLER, event="controller", text=text))
+        if publication.restored:
+            text = f"offset={new.offset} topics={len(new.topics)} brokers={len(new.brokers)}"
+            self._write(Change(domain="barnabas.metadata", event="restored", text=text))
+            return  # everything is new, and nothing has happened just now
+        if publication.is_active_controller:
+            self._write_some(decisions(old, new, publication.changes))
+        self._write_some(own_roles(self._node_id, old, new, publication.changes))
+
+    def _write_some(self, changes: Iterable[Change]) -> None:
+        by_event = sorted(changes, key=_kind)  # stable: within a kind, the order of the metadata
+        for (_, event), group in itertools.groupby(by_event, key=_kind):
+            lines = list(group)
+            for change in lines[:SHOWN_PER_EVENT]:
+                self._write(change)
+            if len(lines) > SHOWN_PER_EVENT:
+                text = f"total={len(lines)} not_shown={len(lines) - SHOWN_PER_EVENT}"
+                self._write(Change(domain=lines[0].domain, event=event, text=text, level=lines[0].level))
+
+    def _write(self, change: Change) -> None:
+        now_ms = self._clock.now_ms()
+        gained = (now_ms - self._filled_at_ms) * LINES_PER_S / 1000
+        self._lines_left, self._filled_at_ms = min(BURST_LINES, self._lines_left + gained), now_ms
+        if self._lines_left < 1:
+            self._suppressed += 1
+            return
+        self._lines_left -= 1
+        if self._suppressed:
+            text = "event=suppressed lines=%d: more than %d changes a second"
+            logging.getLogger(change.domain).warning(text, self._suppressed, LINES_PER_S)
+            self._suppressed = 0
+        logging.getLogger(change.domain).log(change.level, "event=%s %s", change.event, change.text)
+
+
+def _kind(change: Change) -> tuple[str, str]:
+    return change.domain, change.event

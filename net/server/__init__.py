@@ -1,0 +1,1 @@
+"""Incoming connections: admission, frames, memory, dispatch, requests that wait."""

@@ -1,0 +1,59 @@
+"""Requests of a slot's groups that wait for other members: joins, syncs and heartbeats. Bounded, and shared out by group."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+from barnabas.consumer_groups.model.classic_messages import Answer, Ticket
+from barnabas.consumer_groups.model.settings import MAX_GROUP_SIZE
+from barnabas.log.vocabulary.errors import BarnabasError
+
+# Of one slot, in groups of the largest size (group.max.size). A group may use as many as it leaves free: there is room for three
+# such groups that rebalance at the same time, and a group that floods the slot gets half of it and never keeps the others out. A
+# parked request takes some 6 kB, so a flood of one group 24 MB.
+FULL_GROUPS_PER_SLOT: Final = 4
+
+
+class ParkedRequests:
+    """`_counts` has, for each group, how many of `_waiting` are its."""
+
+    def __init__(self, limit: int = FULL_GROUPS_PER_SLOT * MAX_GROUP_SIZE) -> None:
+        self._limit = limit
+        self._waiting: dict[Ticket, tuple[str, asyncio.Future[object]]] = {}
+        self._counts: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def has_room(self, group_id: str) -> bool:
+        """Dynamic threshold: a group's share is what is free, so there is room for the first request of another one."""
+        return self._counts[group_id] < self._limit - len(self._waiting)
+
+    def add(self, group_id: str, ticket: Ticket) -> "asyncio.Future[object]":
+        answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        self._waiting[ticket] = (group_id, answer)
+        self._counts[group_id] += 1
+        return answer
+
+    def remove(self, ticket: Ticket) -> None:
+        group_id, _ = self._waiting.pop(ticket)
+        self._counts[group_id] -= 1
+        if not self._counts[group_id]:
+            del self._counts[group_id]
+
+    def deliver(self, answers: Iterable[Answer]) -> None:
+        """What these answers stand upon is committed."""
+        for item in answers:
+            _, waiting = self._waiting.get(item.ticket, ("", None))
+            if waiting is None or waiting.done():
+                continue  # who asked is gone
+            if isinstance(item.value, BarnabasError):
+                waiting.set_exception(item.value)
+            else:
+                waiting.set_result(item.value)
+
+    def refuse_all(self, error: BarnabasError) -> None:
+        for _, waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(error)

@@ -1,0 +1,242 @@
+"""A port of the broker: takes connections, finds out which protocol they speak, and lets a dispatcher answer.
+
+`Server` counts, limits and drains; `connection.ServerConnection` is one client; codecs know the protocols.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ..base.limits import (
+    LOG_AGAIN_AFTER_MS,
+    LONG_STALL_MS,
+    MAX_LOGGED_PEERS,
+    SHORT_STALL_MS,
+    SWEEP_INTERVAL_MS,
+    ServerLimits,
+)
+from ..protocol.codec import Codec
+from ..protocol.msgpack import MsgpackCodec, ServerHello
+from ..wire.network import Listener, Network
+from .admission import IDLE_TO_CLOSE_MS, RESERVED_PLACES_OF_HOST, Admission, Place, is_reserved_for
+from .connection import ServerConnection
+from .dispatcher import Dispatcher
+from .memory_budget import MemoryBudget
+from .receive_buffer import SharedMemory
+from .turn import Turn
+
+logger = logging.getLogger("barnabas.network")
+
+
+@dataclass(slots=True)
+class ServerMetrics:
+    """Plain counters, read by /metrics."""
+
+    requests: dict[int, int] = field(default_factory=dict)  # By API; only of APIs that exist, so it is bounded.
+    errors: int = 0  # Requests answered by an ErrorResponse.
+    bytes_in: int = 0
+    bytes_out: int = 0
+    connections_accepted: int = 0
+    connections_refused: int = 0  # Beyond max_connections.
+    connections_expired: int = 0  # Idle, silent or not reading.
+    strangers: int = 0  # Neither of our protocols.
+
+
+class Server:
+    """One listener. `hello` is asked per connection: the cluster id is not known before the cluster is formed."""
+
+    def __init__(
+        self,
+        network: Network,
+        dispatcher: Dispatcher,
+        *,
+        hello: Callable[[], ServerHello] = ServerHello,
+        listener_name: str = "PLAINTEXT",
+        limits: ServerLimits | None = None,
+        kafka_codec: Codec | None = None,
+        turn: Turn | None = None,
+        memory: MemoryBudget | None = None,
+        client_gone: Callable[[str], None] | None = None,
+    ) -> None:
+        self.dispatcher = dispatcher
+        self.hello = hello
+        self.listener_name = listener_name
+        self.limits = limits or ServerLimits()
+        self.codec: Codec = MsgpackCodec()
+        self.kafka_codec = kafka_codec
+        self.turn = turn or Turn()
+        self.memory = memory or MemoryBudget()
+        self.shared = SharedMemory(self.memory)
+        self._client_gone = client_gone
+        self.metrics = ServerMetrics()
+        self.is_draining = False
+        self._network = network
+        self._connections: dict[ServerConnection, None] = {}  # in order of arrival
+        self._reserved: dict[ServerConnection, None] = {}  # those of them on reserved places
+        self._admission = Admission(
+            max_connections=self.limits.max_connections, max_descriptor=self.limits.max_descriptor
+        )
+        self._listener: Listener | None = None
+        self._sweep_timer: asyncio.TimerHandle | None = None
+        self._logged_at: dict[str, float] = {}
+        self._idle: asyncio.Event | None = None  # Set when the last connection has gone.
+
+    @property
+    def address(self) -> tuple[str, int]:
+        assert self._listener is not None, "the server has not been started"
+        return self._listener.address
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._connections)
+
+    async def start(self, host: str, port: int) -> tuple[str, int]:
+        """Listen, and return the real address. Raises OSError."""
+        self._listener = await self._network.listen(lambda: ServerConnection(self), host, port)
+        self._idle = asyncio.Event()
+        self._schedule_sweep()
+        return self.address
+
+    async def close(self, drain_timeout_ms: int = 5_000) -> None:
+        """Take no more connections and requests, let those in flight finish within the bound, then close."""
+        self.is_draining = True
+        if self._listener is not None:
+            await self._listener.close()
+        for connection in list(self._connections):
+            connection.drain()
+        if self._connections and self._idle is not None:
+            self._idle.clear()
+            try:
+                async with asyncio.timeout(drain_timeout_ms / 1000):
+                    await self._idle.wait()
+            except TimeoutError:
+                logger.warning("closing connections with requests in flight connections=%d", len(self._connections))
+        for connection in list(self._connections):
+            connection.abort()
+        await self.dispatcher.close()
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+        await asyncio.sleep(0)  # Transports report the loss in the next turn of the loop.
+
+    # --- called by connections ---------------------------------------------------------------------------------------
+
+    def admit(self, connection: ServerConnection, descriptor: int) -> Place:
+        """`descriptor` is the number of the connection's socket, -1 without one."""
+        place = Place.REFUSED
+        if not self.is_draining:
+            place = self._place_for(connection, descriptor)
+            if place is Place.REFUSED and self._end_probation(connection.client_host):
+                place = self._place_for(connection, descriptor)
+        if place is Place.REFUSED:
+            self._refused()
+            return place
+        self._connections[connection] = None
+        if place is Place.RESERVED:
+            self._reserved[connection] = None
+        self.metrics.connections_accepted += 1
+        return place
+
+    def _place_for(self, connection: ServerConnection, descriptor: int) -> Place:
+        return self._admission.place(
+            ordinary=len(self._connections) - len(self._reserved),
+            reserved=len(self._reserved),
+            reserved_of_host=self._reserved_of(connection.client_host),
+            descriptor=descriptor,
+        )
+
+    def _reserved_of(self, client_host: str) -> int:
+        return sum(other.client_host == client_host for other in self._reserved)
+
+    def _end_probation(self, client_host: str) -> bool:
+        """Whether somebody made room for a connection from there: the oldest that has not said its name yet, of that address
+        if it has its share already. A broker says its name at once, so a crowd that says nothing cannot keep it out."""
+        has_share = self._reserved_of(client_host) >= RESERVED_PLACES_OF_HOST
+        silent = (other for other in self._reserved if other.is_on_probation)
+        victim = next((other for other in silent if other.client_host == client_host or not has_share), None)
+        if victim is None:
+            return False
+        del self._reserved[victim], self._connections[victim]
+        self._refused()
+        victim.abort()
+        return True
+
+    def identified(self, connection: ServerConnection) -> bool:
+        """Whether a connection on a reserved place may stay, now that its name is known."""
+        if not is_reserved_for(connection.client_id):
+            self._refused()
+            return False
+        idle = max(self._connections, key=lambda other: 0 if other in self._reserved else other.quiet_ms)
+        if idle not in self._reserved and idle.quiet_ms >= IDLE_TO_CLOSE_MS:
+            self.metrics.connections_expired += 1
+            idle.abort()
+            del self._reserved[connection]  # It has the place of the idle one now.
+        return True
+
+    def _refused(self) -> None:
+        self.metrics.connections_refused += 1
+        self.log_once(
+            "connections", "too many connections limit=%d open=%d; raise max.connections and ulimit -n, or close some",
+            self.limits.max_connections, len(self._connections),
+        )  # fmt: skip
+
+    def forget(self, connection: ServerConnection) -> None:
+        self._connections.pop(connection, None)
+        self._reserved.pop(connection, None)
+        if self._client_gone is not None and connection.client_id and not self.is_draining:
+            self._client_gone(connection.client_id)
+        if not self._connections and self._idle is not None:
+            self._idle.set()
+
+    def log_once(self, subject: str, message: str, *arguments: object) -> None:
+        """Log, but about the same subject once a minute: strangers must not be able to fill the disk."""
+        now = asyncio.get_running_loop().time()
+        last = self._logged_at.get(subject)
+        if last is not None and now - last < LOG_AGAIN_AFTER_MS / 1000:
+            return
+        if len(self._logged_at) >= MAX_LOGGED_PEERS:
+            self._logged_at.clear()
+        self._logged_at[subject] = now
+        logger.warning(message, *arguments)
+
+    # --- time --------------------------------------------------------------------------------------------------------
+
+    def _schedule_sweep(self) -> None:
+        self._sweep_timer = asyncio.get_running_loop().call_later(SWEEP_INTERVAL_MS / 1000, self._sweep)
+
+    def _sweep(self) -> None:
+        """One timer for all connections: one per connection, set at each wake-up, would cost more than the wake-up."""
+        for connection in list(self._connections):
+            is_stuck = connection.stalled_ms >= LONG_STALL_MS and connection.has_unfinished_request
+            if connection.has_expired(SWEEP_INTERVAL_MS) or is_stuck:
+                self._expire(connection)
+        if self.memory.is_short:
+            self._make_room()
+        self._schedule_sweep()
+
+    def _make_room(self) -> None:
+        """Others wait for memory: close those who hold much of it and do not go on, the largest first."""
+        wanted_bytes = self.memory.least_wanted_bytes
+        holders = sorted(self._connections, key=lambda connection: connection.held_bytes, reverse=True)
+        stalled = [one for one in holders if one.held_bytes and (one.stalled_ms >= SHORT_STALL_MS or one.is_slow)]
+        for connection in stalled:
+            if wanted_bytes <= 0:
+                return
+            wanted_bytes -= connection.held_bytes
+            self._expire(connection)
+        if not stalled:
+            self._end_standstill()
+
+    def _end_standstill(self) -> None:
+        """All who hold memory may wait for more. Then the one with the most gives way: not whoever came last, who may want a
+        little behind a few that hold all."""
+        holders = [one for one in self._connections if one.held_bytes]
+        if holders and all(one.waits_for_memory for one in holders):
+            self._expire(max(holders, key=lambda one: one.held_bytes))
+
+    def _expire(self, connection: ServerConnection) -> None:
+        if connection.is_on_probation:
+            self._refused()
+        else:
+            self.metrics.connections_expired += 1
+        connection.abort()

@@ -1,0 +1,83 @@
+"""Settings with one value for the cluster (kraft/metadata/cluster_settings), as a broker meets them: its file, and what counts.
+
+A broker takes these settings from the metadata only. Where its own file says something else, it says so at its start and
+whenever the cluster's value changes, and registers with its values, so that every broker can show them.
+"""
+
+import logging
+from collections.abc import Mapping
+
+from barnabas.kraft.metadata.cluster_settings import CLUSTER_SETTINGS
+from barnabas.kraft.metadata.image import MetadataImage
+from barnabas.kraft.metadata.topic_settings import CLUSTER_DEFAULT
+from barnabas.kraft.node.metadata_node import MetadataPublication
+from barnabas.log.vocabulary.errors import InvalidConfigError
+
+from .config import BrokerConfig, definitions, parse_value
+
+logger = logging.getLogger("barnabas.config")
+
+
+def file_settings(config: BrokerConfig) -> dict[str, str]:
+    """What the broker's file, environment and flags say about settings of the cluster; defaults are not listed."""
+    given = {key: config.text(key) for key in CLUSTER_SETTINGS if key in config.sources}
+    return {key: text for key, text in given.items() if text is not None}
+
+
+def cluster_values(image: MetadataImage) -> dict[str, str]:
+    """The values that count; empty before a controller has written the first ones."""
+    found = image.broker_configs.get(CLUSTER_DEFAULT, {})
+    return {key: found[key] for key in CLUSTER_SETTINGS if key in found}
+
+
+def differing(of_file: Mapping[str, str], of_cluster: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Settings for which the file says something else than the cluster: (value in the file, value of the cluster)."""
+    return {
+        key: (of_file[key], value)
+        for key, value in of_cluster.items()
+        if key in of_file and _read(key, of_file[key]) != _read(key, value)
+    }
+
+
+def topic_defaults(config: BrokerConfig, of_cluster: Mapping[str, str]) -> dict[str, str]:
+    """What holds for a topic that sets nothing, by the topics' names of keys; Kafka's defaults are absent."""
+    return config.topic_defaults() | {
+        definition.topic_key: of_cluster[definition.key]
+        for definition in definitions()
+        if definition.topic_key and definition.key in of_cluster
+    }
+
+
+def _read(key: str, text: str) -> object:
+    """The value itself, so that `TRUE` and `true` are the same. A newer version may have other values."""
+    try:
+        return parse_value(key, text)
+    except InvalidConfigError:
+        return text
+
+
+class ClusterSettingsReport:
+    """Logs where this broker's file differs; once per value."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self._node_id = config.node_id
+        self._of_file = file_settings(config)
+        self._told: dict[str, tuple[str, str]] = {}
+
+    def published(self, publication: MetadataPublication) -> None:
+        if CLUSTER_DEFAULT not in publication.changes.broker_configs:
+            return
+        found = differing(self._of_file, cluster_values(publication.image))
+        for key, (of_file, of_cluster) in found.items():
+            if self._told.get(key) != (of_file, of_cluster):
+                logger.warning(
+                    "node=%d: %s=%s in this broker's configuration has no effect: the cluster's value is %s. Remove it "
+                    "there, or change the cluster's value: barnabas cluster alter -c %s=%s",
+                    self._node_id,
+                    key,
+                    of_file,
+                    of_cluster,
+                    key,
+                    of_file,
+                )
+        self._told = found

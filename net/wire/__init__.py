@@ -1,0 +1,1 @@
+"""Outgoing connections: TCP, requests and answers, what waits to be written."""

@@ -1,0 +1,224 @@
+"""The sending side of a connection, for servers and clients: what the socket does not take now waits here, in order.
+
+Small buffers of one wake-up leave in one write of the transport. Large buffers leave by a gathering write, file regions
+by sendfile: both by hand on a non-blocking duplicate of the transport's socket, and only while the transport's own
+buffer is empty, so that the order stands. Without a socket (simulation, TLS) all goes through the transport. What waits
+as a file region costs no memory until it is its turn.
+"""
+
+import asyncio
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from barnabas.log.format.record_batch import Buffer
+from barnabas.log.vocabulary.errors import StorageError
+
+from ..base.limits import SENDFILE_MIN_BYTES, SENDMSG_MIN_BYTES, WRITE_RUN_BYTES
+from ..protocol.codec import Chunk
+from ..protocol.responses import FileRegion
+
+MAX_GATHERED = 64  # Buffers per gathering write; far below the kernel's IOV_MAX of 1024.
+
+
+class _PartOfFile:
+    """The rest of a file region that sendfile did not take at once. Keeps the region, and so its file, alive."""
+
+    __slots__ = ("left", "position", "region")
+
+    def __init__(self, region: FileRegion) -> None:
+        self.region = region
+        self.position = region.position
+        self.left = region.size_bytes
+
+
+class Outbox:
+    def __init__(self, transport: asyncio.Transport, on_drained: Callable[[], None]) -> None:
+        self.queued_bytes = 0  # Of the chunks in the queue; those of file regions count, though they hold no memory.
+        self.sent_bytes = 0
+        self._transport = transport
+        self._on_drained = on_drained
+        self._loop = asyncio.get_running_loop()
+        self._queue: deque[Buffer | FileRegion | _PartOfFile] = deque()
+        self._transport_is_full = False
+        self._duplicate: socket.socket | None = None
+        self._waits_for_socket = False
+        self._closed = False
+        # Any byte in the transport's buffer pauses us, an empty one resumes: only while it is empty may we bypass it.
+        transport.set_write_buffer_limits(high=0, low=0)
+        encrypted = transport.get_extra_info("sslcontext") is not None
+        self._socket = None if encrypted else transport.get_extra_info("socket")
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing waits, neither here nor in the transport."""
+        return not self._queue and not self._transport_is_full
+
+    @property
+    def queued_chunks(self) -> int:
+        return len(self._queue)
+
+    @property
+    def memory_bytes(self) -> int:
+        """What waits and holds memory, here and in the transport."""
+        waiting = sum(len(chunk) for chunk in self._queue if isinstance(chunk, bytes | bytearray | memoryview))
+        return waiting + self._transport.get_write_buffer_size()
+
+    def put(self, chunks: Iterable[Chunk]) -> None:
+        """Queue chunks without sending: call `flush` at the end of the wake-up."""
+        for chunk in chunks:
+            if isinstance(chunk, bytes | bytearray | memoryview):
+                self._queue.append(chunk)
+                self.queued_bytes += len(chunk)
+            else:
+                self._queue.append(chunk)
+                self.queued_bytes += chunk.size_bytes
+
+    def flush(self) -> None:
+        """Send as much as the socket takes. Raises OSError, also where a file is shorter than its region or cannot be read:
+        then nothing more is ever sent, because the other side was promised what does not come."""
+        try:
+            self._flush()
+        except OSError:
+            self.close()
+            raise
+
+    def _flush(self) -> None:
+        queue = self._queue
+        while queue and not (self._transport_is_full or self._waits_for_socket or self._closed):
+            head = queue[0]
+            if isinstance(head, bytes | bytearray | memoryview):
+                self._send_buffers()
+            elif isinstance(head, _PartOfFile):
+                self._send_file(head)
+            elif self._goes_by_sendfile(head):
+                queue[0] = _PartOfFile(head)
+            else:
+                self._send_buffers()
+
+    def pause_writing(self) -> None:
+        self._transport_is_full = True
+
+    def resume_writing(self) -> None:
+        self._transport_is_full = False
+        self._continue()
+
+    def close(self) -> None:
+        """Forget everything: the connection is gone."""
+        self._closed = True
+        self._on_drained = _nothing  # The way back to the connection would keep both until the next full collection.
+        self._queue.clear()
+        self.queued_bytes = 0
+        if self._duplicate is not None:
+            self._loop.remove_writer(self._duplicate.fileno())  # no fault where it is not watched
+            self._duplicate.close()
+            self._duplicate = None
+
+    def _send_buffers(self) -> None:
+        """Send the buffers at the head of the queue, up to a run; small file regions between them are read and join."""
+        queue = self._queue
+        run: list[Buffer] = []
+        run_bytes = 0
+        while queue and run_bytes < WRITE_RUN_BYTES and len(run) < MAX_GATHERED:
+            chunk = queue[0]
+            if not isinstance(chunk, bytes | bytearray | memoryview):
+                if isinstance(chunk, _PartOfFile) or self._goes_by_sendfile(chunk):
+                    break
+                region = chunk
+                chunk = _read(region)
+                if len(chunk) != region.size_bytes:
+                    raise _shortened(region)
+            run.append(chunk)
+            run_bytes += len(chunk)
+            queue.popleft()
+        self.queued_bytes -= run_bytes
+        self.sent_bytes += run_bytes
+        file_follows = bool(queue) and not isinstance(queue[0], bytes | bytearray | memoryview)
+        if (run_bytes >= SENDMSG_MIN_BYTES or file_follows) and self._socket is not None:
+            self._send_gathered(run, run_bytes, socket.MSG_MORE if file_follows else 0)
+        elif len(run) == 1:
+            self._transport.write(run[0])
+        else:
+            self._transport.writelines(run)
+
+    def _send_gathered(self, run: list[Buffer], run_bytes: int, flags: int) -> None:
+        try:
+            sent = self._direct().sendmsg(run, (), flags)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        if sent == run_bytes:
+            return
+        left = run_bytes - sent
+        self.queued_bytes += left
+        self.sent_bytes -= left
+        for chunk in reversed(run):  # Back to the head of the queue, from the last to the first that was cut.
+            size = len(chunk)
+            if left <= 0:
+                break
+            self._queue.appendleft(chunk if left >= size else memoryview(chunk)[size - left :])
+            left -= size
+        self._wait_for_socket()
+
+    def _send_file(self, part: _PartOfFile) -> None:
+        descriptor = part.region.fileno()
+        assert descriptor is not None
+        out = self._direct().fileno()
+        try:
+            while part.left:
+                sent = os.sendfile(out, descriptor, part.position, part.left)
+                if sent == 0:
+                    raise _shortened(part.region)
+                part.position += sent
+                part.left -= sent
+                self.queued_bytes -= sent
+                self.sent_bytes += sent
+        except (BlockingIOError, InterruptedError):
+            self._wait_for_socket()
+            return
+        self._queue.popleft()
+
+    def _goes_by_sendfile(self, region: FileRegion) -> bool:
+        return self._socket is not None and region.size_bytes >= SENDFILE_MIN_BYTES and region.fileno() is not None
+
+    def _direct(self) -> socket.socket:
+        """The duplicate: asyncio forbids us to watch the transport's own descriptor."""
+        if self._duplicate is None:
+            assert self._socket is not None
+            self._duplicate = socket.socket(fileno=os.dup(self._socket.fileno()))
+            self._duplicate.setblocking(False)
+        return self._duplicate
+
+    def _wait_for_socket(self) -> None:
+        self._waits_for_socket = True
+        self._loop.add_writer(self._direct().fileno(), self._socket_is_writable)
+
+    def _socket_is_writable(self) -> None:
+        assert self._duplicate is not None
+        self._waits_for_socket = False
+        self._continue()
+        if not self._waits_for_socket and self._duplicate is not None:
+            self._loop.remove_writer(self._duplicate.fileno())
+
+    def _continue(self) -> None:
+        try:
+            self.flush()
+        except OSError:
+            self._transport.abort()
+            return
+        self._on_drained()
+
+
+def _read(region: FileRegion) -> Buffer:
+    try:
+        return region.read()
+    except StorageError as error:
+        raise OSError(f"a part of an answer cannot be read: {error}") from error
+
+
+def _nothing() -> None:
+    pass
+
+
+def _shortened(region: FileRegion) -> OSError:
+    return OSError(f"a file ends within the {region.size_bytes} bytes at {region.position} that a client was promised")

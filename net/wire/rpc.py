@@ -1,0 +1,461 @@
+"""The client's side of our protocol, for brokers among each other and for the SDK.
+
+`RpcConnection` is one connection: requests go out in the order of `send`, answers come in any order and are matched by
+correlation id. No task and no timer is made per request. `RpcPool` keeps one connection per address.
+
+A peer that is frozen, or behind a cut wire, resets nothing: its connection stays open and silent, and after the wire is
+mended TCP may wait as long again as it was cut. So a connection on which answers are due and nothing is heard asks the
+peer for a sign of life, which any server gives at once whatever else it waits for; without one it is given up.
+"""
+
+import asyncio
+import heapq
+from collections.abc import Iterable
+from random import Random
+from typing import Any
+
+from barnabas.log.vocabulary.errors import (
+    BarnabasError,
+    BufferExhaustedError,
+    InvalidRequestError,
+    NetworkError,
+    RequestTimedOutError,
+    UnsupportedVersionError,
+    error_for,
+)
+
+from ..base.limits import ClientLimits
+from ..protocol.codec import Chunk
+from ..protocol.framing import FrameReader
+from ..protocol.msgpack import PREAMBLE, VERSION, ClientHello, MsgpackCodec, ServerHello, read_hello, write_hello
+from ..protocol.requests import MetadataRequest, Request
+from ..protocol.responses import ErrorResponse, Response
+from .network import Network
+from .outbox import Outbox
+
+SOFTWARE = "barnabas-python"
+SILENCES_OF_THE_DEAD = 2  # After the first question; one lost look of a busy machine is no death.
+_SIGN_OF_LIFE = MetadataRequest(topics=())  # Cheap, harmless, and answered by every broker; an error is an answer too.
+_MIN_HEAP_TO_REBUILD = 1024  # Deadlines of answered requests are thrown away when they outnumber the others.
+
+
+class RpcConnection(asyncio.BufferedProtocol):
+    """Made by `open`. All its methods belong to the loop's thread."""
+
+    def __init__(self, address: tuple[str, int], limits: ClientLimits) -> None:
+        self.address = address
+        self.closed: asyncio.Future[None] = (
+            asyncio.get_running_loop().create_future()
+        )  # Done when the connection is lost.
+        self.hello = ServerHello()  # What the server said of itself.
+        self._greeting: asyncio.Future[ServerHello] = asyncio.get_running_loop().create_future()
+        self._limits = limits
+        self._loop = asyncio.get_running_loop()
+        self._reader = FrameReader(limits.max_frame_bytes)
+        self._codec = MsgpackCodec()
+        self._last_correlation_id = 0
+        self._pending: dict[int, tuple[asyncio.Future[Response], type[Request], float]] = {}
+        self._deadlines: list[tuple[float, int]] = []  # A heap of (deadline, correlation id); may hold answered ones.
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._watch: asyncio.TimerHandle | None = None  # Runs while answers are due.
+        self._has_heard = False  # Anything, since the watch last looked.
+        self._silences = 0  # Looks in a row without a byte.
+        self._room: asyncio.Event | None = None  # Made by the first caller who has to wait for room.
+        self._is_corked = False
+
+    @classmethod
+    async def open(
+        cls,
+        network: Network,
+        host: str,
+        port: int,
+        *,
+        client_id: str,
+        connect_timeout_ms: int = 10_000,
+        limits: ClientLimits | None = None,
+    ) -> "RpcConnection":
+        """Connect and shake hands. Raises NetworkError, or UnsupportedVersionError where no version is common."""
+        connection: RpcConnection | None = None
+        is_ours = True  # to close, until the caller has it
+        limits = limits or ClientLimits()
+        try:
+            async with asyncio.timeout(connect_timeout_ms / 1000):
+                connected = await network.connect(lambda: cls((host, port), limits), host, port)
+                assert isinstance(connected, cls)
+                connection = connected
+                await connection._greet(client_id)
+            is_ours = False
+            return connection
+        except TimeoutError as error:
+            raise NetworkError(f"{host}:{port} did not answer within {connect_timeout_ms} ms") from error
+        except OSError as error:
+            raise NetworkError(f"cannot connect to {host}:{port}: {error.strerror or error}") from error
+        finally:
+            # Also when a cancellation came together with the hello: then nobody knows of the connection.
+            if connection is not None and is_ours:
+                connection.abort()
+
+    @property
+    def is_open(self) -> bool:
+        return not self.closed.done() and not self._transport.is_closing()
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._pending)
+
+    @property
+    def has_room(self) -> bool:
+        return len(self._pending) < self._limits.max_requests_in_flight
+
+    def send(self, request: Request, *, timeout_ms: int) -> asyncio.Future[Response]:
+        """Send and return the answer to come, which may be an ErrorResponse; lost or late ones raise.
+
+        Raises NetworkError at once if the connection is closed, BufferExhaustedError if too much is in flight. The
+        request's buffers must not change until the answer is there.
+        """
+        if not self.has_room:
+            raise BufferExhaustedError(
+                f"{len(self._pending)} requests to {self._where} are in flight; wait for answers"
+            )
+        future: asyncio.Future[Response] = self._loop.create_future()
+        correlation_id = self._write(request)
+        deadline = self._loop.time() + timeout_ms / 1000
+        self._pending[correlation_id] = (future, type(request), deadline)
+        deadlines = self._deadlines
+        if len(deadlines) > _MIN_HEAP_TO_REBUILD and len(deadlines) > 2 * len(self._pending):
+            deadlines[:] = [(entry[2], pending_id) for pending_id, entry in self._pending.items()]
+            heapq.heapify(deadlines)
+        else:
+            heapq.heappush(deadlines, (deadline, correlation_id))
+        if self._timer is None or deadline < self._timer_at:
+            self._arm()
+        if self._watch is None:
+            self._silences = 0
+            self._watch_on()
+        return future
+
+    def send_oneway(self, request: Request) -> None:
+        """Send a request that is not answered (acks=0). Raises as `send` does."""
+        self._write(request)
+
+    async def call(self, request: Request, *, timeout_ms: int) -> Any:
+        """Send, wait for room if need be, and return the answer. Raises the error that the answer names."""
+        if not self.has_room:
+            await self._wait_for_room(timeout_ms)
+        response = await self.send(request, timeout_ms=timeout_ms)
+        if type(response) is ErrorResponse:
+            raise error_for(response.error, response.message)
+        return response
+
+    async def drained(self) -> None:
+        """Wait until there is room for another request. Raises NetworkError if the connection is lost meanwhile."""
+        while not self.has_room:
+            if self._room is None:
+                self._room = asyncio.Event()
+            self._room.clear()
+            await self._room.wait()
+        if self.closed.done():
+            raise NetworkError(f"the connection to {self._where} was lost")
+
+    async def close(self) -> None:
+        """Close; requests in flight fail with NetworkError."""
+        self._transport.close()
+        await asyncio.wait([self.closed])
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    # --- transport ---------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._outbox = Outbox(transport, _nothing)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        reader = self._reader
+        reader.received(nbytes)
+        self._has_heard = True
+        try:
+            while (frame := reader.next_frame()) is not None:
+                if self._greeting_succeeded:
+                    self._take_response(frame)
+                else:
+                    self._take_hello(frame)
+        except BarnabasError as error:
+            self._fail(NetworkError(f"{self._where} does not speak our protocol: {error.message}"))
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._outbox.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._outbox.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._outbox.close()
+        reason = f": {exc}" if exc is not None else ""
+        self._fail_pending(NetworkError(f"the connection to {self._where} was lost{reason}"))
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    # --- the handshake -----------------------------------------------------------------------------------------------
+
+    @property
+    def _where(self) -> str:
+        return f"{self.address[0]}:{self.address[1]}"
+
+    @property
+    def _greeting_succeeded(self) -> bool:
+        return self._greeting.done() and not self._greeting.cancelled() and self._greeting.exception() is None
+
+    async def _greet(self, client_id: str) -> None:
+        hello = ClientHello(versions=(VERSION,), client_id=client_id, client_software=SOFTWARE)
+        self._transport.write(PREAMBLE + write_hello(hello))
+        await self._greeting
+
+    def _take_hello(self, frame: memoryview) -> None:
+        hello = read_hello(ServerHello, frame)
+        if hello.min_version <= VERSION <= hello.max_version:
+            self.hello = hello
+            self._greeting.set_result(hello)
+            return
+        spoken = f"{hello.min_version} to {hello.max_version}"
+        self._fail(
+            UnsupportedVersionError(f"{self._where} speaks versions {spoken} of our protocol, we speak {VERSION}")
+        )
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    def _write(self, request: Request) -> int:
+        if self.closed.done() or self._transport.is_closing():
+            raise NetworkError(f"the connection to {self._where} is closed")
+        correlation_id = self._last_correlation_id + 1
+        self._put(self._codec.encode_request(correlation_id, request))
+        self._last_correlation_id = correlation_id
+        return correlation_id
+
+    def _put(self, chunks: Iterable[Chunk]) -> None:
+        """The first request of a turn of the loop leaves at once, those that follow it leave together at its end."""
+        self._outbox.put(chunks)
+        if not self._is_corked:
+            self._is_corked = True
+            self._loop.call_soon(self._uncork)
+            self._flush()
+
+    def _uncork(self) -> None:
+        self._is_corked = False
+        self._flush()
+
+    def _flush(self) -> None:
+        try:
+            self._outbox.flush()
+        except OSError as error:
+            self._fail(NetworkError(f"sending to {self._where} failed: {error}"))
+
+    # --- answers -----------------------------------------------------------------------------------------------------
+
+    def _take_response(self, frame: memoryview) -> None:
+        response = self._codec.decode_response(frame)
+        entry = self._pending.pop(response.correlation_id, None)
+        if entry is None:
+            if not 0 < response.correlation_id <= self._last_correlation_id:
+                raise InvalidRequestError(f"an answer to request {response.correlation_id}, which was never sent")
+            return  # It came too late, or nobody asked for one.
+        future, request_type, _ = entry
+        if self._room is not None:
+            self._room.set()
+        if future.done():
+            return
+        try:
+            future.set_result(self._codec.response_body(request_type, response))
+        except BarnabasError as error:
+            future.set_exception(error)
+
+    def _fail(self, error: BarnabasError) -> None:
+        self._fail_pending(error)
+        self._transport.abort()
+
+    def _fail_pending(self, error: BarnabasError) -> None:
+        if not self._greeting.done():
+            self._greeting.set_exception(error)
+        pending, self._pending = self._pending, {}
+        self._deadlines.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+        for future, _, _ in pending.values():
+            if not future.done():
+                future.set_exception(type(error)(error.message))  # Each its own: they gather tracebacks.
+        if self._room is not None:
+            self._room.set()
+
+    async def _wait_for_room(self, timeout_ms: int) -> None:
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self.drained()
+        except TimeoutError as error:
+            raise RequestTimedOutError(f"no room for another request to {self._where} in {timeout_ms} ms") from error
+
+    # --- deadlines ---------------------------------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        """Set the one timer to the earliest deadline of a request that is still unanswered."""
+        deadlines = self._deadlines
+        while deadlines and deadlines[0][1] not in self._pending:
+            heapq.heappop(deadlines)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if deadlines:
+            self._timer_at = deadlines[0][0]
+            self._timer = self._loop.call_at(self._timer_at, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, correlation_id = heapq.heappop(self._deadlines)
+            entry = self._pending.pop(correlation_id, None)
+            if entry is not None and not entry[0].done():
+                message = f"{self._where} did not answer {entry[1].__name__} in time; whether it was done is not known"
+                entry[0].set_exception(RequestTimedOutError(message))
+        if self._room is not None:
+            self._room.set()
+        self._arm()
+
+    # --- signs of life -----------------------------------------------------------------------------------------------
+
+    def _watch_on(self) -> None:
+        self._has_heard = False
+        self._watch = self._loop.call_later(self._limits.silence_ms / 1000, self._look)
+
+    def _look(self) -> None:
+        """One `silence_ms` without a byte: ask. Two more: the peer is gone, whatever the socket says."""
+        self._watch = None
+        if not self._pending:
+            return  # The next request begins anew.
+        self._silences = 0 if self._has_heard else self._silences + 1
+        if self._silences > SILENCES_OF_THE_DEAD:
+            silent_ms = self._silences * self._limits.silence_ms
+            self._fail(NetworkError(f"{self._where} gave no sign of life for {silent_ms} ms"))
+            return
+        if self._silences:
+            self._ask_for_life()
+        self._watch_on()
+
+    def _ask_for_life(self) -> None:
+        """Nobody waits for the answer: to be heard is enough."""
+        try:
+            self._write(_SIGN_OF_LIFE)
+        except NetworkError:
+            pass  # The transport is closing, and will say so.
+
+
+def _nothing() -> None:
+    pass
+
+
+class RpcPool:
+    """One connection per address, opened when first asked for and again after it was lost, with back-off and jitter."""
+
+    def __init__(
+        self,
+        network: Network,
+        *,
+        client_id: str,
+        random: Random,
+        connect_timeout_ms: int = 10_000,
+        limits: ClientLimits | None = None,
+    ) -> None:
+        self._network = network
+        self._client_id = client_id
+        self._random = random
+        self._connect_timeout_ms = connect_timeout_ms
+        self._limits = limits or ClientLimits()
+        self._open: dict[tuple[str, int], RpcConnection] = {}
+        self._opening: dict[tuple[str, int], asyncio.Task[RpcConnection]] = {}
+        self._failures: dict[tuple[str, int], tuple[int, float]] = {}  # In a row, and when the next attempt may be.
+        self._is_closed = False
+
+    def peek(self, host: str, port: int) -> RpcConnection | None:
+        """Return the open connection to this address, if there is one: the way of the hot path."""
+        connection = self._open.get((host, port))
+        return connection if connection is not None and connection.is_open else None
+
+    async def get(self, host: str, port: int) -> RpcConnection:
+        """Return the connection to this address; open it if need be, after the back-off that failures earned.
+
+        All callers share one attempt. Raises NetworkError or UnsupportedVersionError when it fails.
+        """
+        address = (host, port)
+        connection = self.peek(host, port)
+        if connection is not None:
+            return connection
+        if self._is_closed:
+            raise NetworkError("the connection pool is closed")
+        task = self._opening.get(address)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._connect(address))
+            self._opening[address] = task
+            task.add_done_callback(lambda done: self._opened(address, done))
+        await asyncio.wait([task])  # Not the task itself: a caller who gives up must not cancel the others' attempt.
+        if task.cancelled():
+            raise NetworkError("the connection pool was closed")
+        return task.result()
+
+    async def close(self) -> None:
+        self._is_closed = True
+        opening = list(self._opening.values())
+        for task in opening:
+            task.cancel()
+        await asyncio.gather(*opening, return_exceptions=True)
+        connections = list(self._open.values())
+        self._open.clear()
+        for connection in connections:
+            await connection.close()
+
+    async def _connect(self, address: tuple[str, int]) -> RpcConnection:
+        _, not_before = self._failures.get(address, (0, 0.0))
+        await asyncio.sleep(max(0.0, not_before - asyncio.get_running_loop().time()))
+        return await RpcConnection.open(
+            self._network,
+            *address,
+            client_id=self._client_id,
+            connect_timeout_ms=self._connect_timeout_ms,
+            limits=self._limits,
+        )
+
+    def _opened(self, address: tuple[str, int], task: asyncio.Task[RpcConnection]) -> None:
+        self._opening.pop(address, None)
+        if task.cancelled():
+            return
+        if task.exception() is None:
+            self._failures.pop(address, None)
+            self._open[address] = task.result()
+            task.result().closed.add_done_callback(lambda _: self._lost(address, task.result()))
+        else:
+            self._back_off(address)
+
+    def _lost(self, address: tuple[str, int], connection: RpcConnection) -> None:
+        """A server that takes connections only to drop them must not be hammered either: back off after a loss."""
+        if self._open.get(address) is connection:
+            del self._open[address]
+            self._back_off(address)
+
+    def _back_off(self, address: tuple[str, int]) -> None:
+        failures = self._failures.get(address, (0, 0.0))[0] + 1
+        longest = self._limits.reconnect_backoff_max_ms
+        delay_ms: float = min(self._limits.reconnect_backoff_ms * 2 ** min(failures - 1, 16), longest)
+        # Kafka's jitter: the clients of a dead broker must not march in step.
+        delay_ms *= self._random.uniform(0.8, 1.2)
+        self._failures[address] = (failures, asyncio.get_running_loop().time() + delay_ms / 1000)

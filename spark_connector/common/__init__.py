@@ -1,0 +1,1 @@
+"""What reading and writing share: options, columns, connections, the ledger of the sink."""

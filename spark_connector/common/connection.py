@@ -1,0 +1,73 @@
+"""`shared_client`: the one client of a process for each cluster, so that its connections outlive tasks and micro-batches.
+
+Spark keeps its Python workers and gives them task after task; a client made per task would shake hands with every broker each
+time. The cache works because this module is imported by name: what is pickled by value (classes of a notebook) has none.
+A forked worker starts with an empty cache: the sockets of its parent are not its own.
+"""
+
+import asyncio
+import os
+import threading
+from dataclasses import replace
+
+from barnabas.net.client.connection.client import Client
+from barnabas.net.client.connection.errors import BarnabasError
+from barnabas.net.client.connection.loop_thread import LoopThread, loop_thread
+
+from .options import ClientSettings
+
+WORKER_METADATA_MAX_AGE_MS = (
+    300_000  # Kafka's default: a worker is told of changes by errors, the driver looks for them.
+)
+PAUSE_S = 0.2  # Between attempts to reach any broker.
+
+_clients: dict[ClientSettings, Client] = {}
+_lock = threading.Lock()
+
+
+def shared_client(settings: ClientSettings, *, patience_ms: int = 0) -> tuple[LoopThread, Client]:
+    """Return the loop and the started client.
+
+    Raises NoBrokersAvailableError, which names each address and its reason: at once, because the addresses may be wrong, or after
+    `patience_ms` for a task, whose driver has reached the cluster before.
+    """
+    loop = loop_thread()
+    with _lock:
+        client = _clients.get(settings)
+        if client is None:
+            client = Client(
+                settings.bootstrap,
+                client_id=settings.client_id,
+                request_timeout_ms=settings.request_timeout_ms,
+                retry_backoff_ms=settings.retry_backoff_ms,
+                metadata_max_age_ms=settings.metadata_max_age_ms,
+            )
+            loop.call(_start(client, patience_ms))
+            _clients[settings] = client
+        return loop, client
+
+
+async def _start(client: Client, patience_ms: int) -> None:
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + patience_ms / 1000
+    while True:
+        try:
+            return await client.start()
+        except BarnabasError as error:
+            if not error.retriable or loop.time() > deadline_s:
+                raise
+        await asyncio.sleep(PAUSE_S)
+
+
+def worker_settings(settings: ClientSettings) -> ClientSettings:
+    """The same cluster for a task: a worker that has nothing to do asks for nothing."""
+    return replace(settings, metadata_max_age_ms=WORKER_METADATA_MAX_AGE_MS)
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+    _clients.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

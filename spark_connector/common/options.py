@@ -1,0 +1,170 @@
+"""`Options`: what a user gave by `.option(...)`, with the names, prefixes and refusals of Spark's Kafka source. Pure.
+
+Here lives what reading and writing share: which names there are, how a value is understood, which client settings pass through,
+and the error for a name that nobody knows. What only one side means is in `read_options` and `write_options`.
+
+Names are matched whatever their case, as Spark hands them over in lower case. A client setting may be written as Kafka's users
+write it (`kafka.bootstrap.servers`) or plainly (`bootstrap.servers`).
+Source: Structured Streaming + Kafka Integration Guide, "Creating a Kafka Source", "Kafka Specific Configurations".
+"""
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from barnabas.log.vocabulary.errors import InvalidConfigError
+
+T = TypeVar("T")
+
+KAFKA_PREFIX = "kafka."
+CLIENT_NAMES = (
+    "bootstrap.servers",
+    "client.id",
+    "request.timeout.ms",
+    "default.api.timeout.ms",
+    "retry.backoff.ms",
+    "metadata.max.age.ms",
+)
+# Spark itself, or the user on the same writer, puts these among the options; they are not ours to judge.
+SPARKS_OWN_NAMES = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
+# As in Spark's Kafka source: the connector decides these, so that offsets stay exact. With the reason and the cure.
+REFUSED = {
+    "group.id": "offsets are kept in the checkpoint; to publish the query's lag under a group, use groupId",
+    "auto.offset.reset": "use startingOffsets (earliest, latest or JSON)",
+    "key.deserializer": "keys are always binary; use CAST(key AS STRING) or from_json on the column",
+    "value.deserializer": "values are always binary; use CAST(value AS STRING) or from_json on the column",
+    "key.serializer": "keys are binary or string columns; convert the column",
+    "value.serializer": "values are binary or string columns; convert the column",
+    "enable.auto.commit": "the query commits nothing by itself; use groupId to publish its lag",
+    "groupidprefix": "no consumer group stands behind a query; to publish its lag under a group, use groupId",
+    "fetchoffset.numretries": "offsets are asked for until default.api.timeout.ms is over",
+    "fetchoffset.retryintervalms": "use retry.backoff.ms",
+    "interceptor.classes": "interceptors could change what is read twice; transform the DataFrame",
+}
+NOT_YET = ("security.", "sasl.", "ssl.")  # Brokers speak neither TLS nor SASL so far: silence would be a false promise.
+MAX_SUGGESTIONS = 3
+DURATION_UNITS_MS = {"us": 0.001, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSettings:
+    """How to reach the cluster. Equal settings share one client in a process, so this is a key."""
+
+    bootstrap: str
+    client_id: str
+    request_timeout_ms: int
+    api_timeout_ms: int  # Of a whole call with its retries.
+    retry_backoff_ms: int
+    metadata_max_age_ms: int  # Partitions and topics that were added are noticed by then.
+
+
+class Options:
+    """The options of one reader or writer, by lower-case name, client settings without their prefix."""
+
+    def __init__(self, given: Mapping[str, str], *, known: Iterable[str]) -> None:
+        """Raises InvalidConfigError for names that are refused, unknown (with the nearest known ones), or given twice."""
+        self._names = {name.lower(): name for name in (*known, *CLIENT_NAMES)}
+        self._values: dict[str, str] = {}
+        for name, value in given.items():
+            plain = name.lower().removeprefix(KAFKA_PREFIX)
+            if plain in SPARKS_OWN_NAMES and plain not in self._names:
+                continue
+            self._check_name(name, plain)
+            if self._values.get(plain, value) != value:
+                raise InvalidConfigError(f"{plain} is given twice, with and without the prefix kafka.: leave one out")
+            self._values[plain] = str(value)
+
+    def _check_name(self, name: str, plain: str) -> None:
+        if plain in self._names:
+            return
+        if plain in REFUSED:
+            raise InvalidConfigError(f"option {name!r} is not supported: {REFUSED[plain]}")
+        if plain.startswith(NOT_YET):
+            raise InvalidConfigError(f"option {name!r} is not supported: this version connects without TLS and SASL")
+        near = difflib.get_close_matches(plain, self._names, MAX_SUGGESTIONS, cutoff=0.6)
+        cure = f"did you mean {' or '.join(self._names[item] for item in near)}?" if near else "see the README for all"
+        raise InvalidConfigError(f"unknown option {name!r}: {cure}")
+
+    def has(self, name: str) -> bool:
+        return name.lower() in self._values
+
+    def given(self, *names: str) -> list[str]:
+        """Which of the names were given."""
+        return [name for name in names if self.has(name)]
+
+    def text(self, name: str, default: str | None = None) -> str | None:
+        return self._values.get(name.lower(), default)
+
+    def boolean(self, name: str, *, default: bool) -> bool:
+        text = self._values.get(name.lower())
+        if text is None:
+            return default
+        if text.lower() not in ("true", "false"):
+            raise InvalidConfigError(f"{name} is {text!r}; use true or false")
+        return text.lower() == "true"
+
+    def integer(self, name: str, default: int, *, least: int = 1) -> int:
+        found = self.optional_integer(name, least=least)
+        return default if found is None else found
+
+    def optional_integer(self, name: str, *, least: int = 1) -> int | None:
+        text = self._values.get(name.lower())
+        if text is None:
+            return None
+        if not re.fullmatch(r"-?[0-9]+", text.strip()) or int(text) < least:
+            raise InvalidConfigError(f"{name} is {text!r}; use a whole number of at least {least}")
+        return int(text)
+
+    def duration_ms(self, name: str, default: int) -> int:
+        """As Spark reads durations: "15m", "10s", "250ms"; a bare number is milliseconds."""
+        text = self._values.get(name.lower())
+        if text is None:
+            return default
+        match = re.fullmatch(r"\s*([0-9]+)\s*([a-z]*)\s*", text.lower())
+        if match is None or (match[2] or "ms") not in DURATION_UNITS_MS:
+            raise InvalidConfigError(f"{name} is {text!r}; write it as 15m, 10s or 250ms")
+        return int(int(match[1]) * DURATION_UNITS_MS[match[2] or "ms"])
+
+    def parsed(self, name: str, parse: Callable[[str], T], example: str) -> T | None:
+        """What `parse` makes of the value. Its ValueError, KeyError or TypeError becomes an error that shows an example."""
+        text = self._values.get(name.lower())
+        if text is None:
+            return None
+        try:
+            return parse(text)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InvalidConfigError(f"{name} is {text!r}, which cannot be read ({error}); write {example}") from error
+
+
+def client_settings(options: Options, *, client_id: str, metadata_max_age_ms: int) -> ClientSettings:
+    """Raises InvalidConfigError where the brokers are not named."""
+    bootstrap = (options.text("bootstrap.servers") or "").strip()
+    if not bootstrap:
+        raise InvalidConfigError(
+            'bootstrap.servers is missing: name brokers with .option("bootstrap.servers", "host:port,host:port"); in SQL, use '
+            "CREATE TEMPORARY VIEW (Spark 4.3 forgets the options of a table when it reads it)"
+        )
+    return ClientSettings(
+        bootstrap=bootstrap,
+        client_id=options.text("client.id", client_id) or client_id,
+        request_timeout_ms=options.integer("request.timeout.ms", 30_000),
+        api_timeout_ms=options.integer("default.api.timeout.ms", 60_000),
+        retry_backoff_ms=options.integer("retry.backoff.ms", 50),
+        metadata_max_age_ms=options.integer("metadata.max.age.ms", metadata_max_age_ms),
+    )
+
+
+def parse_by_partition(text: str) -> dict[str, dict[int, int]]:
+    """Kafka's JSON of one number per partition: {"topic": {"0": 23, "1": -2}}. Raises ValueError or TypeError."""
+    parsed: Any = json.loads(text)
+    found: dict[str, dict[int, int]] = {}
+    for topic, partitions in parsed.items():
+        found[topic] = {}
+        for partition, number in partitions.items():
+            if isinstance(number, bool) or not isinstance(number, int):
+                raise ValueError(f"{topic}-{partition} has {number!r} where a whole number belongs")
+            found[topic][int(partition)] = number
+    return found

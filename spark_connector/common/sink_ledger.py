@@ -1,0 +1,237 @@
+"""`SinkLedger`: what effectively-once sinks have decided, as records of a compacted topic. Pure.
+
+A micro-batch goes through three states, each a record of its own:
+
+    (nothing)   tasks stage their rows; whatever happens now, nothing of them will be seen
+    decided     which staged batches are the micro-batch, where each goes, and under which producer id and epoch
+    published   all of them are in their topics
+
+The *first* decision for a sink and a micro-batch holds, by its offset: of two drivers that believe to run the same query, both
+find the same one, and publish the same batches under the same numbers, of which brokers take each once. Every decision has a
+key of its own, so compaction keeps it until it is deleted behind the word that it is published; so do the words themselves, and
+the latest micro-batch counts. Decisions of a sink have one producer id, and each a new epoch: what an older one might still
+send is refused by the broker where a newer one has written.
+
+A coordinator of transactions, once there is one, takes the place of this ledger: a decision is then its commit record, and
+publishing is its writing of markers. What tasks and drivers do, and when, stays.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+
+SINKS_PREFIX = "__spark_"  # Of the topics in which sinks keep what they stage and decide.
+LEDGER_TOPIC = f"{SINKS_PREFIX}sinks"
+STAGE_PREFIX = f"{SINKS_PREFIX}stage."  # In front of the topic that the rows are for; partitions correspond.
+FORMAT_VERSION = 1
+MAX_EPOCH = 2**15 - 1
+_DECIDED = "decided"
+_PUBLISHED = "published"
+
+
+def stage_of(topic: str) -> str:
+    return STAGE_PREFIX + topic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedBatch:
+    """A batch for `topic`, in the partition of the same number of its stage."""
+
+    topic: str
+    partition: int
+    base_offset: int
+    record_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerEpoch:
+    producer_id: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedPartition:
+    """What is for one partition: whole batches in the partition of the same number of the topic's stage."""
+
+    target: TopicPartition
+    batches: tuple[tuple[int, int], ...]  # (base offset, number of records), ascending
+    not_before: int  # The end of the target's log before anything of this was written to it.
+
+    @property
+    def stage(self) -> TopicPartition:
+        return TopicPartition(stage_of(self.target.topic), self.target.partition)
+
+    @property
+    def record_count(self) -> int:
+        return sum(count for _, count in self.batches)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    sink_id: str
+    batch_id: int
+    attempt: str  # Unique: which driver's run decided it.
+    producer: ProducerEpoch
+    partitions: tuple[StagedPartition, ...]
+
+    @property
+    def key(self) -> bytes:
+        return f"{_DECIDED} {self.sink_id} {self.batch_id} {self.attempt}".encode()
+
+    def to_bytes(self) -> bytes:
+        return _dump(
+            {
+                "version": FORMAT_VERSION,
+                "sink": self.sink_id,
+                "batch": self.batch_id,
+                "attempt": self.attempt,
+                "producer": [self.producer.producer_id, self.producer.epoch],
+                "partitions": [
+                    [item.target.topic, item.target.partition, item.not_before, item.batches]
+                    for item in self.partitions
+                ],
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    sink_id: str
+    batch_id: int
+    producer: ProducerEpoch
+
+    @property
+    def key(self) -> bytes:
+        return f"{_PUBLISHED} {self.sink_id} {self.batch_id}".encode()
+
+    def to_bytes(self) -> bytes:
+        return _dump(
+            {
+                "version": FORMAT_VERSION,
+                "sink": self.sink_id,
+                "batch": self.batch_id,
+                "producer": [self.producer.producer_id, self.producer.epoch],
+            }
+        )
+
+
+@dataclass(slots=True)
+class _Sink:
+    published: Published | None = None  # The latest.
+    decisions: dict[int, list[Decision]] = field(default_factory=dict)  # By micro-batch, in the order of the log.
+
+
+class SinkLedger:
+    """The state after all records up to `position`, which is the next offset to read."""
+
+    def __init__(self) -> None:
+        self.position = 0
+        self._sinks: dict[str, _Sink] = {}
+
+    def replay(self, offset: int, key: bytes | None, value: bytes | None) -> None:
+        """Take the next record. Raises ValueError for one that a later version has written."""
+        assert offset >= self.position
+        self.position = offset + 1
+        if key is None:
+            return
+        if value is None:
+            self._forget(key)
+            return
+        found = json.loads(value)
+        if found.get("version") != FORMAT_VERSION:
+            raise ValueError(f"offset {offset} of {LEDGER_TOPIC} was written by a later version of barnabas: upgrade")
+        if key.startswith(_DECIDED.encode()):
+            self._replay_decision(_decision(found))
+        else:
+            self._replay_published(_published(found))
+
+    def _forget(self, key: bytes) -> None:
+        """Decisions that are published are deleted; of a sink that will never write again, all."""
+        kind, sink_id, number, *_ = key.decode().split(" ")
+        sink, batch_id = self._sinks.get(sink_id), int(number)
+        if sink is None:
+            return
+        if kind == _DECIDED:
+            kept = [found for found in sink.decisions.pop(batch_id, []) if found.key != key]
+            if kept:
+                sink.decisions[batch_id] = kept
+        elif sink.published is not None and sink.published.batch_id == batch_id:
+            sink.published = None
+        if sink.published is None and not sink.decisions:
+            del self._sinks[sink_id]
+
+    def _replay_decision(self, decision: Decision) -> None:
+        sink = self._sinks.setdefault(decision.sink_id, _Sink())
+        if sink.published is None or decision.batch_id > sink.published.batch_id:
+            sink.decisions.setdefault(decision.batch_id, []).append(decision)
+
+    def _replay_published(self, published: Published) -> None:
+        sink = self._sinks.setdefault(published.sink_id, _Sink())
+        if sink.published is None or published.batch_id >= sink.published.batch_id:
+            sink.published = published
+            sink.decisions = {number: found for number, found in sink.decisions.items() if number > published.batch_id}
+
+    def published(self, sink_id: str) -> Published | None:
+        return self._sinks[sink_id].published if sink_id in self._sinks else None
+
+    def pending(self, sink_id: str) -> Decision | None:
+        """What is decided and not said to be published, though it may be: the oldest micro-batch's first decision."""
+        decisions = self._sinks[sink_id].decisions if sink_id in self._sinks else {}
+        return decisions[min(decisions)][0] if decisions else None
+
+    def all_pending(self) -> list[Decision]:
+        return [found[0] for sink in self._sinks.values() for found in sink.decisions.values()]
+
+    def next_epoch(self, sink_id: str) -> ProducerEpoch | None:
+        """Under what the next decision publishes; None when a new producer id is needed."""
+        published = self.published(sink_id)
+        if published is None or published.producer.epoch >= MAX_EPOCH:
+            return None
+        return ProducerEpoch(producer_id=published.producer.producer_id, epoch=published.producer.epoch + 1)
+
+    def records_of_publishing(self, decision: Decision) -> list[tuple[bytes, bytes | None]]:
+        """The word that it is published, and deletions of what is thereby out of date."""
+        sink = self._sinks.get(decision.sink_id, _Sink())
+        word = Published(sink_id=decision.sink_id, batch_id=decision.batch_id, producer=decision.producer)
+        keys = [item.key for found in sink.decisions.values() for item in found if item.batch_id <= word.batch_id]
+        if sink.published is not None and sink.published.batch_id < word.batch_id:
+            keys.append(sink.published.key)
+        return [(word.key, word.to_bytes()), *((key, None) for key in dict.fromkeys(keys))]
+
+    def records_of_forgetting(self, decision: Decision) -> list[tuple[bytes, bytes | None]]:
+        """For a sink that will never write again."""
+        keys = [key for key, _ in self.records_of_publishing(decision)]
+        return [(key, None) for key in keys]
+
+
+def _decision(found: dict[str, Any]) -> Decision:
+    return Decision(
+        sink_id=found["sink"],
+        batch_id=found["batch"],
+        attempt=found["attempt"],
+        producer=_producer(found["producer"]),
+        partitions=tuple(
+            StagedPartition(
+                target=TopicPartition(topic, number),
+                not_before=not_before,
+                batches=tuple((offset, count) for offset, count in batches),
+            )
+            for topic, number, not_before, batches in found["partitions"]
+        ),
+    )
+
+
+def _published(found: dict[str, Any]) -> Published:
+    return Published(sink_id=found["sink"], batch_id=found["batch"], producer=_producer(found["producer"]))
+
+
+def _producer(found: Sequence[int]) -> ProducerEpoch:
+    producer_id, epoch = found
+    return ProducerEpoch(producer_id=producer_id, epoch=epoch)
+
+
+def _dump(found: dict[str, Any]) -> bytes:
+    return json.dumps(found, separators=(",", ":")).encode()

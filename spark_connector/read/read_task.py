@@ -1,0 +1,146 @@
+"""`read_range`: what a task does in a Python worker: one range of one partition becomes Arrow record batches.
+
+While one chunk is decoded, the next is fetched. Whatever brokers do meanwhile is dealt with here, within `fetch.timeoutMs`;
+after that the task fails, and Spark runs it again where it may. Lost records are an error, or a warning where the user has said
+failOnDataLoss=false.
+"""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+from barnabas.log.vocabulary.errors import OffsetOutOfRangeError
+from barnabas.net.client.connection.client import Client
+from barnabas.net.client.connection.errors import PartitionGoneError
+from barnabas.net.client.connection.loop_thread import LoopThread
+from barnabas.net.client.consumer.range_reader import Chunk, RangeReader, batches_of
+from barnabas.net.client.positions.offset_lookup import EARLIEST, LATEST, list_offsets
+from barnabas.net.client.positions.partition_state import paused_gc
+
+from ..common.connection import shared_client, worker_settings
+from ..common.options import ClientSettings
+from .columns import ColumnBuilder
+from .data_loss import DataLossError
+from .offsets import OffsetRange
+from .read_options import FetchSettings, ReadOptions
+
+logger = logging.getLogger("barnabas.spark")
+
+FIRST_ROWS = (
+    1_000  # `show()` and `limit` stop early: the first record batches are small, and each is twice the one before,
+)
+MAX_ROWS = 10_000  # up to where larger ones bring nothing more (measured: 10,000 to 20,000 rows).
+MAX_FETCHED_BYTES = 4 << 20  # Of batches in one record batch, for topics with large values.
+MAX_UNEXPLAINED = 5  # Refusals of an offset that lies within the log all the same, as while a leader changes.
+
+
+class RangePartition(InputPartition):
+    """A range for one task."""
+
+    def __init__(self, value: OffsetRange) -> None:
+        super().__init__(value)
+        self.range = value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadTask:
+    """What every task of a query needs to know; pickled with the reader."""
+
+    client: ClientSettings
+    fetch: FetchSettings
+    fails_on_data_loss: bool
+
+    @classmethod
+    def of(cls, options: ReadOptions) -> "ReadTask":
+        return cls(
+            client=worker_settings(options.client),
+            fetch=options.fetch,
+            fails_on_data_loss=options.fails_on_data_loss,
+        )
+
+
+def read_partition(task: ReadTask, partition: InputPartition, schema: StructType) -> Iterator[pyarrow.RecordBatch]:
+    """As `read_range`; for a query that has nothing to read, Spark makes a partition of its own."""
+    return read_range(task, partition.range, schema) if isinstance(partition, RangePartition) else iter(())
+
+
+def read_range(task: ReadTask, item: OffsetRange, schema: StructType) -> Iterator[pyarrow.RecordBatch]:
+    """Raises DataLossError, or the broker's error when nothing came within `fetch.timeoutMs`."""
+    builder = ColumnBuilder(schema, item.partition)
+    rows = FIRST_ROWS
+    # For the whole task: the collector would walk through the records of every batch, which are gone by themselves right after
+    # it. That is two thirds of the time of decoding.
+    with paused_gc():
+        for chunk in _chunks(task, item):
+            for header, records in batches_of(chunk, end=item.end):
+                builder.add(header, records)
+                if builder.row_count >= rows or builder.size_bytes >= MAX_FETCHED_BYTES:
+                    yield builder.take()
+                    rows = min(2 * rows, MAX_ROWS)
+        if builder.row_count:
+            yield builder.take()
+
+
+def _chunks(task: ReadTask, item: OffsetRange) -> Iterator[Chunk]:
+    """Fetched batches; the next ones are on their way while the caller looks at these."""
+    loop, client = shared_client(task.client, patience_ms=task.fetch.timeout_ms)
+    reader = RangeReader(
+        client,
+        item.partition,
+        start=item.start,
+        end=item.end,
+        max_bytes=task.fetch.max_bytes,
+        is_committed_only=task.fetch.is_committed_only,
+        rack=task.fetch.rack,
+        timeout_ms=task.fetch.timeout_ms,
+    )
+    unexplained = 0
+    ahead = loop.begin(reader.next_chunk())
+    try:
+        while True:
+            try:
+                chunk = ahead.result()
+            except OffsetOutOfRangeError:
+                lost = _lost(loop, client, reader)
+                unexplained += not lost
+                if unexplained > MAX_UNEXPLAINED:
+                    raise
+                _tell(task, lost)
+            except PartitionGoneError as error:
+                _tell(task, f"{error.message}; offsets {reader.position} to {item.end} are lost")
+                return
+            else:
+                if chunk is None:
+                    return
+                ahead = loop.begin(reader.next_chunk())
+                yield chunk
+                continue
+            ahead = loop.begin(reader.next_chunk())
+    finally:
+        ahead.cancel()
+
+
+def _lost(loop: LoopThread, client: Client, reader: RangeReader) -> str:
+    """Skip what the log does not have any more; returns what that was, "" where the log has it after all."""
+    partition, position = reader.partition, reader.position
+    start = loop.call(list_offsets(client, {partition: EARLIEST}))[partition].offset
+    end = loop.call(list_offsets(client, {partition: LATEST}))[partition].offset
+    if start > position:
+        reader.skip_to(min(start, reader.end))
+        return f"{partition} begins at offset {start} now: offsets {position} to {reader.position} are lost"
+    if end < position:
+        reader.skip_to(reader.end)
+        return f"{partition} ends at offset {end} now: offsets {position} to {reader.end} are lost"
+    return ""
+
+
+def _tell(task: ReadTask, lost: str) -> None:
+    if not lost:
+        return
+    if task.fails_on_data_loss:
+        raise DataLossError(lost)
+    logger.warning("%s", lost)

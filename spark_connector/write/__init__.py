@@ -1,0 +1,1 @@
+"""Batches and streams that Spark writes."""

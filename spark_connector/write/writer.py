@@ -1,0 +1,118 @@
+"""`BatchWriter` and `StreamWriter`: df.write and df.writeStream.
+
+Spark pickles the writer into every task; a batch writer's one id is thereby known to tasks and commit alike, while a stream
+writer is made anew for each micro-batch and once more for its commit: there the query's id comes with the tasks' reports.
+"""
+
+import logging
+import threading
+import uuid
+from collections.abc import Iterator, Sequence
+
+import pyarrow
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from barnabas.log.vocabulary.errors import InvalidConfigError
+from barnabas.net.client.producer.producer import Producer
+
+from .sink_columns import check_columns
+from .sink_commit import Probe, SinkCommitter, no_probe
+from .sink_connection import shared_producer
+from .sink_task import TaskReport, write_rows
+from .write_options import WriteOptions
+
+logger = logging.getLogger("barnabas.spark")
+
+_committers: dict[Producer, SinkCommitter] = {}  # As long as the process, as its producers are.
+_lock = threading.Lock()
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Mode append: a topic has nothing that could be overwritten."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
+        if overwrite:
+            raise InvalidConfigError(
+                'a topic cannot be overwritten: use .mode("append"), or delete and create the topic'
+            )
+        check_columns(schema, topic=options.topic)
+        self._options = options
+        self._job_id = options.sink_id or f"job-{uuid.uuid4().hex}"
+
+    def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> TaskReport:
+        return write_rows(self._options, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        if self._options.is_effectively_once:
+            is_last = self._options.sink_id is None
+            _commit(self._options, self._job_id, self._options.batch_id, _reports(messages), is_last=is_last)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Spark raises the error of the task that failed; what was staged is never looked at."""
+        _tell_of_abort(self._options, _reports(messages))
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Output modes append and complete (the whole result with every micro-batch); update Spark 4.3 refuses to sinks of
+    Python, so foreachBatch writes it, with the options sinkId and batchId.
+
+    `probe` hears of each step of a commit; it must be picklable.
+    """
+
+    def __init__(self, options: WriteOptions, schema: StructType, *, probe: Probe = no_probe) -> None:
+        check_columns(schema, topic=options.topic)
+        self._options = options
+        self._probe = probe
+
+    def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> TaskReport:
+        return write_rows(self._options, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        if not self._options.is_effectively_once:
+            return
+        reports = _reports(messages)
+        sink_id = self._options.sink_id or next((item.query_id for item in reports if item.query_id), None)
+        if sink_id is not None:  # Else there was no task, hence no row.
+            _commit(self._options, sink_id, batchId, reports, probe=self._probe)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing to take back: what is not decided is never published, and what is decided must be.
+
+        Spark calls this after a commit that has failed, too; the decision may stand then, and the next run finishes it.
+        """
+        _tell_of_abort(self._options, _reports(messages))
+
+
+def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[TaskReport]:
+    return [item for item in messages if isinstance(item, TaskReport)]
+
+
+def _tell_of_abort(options: WriteOptions, reports: list[TaskReport]) -> None:
+    rows = sum(report.row_count for report in reports)
+    if rows and not options.is_effectively_once:
+        logger.warning(
+            "aborted, but %d rows of %d tasks are in their topics, and will be there twice when this runs again "
+            "(delivery=effectively_once prevents that)",
+            rows,
+            len(reports),
+        )
+
+
+def _commit(
+    options: WriteOptions,
+    sink_id: str,
+    batch_id: int,
+    reports: list[TaskReport],
+    *,
+    is_last: bool = False,
+    probe: Probe = no_probe,
+) -> None:
+    loop, client, producer = shared_producer(options.client, options.producer)
+    with _lock:
+        committer = _committers.get(producer)
+        if committer is None:
+            committer = SinkCommitter(client, producer, timeout_ms=options.client.api_timeout_ms)
+            _committers[producer] = committer
+    staged = [batch for report in reports for batch in report.staged]
+    loop.call(committer.commit(sink_id, batch_id, staged, is_last=is_last, probe=probe))

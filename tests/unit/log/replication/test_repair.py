@@ -43,7 +43,7 @@ def test_the_first_epoch_of_a_partition_is_one_to_resign_in() -> None:
     partition = damaged_follower(leader_epoch=0)
     assert partition.resign_if_damaged() == resign(0)
     assert partition.resigned(0) == [] and partition.log_end_offset == 6
-    partition.make_follower(assignment(leader=1, leader_epoch=1, isr=(1,)), 0)
+    changed(partition, partition.make_follower(assignment(leader=1, leader_epoch=1, isr=(1,)), 0))
     assert partition.log_end_offset == 3
 
 

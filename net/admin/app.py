@@ -16,14 +16,15 @@ from typing import Any, Final
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from . import clusters, configs, group_explain, group_seek, groups, metrics, openapi, records, storage, topics
-from .backend import AdminBackend
-from .call import Call, Json, Reply, Route, check_body
-from .connections import IDLE_S, MAX_CONNECTIONS, SWEEP_S, AdminConnections
-from .doubts import STALE, Doubts
-from .errors import ApiError, bad_request
-from .lags import LagsOfGroups
-from .origins import SAFE_METHODS, check_host, check_media_type, check_origin
+from .frame import openapi
+from .frame.backend import AdminBackend
+from .frame.call import Call, Json, Reply, Route, check_body
+from .frame.connections import IDLE_S, MAX_CONNECTIONS, SWEEP_S, AdminConnections
+from .frame.doubts import STALE, Doubts
+from .frame.errors import ApiError, bad_request
+from .frame.lags import LagsOfGroups
+from .frame.origins import SAFE_METHODS, check_host, check_media_type, check_origin
+from .routes import clusters, configs, group_explain, group_seek, groups, metrics, records, storage, topics
 
 log = logging.getLogger("barnabas.admin")
 http_log = logging.getLogger("barnabas.admin.http")  # aiohttp's

@@ -15,7 +15,7 @@ from barnabas.log.vocabulary.errors import (
 )
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
-from ..admin.backend import Sample
+from ..admin.frame.backend import Sample
 from ..protocol.group_responses import ListedGroup, ListGroupsResponse, UnreadPartitionResponse, UnreadResponse
 from ..protocol.kafka.apis import KafkaResponse
 from ..protocol.requests import (

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from ..admin.backend import Sample
+from ..admin.frame.backend import Sample
 from ..protocol.api_keys import ApiKey
 from ..protocol.kafka.apis import SERVED
 from ..protocol.kafka.schema import snake_case

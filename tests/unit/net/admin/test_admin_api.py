@@ -14,8 +14,8 @@ from barnabas.kraft.metadata.image import BrokerImage, Endpoint, MetadataImage, 
 from barnabas.log.format.record_batch import check_crc, read_header
 from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.net.admin.app import MAX_BODY_BYTES, ROUTES, build_app, start_admin
-from barnabas.net.admin.backend import Sample
-from barnabas.net.admin.metrics import MAX_LAG_SERIES
+from barnabas.net.admin.frame.backend import Sample
+from barnabas.net.admin.routes.metrics import MAX_LAG_SERIES
 from barnabas.net.protocol import group_responses, requests, responses
 from barnabas.net.protocol.requests import OwnedPartitions
 

@@ -15,9 +15,9 @@ from unit.net.admin.test_admin_api import CLUSTER, JSON, FakeBroker
 
 from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.net.admin.app import ROUTES, build_app, start_admin
-from barnabas.net.admin.call import Field, Route
-from barnabas.net.admin.errors import ApiError
-from barnabas.net.admin.origins import check_host
+from barnabas.net.admin.frame.call import Field, Route
+from barnabas.net.admin.frame.errors import ApiError
+from barnabas.net.admin.frame.origins import check_host
 from barnabas.net.protocol import requests, responses
 from barnabas.net.settings.config import load
 from barnabas.net.settings.listeners import own_names

@@ -7,7 +7,7 @@ import pytest
 from unit.net.admin.test_admin_api import FakeBroker
 
 from barnabas.net.admin.app import start_admin
-from barnabas.net.admin.connections import FIRST_REQUEST_S, IDLE_S, AdminConnection, AdminConnections
+from barnabas.net.admin.frame.connections import FIRST_REQUEST_S, IDLE_S, AdminConnection, AdminConnections
 
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 

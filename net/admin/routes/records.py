@@ -14,8 +14,8 @@ from barnabas.log.vocabulary.murmur2 import murmur2_positive
 from barnabas.net.protocol.requests import ProducePartition, ProduceRequest
 from barnabas.net.protocol.responses import ProduceResponse
 
-from .call import Call, Field, Json, Reply, Route, objects, text_of
-from .errors import SHOWN_CHARS, bad_request, kafka_error, unknown_topic_or_partition
+from ..frame.call import Call, Field, Json, Reply, Route, objects, text_of
+from ..frame.errors import SHOWN_CHARS, bad_request, kafka_error, unknown_topic_or_partition
 from .topics import TOPIC
 
 PRODUCE_TIMEOUT_MS: Final = 30_000

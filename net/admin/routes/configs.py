@@ -8,9 +8,9 @@ from typing import Final
 from barnabas.net.protocol.requests import AlterConfigRequest, ConfigEntryChange, DescribeConfigsRequest
 from barnabas.net.protocol.responses import ConfigEntry, DescribeConfigsResponse, EmptyResponse
 
-from .call import Call, Field, Json, Reply, Route, objects, optional_text, text_of
+from ..frame.call import Call, Field, Json, Reply, Route, objects, optional_text, text_of
+from ..frame.errors import bad_request, not_found
 from .clusters import CLUSTER, broker_of
-from .errors import bad_request, not_found
 from .topics import TOPIC
 
 _TOPIC_RESOURCE: Final = 2

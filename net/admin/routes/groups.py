@@ -14,10 +14,10 @@ from barnabas.net.protocol.requests import (
 )
 from barnabas.net.protocol.responses import EmptyResponse
 
-from .call import Call, Json, Reply, Route
+from ..frame.call import Call, Json, Reply, Route
+from ..frame.errors import kafka_error, not_found
+from ..frame.lags import GroupLag, lags_of
 from .clusters import CLUSTER
-from .errors import kafka_error, not_found
-from .lags import GroupLag, lags_of
 
 GROUPS = f"{CLUSTER}/consumer-groups"
 GROUP = GROUPS + "/{consumer_group_id}"

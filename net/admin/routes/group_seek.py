@@ -16,8 +16,8 @@ from barnabas.net.protocol.requests import (
 )
 from barnabas.net.protocol.responses import EmptyResponse
 
-from .call import Call, Field, Reply, Route
-from .errors import bad_request
+from ..frame.call import Call, Field, Reply, Route
+from ..frame.errors import bad_request
 from .groups import GROUP
 from .metrics import offsets_at
 

@@ -2,8 +2,8 @@
 
 from barnabas.kraft.metadata.image import BrokerImage
 
-from .call import Call, Json, Reply, Route
-from .errors import not_found
+from ..frame.call import Call, Json, Reply, Route
+from ..frame.errors import not_found
 
 CLUSTER = "/v3/clusters/{cluster_id}"
 

@@ -4,7 +4,7 @@ from barnabas.net.groups.group_explanation import explanation, rebalance_row
 from barnabas.net.protocol.group_responses import DescribeGroupResponse
 from barnabas.net.protocol.requests import DescribeGroupRequest
 
-from .call import Call, Reply, Route
+from ..frame.call import Call, Reply, Route
 from .groups import GROUP
 
 

@@ -3,7 +3,7 @@
 from barnabas.net.protocol.requests import BringBackFolderRequest, DescribeStorageRequest
 from barnabas.net.protocol.responses import DescribeStorageResponse, StorageFolder
 
-from .call import Call, Field, Json, Reply, Route, text_of
+from ..frame.call import Call, Field, Json, Reply, Route, text_of
 from .clusters import CLUSTER, broker_of
 
 FOLDERS = f"{CLUSTER}/brokers/{{broker_id}}/barnabas/folders"

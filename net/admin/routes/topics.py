@@ -8,9 +8,9 @@ from barnabas.net.protocol.requests import AddPartitionsRequest, CreateTopicRequ
 from barnabas.net.protocol.responses import CreateTopicResponse, EmptyResponse
 from barnabas.net.settings.config_values import MAX_INT32
 
-from .call import Call, Field, Json, Reply, Route, objects, optional_text, text_of
+from ..frame.call import Call, Field, Json, Reply, Route, objects, optional_text, text_of
+from ..frame.errors import bad_request, not_found
 from .clusters import CLUSTER
-from .errors import bad_request, not_found
 
 TOPIC = CLUSTER + "/topics/{topic_name}"
 PARTITION = TOPIC + "/partitions/{partition_id}"

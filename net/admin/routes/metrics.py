@@ -18,9 +18,9 @@ from barnabas.net.protocol.requests import (
 )
 from barnabas.net.protocol.responses import ListOffsetsResponse
 
-from .backend import Sample
-from .call import Call, Reply, Route
-from .lags import GroupLag, LaggingGroup
+from ..frame.backend import Sample
+from ..frame.call import Call, Reply, Route
+from ..frame.lags import GroupLag, LaggingGroup
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 MAX_LAG_SERIES: Final = 10_000  # partitions of groups that a scrape tells one by one; about 3 MB of text

@@ -20,7 +20,7 @@ MAX_WIDE_ITEMS = 65_536
 # Of any other request: to read, look up and answer an item costs the loop 2 to 20 microseconds, and no client has as many
 # partitions or groups to name at a time.
 MAX_DATA_ITEMS = 20_000
-MAX_FRAMES_PER_TURN = 64  # Of one connection; then it is the others' turn. A thousand questions take seconds.
+MAX_FRAMES_PER_TURN = 64  # Of one connection, fewer in a crowd (fair_reads); then it is the others' turn.
 SENDFILE_MIN_BYTES = 256 * 1024  # Below it one pread and one write are faster than sendfile (hot_path.md, fetch).
 SENDMSG_MIN_BYTES = 64 * 1024  # From here on, joining buffers for one write costs more than a gathering write.
 WRITE_RUN_BYTES = 512 * 1024  # Handed to the socket at once: bounds what a blocked transport holds in its own buffer.

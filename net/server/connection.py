@@ -1,7 +1,8 @@
 """One client of a server: sniffs the protocol, reads requests, sends replies, and holds the client to its limits.
 
-The complete frames of one wake-up, up to a limit, are decoded and dispatched in order of arrival; the replies that are ready
-by then leave in one write. A client that has too much in flight, or does not read its answers, is not read until that changes.
+The complete frames of one wake-up, up to this connection's share (`fair_reads`), are decoded and dispatched in order of
+arrival; the replies that are ready by then leave in one write. A client that has too much in flight, or does not read its
+answers, is not read until that changes.
 """
 
 import asyncio
@@ -15,7 +16,6 @@ from typing import TYPE_CHECKING
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, InvalidRequestError
 
 from ..base.limits import (
-    MAX_FRAMES_PER_TURN,
     MAX_HELLO_BYTES,
     MIN_PACE_BYTES,
     MIN_PROGRESS_BYTES,
@@ -30,6 +30,7 @@ from ..protocol.responses import ErrorResponse, Response
 from ..wire.outbox import Outbox
 from .admission import PROBATION_MS, Place
 from .dispatcher import error_response
+from .fair_reads import LARGE_FRAME_BYTES, PASS_US
 from .receive_buffer import ReceiveBuffer
 
 if TYPE_CHECKING:
@@ -137,6 +138,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._is_corked = False  # Replies gather for the one write at the end of the wake-up.
         self._flush_is_due = False
         self._read_is_due = False
+        self._taken = 0  # Frames in this turn.
         self._is_paused = False
         self.waits_for_memory = False
         self._answer_bytes = 0  # Of the budget: answers that the client has not read.
@@ -176,7 +178,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._progress_bytes += nbytes
         self._server.metrics.bytes_in += nbytes
         self._reader.received(nbytes)
-        self._read()
+        self._read(self._server.turn.reads.frames(in_line=False))
 
     def eof_received(self) -> bool:
         return False  # Nobody is left to read our replies, so the transport may close at once.
@@ -232,11 +234,12 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _look_for_stall(self, elapsed_ms: int, sent_bytes: int) -> None:
         progress_bytes, self._progress_bytes = self._progress_bytes + sent_bytes, 0
-        if not self.held_bytes or self.waits_for_memory or progress_bytes >= MIN_PROGRESS_BYTES:
+        waits_for_us = self.waits_for_memory or self._read_is_due
+        if not self.held_bytes or waits_for_us or progress_bytes >= MIN_PROGRESS_BYTES:
             self.stalled_ms = 0
         else:
             self.stalled_ms += elapsed_ms
-        if self.has_unfinished_request and not (self.waits_for_memory or self._is_over_limit()):
+        if self.has_unfinished_request and not (waits_for_us or self._is_over_limit()):
             self._frame_age_ms += elapsed_ms  # Else it is we who do not read.
 
     @property
@@ -304,20 +307,22 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
-    def _read(self) -> None:
+    def _read(self, most_frames: int) -> None:
         """Handle what has been received, send the replies that are ready, then do what these requests have set off."""
-        turn = self._server.turn
+        turn, began_s = self._server.turn, self._loop.time()
+        self._taken = 0
         turn.begin()
         try:
-            self._handle_received()
+            self._handle_received(most_frames, began_s)
         finally:
             turn.end()
+            turn.reads.used(self._taken, (self._loop.time() - began_s) * 1_000_000)
 
-    def _handle_received(self) -> None:
+    def _handle_received(self, most_frames: int, began_s: float) -> None:
         may_read_on = False
         self._is_corked = True
         try:
-            may_read_on = self._take_frames()
+            may_read_on = self._take_frames(most_frames, began_s)
         except BarnabasError as error:
             self._refuse(error.message)
         except Exception:  # A bug of ours ends this connection, not the broker.
@@ -338,15 +343,19 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _memory_granted(self) -> None:
         self._reader.granted(self._reader.wanted_bytes)
         self.waits_for_memory = False
+        self._wait_for_turn()
+
+    def _wait_for_turn(self) -> None:
         if not self._read_is_due:
             self._read_is_due = True
-            self._loop.call_soon(self._read_later)
+            self._server.turn.reads.wait(self._read_later)
 
-    def _take_frames(self) -> bool:
-        """Return whether to read on: not while frames may wait in the buffer, because their client is over its limits."""
+    def _take_frames(self, most_frames: int, began_s: float) -> bool:
+        """Return whether to read on: not while frames may wait in the buffer, because their client is over its limits or has
+        had its share."""
         if self._phase is _Phase.SNIFFING:
             self._sniff()
-        for _ in range(MAX_FRAMES_PER_TURN):
+        for _ in range(most_frames if self._phase is _Phase.SERVING else max(1, most_frames)):
             if self._phase is not _Phase.SERVING and self._phase is not _Phase.HELLO:
                 return self._phase is _Phase.SNIFFING
             if self._is_over_limit():
@@ -362,7 +371,10 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self._serve(frame)
             else:
                 self._greet(frame)
-        return False  # The rest in a turn of its own (`_drained`), behind what other connections have sent.
+            self._taken += 1
+            if len(frame) >= LARGE_FRAME_BYTES and (self._loop.time() - began_s) * 1_000_000 >= PASS_US:
+                break
+        return not self._reader.pending_bytes  # Else in a later turn (`_drained`), behind what others have sent.
 
     def _serve(self, frame: memoryview) -> None:
         decoded = self._codec.decode_request(frame)
@@ -401,7 +413,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _read_later(self) -> None:
         self._read_is_due = False
         if self._phase in (_Phase.SNIFFING, _Phase.HELLO, _Phase.SERVING) and not self.waits_for_memory:
-            self._read()
+            self._read(self._server.turn.reads.frames(in_line=True))
 
     # --- sending -----------------------------------------------------------------------------------------------------
 
@@ -440,8 +452,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         may_read = self._phase is _Phase.SERVING and not (self.waits_for_memory or self._read_is_due)
         if self._is_paused and may_read and not self._is_over_limit():
             # First the frames that wait in the buffer; in a turn of its own, or many of them would nest too deep.
-            self._read_is_due = True
-            self._loop.call_soon(self._read_later)
+            self._wait_for_turn()
         self._close_if_done()
 
     def _close_if_done(self) -> None:

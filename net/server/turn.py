@@ -8,11 +8,14 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
+from .fair_reads import FairReads
+
 
 class Turn:
     """One per broker, shared by whoever handles requests and whoever puts work off. Belongs to the loop's thread."""
 
     def __init__(self) -> None:
+        self.reads = FairReads()
         self._put_off: deque[Callable[[], None]] = deque()
         self._is_open = False
         self._is_scheduled = False

@@ -147,6 +147,8 @@ class Field:
             found.broken.append(str(error))
         found.gap_s = max(gaps.longest_s for gaps in self._gaps)
         found.stall_s = [watch.longest_answer_s for watch in self._watches]
+        found.starved_s = [watch.starved_s for watch in self._watches]
+        found.busy_s = [watch.longest_busy_s for watch in self._watches]
         found.own_lag_s = self._lag.longest_s
         found.peak_rss_mib = [watch.peak_rss_mib for watch in self._watches]
         found.acknowledged = self._acknowledged - before

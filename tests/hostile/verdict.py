@@ -12,16 +12,17 @@ class Limits:
 
     gap_s: float
     stall_s: float
+    busy_s: float
     peak_rss_mib: float
     rss_after_mib: float
     fencings: int | None
 
 
 # Broken: the run fails. A stall of a loop is bounded loosely, because another process may have had the processor; beyond a
-# session (3 s here) a broker is fenced.
-PROMISE: Final = Limits(gap_s=10.0, stall_s=3.0, peak_rss_mib=300, rss_after_mib=100, fencings=None)
+# session (3 s here) a broker is fenced. What the loop itself computed meanwhile is less, whatever else the machine does.
+PROMISE: Final = Limits(gap_s=10.0, stall_s=3.0, busy_s=1.0, peak_rss_mib=300, rss_after_mib=100, fencings=None)
 # Missed: the table says so. It holds on a machine that does nothing else.
-GOAL: Final = Limits(gap_s=3.0, stall_s=0.25, peak_rss_mib=300, rss_after_mib=100, fencings=0)
+GOAL: Final = Limits(gap_s=3.0, stall_s=0.25, busy_s=0.25, peak_rss_mib=300, rss_after_mib=100, fencings=0)
 AFTER_S: Final = 60.0  # memory is to be back within it
 
 
@@ -33,6 +34,8 @@ class Measured:
     seconds: float = 0.0
     gap_s: float = 0.0  # the longest between two acknowledgements of one partition, SDK or librdkafka
     stall_s: list[float] = field(default_factory=list)  # the longest answer to ApiVersions
+    starved_s: list[float] = field(default_factory=list)  # for how long the loop had no processor within that answer
+    busy_s: list[float] = field(default_factory=list)  # the most that the loop computed within one answer
     own_lag_s: float = 0.0  # how late the measuring process itself was: stalls below it are not the brokers'
     peak_rss_mib: list[float] = field(default_factory=list)
     rss_after_mib: list[float] = field(default_factory=list)
@@ -50,6 +53,7 @@ class Measured:
             found.append(f"no acknowledgement for {self.gap_s:.1f} s (limit {limits.gap_s:g} s)")
         for what, values, limit, unit in (
             ("stall", self.stall_s, limits.stall_s, "s"),
+            ("computing", self.busy_s, limits.busy_s, "s"),
             ("peak RSS", self.peak_rss_mib, limits.peak_rss_mib, "MiB"),
             (f"RSS after {self.after_s:.0f} s", self.rss_after_mib, limits.rss_after_mib, "MiB"),
         ):
@@ -73,8 +77,8 @@ class Measured:
 
 
 HEAD: Final = (
-    f"{'attack':<20} {'s':>5} {'gap':>8} {'stall':>8} {'own lag':>8} {'RSS peak/after MiB':>19} {'acks':>6} {'fenced':>6}"
-    f" {'elected':>7}  verdict"
+    f"{'attack':<20} {'s':>5} {'gap':>8} {'stall':>8} {'starved':>8} {'busy':>7} {'own lag':>8} {'RSS peak/after MiB':>19}"
+    f" {'acks':>6} {'fenced':>6} {'elected':>7}  verdict"
 )
 
 
@@ -82,6 +86,7 @@ def row(one: Measured) -> str:
     rss = f"{max(one.peak_rss_mib, default=0):.0f}/{max(one.rss_after_mib, default=0):.0f} ({one.after_s:.0f} s)"
     return (
         f"{one.attack:<20} {one.seconds:5.1f} {one.gap_s * 1000:5.0f} ms {max(one.stall_s, default=0) * 1000:5.0f} ms"
+        f" {max(one.starved_s, default=0) * 1000:5.0f} ms {max(one.busy_s, default=0) * 1000:4.0f} ms"
         f" {one.own_lag_s * 1000:5.0f} ms {rss:>19} {one.acknowledged:6} {one.fencings:6} {one.elections:7}  {one.verdict}"
     )
 

@@ -1,13 +1,41 @@
-"""What an honest client notices of a broker under attack: how long the loop answers nobody, and how much memory it takes."""
+"""What an honest client notices of a broker under attack: how long the loop answers nobody, and how much memory it takes.
+
+A long answer has two causes that look the same from outside: the loop computes, or the machine gives it no processor. The kernel
+tells them apart for each thread (`Processor`).
+"""
 
 import asyncio
 import re
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from .attack import Address, api_versions, ping
 
 PING_INTERVAL_S = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processor:
+    """How long a thread computed, and how long it was ready to and waited for a processor."""
+
+    busy_s: float = 0.0
+    starved_s: float = 0.0
+
+    @classmethod
+    def of_loop(cls, pid: int) -> Self:
+        """The loop of a broker runs in the main thread of its process. Zeros where the kernel does not tell."""
+        try:
+            busy, starved, _ = Path(f"/proc/{pid}/task/{pid}/schedstat").read_text(encoding="ascii").split()
+        except (FileNotFoundError, ProcessLookupError):
+            return cls()
+        return cls(busy_s=int(busy) / 1e9, starved_s=int(starved) / 1e9)
+
+    def since(self, before: "Processor") -> "Processor":
+        return Processor(
+            busy_s=max(0.0, self.busy_s - before.busy_s), starved_s=max(0.0, self.starved_s - before.starved_s)
+        )
 
 
 class Watch:
@@ -18,6 +46,9 @@ class Watch:
         self._pid = pid
         self._longest_s = 0.0
         self._asked_s: float | None = None  # since when an answer is outstanding
+        self._asked = Processor()  # what the loop had used by then
+        self.longest_busy_s = 0.0  # the most that the loop computed between a question and its answer
+        self.starved_s = 0.0  # for how long the loop had no processor in the longest answer
         self.pings = 0
 
     async def __aenter__(self) -> "Watch":
@@ -26,13 +57,13 @@ class Watch:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._longest_s, self._asked_s = self.longest_answer_s, None
+        self._answered()
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
     def begin(self) -> None:
         """Forget what was measured, so that the next attack is measured by itself."""
-        self._longest_s = 0.0
+        self._longest_s = self.longest_busy_s = self.starved_s = 0.0
         Path(f"/proc/{self._pid}/clear_refs").write_text("5", encoding="ascii")  # sets VmHWM to VmRSS
 
     @property
@@ -41,10 +72,17 @@ class Watch:
         outstanding_s = 0.0 if self._asked_s is None else time.monotonic() - self._asked_s
         return max(self._longest_s, outstanding_s)
 
+    def _answered(self) -> None:
+        used = Processor.of_loop(self._pid).since(self._asked)
+        if self.longest_answer_s > self._longest_s:
+            self._longest_s, self.starved_s = self.longest_answer_s, used.starved_s
+        self.longest_busy_s = max(self.longest_busy_s, used.busy_s)
+        self._asked_s = None
+
     async def _run(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while True:
-                self._asked_s = time.monotonic()
+                self._asked_s, self._asked = time.monotonic(), Processor.of_loop(self._pid)
                 while True:
                     try:
                         await ping(reader, writer)
@@ -52,7 +90,7 @@ class Watch:
                     except OSError:
                         writer.transport.abort()
                         reader, writer = await self._connected()
-                self._longest_s, self._asked_s = self.longest_answer_s, None
+                self._answered()
                 self.pings += 1
                 await asyncio.sleep(PING_INTERVAL_S)
         finally:
@@ -76,8 +114,8 @@ class Watch:
 
     def __str__(self) -> str:
         return (
-            f"longest answer {self.longest_answer_s * 1000:.0f} ms, peak RSS {self.peak_rss_mib:.0f} MiB,"
-            f" RSS at the end {rss_mib(self._pid):.0f} MiB, pings {self.pings}"
+            f"longest answer {self.longest_answer_s * 1000:.0f} ms (computed {self.longest_busy_s * 1000:.0f} ms),"
+            f" peak RSS {self.peak_rss_mib:.0f} MiB, RSS at the end {rss_mib(self._pid):.0f} MiB, pings {self.pings}"
         )
 
 

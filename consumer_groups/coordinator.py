@@ -56,7 +56,7 @@ from .model.settings import GroupSettings
 from .model.states import AWAY_EPOCH, GroupPhase
 from .offsets.offset_expiry import OffsetExpiry
 from .offsets.offset_resets import OffsetResets
-from .offsets.offsets import Offsets
+from .offsets.offsets import NO_IDS, Offsets
 from .subscriptions.match_budget import MatchBudget
 from .subscriptions.subscriptions import TopicsView
 
@@ -252,13 +252,17 @@ class GroupCoordinator:
         now_ms: int,
         instance_id: str | None = None,
         place: CommitPlace | None = None,
+        topic_ids: Mapping[str, str] = NO_IDS,
     ) -> CoordinatorResult[tuple[PartitionOutcome, ...]]:
         """`member_epoch` is the generation where the group is classic. Raises UnknownMemberIdError, StaleMemberEpochError,
         IllegalGenerationError, RebalanceInProgressError. Member "" with epoch -1: from outside of the group. `place` None: the
-        client does not number its commits."""
+        client does not number its commits. `topic_ids`: of the topics in today's view, by name; an offset of another topic of the
+        name is refused."""
         self._check_slot(group_id)
         decision = self._decision(now_ms)
-        outcomes = self._offsets.commit(group_id, member_id, member_epoch, offsets, decision, instance_id, place)
+        outcomes = self._offsets.commit(
+            group_id, member_id, member_epoch, offsets, decision, instance_id, place, topic_ids=topic_ids
+        )
         return self._result(decision, outcomes)
 
     def fetch_offsets(

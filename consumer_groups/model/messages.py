@@ -96,6 +96,7 @@ class OffsetToCommit:
     offset: int
     leader_epoch: int = -1
     metadata: str = ""
+    topic_id: str = ""  # of the topic that the offset is of; "": the client did not say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,9 @@
 """Committed offsets of groups: commit, fetch, delete. Resets are in `offset_resets`, expiry is in `offset_expiry`."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
 from barnabas.kraft.group_state.group_slots import GroupState, PartitionKey, SlotState
 from barnabas.kraft.metadata.records import GroupRecord, OffsetCommitRecord, RemoveGroupRecord, RemoveOffsetRecord
 from barnabas.log.vocabulary.errors import (
@@ -17,6 +21,8 @@ from ..model.group_limits import check_group_id, check_ids, check_new_group
 from ..model.messages import CommitPlace, CommittedOffset, OffsetToCommit, PartitionOutcome
 from ..model.settings import GroupSettings
 from .commit_order import CommitOrder
+
+NO_IDS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Offsets:
@@ -43,6 +49,8 @@ class Offsets:
         decision: Decision,
         instance_id: str | None = None,
         place: CommitPlace | None = None,
+        *,
+        topic_ids: Mapping[str, str] = NO_IDS,
     ) -> tuple[PartitionOutcome, ...]:
         check_group_id(group_id, self._settings)
         group = self._state.groups.get(group_id)
@@ -55,7 +63,7 @@ class Offsets:
             check_ids([place.committer], self._settings)
             self._order.check(group_id, place)
             self._order.taken(group_id, place)
-        outcomes = tuple(self.judged(offset) for offset in offsets)
+        outcomes = tuple(self.judged(offset, topic_ids) for offset in offsets)
         accepted = [offset for offset, outcome in zip(offsets, outcomes, strict=True) if not outcome.error]
         if accepted and group is None:
             decision.add(self._simple_group(group_id))
@@ -133,13 +141,19 @@ class Offsets:
     def exists(self, topic: str, partition: int) -> bool:
         return 0 <= partition < self._targets.topics.get(topic, 0)
 
-    def judged(self, offset: OffsetToCommit) -> PartitionOutcome:
-        error, message = self._fault_of(offset)
+    def judged(self, offset: OffsetToCommit, topic_ids: Mapping[str, str] = NO_IDS) -> PartitionOutcome:
+        error, message = self._fault_of(offset, topic_ids)
         return PartitionOutcome(topic=offset.topic, partition=offset.partition, error=error, message=message)
 
-    def _fault_of(self, offset: OffsetToCommit) -> tuple[ErrorCode, str]:
+    def _fault_of(self, offset: OffsetToCommit, topic_ids: Mapping[str, str]) -> tuple[ErrorCode, str]:
         if not self.exists(offset.topic, offset.partition):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition"
+        if offset.topic_id and offset.topic_id != topic_ids.get(offset.topic, offset.topic_id):
+            reason = f"offset {offset.offset} is one of topic id {offset.topic_id}, and the topic's id is"
+            return (
+                ErrorCode.INCONSISTENT_TOPIC_ID,
+                f"{reason} {topic_ids[offset.topic]}: it was deleted and created again",
+            )
         if offset.offset < 0:
             return ErrorCode.INVALID_REQUEST, f"offset {offset.offset} is negative"
         size_bytes = len(offset.metadata.encode())

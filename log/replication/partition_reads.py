@@ -14,6 +14,7 @@ from ..vocabulary.errors import (
     CorruptRecordError,
     ErrorCode,
     FencedLeaderEpochError,
+    InconsistentTopicIdError,
     NotLeaderOrFollowerError,
     OffsetNotAvailableError,
     StaleBrokerEpochError,
@@ -337,6 +338,14 @@ class PartitionReads:
         return min(slice_size(available), max_bytes)
 
     # --- what is refused ---------------------------------------------------------------------------------------------
+
+    def check_topic_id(self, topic_id: str) -> None:
+        """Offsets and leader epochs of a topic mean nothing in another one of its name. "": the client did not name one."""
+        if topic_id not in ("", self.log.topic_id):
+            raise InconsistentTopicIdError(
+                f"{self.topic_partition} belongs to topic id {self.log.topic_id} on broker {self.node_id}, not to {topic_id}: the"
+                " topic was deleted and created again; refresh the metadata"
+            )
 
     def _check_role(self, allow_follower: bool) -> None:
         if self._leading is not None or (allow_follower and self._following is not None):

@@ -8,7 +8,7 @@ run ahead of the truth: it is dropped and loaded anew from what is committed, an
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -395,6 +395,11 @@ class GroupService:
     def topics(self) -> TopicsView:
         """Topic -> number of partitions: what assignments are made from."""
         return self._topics
+
+    @property
+    def topic_ids(self) -> Mapping[str, str]:
+        """Topic -> its id, of the same view as `topics`."""
+        return self._topic_ids
 
     def _set_timer(self, slot: _Slot) -> None:
         if slot.timer is not None:

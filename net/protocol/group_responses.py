@@ -70,6 +70,7 @@ class CommittedOffset:
     leader_epoch: int = -1
     metadata: str = ""
     commit_timestamp_ms: int = -1
+    topic_id: str = ""  # of the topic that has this name at the coordinator; "": not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,6 +85,7 @@ class ListOffsetsPartition:
     partition: int
     timestamp_ms: int  # or one of the negative constants above
     current_leader_epoch: int = -1
+    topic_id: str = ""  # of the topic that is meant; "": not checked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -388,6 +389,7 @@ class OffsetCommitPartition:
     offset: int
     leader_epoch: int = -1
     metadata: str = ""
+    topic_id: str = ""  # of the topic that the offset is of; "": not checked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

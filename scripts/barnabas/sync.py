@@ -214,8 +214,8 @@ class Consumer(_Blocking[_consumer.Consumer]):
     def group(self) -> str | None:
         return self._client.group
 
-    def seek(self, partition: TopicPartition | tuple[str, int], offset: int) -> None:
-        self._on_loop(partial(self._client.seek, partition, offset))
+    def seek(self, partition: TopicPartition | tuple[str, int], offset: int, *, topic_id: str = "") -> None:
+        self._on_loop(partial(self._client.seek, partition, offset, topic_id=topic_id))
 
     def seek_to_time(self, timestamp_ms: int, *partitions: TopicPartition | tuple[str, int]) -> None:
         self._call(self._client.seek_to_time(timestamp_ms, *partitions))

@@ -16,10 +16,12 @@ from barnabas.consumer_groups.subscriptions.pattern_matches import PatternMatche
 from barnabas.kraft.node.metadata_node import MetadataNode
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.consumer import positions
+from barnabas.net.client.consumer.process_once import ProcessOnce
 from barnabas.net.client.group.commit_pipeline import CommitPipeline
 from barnabas.net.client.group.ownership import Ownership
 from barnabas.net.client.group.rebalancing import Rebalancing
 from barnabas.net.client.positions.reading import Reading
+from barnabas.net.groups.group_service import GroupService
 
 from .cluster_bugs import commits_out_of_order
 from .group_history import run_groups
@@ -163,6 +165,26 @@ def _put_off_for_ever() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def _names_without_ids() -> Iterator[None]:
+    """The coordinator goes by names: offsets of a topic that was deleted are taken, and told, for the one that has its name."""
+    with patch.object(GroupService, "topic_ids", {}):
+        yield
+
+
+@contextlib.contextmanager
+def _a_jump_is_a_gap() -> Iterator[None]:
+    """`process_once` takes a forward jump of its reader for records that compaction removed."""
+    genuine = ProcessOnce._follow_assignment
+
+    async def follow_assignment(self: Any, found: Any, origins: Any) -> None:
+        self._origin_approved |= {place: origin for place, origin in origins.items() if place in self._processed}
+        await genuine(self, found, origins)
+
+    with patch.object(ProcessOnce, "_follow_assignment", follow_assignment):
+        yield
+
+
 BUGS: dict[str, tuple[Plant, tuple[str, ...]]] = {
     "commits of stale members are taken": (_commits_of_stale_members, ("member_stall", "reset_offsets", "join_storm")),
     "adopted before it was revoked": (_adopted_before_it_was_revoked, ("join_storm", "member_close", "member_kill")),
@@ -176,6 +198,8 @@ BUGS: dict[str, tuple[Plant, tuple[str, ...]]] = {
     "sessions are not handed over": (_sessions_are_not_handed_over, ("coordinator_kill", "member_kill", "kill")),
     "patterns know old topics only": (_patterns_know_old_topics_only, ("new_topic",)),
     "an assignment is put off for ever": (_put_off_for_ever, ("join_storm", "member_close")),
+    "offsets of a former topic count": (_names_without_ids, ("recreate", "once_seek", "member_kill")),
+    "a forward jump is taken for a gap": (_a_jump_is_a_gap, ("once_seek", "member_close")),
     "growth is not noticed": (_growth_is_not_noticed, ("grow_topic", "new_topic")),
 }
 

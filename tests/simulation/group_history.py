@@ -62,7 +62,7 @@ class GroupHistory(History):
             }
         else:
             weights |= {kind: WEIGHTS[kind] for kind in BROKER_KINDS}
-        weights |= OnceFaults.WEIGHTS
+        weights |= OnceFaults.WEIGHTS | {"recreate": 1}
         plan = FaultPlan.draw(self.rng, weights)
         return (
             plan

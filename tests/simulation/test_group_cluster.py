@@ -17,7 +17,7 @@ import pytest
 
 from . import group_bugs
 from .group_history import STABLE_LIMIT_S, UNOWNED_LIMIT_S, run_groups
-from .history import Result
+from .history import Result, Scenario
 from .planted import find
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,6 +42,13 @@ def passed(result: Result) -> Result:
 @pytest.mark.parametrize("seed", REGRESSIONS)
 def test_seeds_that_failed_once(seed: int) -> None:
     passed(run_groups(seed))
+
+
+@pytest.mark.parametrize("seed", [2])
+def test_offsets_of_a_deleted_topic_are_not_those_of_its_successor(seed: int) -> None:
+    """A late commit of the old topic was taken for the new one, whose first record then never had an effect."""
+    result = passed(run_groups(seed, Scenario(kinds=("recreate", "once_seek", "member_kill"), faults_s=2.0)))
+    assert result.counts["topics_with_effects"] > 2, "no topic was created again"
 
 
 @pytest.mark.timeout(SECONDS + 240)

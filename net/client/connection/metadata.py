@@ -14,6 +14,7 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 from ...protocol.responses import MetadataResponse, PartitionMetadata, TopicMetadata
 
 NO_LEADER = -1
+MAX_FIRST_IDS = 20_000  # names, also of topics that are gone: as many as one Metadata request may name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,7 @@ class MetadataCache:
         self._leaders: dict[TopicPartition, Leader] = {}
         self._partition_counts: dict[str, int] = {}  # Never shrinks while the topic id stays.
         self._topic_ids: dict[str, str] = {}
+        self._first_topic_ids: dict[str, str] = {}  # What a name meant when we first heard it.
         self._topic_errors: dict[str, tuple[int, str]] = {}
 
     def leader(self, partition: TopicPartition) -> Leader:
@@ -55,6 +57,11 @@ class MetadataCache:
     def topic_id(self, topic: str) -> str:
         """Changes when a topic is deleted and made anew; "" while the topic is not known."""
         return self._topic_ids.get(topic, "")
+
+    def is_successor(self, topic: str) -> bool:
+        """Whether another topic had this name when we first heard it: all records of today's one are younger than this client."""
+        now = self.topic_id(topic)
+        return bool(now) and now != self._first_topic_ids.get(topic, now)
 
     def topics(self) -> list[str]:
         return list(self._partition_counts)
@@ -122,6 +129,9 @@ class MetadataCache:
                 return  # About the topic that was deleted under this name.
             self.forget_topic(topic.name)
         self._topic_ids[topic.name] = topic.topic_id
+        self._first_topic_ids.setdefault(topic.name, topic.topic_id)
+        if len(self._first_topic_ids) > MAX_FIRST_IDS:
+            del self._first_topic_ids[next(iter(self._first_topic_ids))]
         self._partition_counts[topic.name] = max(self.partition_count(topic.name), len(topic.partitions))
         for number, partition in enumerate(topic.partitions):
             self._update_leader(TopicPartition(topic.name, number), partition)
@@ -137,5 +147,6 @@ class MetadataCache:
         """Another cluster answers at this address (a test cluster that was made anew): nothing known holds any more."""
         self.cluster_id = cluster_id
         self.offset = -1
+        self._first_topic_ids.clear()
         for topic in self.topics():
             self.forget_topic(topic)

@@ -28,11 +28,13 @@ class RecordMetadata(NamedTuple):
 
 class OffsetAndMetadata(NamedTuple):
     """What a group commits for a partition: the offset of the next record to read, a text of the application's own (up to
-    4,096 bytes unless the operator says otherwise), and the leader epoch of the record before it (-1: not known)."""
+    4,096 bytes unless the operator says otherwise), the leader epoch of the record before it (-1: not known), and the id of the
+    topic that the offset is of ("": not known). A group takes no offset of a topic that was deleted."""
 
     offset: int
     metadata: str = ""
     leader_epoch: int = -1
+    topic_id: str = ""
 
 
 class _Fields(NamedTuple):
@@ -122,7 +124,7 @@ class ReadingOrigin(NamedTuple):
     """Since when a consumer reads a partition without a jump: equal values mean that nothing was left out between."""
 
     offset: int  # where the last jump went; -1 while that is looked up
-    topic_id: str  # "" before the first fetch
+    topic_id: str  # of the topic that the offset is of; "" while that is looked up
     version: int  # of the last jump: no two have the same
 
     @property
@@ -137,3 +139,4 @@ class OffsetAndTimestamp:
     offset: int
     timestamp_ms: int
     leader_epoch: int = -1
+    topic_id: str = ""  # of the topic that was asked

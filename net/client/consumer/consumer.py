@@ -377,13 +377,14 @@ class Consumer:
 
     # --- positions ---------------------------------------------------------------------------------------------------
 
-    def seek(self, partition: PartitionLike, offset: int) -> None:
-        """The next record is the one with this offset, or the first behind it."""
+    def seek(self, partition: PartitionLike, offset: int, *, topic_id: str = "") -> None:
+        """The next record is the one with this offset, or the first behind it. `topic_id`: of the topic that the offset is of, if
+        the caller knows it (`origin`); reading begins at the start if another topic has that name by now."""
         if offset < 0:
             raise InvalidRequestError(f"offset {offset} is negative; seek_to_start and seek_to_end go to the ends")
         state = self._state(partition)
         self._reading.stop_cursor(state)
-        state.seek(offset)
+        state.seek(offset, topic_id=topic_id or state.topic_id or self._client.metadata.topic_id(state.partition.topic))
         self._fetcher.pump_soon()
 
     async def seek_to_time(self, timestamp_ms: int, *partitions: PartitionLike) -> None:

@@ -5,6 +5,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
+from barnabas.log.vocabulary.errors import InconsistentTopicIdError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ..connection.client import Client
@@ -94,8 +95,10 @@ class PositionFinder:
         failures = 0
         while unknown := [state for state in self._states.values() if state.must_be_found]:
             try:
-                await self._find_committed([state for state in unknown if state.reset_timestamp_ms is None])
+                differing = await self._find_committed([state for state in unknown if state.reset_timestamp_ms is None])
                 await self._find_by_time([state for state in unknown if state.reset_timestamp_ms is not None])
+                if differing:
+                    raise self._still_to_learn(differing)
             except BarnabasError as error:
                 if not error.retriable:
                     self._on_error(error)
@@ -105,27 +108,49 @@ class PositionFinder:
                 await asyncio.sleep(self._client.backoff.delay_ms(failures, self._client.rng.random) / 1000)
         self._on_found()
 
-    async def _find_committed(self, states: list[PartitionState]) -> None:
-        """Without a group, the policy right away. Where nothing is committed and no reset is allowed, the partition waits
-        for the application, which is told of it; the others are found all the same."""
+    async def _find_committed(self, states: list[PartitionState]) -> list[PartitionState]:
+        """Returns those for which the coordinator and our metadata do not mean the same topic. Without a group, the policy right
+        away. Where nothing is committed and no reset is allowed, the partition waits for the application, which is told of it;
+        the others are found all the same."""
         if not states:
-            return
+            return []
         partitions = [state.partition for state in states]
         committed = {} if self._group is None else await fetch_committed(self._client, self._group, partitions)
         missing: list[PartitionState] = []
+        differing: list[PartitionState] = []
         for state in states:
             found = committed.get(state.partition)
             if state.position >= 0 or state.reset_timestamp_ms is not None:
                 continue  # The application jumped meanwhile.
-            if found is not None:
-                state.seek(found.offset, epoch=found.leader_epoch)
+            known_id = self._client.metadata.topic_id(state.partition.topic)
+            if found is not None and found.topic_id not in ("", known_id):
+                differing.append(state)
+            elif found is not None:
+                state.seek(found.offset, epoch=found.leader_epoch, topic_id=found.topic_id)
                 state.committed = found.offset
             elif self._reset_time_ms is None:
                 missing.append(state)
             else:
-                state.seek_to_time(self._reset_time_ms)
+                self._reset(state, known_id)
         if missing:
             self._refuse(missing)
+        return differing
+
+    def _still_to_learn(self, states: list[PartitionState]) -> BarnabasError:
+        self._client.request_refresh()
+        names = ", ".join(str(state.partition) for state in states)
+        return InconsistentTopicIdError(
+            f"the topic of {names} was deleted and created again, and the coordinator or this client does not know it yet"
+        )
+
+    def _reset(self, state: PartitionState, topic_id: str) -> None:
+        """Nothing is committed. A topic that took a name over while we knew it is read from its start, as by a consumer that
+        stood in the old one: another member of the group may have."""
+        assert self._reset_time_ms is not None
+        state.topic_id = topic_id
+        state.seek_to_time(
+            EARLIEST if self._client.metadata.is_successor(state.partition.topic) else self._reset_time_ms
+        )
 
     def _refuse(self, states: list[PartitionState]) -> None:
         for state in states:
@@ -143,4 +168,8 @@ class PositionFinder:
         for state in states:
             if state.version == versions[state.partition]:  # Else the application jumped meanwhile.
                 answer = ends.get(state.partition) or found[state.partition]
-                state.seek(answer.offset)
+                if state.topic_id in ("", answer.topic_id):
+                    state.seek(answer.offset, topic_id=answer.topic_id)
+                else:
+                    state.topic_id = answer.topic_id
+                    self.made_anew(state)

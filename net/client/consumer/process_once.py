@@ -68,7 +68,7 @@ class OnceConsumer(Protocol):
     def position(self, partition: TopicPartition, /) -> Any: ...
     def beginning_offsets(self, partition: TopicPartition, /) -> Any: ...
     def origin(self, partition: TopicPartition, /) -> ReadingOrigin: ...
-    def seek(self, partition: TopicPartition, offset: int, /) -> None: ...
+    def seek(self, partition: TopicPartition, offset: int, /, *, topic_id: str = "") -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +194,7 @@ class ProcessOnce:
         self._group = consumer.group
         self._database = _Database(connection, consumer.group)
         self._max_records = max_records
-        self._processed: dict[TopicPartition, int] = {}  # what the database says of the partitions that are ours
+        self._processed: dict[TopicPartition, _Stored] = {}  # what the database says of the partitions that are ours
         self._origin_approved: dict[TopicPartition, ReadingOrigin] = {}  # from where reading follows what is processed
         self._seeks: dict[TopicPartition, int] = {}  # since the last record that was in place
         self._claims: dict[TopicPartition, _Claim] = {}  # of the open transaction
@@ -241,7 +241,7 @@ class ProcessOnce:
             batch = await self._claim_all(found, origins)
         except BaseException:
             for place, offset in first.items():  # the next `process_once` with this consumer must find them
-                self._go(place, offset)
+                self._go(place, offset, origins[place].topic_id if place in origins else "")
             raise
         self._batch, self._handed_out = batch, 0
         if batch:
@@ -265,7 +265,7 @@ class ProcessOnce:
     ) -> None:
         """Those that are gone are somebody else's. Where partitions are new, or reading has jumped since we last sent it there,
         go to where the database is. What is left in `found` follows what is processed, without a gap but by compaction."""
-        self._processed = {place: offset for place, offset in self._processed.items() if place in origins}
+        self._processed = {place: stored for place, stored in self._processed.items() if place in origins}
         for place in [place for place in found if place not in origins]:
             del found[place]
         for place, origin in origins.items():
@@ -273,12 +273,14 @@ class ProcessOnce:
             if not origin.is_known:
                 if records:
                     del found[place]
-                    self._go(place, records[0].offset)
+                    self._go(place, records[0].offset, origin.topic_id)
                 continue
+            if place in self._processed and self._processed[place].topic_id != origin.topic_id:
+                del self._processed[place]  # what does the database say of the topic that has the name now?
             if place not in self._processed and not await self._begin_place(place, origin, records):
                 found.pop(place, None)
                 continue
-            is_behind = records is not None and records[0].offset <= self._processed[place]
+            is_behind = records is not None and records[0].offset <= self._processed[place].last_offset
             if origin != self._origin_approved.get(place) or is_behind:
                 found.pop(place, None)
                 await self._return(place)
@@ -294,7 +296,7 @@ class ProcessOnce:
             return False
         stored = await self._database.begin(place, position, origin.topic_id)
         self._check_topic(place, stored, origin.topic_id)
-        self._processed[place] = stored.last_offset
+        self._processed[place] = _Stored(last_offset=stored.last_offset, topic_id=origin.topic_id)
         self._origin_approved.pop(place, None)
         if position == stored.last_offset + 1:
             self._origin_approved[place] = origin
@@ -302,7 +304,7 @@ class ProcessOnce:
 
     async def _return(self, place: TopicPartition) -> None:
         """Reading has been somewhere else: send it behind what is processed. Raises OffsetOutOfRangeError where that is gone."""
-        processed = self._processed[place]
+        processed = self._processed[place].last_offset
         try:
             start = (await _settled(self._consumer.beginning_offsets(place)))[place]
         except BarnabasError as error:
@@ -332,7 +334,7 @@ class ProcessOnce:
             )
 
     async def _claim(self, place: TopicPartition, records: Sequence[ConsumerRecord], topic_id: str) -> bool:
-        before, last_offset = self._processed[place], records[-1].offset
+        before, last_offset = self._processed[place].last_offset, records[-1].offset
         if await self._database.move(place, topic_id, before=before, last_offset=last_offset):
             self._claims[place] = _Claim(before=before, last_offset=last_offset, topic_id=topic_id)
             return True
@@ -348,14 +350,17 @@ class ProcessOnce:
             place,
             stored.last_offset,
         )
-        self._processed[place] = stored.last_offset
+        self._processed[place] = _Stored(last_offset=stored.last_offset, topic_id=topic_id)
         self._seek(place)
         return False
 
     async def _commit(self) -> None:
         if self._claims:
             await self._database.commit()
-            self._processed |= {place: claim.last_offset for place, claim in self._claims.items()}
+            self._processed |= {
+                place: _Stored(last_offset=claim.last_offset, topic_id=claim.topic_id)
+                for place, claim in self._claims.items()
+            }
         self._forget_transaction()
 
     async def _end(self, *, is_clean: bool) -> None:
@@ -369,7 +374,10 @@ class ProcessOnce:
                     if offset != claim.last_offset:
                         await self._database.move(place, claim.topic_id, before=claim.last_offset, last_offset=offset)
                 await self._database.commit()
-                self._processed |= done
+                self._processed |= {
+                    place: _Stored(last_offset=offset, topic_id=self._claims[place].topic_id)
+                    for place, offset in done.items()
+                }
             else:
                 await self._database.rollback()
         finally:
@@ -383,16 +391,21 @@ class ProcessOnce:
         self._batch, self._handed_out = (), 0
 
     def _seek(self, place: TopicPartition) -> None:
-        offset = self._processed[place] + 1
+        stored = self._processed[place]
+        offset = stored.last_offset + 1
         self._seeks[place] = self._seeks.get(place, 0) + 1
         self._origin_approved.pop(place, None)
-        origin = self._go(place, offset)
-        if origin is not None and origin.offset == offset:  # else it has jumped again already
+        origin = self._go(place, offset, stored.topic_id)
+        if origin is not None and (origin.offset, origin.topic_id) == (
+            offset,
+            stored.topic_id,
+        ):  # else it has jumped again
             self._origin_approved[place] = origin
 
-    def _go(self, place: TopicPartition, offset: int) -> ReadingOrigin | None:
+    def _go(self, place: TopicPartition, offset: int, topic_id: str) -> ReadingOrigin | None:
+        """An offset of a topic that was deleted leads to the start of the one that has its name now."""
         try:
-            self._consumer.seek(place, offset)
+            self._consumer.seek(place, offset, topic_id=topic_id)
             return self._consumer.origin(place)
         except BarnabasError as error:
             logger.info("not ours any more partition=%s reason=%s", place, error.message)

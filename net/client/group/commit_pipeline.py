@@ -17,7 +17,14 @@ from dataclasses import dataclass, field
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ..connection.client import Client
-from ..connection.errors import BarnabasError, ClientClosedError, NotAssignedError, RequestTimedOutError
+from ..connection.errors import (
+    BarnabasError,
+    ClientClosedError,
+    ErrorCode,
+    NotAssignedError,
+    PartitionGoneError,
+    RequestTimedOutError,
+)
 from ..connection.records import OffsetAndMetadata
 from ..positions.reading import Reading
 from .group_offsets import Offsets, commit_once
@@ -167,12 +174,22 @@ class CommitPipeline:
             if batch and wanted.membership is not next(iter(batch.values())).membership:
                 continue
             del self._wanted[partition]
-            error = _why_not(partition, wanted)
+            error = self._of_former_topic(partition, wanted) or _why_not(partition, wanted)
             if error is None:
                 batch[partition] = wanted
             else:
                 wanted.settle(error)
         return batch
+
+    def _of_former_topic(self, partition: TopicPartition, wanted: _Wanted) -> BarnabasError | None:
+        """Another topic has the name now. Our metadata never goes back, so an id that differs from it is the older one."""
+        topic_id, now = wanted.item.topic_id, self._client.metadata.topic_id(partition.topic)
+        if not topic_id or now in ("", topic_id):
+            return None
+        return PartitionGoneError(
+            f"commit of {partition}: the topic was deleted and created again, and offset {wanted.item.offset} was one of the old"
+            " topic"
+        )
 
     async def _send(self, batch: dict[TopicPartition, _Wanted]) -> bool:
         """Returns whether something must be repeated."""
@@ -187,6 +204,8 @@ class CommitPipeline:
         for partition, wanted in batch.items():
             refusal = refusals.get(partition)
             if refusal is not None and refusal.retriable:
+                if refusal.code == ErrorCode.INCONSISTENT_TOPIC_ID:
+                    self._client.request_refresh()  # One of us has still to learn of the new topic.
                 self._repeat(partition, wanted, refusal)
                 continue
             if refusal is None:

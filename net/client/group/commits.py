@@ -39,9 +39,19 @@ class Commits:
                 if self._pipeline.has(partition) or item.offset != self._reading.states[partition].committed
             }
         return {
-            TopicPartition(*partition): OffsetAndMetadata(item) if isinstance(item, int) else OffsetAndMetadata(*item)
+            TopicPartition(*partition): self._bound(
+                TopicPartition(*partition),
+                OffsetAndMetadata(item) if isinstance(item, int) else OffsetAndMetadata(*item),
+            )
             for partition, item in offsets.items()
         }
+
+    def _bound(self, partition: TopicPartition, item: OffsetAndMetadata) -> OffsetAndMetadata:
+        """The application names offsets of the records that it has seen, which may be those of a topic that was deleted since."""
+        state = self._reading.states.get(partition)
+        if state is None or item.topic_id:
+            return item
+        return item._replace(topic_id=state.handed_out_topic_id or state.topic_id)
 
     async def commit(self, offsets: Offsets) -> None:
         await self._pipeline.ask(offsets, timeout_ms=API_TIMEOUT_MS)

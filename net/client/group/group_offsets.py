@@ -52,6 +52,7 @@ async def commit_once(
                 offset=item.offset,
                 leader_epoch=item.leader_epoch,
                 metadata=item.metadata,
+                topic_id=item.topic_id,
             )
             for (topic, number), item in offsets.items()
         ),

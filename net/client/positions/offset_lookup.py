@@ -37,7 +37,12 @@ async def list_offsets(
     For READ_COMMITTED, LATEST is the last stable offset.
     """
 
+    topic_ids: dict[
+        TopicPartition, str
+    ] = {}  # As each was asked for the last time: a leader answers for no other topic.
+
     def request(partitions: Sequence[TopicPartition]) -> Request:
+        topic_ids.update((partition, client.metadata.topic_id(partition.topic)) for partition in partitions)
         return ListOffsetsRequest(
             partitions=tuple(
                 ListOffsetsPartition(
@@ -45,6 +50,7 @@ async def list_offsets(
                     partition=partition.partition,
                     timestamp_ms=times_ms[partition],
                     current_leader_epoch=client.metadata.leader(partition).epoch,
+                    topic_id=topic_ids[partition],
                 )
                 for partition in partitions
             ),
@@ -54,7 +60,10 @@ async def list_offsets(
     found = await _ask_leaders(client, list(times_ms), request, timeout_ms=timeout_ms)
     return {
         partition: OffsetAndTimestamp(
-            offset=item.offset, timestamp_ms=item.timestamp_ms, leader_epoch=item.leader_epoch
+            offset=item.offset,
+            timestamp_ms=item.timestamp_ms,
+            leader_epoch=item.leader_epoch,
+            topic_id=topic_ids[partition],
         )
         for partition, item in found.items()
     }

@@ -50,6 +50,7 @@ class PartitionState:
         "buffered_bytes",
         "committed",
         "fetch_offset",
+        "handed_out_topic_id",
         "high_watermark",
         "in_flight",
         "is_backing_off",
@@ -77,7 +78,8 @@ class PartitionState:
         self.position_epoch = -1  # Leader epoch of the last batch handed out; committed with the position.
         self.processed = UNKNOWN
         self.origin_offset = UNKNOWN  # Where the last jump went: from there to the position nothing was left out.
-        self.topic_id = ""  # Of the topic that the position is of; "" before the first fetch.
+        self.topic_id = ""  # Of the topic that the position is of, as metadata told it; "" while it is not known.
+        self.handed_out_topic_id = ""  # Of the topic that the application's records are of; "" before the first.
         self.committed = UNKNOWN  # What we committed last; spares commits that say nothing new.
         self.fetch_offset = UNKNOWN
         self.last_fetched_epoch = -1
@@ -97,8 +99,10 @@ class PartitionState:
 
     # --- jumps -------------------------------------------------------------------------------------------------------
 
-    def seek(self, offset: int, *, epoch: int = -1) -> None:
+    def seek(self, offset: int, *, epoch: int = -1, topic_id: str = "") -> None:
+        """`topic_id`: of the topic that the offset is of; "": of the one that is read already."""
         self._forget()
+        self.topic_id = topic_id or self.topic_id
         self.position = self.processed = self.fetch_offset = self.origin_offset = offset
         self.position_epoch = self.last_fetched_epoch = epoch
         self.reset_timestamp_ms = None
@@ -172,6 +176,7 @@ class PartitionState:
 
         Raises UnreadableBatchError when the next batch is damaged; what comes before it is handed out first.
         """
+        self.handed_out_topic_id = self.topic_id
         records, self._records = self._records, []
         # One pause for all batches: each return to the collector costs a walk over everything new.
         with paused_gc():
@@ -199,6 +204,7 @@ class PartitionState:
     def take_columns(self) -> RecordColumns:
         """As `take`, one batch as columns."""
         topic, partition = self.partition
+        self.handed_out_topic_id = self.topic_id
         with paused_gc():
             columns: list[list[Any]] = [[], [], [], []]
             if self._records:

@@ -89,7 +89,7 @@ class Reading:
 
     def _offsets(self, offset_of: Callable[[PartitionState], int]) -> dict[TopicPartition, OffsetAndMetadata]:
         return {
-            partition: OffsetAndMetadata(offset, leader_epoch=state.position_epoch)
+            partition: OffsetAndMetadata(offset, leader_epoch=state.position_epoch, topic_id=state.topic_id)
             for partition, state in self.states.items()
             if (offset := offset_of(state)) >= 0
         }

@@ -5,7 +5,7 @@ Versions: 0. Behaviour: KIP-848's, with the coordinator of the group's slot; any
 leaves once the quorum has committed what it tells. Differs from Kafka: ResetOffsets works on a group that is running.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from barnabas.consumer_groups.coordinator import GroupCoordinator
@@ -133,6 +133,7 @@ class GroupHandlers:
                 now_ms=self._groups.now_ms(),
                 instance_id=request.instance_id,
                 place=_place_of(request),
+                topic_ids=self._groups.topic_ids,
             ),
         )
         return OffsetCommitResponse(
@@ -148,10 +149,14 @@ class GroupHandlers:
         wanted = None
         if request.partitions is not None:
             wanted = tuple((item.topic, number) for item in request.partitions for number in item.partitions)
-        found = await self._decide(
-            request.group_id,
-            lambda machine: machine.fetch_offsets(group_id=request.group_id, partitions=wanted),
-        )
+        topic_ids: Mapping[str, str] = {}
+
+        def decide(machine: GroupCoordinator) -> CoordinatorResult[Any]:
+            nonlocal topic_ids
+            topic_ids = self._groups.topic_ids  # as they are at the moment of the look-up
+            return machine.fetch_offsets(group_id=request.group_id, partitions=wanted)
+
+        found = await self._decide(request.group_id, decide)
         return OffsetFetchResponse(
             partitions=tuple(
                 CommittedOffset(
@@ -161,6 +166,7 @@ class GroupHandlers:
                     leader_epoch=item.leader_epoch,
                     metadata=item.metadata,
                     commit_timestamp_ms=item.commit_timestamp_ms,
+                    topic_id=topic_ids.get(item.topic, ""),
                 )
                 for item in found
             )
@@ -244,6 +250,7 @@ def _as_offsets(partitions: Iterable[OffsetCommitPartition]) -> tuple[OffsetToCo
             offset=item.offset,
             leader_epoch=item.leader_epoch,
             metadata=item.metadata,
+            topic_id=item.topic_id,
         )
         for item in partitions
     )

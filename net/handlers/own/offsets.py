@@ -170,7 +170,9 @@ class OffsetHandlers:
         self, request: ListOffsetsRequest, item: ListOffsetsPartition, look: LookIntoBatch
     ) -> ListOffsetsPartitionResponse:
         try:
-            found = self._replication.replica(TopicPartition(item.topic, item.partition)).list_offset(
+            replica = self._replication.replica(TopicPartition(item.topic, item.partition))
+            replica.check_topic_id(item.topic_id)
+            found = replica.list_offset(
                 item.timestamp_ms,
                 isolation_level=request.isolation_level,
                 current_leader_epoch=item.current_leader_epoch,

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from barnabas.log.replication.partition_reads import PartitionRead
 from barnabas.log.replication.ports import slice_size
-from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, InconsistentTopicIdError
+from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
 from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_TOPIC, TopicPartition
 from barnabas.net.groups.offsets_topic import OffsetsTopic
 from barnabas.net.protocol.requests import READ_COMMITTED, FetchPartition, FetchRequest
@@ -109,10 +109,7 @@ class FetchHandler:
                 read = self._read_for_follower(request, item, limit, is_first_batch, is_first_read)
             else:
                 partition = self._replication.manager.partition(topic_partition)
-                if item.topic_id and item.topic_id != partition.topic_id:
-                    raise InconsistentTopicIdError(
-                        f"{topic_partition} is one of another topic of that name: it was made anew"
-                    )
+                partition.check_topic_id(item.topic_id)
                 read = partition.read_for_consumer(
                     item.fetch_offset,
                     max_bytes=limit,

@@ -1,5 +1,7 @@
 """Committed offsets through the coordinator: who may commit, limits, reset of a live group, deletion."""
 
+from dataclasses import replace
+
 import pytest
 
 from barnabas.consumer_groups.model.messages import CommittedOffset, OffsetToCommit, PartitionOutcome
@@ -250,3 +252,16 @@ def test_a_fetch_that_says_which_member_it_is_must_be_in_its_epoch() -> None:
             bench.coordinator.fetch_offsets(group_id=GROUP, member_id=member_id, member_epoch=epoch)
     bench.coordinator.fetch_offsets(group_id=GROUP, member_id="a", member_epoch=client.epoch)
     bench.coordinator.fetch_offsets(group_id=GROUP)
+
+
+@pytest.mark.parametrize(("topic_id", "error"), [("", 0), ("new", 0), ("old", ErrorCode.INCONSISTENT_TOPIC_ID)])
+def test_an_offset_of_a_former_topic_is_not_committed_for_the_one_of_its_name(topic_id: str, error: int) -> None:
+    """A member that has not heard of the change commits behind it; the topic's old offsets are forgotten already."""
+    bench = Bench()
+    result = bench.coordinator.commit_offsets(
+        group_id=GROUP, member_id="", member_epoch=-1, offsets=(replace(at(5), topic_id=topic_id),), now_ms=bench.now_ms,
+        topic_ids={"t": "new"},
+    )  # fmt: skip
+    bench.commit(result.records)
+    assert [outcome.error for outcome in result.response] == [error]
+    assert fetched(bench) == (-1 if error else 5)

@@ -122,6 +122,9 @@ class FakeCluster:
         self.topic_ids[topic] = self.topic_ids.get(topic, topic) + "'"
         self.create(topic, count)
 
+    def topic_id(self, topic: str) -> str:
+        return self.topic_ids.get(topic, topic)
+
     def move_leader(self, partition: TopicPartition, node_id: int) -> None:
         log = self.logs[partition]
         log.leader = node_id
@@ -236,7 +239,7 @@ class FakeCluster:
         for item in request.partitions:
             partition = TopicPartition(item.topic, item.partition)
             log = self.logs[partition]
-            if item.topic_id not in ("", self.topic_ids.get(item.topic, item.topic)):
+            if item.topic_id not in ("", self.topic_id(item.topic)):
                 found[partition] = {"error": int(ErrorCode.INCONSISTENT_TOPIC_ID)}
             elif log.leader != node_id or item.current_leader_epoch < log.leader_epoch:
                 found[partition] = {"error": 6, "leader_id": log.leader, "leader_epoch": log.leader_epoch}
@@ -269,6 +272,8 @@ class FakeCluster:
                 item.timestamp_ms, self._by_time(log, item.timestamp_ms)
             )
             error = 0 if log.leader == node_id else 6
+            if item.topic_id not in ("", self.topic_id(item.topic)):
+                error = int(ErrorCode.INCONSISTENT_TOPIC_ID)
             answers.append(
                 r.ListOffsetsPartitionResponse(topic=item.topic, partition=item.partition, offset=offset, error=error)
             )

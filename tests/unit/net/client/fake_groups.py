@@ -57,6 +57,10 @@ class FakeGroups:
         names = [topic for topic, _ in self.cluster.logs]
         return {name: names.count(name) for name in names}
 
+    @property
+    def topic_ids(self) -> dict[str, str]:
+        return {name: self.cluster.topic_id(name) for name in self.topics()}
+
     def now_ms(self) -> int:
         return round(asyncio.get_running_loop().time() * 1000)
 

@@ -80,10 +80,11 @@ class FakeConsumer:
     def position(self, place: TopicPartition) -> int:
         return self.positions[place]
 
-    def seek(self, place: TopicPartition, offset: int) -> None:
+    def seek(self, place: TopicPartition, offset: int, *, topic_id: str = "") -> None:
         if place not in self.positions:
             raise NotAssignedError(f"{place} is not assigned")
-        self.jump(place, offset)
+        is_former = topic_id not in ("", self.origins[place].topic_id)
+        self.jump(place, self.log.starts[place] if is_former else offset)
 
     def origin(self, place: TopicPartition) -> ReadingOrigin:
         if place not in self.positions:

@@ -40,8 +40,8 @@ class Disturbed(FakeConsumer):
         self.disturb()
         return found
 
-    def seek(self, place: TopicPartition, offset: int) -> None:
-        super().seek(place, offset)
+    def seek(self, place: TopicPartition, offset: int, *, topic_id: str = "") -> None:
+        super().seek(place, offset, topic_id=topic_id)
         if self.after_seek:
             self.jump(place, self.after_seek.pop())
         self.disturb()

@@ -172,7 +172,7 @@ def test_a_rebalance_that_undoes_a_seek_is_no_reason_to_give_up(opened) -> None:
     consumer = FakeConsumer(log, P0)
     seek, undone = consumer.seek, []
 
-    def undo(place: TopicPartition, offset: int) -> None:
+    def undo(place: TopicPartition, offset: int, **_: str) -> None:
         undone.append(offset)
         seek(place, 4 if len(undone) < 5 else offset)
 
@@ -187,7 +187,7 @@ def test_a_topic_that_was_made_anew_is_an_error_with_its_cure_and_not_silence(op
     log = Log().add(P0, 10)
     work(FakeConsumer(log, P0), opened())
     again = FakeConsumer(Log().add(P0, 3), P0)
-    again.seek = lambda place, offset: again.jump(place, 0)  # the reset policy leads back from out of range
+    again.seek = lambda place, offset, **_: again.jump(place, 0)  # the reset policy leads back from out of range
     with (
         pytest.raises(OffsetOutOfRangeError, match="delete the rows of group 'g'"),
         sync.process_once(again, opened()) as records,

@@ -65,6 +65,16 @@ async def test_the_ends_of_a_log_as_a_consumer_and_as_a_replica_see_them() -> No
 
 
 @simulated
+async def test_the_offsets_of_another_topic_of_the_name_are_not_told() -> None:
+    world = await HandlerWorld.start(ALONE)
+    world.append(b"a")
+    for topic_id, error in (("", 0), (ALONE.topic_id, 0), ("f" * 32, ErrorCode.INCONSISTENT_TOPIC_ID)):
+        item = ListOffsetsPartition(topic="t", partition=0, timestamp_ms=LATEST_TIMESTAMP, topic_id=topic_id)
+        response = answer_of(OffsetHandlers(world.services).list_offsets, ListOffsetsRequest(partitions=(item,)))
+        assert (response.partitions[0].error, response.partitions[0].offset) == (error, -1 if error else 1)
+
+
+@simulated
 async def test_the_first_record_at_or_after_a_time_and_the_newest_one() -> None:
     world = await HandlerWorld.start(ALONE)
     start_ms = world.shell.clock.wall_ms()

@@ -156,7 +156,7 @@ class GroupAppends:
     async def _append(self, queues: list[SlotQueue]) -> dict[int, BarnabasError]:
         """Return the slots that were refused, with the reason."""
         by_slot = {
-            queue.slot: (queue.coordinator_epoch, records)
+            queue.slot: (queue.coordinator_epoch, records, sum(item.size_bytes for item in queue.under_way))
             for queue in queues
             if (records := [record for item in queue.under_way for record in item.records])
         }
@@ -169,20 +169,21 @@ class GroupAppends:
                 break  # with several requests there is one slot, and what follows a gap must not come
         return refused
 
-    def _requests(self, by_slot: dict[int, tuple[int, list[Record]]]) -> Iterator[AppendGroupRecords]:
+    def _requests(self, by_slot: dict[int, tuple[int, list[Record], int]]) -> Iterator[AppendGroupRecords]:
         """Nearly always one. What is too long for one is the decision of a single slot."""
         if len(by_slot) == 1:
-            ((slot, (epoch, records)),) = by_slot.items()
-            for part in parts_of(slot, epoch, records):
+            ((slot, (epoch, records, size_bytes)),) = by_slot.items()
+            for part in parts_of(slot, epoch, records, size_bytes):
                 yield AppendGroupRecords(node_id=self._node_id, slots=(SlotAppend.of(slot, epoch, part),))
         elif by_slot:
-            slots = tuple(SlotAppend.of(slot, epoch, tuple(records)) for slot, (epoch, records) in by_slot.items())
+            slots = tuple(SlotAppend.of(slot, epoch, tuple(records)) for slot, (epoch, records, _) in by_slot.items())
             yield AppendGroupRecords(node_id=self._node_id, slots=slots)
 
 
-def parts_of(slot: int, coordinator_epoch: int, records: list[Record]) -> Iterable[tuple[Record, ...]]:
-    """The appends of one slot's records. Raises InvalidRequestError when they are too many altogether."""
-    if len(records) <= MAX_RECORDS_PER_APPEND and sum(map(_size_bytes, records)) <= MAX_BYTES_PER_APPEND:
+def parts_of(slot: int, coordinator_epoch: int, records: list[Record], size_bytes: int) -> Iterable[tuple[Record, ...]]:
+    """The appends of one slot's records, which take `size_bytes` at most. Raises InvalidRequestError when they are too many
+    altogether."""
+    if len(records) <= MAX_RECORDS_PER_APPEND and size_bytes <= MAX_BYTES_PER_APPEND:
         return [tuple(records)]
     if _may_be_cut(records):
         return _cut(records)

@@ -11,6 +11,7 @@ from typing import Any
 from barnabas.consumer_groups.model.classic_messages import (
     JoinAnswer,
     JoinRequest,
+    LeaveOutcome,
     LeavingMember,
     SyncAnswer,
     SyncRequest,
@@ -37,6 +38,7 @@ _MANY_KEYS_SINCE = 4  # of FindCoordinator
 _KNOWN_ID_SINCE = 4  # of JoinGroup (KIP-394)
 _SKIP_ASSIGNMENT_SINCE = 9  # of JoinGroup (KIP-814)
 _MANY_MEMBERS_SINCE = 3  # of LeaveGroup
+LEAVING_PER_DECISION = 500  # a few milliseconds; a request may name 20,000, and each member has its own outcome anyway
 
 
 class KafkaGroupHandlers:
@@ -141,10 +143,9 @@ class KafkaGroupHandlers:
                 LeavingMember(member_id=item.member_id, instance_id=item.group_instance_id, reason=item.reason or "")
                 for item in body.members
             )
-        outcomes: Any = await self._groups.handle(
-            body.group_id,
-            lambda machine: machine.leave_group(group_id=body.group_id, leaving=leaving, now_ms=self._groups.now_ms()),
-        )
+        outcomes: list[LeaveOutcome] = []
+        for start in range(0, len(leaving) or 1, LEAVING_PER_DECISION):
+            outcomes += await self._leave(body.group_id, leaving[start : start + LEAVING_PER_DECISION])
         if request.version < _MANY_MEMBERS_SINCE:
             return KafkaResponse(body=types["LeaveGroupResponse"](error_code=outcomes[0].error))
         members = [
@@ -154,6 +155,13 @@ class KafkaGroupHandlers:
             for outcome in outcomes
         ]
         return KafkaResponse(body=types["LeaveGroupResponse"](members=members))
+
+    async def _leave(self, group_id: str, leaving: tuple[LeavingMember, ...]) -> tuple[LeaveOutcome, ...]:
+        outcomes: Any = await self._groups.handle(
+            group_id,
+            lambda machine: machine.leave_group(group_id=group_id, leaving=leaving, now_ms=self._groups.now_ms()),
+        )
+        return tuple(outcomes)
 
     # --- members by KIP-848 -------------------------------------------------------------------------------------------
 

@@ -260,7 +260,8 @@ def test_appends_are_cut_by_bytes_too() -> None:
     for number in range(3_000):
         state.offsets.setdefault("g" * 200, {})[("t" * 249, number)] = (2**40, 2**20, "m" * 100, 2**41, 2**62)
     records = cast(list[Record], list(state.records()))
-    parts = list(parts_of(SLOT, 2**40, records))
+    size_bytes = sum(len(SlotAppend.of(SLOT, 2**40, (record,)).batch) for record in records)
+    parts = list(parts_of(SLOT, 2**40, records, size_bytes))
     assert [record for part in parts for record in part] == records
     sizes = [len(SlotAppend.of(SLOT, 2**40, part).batch) for part in parts]
     assert len(parts) > 1 and max(sizes) <= MAX_BYTES_PER_APPEND < 1024 * 1024

@@ -416,7 +416,7 @@ class LogManager:
 
     def settle_deletions(self, folder: LogFolder) -> None:
         """Let neither the folder nor its checkpoint files name what was deleted until now. Raises StorageError."""
-        settled = [topic_partition for topic_partition, place in list(self._deleted.items()) if place is folder]
+        settled = [topic_partition for topic_partition, place in self._deleted.copy().items() if place is folder]
         folder.sync_names()
         folder.write_checkpoint()
         for topic_partition in settled:
@@ -515,8 +515,9 @@ class LogManager:
         self.settle_deletions(folder)
 
     def logs_in(self, folder: LogFolder) -> list[PartitionLog]:
-        """May run in another thread, while logs come and go."""
-        found = [self._logs.get(key) for key, place in list(self._folder_of.items()) if place is folder]
+        """May run in another thread, while logs come and go. `copy` is one step for them; `list(items())` is not: it makes
+        tuples, which may start a collection of garbage, whose finalizers let other threads run."""
+        found = [self._logs.get(key) for key, place in self._folder_of.copy().items() if place is folder]
         return [log for log in found if log is not None]
 
     def cleaned_up_to(self, topic_partition: TopicPartition) -> int:

@@ -102,8 +102,10 @@ class LeaderState:
 
     def _adopt(self, assignment: PartitionAssignment, now_ms: int) -> list[Effect]:
         self._broker_epochs = assignment.broker_epochs
+        isr = frozenset(assignment.isr) | {self.node_id}
+        self._put_out(self.isr.isr - isr)
         self.isr = CommittedIsr(
-            isr=frozenset(assignment.isr) | {self.node_id},
+            isr=isr,
             partition_epoch=assignment.partition_epoch,
             eligible=frozenset(assignment.eligible),
         )
@@ -116,6 +118,13 @@ class LeaderState:
         for replica_id in self.isr.isr - self.replicas.keys() - {self.node_id}:  # not assigned, yet electable
             self.replicas[replica_id] = known.get(replica_id) or self._new_replica(replica_id, now_ms)
         return self._advance(now_ms)
+
+    def _put_out(self, replica_ids: Iterable[int]) -> None:
+        """They left the ISR, perhaps because their disk hangs: nobody waits for them as for ones that are about to join before
+        they have fetched again."""
+        for replica_id in replica_ids:
+            if replica_id in self.replicas:
+                self.replicas[replica_id].put_out()
 
     def _new_replica(self, replica_id: int, now_ms: int) -> Replica:
         """Members of the ISR get the whole lag time to show up; others have to earn it."""
@@ -310,6 +319,7 @@ class LeaderState:
             return []
         if answer.partition_epoch > self.isr.partition_epoch:
             isr = frozenset(answer.isr) | {self.node_id}
+            self._put_out(self.isr.isr - isr)
             self.isr = CommittedIsr(
                 isr=isr, partition_epoch=answer.partition_epoch, eligible=frozenset(answer.eligible)
             )

@@ -175,10 +175,19 @@ class Partition(PartitionReads):
 
     @property
     def waits_for_disk(self) -> bool:
-        """A follower in the ISR of others that cannot go on before its disk comes back."""
+        """Asked while the disk hangs: a follower in the ISR of others that cannot go on before its disk comes back. With
+        flush.messages=1 that begins with the next record, so its leader must not wait for that one."""
         if self._following is None or self.node_id not in self._isr or len(self._isr) == 1:
             return False
-        return self.change is not None or (self.flushes_first and self.awaits_flush)
+        return self.change is not None or self.flushes_first
+
+    def disk_hung(self, hangs: bool) -> list[Effect]:
+        """The disk of the log does not come back, or answers again. While it hangs, a replica that is not in the ISR does not
+        catch up: it would return to the ISR, and have to leave it again."""
+        if self.disk_hangs == hangs:
+            return []
+        self.disk_hangs = hangs
+        return [] if self._following is None else [ResumeFetching(topic_partition=self.topic_partition)]
 
     def _is_old(self, assignment: PartitionAssignment) -> bool:
         """Also older than our log: then a former incarnation has seen newer metadata, and appending under an old epoch
@@ -288,10 +297,14 @@ class Partition(PartitionReads):
             return None
         log = self.log
         must_flush = log.config.flush_messages == FLUSH_FIRST and log.recovery_point < log.log_end_offset
-        if must_flush or self._awaits_repair:
+        if must_flush or self._awaits_repair or self._stays_away:
             return None
         self._asked_up_to_epoch = self.leader_epoch
         return self._following.next_fetch(log_end_offset=log.log_end_offset, latest_epoch=log.latest_epoch)
+
+    @property
+    def _stays_away(self) -> bool:
+        return self.disk_hangs and (self.flushes_first or self.node_id not in self._isr)
 
     def fetched(self, position: FetchPosition, answer: FetchAnswer, now_ms: int) -> list[Effect]:
         """Take the leader's answer to `position`. Answers to anything but the request in flight change nothing.

@@ -100,6 +100,7 @@ class PartitionReads:
         self.storage_error: StorageError | None = None
         self.storage_trouble: StorageTrouble | None = None  # told at once, and only told
         self.change: LogChange | None = None  # under way: the log belongs to another thread, and no role may touch it
+        self.disk_hangs = False  # the disk of the log does not come back from what it was asked
         self._leading: LeaderState | None = None  # at most one of the two
         self._following: FollowerState | None = None
         self._storage = _StorageGuard(self)
@@ -146,6 +147,11 @@ class PartitionReads:
         """Is there anything here that does not count before it is on the disk, and may get there?"""
         is_well = self.storage_error is None and self.change is None
         return is_well and self.durable_end_offset < self.log.log_end_offset
+
+    @property
+    def holds_lane(self) -> bool:
+        """Shall the partitions that are fetched together with this one wait for its flush? Not for a disk that hangs."""
+        return self.awaits_flush and not self.disk_hangs
 
     @property
     def flushes_first(self) -> bool:

@@ -32,7 +32,9 @@ class Replica:
         self.broker_epoch = UNKNOWN_BROKER_EPOCH  # never falls: an older incarnation is a ghost (KIP-903)
         self.last_fetch_ms = NEVER_MS  # never falls
         self.last_fetch_leader_end_offset = 0  # the leader's log end offset at that fetch; never falls
-        self.last_caught_up_ms = last_caught_up_ms  # never falls, never passes last_fetch_ms once there was a fetch
+        self.last_caught_up_ms = (
+            last_caught_up_ms  # falls only in `put_out`; never passes last_fetch_ms once there was a fetch
+        )
 
     def fetched(self, fetch_offset: int, *, broker_epoch: int, leader_end_offset: int, now_ms: int) -> None:
         """Note a fetch of this follower at `fetch_offset`.
@@ -50,6 +52,10 @@ class Replica:
         self.broker_epoch = broker_epoch
         self.last_fetch_leader_end_offset = max(self.last_fetch_leader_end_offset, leader_end_offset)
         self.last_fetch_ms = max(self.last_fetch_ms, now_ms)
+
+    def put_out(self) -> None:
+        """It has left the ISR: what it had before says nothing about whether it keeps up."""
+        self.last_caught_up_ms = NEVER_MS
 
     def is_caught_up(self, *, leader_end_offset: int, now_ms: int, max_lag_ms: int) -> bool:
         """A follower with nothing to fetch is never late: whether its broker lives is the controller's business."""

@@ -17,7 +17,7 @@ logger = logging.getLogger("barnabas.log")
 
 MAX_THREADS: Final = 16  # more folders than that are served in turns
 # Of one piece of work, or of one group of flushes (`flusher`). Then the folder hands over what it leads: somebody may wait for an
-# acknowledgement, and others could give it sooner. With a look every second, a report and an election that is within the 10 s in
+# acknowledgement, and others could give it sooner. With a look every 250 ms, a report and an election that is within the 10 s in
 # which acks=all shall go on. The longest work, a checkpoint, is seven flushes: a disk of a second each is slow, and not given up.
 HANGS_AFTER_MS: Final = 7_000
 

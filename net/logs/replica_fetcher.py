@@ -55,7 +55,7 @@ class FollowedPartition(Protocol):
     @property
     def flushes_first(self) -> bool: ...
     @property
-    def awaits_flush(self) -> bool: ...
+    def holds_lane(self) -> bool: ...
     def next_fetch(self) -> FetchPosition | None: ...
     def fetched(self, position: FetchPosition, answer: FetchAnswer, now_ms: int) -> list[Effect]: ...
 
@@ -243,7 +243,7 @@ class ReplicaFetcher:
                 continue
             position = partition.next_fetch()
             if position is None:
-                self._awaits_flush |= partition.awaits_flush
+                self._awaits_flush |= partition.holds_lane
             elif position.leader == self.leader:
                 positions[topic_partition] = position
                 parts.append(self._fetch_partition(topic_partition, partition.topic_id, position))

@@ -50,6 +50,7 @@ from .replication_service import ReplicationService
 logger = logging.getLogger("barnabas.storage")
 
 CHECK_INTERVAL_MS = 1_000  # how often full folders are looked at, and replicas that could not be made are tried again
+HANG_LOOK_INTERVAL_MS = 250  # how often hanging folders are looked for: who waits for one shall wait for 10 s at most
 HAND_OVER_AFTER_MS = 3_000  # a full folder keeps its leaderships for so long: somebody may be about to make room
 ROOM_BYTES = 4 << 20  # so much free space ends "full"; less would be used up by the next fetch
 ROOM_SETTLES_MS = 2_000  # without a refusal for so long: quotas refuse although the disk has room
@@ -240,16 +241,26 @@ class StorageService:
         now_ms, hanging = self._clock.now_ms(), set(self.hanging())
         for path in sorted(hanging - self._hanging.keys()):
             cause = "its disk does not come back from a flush: look at the kernel log, and replace it"
-            self._hanging[path] = _Full(self._clock.wall_ms(), now_ms, now_ms, cause)
+            self._hanging[path] = _Full(self._clock.wall_ms(), now_ms, now_ms, cause, now_ms - CHECK_INTERVAL_MS)
             logger.error("folder=%s hangs: %s", path, cause)
             self._work.set()
-        for path in list(self._hanging):
-            if path not in hanging:
-                del self._hanging[path]
-                logger.info("folder=%s answers again", path)
-                self._work.set()
-            else:  # at each look: what led before may wait as a follower now
-                self._offer_leaderships(path, with_followers=True)
+        ended = self._hanging.keys() - hanging
+        for path in sorted(ended):
+            del self._hanging[path]
+            logger.info("folder=%s answers again", path)
+            self._work.set()
+        due = [path for path, known in self._hanging.items() if now_ms - known.asked_ms >= CHECK_INTERVAL_MS]
+        if ended or due:
+            self._tell_replicas(hanging)
+        for path in due:  # again and again: what led before may wait as a follower now
+            self._hanging[path].asked_ms = now_ms
+            self._offer_leaderships(path, with_followers=True)
+
+    def _tell_replicas(self, hanging: set[str]) -> None:
+        """Every second: replicas may have come since the last time."""
+        for partition in self._replication.manager.partitions():
+            folder = self._logs.folder_of(partition.topic_partition)
+            self._replication.perform(partition.disk_hung(folder is not None and folder.path in hanging))
 
     def _offer_leaderships(self, path: str, *, with_followers: bool = False) -> None:
         """`with_followers`: those in sync that wait for the disk are to leave the ISR; their leaders wait for them."""
@@ -283,13 +294,16 @@ class StorageService:
 
     async def run(self) -> None:
         """Report what has changed, and look at what is not well; until cancelled."""
+        looked_ms = self._clock.now_ms()
         while True:
             try:
-                await asyncio.wait_for(self._work.wait(), CHECK_INTERVAL_MS / 1000)
+                await asyncio.wait_for(self._work.wait(), HANG_LOOK_INTERVAL_MS / 1000)
             except TimeoutError:
-                await self._look_at_full_folders()
                 self._look_at_hanging_folders()
-                self._make_missing_logs()
+                if self._clock.now_ms() - looked_ms >= CHECK_INTERVAL_MS:
+                    looked_ms = self._clock.now_ms()
+                    await self._look_at_full_folders()
+                    self._make_missing_logs()
             if self._work.is_set() and self._replication.is_current:
                 await self._report()
             elif self._work.is_set():

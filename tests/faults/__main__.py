@@ -54,12 +54,22 @@ def measure_failover(arguments: list[str]) -> int:
     parser.add_argument("--kills", type=int, default=50, help="how often each kind of event is repeated")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--events", default=",".join(failover.EVENTS), help="comma list; default: all")
+    parser.add_argument("--calls", default=",".join(failover.HANGS), help="what hangs in hang_*, in turn; default: all")
+    parser.add_argument("--no-flush", action="store_true", help="hang_* without flush.messages=1")
     parser.add_argument("--keep", action="store_true", help="keep the brokers' logs")
     parser.add_argument("--json", type=Path, help="write the figures to this file, too")
     options = parser.parse_args(arguments)
     kinds = _known(parser, options.events, failover.EVENTS)
     folder = _folder()
-    figures = failover.run(folder / "cluster", kinds=kinds, times=options.kills, seed=options.seed, say=_say)
+    figures = failover.run(
+        folder / "cluster",
+        kinds=kinds,
+        times=options.kills,
+        seed=options.seed,
+        say=_say,
+        calls=_known(parser, options.calls, failover.HANGS),
+        flushes_first=not options.no_flush,
+    )
     print("\n" + failover.table(figures))
     if options.json is not None:
         options.json.write_text(failover.as_json(figures) + "\n", encoding="utf-8")

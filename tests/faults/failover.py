@@ -28,9 +28,10 @@ TOPIC: Final = "failover"
 PARTITIONS: Final = 30
 PACE_S: Final = 0.005  # between an acknowledgement and the next record of a partition
 SETTLED_RECORDS: Final = 20  # acknowledged on every partition before and after an event
+HOLD_S: Final = 40.0  # how long a disk hangs, whatever goes on: longer than any time-out that could end the silence
 FLUSHED: Final = {"log.flush.interval.messages": "1"}  # else nobody would wait for an fsync
 HANGS: Final = ("sync_us", "write_us", "name_us", "read_us")
-HANG_US: Final = 600_000_000  # longer than anything waits: it ends when the order is taken back
+HANG_US: Final = 600_000_000  # it ends when the order is taken back
 LIMIT_S: Final = 90.0  # for anything to happen at all
 STOP_S: Final = 45.0
 POLL_S: Final = 0.02
@@ -68,8 +69,12 @@ class Figures:
 class Failover:
     """One cluster under load, hurt again and again."""
 
-    def __init__(self, cluster: FaultCluster, rng: Random, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, cluster: FaultCluster, rng: Random, say: Callable[[str], None], *, calls: Sequence[str] = HANGS
+    ) -> None:
+        """`calls`: what hangs, in turn, in the events of disks that hang."""
         self._cluster = cluster
+        self._calls = calls
         self._rng = rng
         self._say = say
         self._admin: Admin = cluster.admin()
@@ -107,6 +112,8 @@ class Failover:
             await self._settle()
             await asyncio.sleep(self._rng.uniform(*CALM_S))
             began_s, affected, undo = await EVENTS[kind](self)
+            if kind.startswith("hang_"):
+                await asyncio.sleep(HOLD_S - (time.monotonic() - began_s))
             await self._until_all_acknowledge(affected, began_s)
             ended_s = time.monotonic()
             silences_s = [longest_gap_s(self._acked_s[place], began_s, ended_s) for place in affected]
@@ -176,12 +183,14 @@ class Failover:
         broker.start()
 
     async def hang_leader(self) -> tuple[float, list[int], Callable[[], None]]:
-        """Each kind of call to the disk in turn hangs, on a broker that leads partitions and not the quorum."""
+        """A kind of call to the disk hangs, on a broker that leads partitions and not the quorum."""
         controller = (await self._admin.describe_cluster()).controller_id
         return await self._hang([node_id for node_id in range(BROKERS) if node_id != controller])
 
     async def hang_controller(self) -> tuple[float, list[int], Callable[[], None]]:
-        return await self._hang([(await self._admin.describe_cluster()).controller_id])
+        """What it leads, and what it follows: both depend on the controller."""
+        began_s, _, undo = await self._hang([(await self._admin.describe_cluster()).controller_id])
+        return began_s, list(range(PARTITIONS)), undo
 
     async def hang_follower(self) -> tuple[float, list[int], Callable[[], None]]:
         """As before; the partitions are those that others lead."""
@@ -193,7 +202,7 @@ class Failover:
 
     def _hung(self, broker: FaultBroker, affected: list[int]) -> tuple[float, list[int], Callable[[], None]]:
         assert broker.shim is not None, "hanging disks need gcc"
-        order = HANGS[self._hangs % len(HANGS)]
+        order = self._calls[self._hangs % len(self._calls)]
         self._hangs += 1
         self._say(f"on broker {broker.node_id}: {order}")
         began_s = time.monotonic()
@@ -274,14 +283,22 @@ EVENTS: Final[dict[str, Event]] = {
 
 
 def run(
-    folder: Path, *, kinds: Sequence[str], times: int, seed: int, say: Callable[[str], None] = lambda _: None
+    folder: Path,
+    *,
+    kinds: Sequence[str],
+    times: int,
+    seed: int,
+    say: Callable[[str], None] = lambda _: None,
+    calls: Sequence[str] = HANGS,
+    flushes_first: bool = True,
 ) -> list[Figures]:
-    """A cluster with default settings, and the figures of each kind. Leaves the brokers' logs in the folder."""
+    """A cluster with default settings, and the figures of each kind. Leaves the brokers' logs in the folder. `calls` and
+    `flushes_first` (flush.messages=1) are about disks that hang."""
     hangs = any(kind.startswith("hang_") for kind in kinds)
     needs = frozenset({SHIM_NEED}) if hangs else frozenset()
-    config = OVERRIDES | FLUSHED if hangs else OVERRIDES
+    config = OVERRIDES | FLUSHED if hangs and flushes_first else OVERRIDES
     with FaultCluster(folder, needs=needs, config=config) as cluster:
-        return asyncio.run(Failover(cluster, Random(seed), say).run(kinds, times))
+        return asyncio.run(Failover(cluster, Random(seed), say, calls=calls).run(kinds, times))
 
 
 def table(figures: Sequence[Figures]) -> str:

@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 from faults.cluster import CONFIG, FaultCluster
 from faults.test_campaign import connected
-from faults.watched import PROGRAM, WATCH_FILE
+from faults.watched import PLANT, PROGRAM, WATCH_FILE
 from integration.cluster import until
 
 from barnabas.net.client.producer.producer import Producer
@@ -21,36 +21,45 @@ TOPIC = "campaign"
 RECORDS: Final = 1_500
 SMALL: Final = {**CONFIG, "log.segment.bytes": "65536", "log.flush.offset.checkpoint.interval.ms": "1000"}
 
-FLUSHES: Final = {"flush", "sync_dir", "write_atomically", "reserve", "drop_cached", "remove_tree", "shutil.rmtree"}
+FLUSHES: Final = {"flush", "sync_dir", "write_atomically", "reserve", "drop_cached", "remove_tree", "shutil.rmtree", "os.fsync",
+                  "os.fdatasync", "os.sync"}  # fmt: skip
 # Who may ask for a file on the loop of a broker, and why. The kernel answers it from its caches while the disk takes writes at
 # all; where it does not, the loop stands still, and `loop_watch` and the session of the broker end its leaderships.
 ON_THE_LOOP: Final = {
     "an append, and what finds the place of a batch for a reader": (
-        "log.segment.append", "log.segment.file", "log.segment.read", "log.segment._header_at", "log.segment._places",
-        "log.segment.batches", "log.segment.age", "log.damage.scan", "log.sparse_index.load", "log.transaction_index.append",
+        "segment.append", "segment.file", "segment.read", "segment._header_at", "segment._places",
+        "segment.batches", "segment.age", "damage.scan", "sparse_index.load", "transaction_index.append",
     ),
     "a new segment begins, or an old one goes: files are made, written and renamed, and flushed later by a thread": (
-        "log.segment.start_empty", "log.segment.rename_as_deleted", "log.segment.__init__", "log.sparse_index.save",
-        "log.sparse_index.file_to_flush", "log.sparse_index.forget_file", "log.producer_snapshots.take",
-        "log.producer_snapshots.offsets", "log.log_segments._forget_made",
+        "segment.start_empty", "segment.rename_as_deleted", "segment.__init__", "sparse_index.save",
+        "sparse_index.file_to_flush", "sparse_index.forget_file", "producer_snapshots.take",
+        "producer_snapshots.offsets", "log_segments._forget_made",
     ),
-    "hints are saved with a checkpoint, without a flush": ("log.saved_append_times.save",),
+    "hints are saved with a checkpoint, without a flush": ("saved_append_times.save",),
     "a new replica: its empty folder is made and opened, and a thread makes it durable": (
-        "log.partition_folder.make_partition_folder", "log.log_manager._make_folder", "log.recovery._found_segments",
-        "log.segment_swap.finish_swaps", "log.checkpoint._read", "log.checkpoint._text", "log.saved_append_times._read",
-        "log.partition_folder.read_topic_id", "log.partition_folder.has_records",
+        "partition_folder.make_partition_folder", "log_manager._make_folder", "recovery._found_segments",
+        "segment_swap.finish_swaps", "checkpoint._read", "checkpoint._text", "saved_append_times._read",
+        "partition_folder.read_topic_id", "partition_folder.has_records",
     ),
     "a replica goes: its folder gets another name, and a thread flushes and removes it": (
-        "log.log_manager._retire", "log.log_manager._set_aside",
+        "log_manager._retire", "log_manager._set_aside",
     ),
     "a cleaned segment takes the place of others by renames, between two flushes in a thread": (
-        "log.segment_swap.offer", "log.segment_swap.take", "log.segment_swap.withdraw", "log.segment_swap.discard",
+        "segment_swap.offer", "segment_swap.take", "segment_swap.withdraw", "segment_swap.discard",
     ),
 }  # fmt: skip
 IN_THE_QUORUM: Final = {
     "the journal, and term and vote: a voter must not answer before its vote is on the disk": (
-        "net.journal_ballast.<lambda>",
+        "journal_ballast.<lambda>",
     )
+}
+
+
+SEEN: Final = {
+    "a flush of a log on the loop": "MainThread flush pending_flush.perform",
+    "a flush past the files layer": "MainThread os.fsync planted.flushes_past_the_files_layer",
+    "a read on the loop": "MainThread open planted.reads_a_file",
+    "a read in the thread of the quorum": "quorum open planted.reads_a_file",
 }
 
 
@@ -62,21 +71,42 @@ def test_no_thread_that_must_not_wait_asks_for_more_than_is_allowed(
     found = asyncio.run(watched(tmp_path))
     print("\n".join(sorted(found)))
     assert any(line.startswith("MainThread append ") for line in found), "nothing was watched"
-    for line in found:
-        thread, operation, asked_by = line.split()
-        is_quorum = thread.startswith("quorum")
-        known = {name for names in (IN_THE_QUORUM if is_quorum else ON_THE_LOOP).values() for name in names}
-        assert asked_by in known, f"{line}: give it to the folder's writers, or name it here with its reason"
-        assert is_quorum or operation not in FLUSHES, line
+    assert violations(found) == [], "give it to the folder's writers, or name it here with its reason"
 
 
-async def watched(folder: Path) -> set[str]:
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(("planted", "line"), SEEN.items())
+def test_a_planted_file_operation_is_seen(
+    planted: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    assert line in violations(asyncio.run(watched(tmp_path, planted=planted)))
+
+
+def violations(found: set[str]) -> list[str]:
+    """What is not allowed on its thread."""
+    return sorted(line for line in found if not _is_allowed(*line.split()))
+
+
+def _is_allowed(thread: str, operation: str, asked_by: str) -> bool:
+    if thread.startswith("quorum"):
+        return any(asked_by in names for names in IN_THE_QUORUM.values())
+    return operation not in FLUSHES and any(asked_by in names for names in ON_THE_LOOP.values())
+
+
+async def watched(folder: Path, *, planted: str | None = None) -> set[str]:
+    """What the brokers wrote down; those with a planted violation take a few records and stop."""
     with FaultCluster(folder / "cluster", needs=frozenset(), config=SMALL, program=PROGRAM) as cluster:
         for broker in cluster.brokers:
             broker.environment[WATCH_FILE] = str(broker.folder / "watched")
+            if planted is not None:
+                broker.environment[PLANT] = planted
         cluster.start()
         async with await connected(cluster) as admin, Producer(cluster.bootstrap) as producer:
             await admin.create_topic(TOPIC, partitions=3, replication_factor=3)
+            if planted is not None:
+                await (await producer.send(TOPIC, b"", partition=0))
+                return _written(cluster)
             await admin.create_topic("gone", partitions=3, replication_factor=3)
             for share in range(3):
                 sent = [await producer.send(TOPIC, bytes(500), partition=n % 3) for n in range(RECORDS // 3)]
@@ -92,4 +122,8 @@ async def watched(folder: Path) -> set[str]:
                 await until(is_whole, "every ISR is full")
             await admin.delete_topic("gone")
             await (await producer.send(TOPIC, b"last", partition=0))
-        return {line for broker in cluster.brokers for line in (broker.folder / "watched").read_text().splitlines()}
+        return _written(cluster)
+
+
+def _written(cluster: FaultCluster) -> set[str]:
+    return {line for broker in cluster.brokers for line in (broker.folder / "watched").read_text().splitlines()}

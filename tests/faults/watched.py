@@ -1,25 +1,32 @@
 """A broker that writes down which thread touches the file system: `python -m faults.watched CONFIG`.
 
-Every method of the files layer and every audit event of the interpreter (`open`, `os.rename`, ...) on a thread that must not
-wait for a disk (the broker's loop, the quorum's) is written to WATCH_FILE once, as `THREAD OPERATION MODULE.FUNCTION`.
-Nothing is written before the broker serves.
+Every method of the files layer, every audit event of the interpreter (`open`, `os.rename`, ...) and every flush past the files
+layer on a thread that must not wait for a disk (the broker's loop, the quorum's) is written to WATCH_FILE once, as
+`THREAD OPERATION MODULE.FUNCTION`. Nothing is written before the broker serves.
+
+A broker with PLANT in its environment breaks the rule: a watch that does not see that sees nothing.
 """
 
 import os
 import sys
 import threading
 from collections.abc import Callable
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any, Final
+from unittest.mock import patch
 
+from barnabas.kraft.raft.quorum import RaftQuorum
 from barnabas.log.disk import files
+from barnabas.log.replication.partition import Partition
 from barnabas.net.broker.broker import Broker
 from barnabas.net.cli.main import main as barnabas
 
 WATCH_FILE: Final = "BARNABAS_WATCH_FILE"
+PLANT: Final = "BARNABAS_WATCH_PLANT"
 PROGRAM: Final = (sys.executable, "-m", "faults.watched")
 METHODS: Final = ("append", "read_at", "truncate", "flush")
 EVENTS: Final = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.listdir", "os.scandir", "shutil.rmtree")
+DIRECT_FLUSHES: Final = ("fsync", "fdatasync", "sync")  # of the module os, which tells no audit hook of them
 _THREADS: Final = ("MainThread", "quorum")
 
 
@@ -51,6 +58,17 @@ class Watch:
         if event in EVENTS and self.is_serving and _is_of_barnabas(sys._getframe(1)):
             self.note(event)
 
+    def watched_call(self, owner: Any, name: str) -> None:
+        """A function of a module, where the caller is of the product and not of its files layer."""
+        genuine: Callable[..., Any] = getattr(owner, name)
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            if self.is_serving and _is_of_barnabas(sys._getframe(1)):
+                self.note(f"{owner.__name__}.{name}")
+            return genuine(*arguments, **named)
+
+        setattr(owner, name, call)
+
 
 def _is_of_barnabas(frame: FrameType | None) -> bool:
     """Is the file system touched past the files layer?"""
@@ -64,7 +82,46 @@ def _asked_by() -> str:
     while frame is not None and frame.f_globals.get("__name__") in (__name__, files.__name__):
         frame = frame.f_back
     assert frame is not None
-    return f"{str(frame.f_globals.get('__name__')).removeprefix('barnabas.')}.{frame.f_code.co_name}"
+    return f"{str(frame.f_globals.get('__name__')).rpartition('.')[2]}.{frame.f_code.co_name}"
+
+
+# --- planted violations ------------------------------------------------------------------------------------------------
+
+
+def flushes_its_log(self: Any, *arguments: Any, **named: Any) -> Any:
+    """An append on the loop that waits for the disk."""
+    appended = genuine(self, *arguments, **named)  # type: ignore[name-defined]  # noqa: F821 - given by `_planted`
+    self.log.flush()
+    return appended
+
+
+def flushes_past_the_files_layer(self: Any, *arguments: Any, **named: Any) -> Any:
+    handle = os.open(self.log.directory, os.O_RDONLY)
+    os.fsync(handle)
+    os.close(handle)
+    return genuine(self, *arguments, **named)  # type: ignore[name-defined]  # noqa: F821
+
+
+def reads_a_file(self: Any, *arguments: Any, **named: Any) -> Any:
+    with open(__file__, "rb") as file:
+        file.read(1)
+    return genuine(self, *arguments, **named)  # type: ignore[name-defined]  # noqa: F821
+
+
+# By name: where it is planted, and what is done there.
+PLANTS: Final[dict[str, tuple[type, str, Callable[..., Any]]]] = {
+    "a flush of a log on the loop": (Partition, "append_as_leader", flushes_its_log),
+    "a flush past the files layer": (Partition, "append_as_leader", flushes_past_the_files_layer),
+    "a read on the loop": (Partition, "append_as_leader", reads_a_file),
+    "a read in the thread of the quorum": (RaftQuorum, "append", reads_a_file),
+}
+
+
+def plant(name: str) -> None:
+    """Under a name of the product: what others do with files is not written down."""
+    owner, method, bug = PLANTS[name]
+    known = {"__name__": "barnabas.planted", "__file__": __file__, "genuine": getattr(owner, method), "os": os}
+    patch.object(owner, method, FunctionType(bug.__code__, {**globals(), **known}, bug.__name__)).start()
 
 
 def main() -> int:
@@ -74,6 +131,10 @@ def main() -> int:
     for name in vars(files.RealFiles):
         if not name.startswith("_"):
             watch.watched(files.RealFiles, name)
+    for name in DIRECT_FLUSHES:
+        watch.watched_call(os, name)
+    if PLANT in os.environ:
+        plant(os.environ[PLANT])
     genuine = Broker._registered
 
     def registered(self: Broker, broker_epoch: int) -> None:

@@ -1,4 +1,5 @@
 import copy
+import gc
 import sys
 import threading
 from random import Random
@@ -500,6 +501,30 @@ def test_logs_come_and_go_while_other_threads_walk_them():
         walking.join()
         sys.setswitchinterval(interval_s)
     assert raised == []
+
+
+def test_logs_go_while_a_walk_of_another_thread_collects_garbage():
+    """Finalizers run then, and let the thread go on that owns the logs; here it goes on in a callback of the collector."""
+    logs = manager(SimulatedDisk(), DIRS[:1])
+    create(logs, *(TopicPartition("t", number) for number in range(600)))
+    for number in range(300):
+        logs.delete(TopicPartition("t", number), now_ms=NOW_MS)
+    goes = iter(range(300, 600))
+
+    def another_goes(phase, info):
+        if phase == "stop":
+            logs.delete(TopicPartition("t", next(goes)), now_ms=NOW_MS)
+
+    thresholds = gc.get_threshold()
+    gc.callbacks.append(another_goes)
+    gc.set_threshold(100)
+    try:
+        found = logs.logs_in(logs.folders[0])
+        logs.settle_deletions(logs.folders[0])
+    finally:
+        gc.callbacks.remove(another_goes)
+        gc.set_threshold(*thresholds)
+    assert len(found) <= 300 and next(goes) > 300
 
 
 class CheckpointedMeanwhile(dict[TopicPartition, int]):

@@ -355,6 +355,27 @@ async def test_partitions_that_are_flushed_first_have_a_fetcher_of_their_own_whi
     await manager.close()
 
 
+async def test_a_partition_whose_disk_hangs_holds_up_no_other_one_of_its_leader():
+    async with World() as world:
+        on_bad_disk, other = following(0), following(1)
+        for partition in (on_bad_disk, other):
+            partition.log.config.flush_messages = 1
+            world.fetcher.add(partition.topic_partition, partition)
+        request, reply = await world.leader.next_call()
+        while len(request.partitions) < 2:
+            request, reply = await world.leader.next_call()
+        reply.set_result(response(data(0), data(1)))
+        await asyncio.sleep(0)
+        other.log.flush()
+        world.fetcher.resume()
+        await asyncio.sleep(0)
+        assert world.leader.calls.empty()  # a moment later one request names both
+        on_bad_disk.disk_hung(True)
+        world.fetcher.resume()
+        request, _ = await world.leader.next_call()
+        assert [item.partition for item in request.partitions] == [1]
+
+
 async def test_a_partition_that_comes_during_a_back_off_waits_for_its_end():
     """The wait of the call that failed is over: there is nothing to interrupt (simulation seed 4)."""
     async with World() as world:

@@ -22,7 +22,7 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.logs.log_loading import close_logs, load_logs
 from barnabas.net.logs.log_service import LogService
 from barnabas.net.logs.replication_service import ReplicationService
-from barnabas.net.logs.storage_service import HAND_OVER_AFTER_MS, StorageService
+from barnabas.net.logs.storage_service import HAND_OVER_AFTER_MS, HANG_LOOK_INTERVAL_MS, StorageService
 from barnabas.net.server.turn import Turn
 from barnabas.net.settings.config import load
 
@@ -343,12 +343,18 @@ async def test_a_folder_whose_disk_hangs_hands_over_at_once_and_ends_by_itself()
     world = await World.start()
     path = FOLDERS[0]
     world.storage.hanging = lambda: [path]
-    await asyncio.sleep(2.5)
+    await asyncio.sleep(HANG_LOOK_INTERVAL_MS / 1000 + 0.01)
+    assert world.reports[-1].hand_over == of(*world.in_folder(path))
+    await asyncio.sleep(2.2)
+    assert len([report for report in world.reports if report.hand_over]) <= 3  # asked again every second
     report = world.reports[-1]
     assert [(folder.path, folder.state) for folder in report.troubled_folders] == [(path, FOLDER_HANGING)]
     assert any(report.hand_over == of(*world.in_folder(path)) for report in world.reports)
     assert report.offline == () and world.fatal == []
     assert (await world.storage.describe())[0].state == FOLDER_HANGING
+    hanging = [at.topic_partition.partition for at in world.manager.partitions() if at.disk_hangs]
+    assert of(*hanging) == of(*world.in_folder(path)) and hanging
     world.storage.hanging = list
     await asyncio.sleep(2.5)
+    assert not any(at.disk_hangs for at in world.manager.partitions())
     assert world.reports[-1].troubled_folders == ()

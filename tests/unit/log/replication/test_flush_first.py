@@ -113,6 +113,31 @@ def test_a_follower_asks_on_when_what_it_has_is_on_the_disk() -> None:
     assert position is not None and position.offset == 1
 
 
+def test_a_follower_whose_disk_hangs_is_waited_for_from_its_next_record_on() -> None:
+    partition = replica(1)
+    partition.make_follower(assignment(), 0)
+    assert not partition.awaits_flush and partition.waits_for_disk  # asked of folders that hang
+    partition.log.append_as_leader(batch((0, 1)), leader_epoch=0, now_ms=0)
+    assert partition.holds_lane
+    assert partition.disk_hung(True) == [ResumeFetching(topic_partition=TP)] and partition.disk_hung(True) == []
+    assert not partition.holds_lane  # the others of its fetcher go on
+    on_disk(partition)
+    assert partition.next_fetch() is None  # what comes would hang, too
+    assert partition.disk_hung(False) == [ResumeFetching(topic_partition=TP)]
+    assert partition.next_fetch() is not None
+
+
+def test_without_a_flush_a_follower_in_sync_goes_on_while_its_disk_hangs_and_another_one_does_not_come_back() -> None:
+    partition = replica(1, flush_messages=9)
+    partition.make_follower(assignment(), 0)
+    partition.disk_hung(True)
+    assert partition.next_fetch() is not None and not partition.waits_for_disk
+    partition.make_follower(assignment(leader_epoch=2, isr=(0,)), 0)
+    assert partition.next_fetch() is None  # else its leader would take it into the ISR again
+    partition.disk_hung(False)
+    assert partition.next_fetch() is not None
+
+
 def test_a_new_role_flushes_what_a_former_process_left() -> None:
     for make in (Partition.make_leader, Partition.make_follower):
         partition = replica()

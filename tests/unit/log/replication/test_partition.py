@@ -407,6 +407,27 @@ def test_a_follower_about_to_join_is_waited_for_as_long_as_it_keeps_up():
     assert a.high_watermark == 1
 
 
+@pytest.mark.parametrize("by", ["metadata", "answer"])
+def test_a_follower_that_the_controller_put_out_holds_nobody_up(by):
+    """Its disk may hang: it had everything a moment ago, and is not about to join."""
+    a = leader(isr=(1, 2))
+    fetch(a, 2, 0)
+    produce(a, 1)
+    if by == "metadata":
+        effects = a.make_leader(assignment(1, 5, partition_epoch=51, isr=(1,)), 1)
+    else:
+        proposal = proposal_in(fetch(a, 3, 0))
+        answer = IsrAnswer(leader=1, leader_epoch=5, partition_epoch=51, isr=(1, 3))
+        effects = a.isr_answered(proposal, answer, 1) + fetch(a, 3, 1, now_ms=1)
+    assert HighWatermarkAdvanced(topic_partition=TP, high_watermark=1) in effects
+    fetch(a, 2, 1, now_ms=2)  # it keeps up again
+    produce(a, 2, now_ms=3)
+    fetch(a, 3, 2, now_ms=3)
+    assert a.high_watermark == 1
+    fetch(a, 2, 2, now_ms=4)
+    assert a.high_watermark == 2
+
+
 def test_a_follower_one_round_trip_behind_a_busy_leader_stays_in():
     """lastCaughtUpTimeMs: having all that was there at the previous fetch counts as caught up at that time."""
     a = leader(isr=(1, 2))

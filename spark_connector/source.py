@@ -21,7 +21,7 @@ from .write.write_options import parse_write_options
 
 
 class BarnabasDataSource(DataSource):
-    """As Spark's Kafka source and sink, for topics of Barnabas; see the README for options."""
+    """As Spark's Kafka source and sink, for topics of Barnabas; see docs/spark.md for options."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)

@@ -16,7 +16,7 @@ REAL_PROCESSES: Final = (
     "tests/faults/",
     "tests/fuzz/test_broker.py",
     "tests/integration/",
-    "tests/tidy/test_readme.py",
+    "tests/tidy/test_documents.py",
 )
 SIMULATIONS: Final = ("tests/simulation/",)
 

@@ -85,7 +85,9 @@ class Options:
         if plain.startswith(NOT_YET):
             raise InvalidConfigError(f"option {name!r} is not supported: this version connects without TLS and SASL")
         near = difflib.get_close_matches(plain, self._names, MAX_SUGGESTIONS, cutoff=0.6)
-        cure = f"did you mean {' or '.join(self._names[item] for item in near)}?" if near else "see the README for all"
+        cure = (
+            f"did you mean {' or '.join(self._names[item] for item in near)}?" if near else "all are in docs/spark.md"
+        )
         raise InvalidConfigError(f"unknown option {name!r}: {cure}")
 
     def has(self, name: str) -> bool:

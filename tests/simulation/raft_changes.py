@@ -105,7 +105,7 @@ class Changes:
 
 class ChangeFaults(_Faults):
     """No disk is wiped while a configuration of two is in force: it cannot lose one, which is no fault of ours. Nor that of a
-    voter whose server.properties name nobody else: nothing tells it from a new one (see the README's procedure).
+    voter whose server.properties name nobody else: nothing tells it from a new one (see docs/operations.md).
     """
 
     cluster: ChangingQuorum

@@ -28,10 +28,10 @@ def test_the_package_list_is_the_tree() -> None:
 
 
 def commands_in_documents() -> list[str]:
-    """Lines of code blocks that begin with `barnabas` or with a script of ours."""
+    """Lines of code blocks that begin with `barnabas` or with a script of this repository."""
     found: set[str] = set()
-    for name in ("README.md", "CONTRIBUTING.md"):
-        text = (ROOT / name).read_text(encoding="utf-8")
+    for path in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")):
+        text = path.read_text(encoding="utf-8")
         for block in re.findall(r"^```\w*\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL):
             for line in block.splitlines():
                 words = line.strip().removeprefix("$ ").split("#")[0].strip()

@@ -103,7 +103,7 @@ def test_where_to_begin_in_order_of_precedence() -> None:
         ({"kafka.isolation.level": "serializable"}, "read_committed or read_uncommitted"),
         ({"maxOffsetPerTrigger": "9"}, "did you mean maxOffsetsPerTrigger"),
         ({"kafka.bootstrap.server": "h:1"}, "did you mean bootstrap.servers"),
-        ({"frobnicate": "1"}, "see the README"),
+        ({"frobnicate": "1"}, "docs/spark.md"),
         ({"kafka.group.id": "g"}, "use groupId"),
         ({"kafka.enable.auto.commit": "true"}, "use groupId"),
         ({"value.deserializer": "x"}, "CAST(value AS STRING)"),

@@ -1,4 +1,4 @@
-"""The README's page for Spark users is true: its snippets run in their order, and its table of options is the code's."""
+"""The page for Spark users is true: its snippets run in their order, and its table of options is the code's."""
 
 import re
 from typing import Any
@@ -13,8 +13,7 @@ from barnabas.spark_connector.common.options import CLIENT_NAMES
 from barnabas.spark_connector.read.read_options import NAMES
 
 pytestmark = pytest.mark.timeout(300)  # The first to use the session also waits for it; two cores may be busy.
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-SPARK_PAGE = README.partition("\n## Spark without a jar\n")[2].partition("\n## ")[0]
+SPARK_PAGE = (ROOT / "docs/spark.md").read_text(encoding="utf-8")
 
 
 def test_the_snippets_run_in_their_order(spark: SparkSession, spark_cluster: Cluster, capsys: Any) -> None:
@@ -25,7 +24,7 @@ def test_the_snippets_run_in_their_order(spark: SparkSession, spark_cluster: Clu
     assert len(snippets) >= 4
     names: dict[str, Any] = {}
     for snippet in snippets:
-        exec(compile(snippet.replace("localhost:9092", spark_cluster.bootstrap), "README.md", "exec"), names)
+        exec(compile(snippet.replace("localhost:9092", spark_cluster.bootstrap), "docs/spark.md", "exec"), names)
     shown = re.sub(r"[ ]+", "", capsys.readouterr().out)
     for expected in ("10.0.0.1|GET/a", "|GET|2|", "|POST|1|", "TopicPartition(topic='access-log',partition=0):0"):
         assert expected in shown
@@ -35,8 +34,7 @@ def test_the_snippets_run_in_their_order(spark: SparkSession, spark_cluster: Clu
 
 
 def test_the_table_of_options_is_complete() -> None:
-    rows = re.findall(
-        r"^\| (.*?) \|", SPARK_PAGE.partition("### Options of reading")[2].partition("###")[0], re.MULTILINE
-    )
+    section = SPARK_PAGE.partition("\n## Read options\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (.*?) \|", section, re.MULTILINE)
     told = {name for row in rows[1:] for name in re.findall(r"`([^`]+)`", row)}
     assert told == {*NAMES, *CLIENT_NAMES}

@@ -1,5 +1,6 @@
-"""What the README says is true: its commands and snippets run on a real cluster, its keys, defaults and files exist."""
+"""The documents are true: their commands and snippets run on a real cluster; their keys, defaults, files and links exist."""
 
+import inspect
 import os
 import re
 import shutil
@@ -8,25 +9,37 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from barnabas.consumer_groups.model.rebalance_causes import RebalanceCause
+from barnabas.net.client.consumer.consumer import Consumer
+from barnabas.net.client.producer.producer import Producer
 from barnabas.net.settings.config import definitions
 
 from .source_tree import ROOT
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
 TIMEOUT_S = 60
+SCRIPT_TIMEOUT_S = 240  # Some 30 commands, each a start of Python, beside other tests on busy cores.
+# README.md first: the pages under docs/ use its cluster and its topics.
+PAGES: Final = {
+    path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+}
+MAX_README_LINES: Final = 350
+ACCENT: Final = ("nobody", "whoever", "of ours", "of yours", "anew", "so long", "none the worse")
+OTHERS: Final = ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
 
 
 def blocks(language: str) -> list[str]:
-    """The fenced blocks of a language: `python` and `console` are run, `text` is only shown."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    """The fenced blocks of a language on all pages: `python` and `console` are run, `text` is only shown."""
+    pattern = re.compile(rf"^```{language}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+    return [block for page in PAGES.values() for block in pattern.findall(page)]
 
 
 def commands() -> list[str]:
-    """What stands behind a `$`, without the start of the cluster, which the fixture does."""
+    """The lines after a `$`, without the start of the cluster, which is the fixture's task."""
     lines = [line[2:] for block in blocks("console") for line in block.splitlines() if line.startswith("$ ")]
     assert lines[0] == "barnabas up -n 3"
     return lines[1:]
@@ -34,7 +47,7 @@ def commands() -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """A cluster on free ports; the README has the usual ones."""
+    """A cluster on free ports; the documents show the default ones."""
 
     folder: Path
     environment: dict[str, str]
@@ -78,7 +91,8 @@ def test_the_snippets_run_as_they_stand(cluster: Cluster) -> None:
         assert ran.stdout, snippet
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="the README's HTTP examples use curl")
+@pytest.mark.skipif(shutil.which("curl") is None, reason="the HTTP examples use curl")
+@pytest.mark.timeout(SCRIPT_TIMEOUT_S + 60)
 def test_the_commands_run_in_their_order(cluster: Cluster) -> None:
     script = "\n".join(["set -eo pipefail", *(cluster.here(line) for line in commands()), "kill %1", "wait"])
     ran = subprocess.run(
@@ -87,7 +101,7 @@ def test_the_commands_run_in_their_order(cluster: Cluster) -> None:
         env=cluster.environment,
         capture_output=True,
         text=True,
-        timeout=TIMEOUT_S,
+        timeout=SCRIPT_TIMEOUT_S,
     )
     assert ran.returncode == 0, ran.stderr[-3000:]
     for shown in ("acknowledged 3 records", "acknowledged 1 records"):
@@ -97,7 +111,7 @@ def test_the_commands_run_in_their_order(cluster: Cluster) -> None:
 
 
 def test_the_table_of_keys_has_the_names_and_defaults_of_the_code() -> None:
-    table = README.partition("<!-- configuration")[2].partition("\n\n")[0].splitlines()[3:]
+    table = PAGES["docs/configuration.md"].partition("<!-- configuration")[2].partition("\n\n")[0].splitlines()[3:]
     known = {item.key: item for item in definitions()}
     for line in table:
         key, default, topic_key, _ = (cell.strip() for cell in line.strip("|").split("|"))
@@ -107,19 +121,53 @@ def test_the_table_of_keys_has_the_names_and_defaults_of_the_code() -> None:
         assert topic_key.strip("`") == (found.topic_key or "") or key == "`log.retention.hours`", line
 
 
-@pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+@pytest.mark.parametrize("client", [Producer, Consumer])
+def test_the_tables_of_options_have_the_defaults_of_the_code(client: type) -> None:
+    after_marker = PAGES["docs/python.md"].partition(f"<!-- options: {client.__name__},")[2]
+    table = after_marker.partition("\n\n")[0].splitlines()[3:]
+    options = inspect.signature(client).parameters
+    assert table
+    for line in table:
+        names, default, _ = (cell.strip() for cell in line.strip("|").split(" | ", 2))
+        for name in re.findall(r"`(\w+)`", names):
+            assert str(options[name].default) == default, line
+
+
+def anchors(text: str) -> set[str]:
+    titles = re.findall(r"^#+ (.*)", text, re.MULTILINE)
+    return {re.sub(r"[^a-z0-9_ -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("name", [*PAGES, *OTHERS])
 def test_every_link_leads_somewhere(name: str) -> None:
-    text = (ROOT / name).read_text(encoding="utf-8")
-    anchors = {
-        re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-") for title in re.findall(r"^#+ (.*)", text, re.M)
-    }
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
-        if target.startswith("#"):
-            assert target[1:] in anchors, target
-        elif "://" not in target:
-            assert (ROOT / target).exists(), target
+    document = ROOT / name
+    for target in re.findall(r"\]\(([^)\s]+)\)", document.read_text(encoding="utf-8")):
+        if "://" in target:
+            continue
+        file, _, anchor = target.partition("#")
+        path = document.parent / file if file else document
+        assert path.exists(), target
+        assert not anchor or anchor in anchors(path.read_text(encoding="utf-8")), target
+
+
+def test_the_readme_is_what_a_newcomer_reads_in_ten_minutes() -> None:
+    assert len(PAGES["README.md"].splitlines()) <= MAX_README_LINES
+
+
+@pytest.mark.parametrize("name", [*PAGES, "CONTRIBUTING.md", "ARCHITECTURE.md"])
+def test_the_documents_have_no_words_that_readers_stumble_over(name: str) -> None:
+    prose = (ROOT / name).read_text(encoding="utf-8").partition("\n## File map\n")[0]  # The map is what the code says.
+    text = re.sub(r"^```.*?^```$", "", prose, flags=re.MULTILINE | re.DOTALL)
+    found = [line for line in text.splitlines() if re.search(rf"\b({'|'.join(ACCENT)})\b", line, re.IGNORECASE)]
+    assert not found, "write these in plain technical English"
+
+
+def test_the_readme_links_to_every_page() -> None:
+    targets = set(re.findall(r"\]\(([^)\s#]+)", PAGES["README.md"]))
+    assert not PAGES.keys() - {"README.md"} - targets
 
 
 def test_every_cause_of_a_rebalance_is_listed() -> None:
-    listed = set(re.findall(r"^\| `([a-z_]+)` \| [A-Z]", README, re.MULTILINE))
+    section = PAGES["docs/operations.md"].partition("### Why a group rebalanced")[2].partition("\n## ")[0]
+    listed = set(re.findall(r"^\| `([a-z_]+)` \| [A-Z]", section, re.MULTILINE))
     assert listed == {cause.value for cause in RebalanceCause}

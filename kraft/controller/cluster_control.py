@@ -23,11 +23,12 @@ from barnabas.log.vocabulary.errors import (
 
 from ..metadata.broker_epochs import check_broker_epoch
 from ..metadata.cluster_settings import file_settings_of
-from ..metadata.controller_errors import BrokerIdNotRegisteredError
+from ..metadata.controller_errors import BrokerIdNotRegisteredError, DivergentMetadataError
 from ..metadata.controller_result import ControllerResult, Respond, answer
 from ..metadata.controller_settings import MAX_BROKERS, ControllerSettings
 from ..metadata.delta import MetadataDelta
 from ..metadata.image import BrokerImage, MetadataImage
+from ..metadata.metadata_history import check_position
 from ..metadata.records import BrokerChangeRecord, Record, RegisterBrokerRecord, UnregisterBrokerRecord
 from ..metadata.requests import (
     BrokerHeartbeat,
@@ -44,6 +45,7 @@ from .replication_control import ReplicationControl, leads_anything
 # A registration is repeated when its outcome is not known, so a copy may come late: after its process has died and another
 # one has registered. That copy must not throw out the living one. More copies than this are not under way at a time.
 _MAX_REPLACED = 8
+MAX_REFUSED = 20  # that are named by a health check: after an old backup all brokers are refused for one reason
 
 
 class ClusterControl:
@@ -58,11 +60,13 @@ class ClusterControl:
         self._replication = replication
         self._shutdown_offsets: dict[int, int] = {}  # broker -> the committed offset that began its shutdown
         self._replaced: dict[int, deque[str]] = {}  # broker -> its last incarnations that another one has replaced
+        self.refused: dict[int, str] = {}  # broker -> how its metadata contradicts ours; at most MAX_REFUSED
 
     # --- registration ------------------------------------------------------------------------------------------------
 
     def register(self, view: MetadataDelta, request: RegisterBroker, now_ms: int) -> ControllerResult:
         self._check_registration(view, request)
+        self._check_history(view, request)
         existing = view.broker(request.node_id)
         if existing is not None and existing.incarnation == request.incarnation:
             self._heartbeats.touch(request.node_id, now_ms=now_ms)
@@ -120,6 +124,18 @@ class ClusterControl:
                 f"{request.min_feature_level} to {request.max_feature_level}: install a version that fits"
             )
 
+    def _check_history(self, view: MetadataDelta, request: RegisterBroker | BrokerHeartbeat) -> None:
+        """Who is refused is told by `barnabas cluster health`, until it is taken."""
+        known = request.known if isinstance(request, RegisterBroker) else None
+        try:
+            check_position(view, request.node_id, known=known, applied=request.applied)
+        except DivergentMetadataError as error:
+            if request.node_id in self.refused or len(self.refused) < MAX_REFUSED:
+                self.refused[request.node_id] = error.message
+            raise
+        if isinstance(request, RegisterBroker):
+            self.refused.pop(request.node_id, None)
+
     def _is_alive(self, broker: BrokerImage, request: RegisterBroker, now_ms: int) -> bool:
         """A controller that has just taken over has heard of nobody. When somebody registers who listens where the former
         process did, that one is gone, for a port has one owner: after kill -9 of all brokers nobody waits."""
@@ -132,6 +148,7 @@ class ClusterControl:
 
     def heartbeat(self, view: MetadataDelta, request: BrokerHeartbeat, now_ms: int) -> ControllerResult:
         broker = check_broker_epoch(view, request.node_id, request.broker_epoch)
+        self._check_history(view, request)
         self._heartbeats.touch(request.node_id, now_ms=now_ms, metadata_offset=request.metadata_offset)
         if request.want_shut_down:
             return self._shut_down(view, broker)
@@ -202,6 +219,7 @@ class ClusterControl:
         draining = [broker.node_id for broker in image.brokers.values() if broker.in_controlled_shutdown]
         self._shutdown_offsets = dict.fromkeys(draining, image.offset)
         self._replaced = {}
+        self.refused = {}
 
     def committed(self, record: Record, index: int) -> None:
         if isinstance(record, BrokerChangeRecord) and record.in_controlled_shutdown and not record.fenced:
@@ -239,6 +257,11 @@ def _registered(request: RegisterBroker) -> Respond:
         broker = image.brokers.get(request.node_id)
         if broker is None or broker.incarnation != request.incarnation:
             raise StaleBrokerEpochError(f"broker {request.node_id} was registered by another process since")
-        return Registered(broker_epoch=broker.broker_epoch, offset=index)
+        return Registered(
+            broker_epoch=broker.broker_epoch,
+            offset=index,
+            recovery_epoch=image.recovery_epoch,
+            recovery_offset=image.recovery_offset,
+        )
 
     return respond

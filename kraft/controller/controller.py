@@ -100,6 +100,11 @@ class Controller:
         assert self._overlay is not None, "only an active controller decides"
         return self._overlay
 
+    @property
+    def refused_brokers(self) -> tuple[str, ...]:
+        """Why brokers were refused whose metadata contradicts that of this quorum."""
+        return tuple(self._cluster.refused[node_id] for node_id in sorted(self._cluster.refused))
+
     def activate(self, image: MetadataImage) -> None:
         """Take over, with everything that earlier controllers did committed in `image`.
 

@@ -1,6 +1,6 @@
 """Refusals that only the controller answers, beside those of `barnabas.log.vocabulary.errors`."""
 
-from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, RetriableError
+from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, InconsistentClusterIdError, RetriableError
 
 
 class BrokerIdNotRegisteredError(BarnabasError):
@@ -17,3 +17,7 @@ class ElectionNotNeededError(BarnabasError):
 
 class NoReassignmentInProgressError(BarnabasError):
     code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+
+
+class DivergentMetadataError(InconsistentClusterIdError):
+    """The broker is of this cluster, but of another course of its history. Brokers of all versions stop at this code."""

@@ -12,7 +12,7 @@ from typing import TypeVar, cast
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
-from .image import BrokerImage, MetadataChanges, MetadataImage, PartitionImage, SlotImage, TopicImage
+from .image import BrokerImage, ControllerTerm, MetadataChanges, MetadataImage, PartitionImage, SlotImage, TopicImage
 from .records import (
     GROUP_RESOURCE,
     TOPIC_RESOURCE,
@@ -27,6 +27,7 @@ from .records import (
     PartitionRecord,
     ProducerIdsRecord,
     Record,
+    RecoveryRecord,
     RegisterBrokerRecord,
     RemoveTopicRecord,
     SlotRecord,
@@ -34,6 +35,12 @@ from .records import (
     UnregisterBrokerRecord,
     VotersRecord,
 )
+
+# How far a recovery raises epochs: more than any partition or slot can have had elections in the part that was lost (one a
+# second for eleven days), and little enough for two thousand recoveries within Kafka's 32 bits.
+LOST_EPOCHS = 1_000_000
+LOST_PRODUCER_IDS = 1_000_000_000  # likewise: a million blocks
+MAX_TERMS = 64  # elections that are remembered; behind older ones a restored quorum is recognized by its newest ones
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -76,6 +83,9 @@ class MetadataDelta:
         self.next_producer_id = base.next_producer_id
         self.voters = base.voters
         self.voters_index = base.voters_index
+        self.terms = base.terms
+        self.recovery_epoch = base.recovery_epoch
+        self.recovery_offset = base.recovery_offset
         self._brokers: dict[int, BrokerImage | None] = {}
         self._topics: dict[str, _ChangedTopic | None] = {}
         self._topic_names: dict[str, str | None] = {}
@@ -163,6 +173,23 @@ class MetadataDelta:
             return False
         self.controller_id = record.controller_id
         self.controller_epoch = record.controller_epoch
+        if not self.terms or self.terms[-1].epoch < record.controller_epoch:
+            term = ControllerTerm(epoch=record.controller_epoch, start=index, claim=record.claim)
+            self.terms = (*self.terms, term)[-MAX_TERMS:]
+        return True
+
+    def _replay_recovery(self, record: RecoveryRecord, index: int) -> bool:
+        self.recovery_epoch = max(record.recovery_epoch, self.recovery_epoch + 1)
+        self.recovery_offset = index
+        self.next_producer_id += LOST_PRODUCER_IDS
+        for topic in list(self.topics()):
+            changed = self._changed_topic(topic.topic_id)
+            assert changed is not None
+            for number, partition in enumerate(topic.partitions):
+                changed.put(number, _behind_lost_epochs(partition))
+        for number in range(len(self.base.slots)):
+            slot = self.slot(number)
+            self._slots[number] = replace(slot, coordinator_epoch=slot.coordinator_epoch + LOST_EPOCHS)
         return True
 
     def _replay_feature_level(self, record: FeatureLevelRecord, index: int) -> bool:
@@ -326,6 +353,9 @@ class MetadataDelta:
             next_producer_id=self.next_producer_id,
             voters=self.voters,
             voters_index=self.voters_index,
+            terms=self.terms,
+            recovery_epoch=self.recovery_epoch,
+            recovery_offset=self.recovery_offset,
             brokers=_merged(self.base.brokers, self._brokers),
             topics=_merged(self.base.topics, topics),
             topic_names=_merged(self.base.topic_names, self._topic_names),
@@ -336,6 +366,14 @@ class MetadataDelta:
             if self._slots
             else self.base.slots,
         )
+
+
+def _behind_lost_epochs(partition: PartitionImage) -> PartitionImage:
+    return replace(
+        partition,
+        leader_epoch=partition.leader_epoch + LOST_EPOCHS,
+        partition_epoch=partition.partition_epoch + LOST_EPOCHS,
+    )
 
 
 def changed_partition(old: PartitionImage, record: PartitionChangeRecord) -> PartitionImage:
@@ -394,6 +432,7 @@ _REPLAY = cast(
     {
         ClusterRecord: MetadataDelta._replay_cluster,
         ControllerRecord: MetadataDelta._replay_controller,
+        RecoveryRecord: MetadataDelta._replay_recovery,
         FeatureLevelRecord: MetadataDelta._replay_feature_level,
         RegisterBrokerRecord: MetadataDelta._replay_register,
         UnregisterBrokerRecord: MetadataDelta._replay_unregister,

@@ -7,6 +7,7 @@ image, per slot (`group_slots`), because they change with every commit.
 
 from dataclasses import dataclass, field
 
+from barnabas.log.vocabulary.metadata_position import MetadataPosition
 from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_PARTITIONS, TopicPartition
 
 NO_LEADER = -1
@@ -130,6 +131,15 @@ class QuorumVoter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerTerm:
+    """The first record of a controller's term: its index, and what the controller drew for it."""
+
+    epoch: int
+    start: int
+    claim: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataImage:
     """Everything that the cluster agreed on up to the quorum index `offset`."""
 
@@ -150,6 +160,19 @@ class MetadataImage:
     next_producer_id: int = 0
     voters: tuple[QuorumVoter, ...] = ()  # what everybody may know of the quorum's own configuration; (): not told yet
     voters_index: int = 0  # the entry that holds it
+    terms: tuple[ControllerTerm, ...] = ()  # the newest ones, without gaps; epoch and start rise
+    recovery_epoch: int = 0  # of the last `cluster recover`: what was committed after its folder's end is lost; 0: none
+    recovery_offset: int = 0  # the index of its record
+
+    @property
+    def position(self) -> MetadataPosition:
+        is_known = bool(self.terms) and self.terms[-1].epoch == self.controller_epoch
+        return MetadataPosition(
+            recovery_epoch=self.recovery_epoch,
+            controller_epoch=self.controller_epoch,
+            claim=self.terms[-1].claim if is_known else 0,
+            offset=self.offset,
+        )
 
     def partition(self, topic_partition: TopicPartition) -> PartitionImage | None:
         topic = self.topics.get(topic_partition.topic)

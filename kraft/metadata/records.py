@@ -109,6 +109,7 @@ class ControllerRecord(Record):
 
     controller_id: int
     controller_epoch: int = 0  # the raft term
+    claim: int = 0  # random: two histories may give the same term to the same node; 0: an older version's
 
 
 @record(3)
@@ -168,6 +169,18 @@ class BrokerStorageRecord(Record):
     broker_epoch: int
     report: int
     troubled_folders: tuple[FolderTrouble, ...]
+
+
+@record(13)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryRecord(Record):
+    """An operator has accepted a loss (`cluster recover`): what was committed behind this record's predecessor is gone.
+
+    Replay raises everything that brokers may have seen a higher value of in the lost part: leader epochs, partition
+    epochs, coordinator epochs, producer ids. Replicas compare their logs by leader epochs, so no epoch may be used twice.
+    """
+
+    recovery_epoch: int  # the wall clock of the recovery in ms: it rises even if an older copy is recovered later
 
 
 @record(12)

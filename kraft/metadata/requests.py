@@ -12,6 +12,7 @@ from typing import ClassVar, TypeVar
 import msgpack
 
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, InvalidRequestError, error_for
+from barnabas.log.vocabulary.metadata_position import MetadataPosition
 from barnabas.log.vocabulary.value_codec import from_plain, to_plain
 
 from ..quorum.voters import QuorumPeer
@@ -53,6 +54,8 @@ class Done:
 class Registered:
     broker_epoch: int
     offset: int = 0
+    recovery_epoch: int = 0  # of the last accepted loss, and the offset from which the quorum went on
+    recovery_offset: int = 0
 
 
 @_request(1, Registered)
@@ -69,6 +72,8 @@ class RegisterBroker(ControllerRequest):
     max_feature_level: int = 1
     lost_unflushed_data: bool = False  # a lossy restart: KIP-966 takes it out of the eligible replicas
     file_settings: dict[str, str] = field(default_factory=dict)  # of cluster_settings, as its file has them
+    known: MetadataPosition | None = None  # that the broker has noted on its disks; None: older versions note nothing
+    applied: MetadataPosition | None = None  # of the image that its process holds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +90,7 @@ class BrokerHeartbeat(ControllerRequest):
     metadata_offset: int  # of the image that the broker has applied
     want_fence: bool = False
     want_shut_down: bool = False
+    applied: MetadataPosition | None = None  # as in RegisterBroker
 
 
 @_request(3, Done)
@@ -376,6 +382,7 @@ class QuorumAnswer:
     voters_index: int
     peers: tuple[QuorumPeer, ...]
     change: str = ""
+    refused: tuple[str, ...] = ()  # brokers whose metadata contradicts that of the quorum, in words
 
 
 @_request(17, QuorumAnswer)

@@ -23,16 +23,18 @@ from barnabas.log.vocabulary.errors import BarnabasError, BrokerNotAvailableErro
 from ..controller.controller import Controller
 from ..group_state.group_state import GROUP_RECORDS, GroupState
 from ..group_state.offsets_log import SlotLog
+from ..metadata.controller_errors import DivergentMetadataError
 from ..metadata.controller_result import ControllerResult, Respond
 from ..metadata.controller_settings import MAX_RECORDS_PER_COMMAND
 from ..metadata.delta import MetadataDelta
-from ..metadata.image import MetadataChanges, MetadataImage, QuorumVoter
+from ..metadata.image import SLOT_COUNT, MetadataChanges, MetadataImage, QuorumVoter
 from ..metadata.pending_appends import Answer, PendingAppend, PendingAppends, Waiter
 from ..metadata.records import (
     ClusterRecord,
     ControllerRecord,
     Record,
     RecordBatch,
+    RecoveryRecord,
     RemoveTopicRecord,
     SlotRecord,
     UnknownRecordError,
@@ -50,6 +52,7 @@ logger = logging.getLogger("barnabas.quorum")
 
 MAX_PENDING_RECORDS = 50_000  # appended and not committed: about 5 MB; more only makes everybody wait longer
 _MAX_WORK_PER_TICK = 100  # pieces of maintenance; what is left over is done at the next tick
+_CLAIM_BITS = 62  # of msgpack's and Kafka's 64
 _NOBODY = Leadership(leader_id=None, term=0, is_self=False)
 
 
@@ -127,7 +130,7 @@ class MetadataNode:
         try:
             result = self._controller.decide(request, now_ms)
         except BarnabasError as error:
-            result = ControllerResult(respond=_refuse(error))
+            result = ControllerResult(records=self._proof_for(error), respond=_refuse(error))
         except Exception as error:  # noqa: BLE001 - a bug about one request must not end the quorum's thread
             result = ControllerResult(respond=_refuse(self._own_fault(f"nothing was decided on {request!r}", error)))
         self._perform(result, answer)
@@ -199,6 +202,14 @@ class MetadataNode:
             pending = self._pending.since(self._leadership.term, self._claims)
             self._controller.committed(self._image, (), (item.records for item in pending))
 
+    def _proof_for(self, error: BarnabasError) -> tuple[Record, ...]:
+        """A broker that knows more than this controller ends itself when it is refused. A controller that was deposed knows
+        less, too: so the refusal leaves only if this one can still commit a record."""
+        if not isinstance(error, DivergentMetadataError):
+            return ()
+        logger.error("node=%d event=broker_refused %s", self._node_id, error.message)
+        return (ControllerRecord(controller_id=self._node_id, controller_epoch=self._leadership.term),)
+
     def _own_fault(self, what: str, error: Exception) -> BarnabasError:
         shown = what[:MAX_SHOWN_LENGTH]
         logger.critical(
@@ -252,7 +263,10 @@ class MetadataNode:
         self._must_claim = False
         self._claims += 1
         term = self._leadership.term
-        records: tuple[Record, ...] = (ControllerRecord(controller_id=self._node_id, controller_epoch=term),)
+        claim = self._rng.getrandbits(_CLAIM_BITS) or 1
+        records: tuple[Record, ...] = (
+            ControllerRecord(controller_id=self._node_id, controller_epoch=term, claim=claim),
+        )
         if not self._image.cluster_id:
             # If an earlier leader's name is in the log but not committed yet, it will be replayed first, and this is void.
             records = (ClusterRecord(cluster_id=_fresh_cluster_id(self._rng)), *records)
@@ -318,6 +332,9 @@ class MetadataNode:
         replayed.append((index, record))
         if isinstance(record, SlotRecord):
             self._groups.on_slot_moved(record.slot, record.coordinator_epoch)
+        elif isinstance(record, RecoveryRecord):
+            for number in range(SLOT_COUNT):
+                self._groups.on_slot_moved(number, delta.slot(number).coordinator_epoch)
         elif removed_topic is not None:
             self._groups.delete_topic(removed_topic)
 

@@ -14,7 +14,16 @@ from barnabas.log.vocabulary.errors import BarnabasError
 from barnabas.log.vocabulary.value_codec import from_plain, to_plain
 
 from ..group_state.group_state import GroupState
-from ..metadata.image import SLOT_COUNT, BrokerImage, MetadataImage, PartitionImage, QuorumVoter, SlotImage, TopicImage
+from ..metadata.image import (
+    SLOT_COUNT,
+    BrokerImage,
+    ControllerTerm,
+    MetadataImage,
+    PartitionImage,
+    QuorumVoter,
+    SlotImage,
+    TopicImage,
+)
 from ..metadata.records import Record, UnknownRecordError, decode_batch
 
 SNAPSHOT_VERSION = 1
@@ -40,6 +49,9 @@ class _Header:
     next_producer_id: int
     voters: tuple[QuorumVoter, ...] = ()
     voters_index: int = 0
+    terms: tuple[ControllerTerm, ...] = ()
+    recovery_epoch: int = 0
+    recovery_offset: int = 0
 
 
 def encode_snapshot(image: MetadataImage, groups: GroupState) -> Iterator[bytes]:
@@ -72,6 +84,9 @@ def _parts(image: MetadataImage, groups: GroupState) -> Iterator[tuple[int, obje
         next_producer_id=image.next_producer_id,
         voters=image.voters,
         voters_index=image.voters_index,
+        terms=image.terms,
+        recovery_epoch=image.recovery_epoch,
+        recovery_offset=image.recovery_offset,
     )
     yield _HEADER, [SNAPSHOT_VERSION, to_plain(header)]
     for some in _limited(to_plain(broker) for broker in image.brokers.values()):
@@ -178,6 +193,9 @@ class _Reader:
             next_producer_id=self._header.next_producer_id,
             voters=self._header.voters,
             voters_index=self._header.voters_index,
+            terms=self._header.terms,
+            recovery_epoch=self._header.recovery_epoch,
+            recovery_offset=self._header.recovery_offset,
             brokers=self._brokers,
             topics=self._topics,
             topic_names={topic.topic_id: name for name, topic in self._topics.items()},

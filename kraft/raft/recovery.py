@@ -5,6 +5,9 @@ this node as the only voter. What is lost: everything that was committed after t
 over: entries of this folder that no majority had. So the folder must be the newest one that is left, and no other former
 voter may ever start with its old folder again, for together they could be a majority of the old configuration.
 
+The first command of the new quorum says that the loss is accepted (`records.RecoveryRecord`): brokers that know more are taken
+again, and what they may have seen is not given out twice.
+
 It also mends a folder whose term or vote cannot be trusted (damaged, or a forged term): the only voter needs no other's vote,
 so the term goes on behind that of the last entry. Offline, synchronous; every step can be repeated after a crash.
 """
@@ -17,6 +20,7 @@ from ..quorum.voters import MEMBERSHIP, Membership, Voter, VoterSet, encode_vote
 from .disk.meta import MetaStore, RaftMeta, valid_slots
 from .disk.snapshot import DamagedSnapshot, Snapshot, unpack_snapshot
 from .disk.storage import DamagedQuorumError, JournalStorage
+from .internals import REGULAR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +61,10 @@ def inspect(storage: JournalStorage, *, journal_path: str, snapshot_path: str, g
     )
 
 
-def make_sole_voter(storage: JournalStorage, *, journal_path: str, found: Recovery, voter: Voter) -> None:
-    """Durable on return: from the next start on `voter` is the quorum."""
+def make_sole_voter(
+    storage: JournalStorage, *, journal_path: str, found: Recovery, voter: Voter, command: bytes
+) -> None:
+    """Durable on return: from the next start on `voter` is the quorum. `command`, of term `next_term`, is its first one."""
     last = max((meta.sequence for meta in valid_slots(storage, _meta_path(journal_path))), default=0)
     for sequence in (last + 1, last + 2):
         MetaStore.write_slot(
@@ -73,7 +79,8 @@ def make_sole_voter(storage: JournalStorage, *, journal_path: str, found: Recove
             ),
         )
     configuration = (MEMBERSHIP + encode_voters((voter,)), found.last_index + 1, found.next_term)
-    _rewrite(storage, journal_path, (*found.entries, configuration))
+    first = (REGULAR + command, found.last_index + 2, found.next_term)
+    _rewrite(storage, journal_path, (*found.entries, configuration, first))
 
 
 def _rewrite(storage: JournalStorage, path: str, entries: tuple[Entry, ...]) -> None:

@@ -6,6 +6,8 @@ is remembered in a file of its own until the cluster has been told: the next sta
 killed before it registers.
 """
 
+import dataclasses
+import logging
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ from ..checkpoints import checkpoint
 from ..disk.files import Files
 from ..segment.open_segments import OpenSegments
 from ..vocabulary.errors import InconsistentClusterIdError, StorageError
+from ..vocabulary.metadata_position import MetadataPosition
 from ..vocabulary.topic_partition import TopicPartition
 
 LOCK_FILE = ".lock"
@@ -21,7 +24,10 @@ CLEAN_SHUTDOWN_FILE = ".barnabas_clean_shutdown"
 BOOT_ID_FILE = ".barnabas_boot_id"
 LOST_WRITES_FILE = ".barnabas_lost_writes"
 META_PROPERTIES = "meta.properties"
+KNOWN_METADATA_FILE = ".barnabas_known_metadata"
 _VERSION = "1"
+_POSITION_FIELDS = frozenset(field.name for field in dataclasses.fields(MetadataPosition))
+_log = logging.getLogger("barnabas.log")
 
 
 class ForeignFolderError(StorageError):
@@ -94,6 +100,8 @@ class LogFolder:
         if self.was_stopped_cleanly:
             self._files.remove(marker)
             self._files.sync_dir(self.path)
+        self.known_metadata = self._read_known_metadata()
+        self._written_metadata = self.known_metadata
         self.recovery_points = self._read_offsets(checkpoint.RECOVERY_POINTS)
         self.log_start_offsets = self._read_offsets(checkpoint.LOG_START_OFFSETS)
         self.high_watermarks = self._read_offsets(checkpoint.HIGH_WATERMARKS)
@@ -161,8 +169,18 @@ class LogFolder:
         with self._writing:
             checkpoint.write_offsets(self._files, f"{self.path}/{name}", dict(offsets))
 
+    def write_known_metadata(self) -> None:
+        """`known_metadata`, where it has changed."""
+        with self._writing:
+            known = self.known_metadata
+            if known != self._written_metadata:
+                noted = {key: str(value) for key, value in dataclasses.asdict(known).items()}
+                checkpoint.write_properties(self._files, f"{self.path}/{KNOWN_METADATA_FILE}", noted)
+                self._written_metadata = known
+
     def write_checkpoint(self) -> None:
-        """Write all that is noted of partitions."""
+        """Write all that is noted of partitions, and up to where the metadata is known."""
+        self.write_known_metadata()
         self.write_offsets(checkpoint.RECOVERY_POINTS, self.recovery_points)
         self.write_offsets(checkpoint.LOG_START_OFFSETS, self.log_start_offsets)
         self.write_offsets(checkpoint.HIGH_WATERMARKS, self.high_watermarks)
@@ -184,6 +202,15 @@ class LogFolder:
 
     def close(self) -> None:
         self._lock.release()
+
+    def _read_known_metadata(self) -> MetadataPosition:
+        try:
+            noted = checkpoint.read_properties(self._files, f"{self.path}/{KNOWN_METADATA_FILE}")
+            return MetadataPosition(**{key: int(value) for key, value in noted.items() if key in _POSITION_FIELDS})
+        except (checkpoint.DamagedCheckpointError, ValueError) as error:
+            # It is evidence against a quorum from an old backup; a broker works without it.
+            _log.warning("event=known_metadata_damaged folder=%s cause=%s", self.path, error)
+            return MetadataPosition()
 
     def _read_offsets(self, name: str) -> dict[TopicPartition, int]:
         try:

@@ -382,6 +382,7 @@ class Broker:
             session_timeout_ms=config.broker_session_timeout_ms,
             fatal=self.ports.fatal,
             holds_back=lambda: self.storage.holds_back,
+            known_metadata=lambda: self.log_service.known_metadata,
         )
 
     def _registered(self, broker_epoch: int) -> None:

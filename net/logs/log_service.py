@@ -19,6 +19,7 @@ from barnabas.log.replication.log_change import LogChange
 from barnabas.log.settings.accepted_config import with_effect
 from barnabas.log.settings.config import LogConfig
 from barnabas.log.vocabulary.errors import BarnabasError, InconsistentClusterIdError, StorageError
+from barnabas.log.vocabulary.metadata_position import MetadataPosition
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ..base.clock import Clock
@@ -53,6 +54,7 @@ class LogService:
         self._config = config
         self._clock = clock
         self._fatal = fatal
+        self._noted_metadata = MetadataPosition()  # in this process
         self._is_current = is_current  # does the metadata show this broker's own registration?
         self._flush = flush
         self._defaults = LogConfig.from_map(config.topic_defaults())  # until the metadata names the cluster's values
@@ -157,6 +159,8 @@ class LogService:
                 return
             for folder in self._logs.folders:
                 self.writers.ask(folder.path, "cluster", folder.write_meta, refused=self._cannot_join)
+        if self._metadata.is_current:
+            self._note_metadata(publication.image.position)
         is_for_all = bool(publication.changes.broker_configs) and self._read_defaults(publication.image)
         if is_for_all or publication.changes.topic_configs:
             for topic_partition, log in self._logs.logs.items():
@@ -178,6 +182,24 @@ class LogService:
 
     def _cannot_join(self, path: str, error: StorageError) -> None:
         self._fatal(error.message)
+
+    @property
+    def known_metadata(self) -> MetadataPosition:
+        """Up to where this broker has known the metadata, in this process or an earlier one."""
+        return max((folder.known_metadata for folder in self._logs.folders), default=MetadataPosition())
+
+    def _note_metadata(self, position: MetadataPosition) -> None:
+        """The cluster has taken this broker, so what it knows now counts, also where it knew more before a recovery. A new
+        term is written at once, because a restored quorum begins with another one; offsets, with the high watermarks."""
+        is_urgent = self._noted_metadata.claim != position.claim or not self._noted_metadata.offset
+        self._noted_metadata = position
+        for folder in self._logs.folders:
+            folder.known_metadata = position
+            if is_urgent:
+                self._write_known_metadata(folder)
+
+    def _write_known_metadata(self, folder: LogFolder) -> None:
+        self.writers.ask(folder.path, "metadata", folder.write_known_metadata, refused=self._refused)
 
     def loss_was_told(self) -> None:
         """The cluster knows that writes may be lost here."""
@@ -265,6 +287,7 @@ class LogService:
         for folder in self._logs.folders:
             self._logs.note_high_watermarks(folder)
             self.writers.ask(folder.path, "high_watermarks", partial(self._logs.write_high_watermarks, folder))
+            self._write_known_metadata(folder)
 
     def _refused(self, path: str, error: StorageError) -> None:
         logger.error("upkeep failed: %s", error)

@@ -17,6 +17,7 @@ from barnabas.log.vocabulary.errors import (
     StaleBrokerEpochError,
     UnsupportedVersionError,
 )
+from barnabas.log.vocabulary.metadata_position import MetadataPosition
 
 from ..base.clock import Clock
 from .broker_to_controller import ControllerChannel
@@ -44,8 +45,10 @@ class BrokerLifecycle:
         session_timeout_ms: int,
         fatal: Callable[[str], None],
         holds_back: Callable[[], bool] = lambda: False,
+        known_metadata: Callable[[], MetadataPosition] = MetadataPosition,
     ) -> None:
-        """`holds_back`: as long as it is true, this broker does not want to be unfenced."""
+        """`holds_back`: as long as it is true, this broker does not want to be unfenced. `known_metadata`: up to where it has
+        ever known the metadata, as its folders say."""
         self._registration = registration
         self._controller = controller
         self._metadata = metadata
@@ -55,6 +58,7 @@ class BrokerLifecycle:
         self._session_timeout_ms = session_timeout_ms
         self._fatal = fatal
         self._holds_back = holds_back
+        self._known_metadata = known_metadata
         self._wake = asyncio.Event()
         self._want_shut_down = False
         self._trouble = ""  # the last one that was logged and is not over
@@ -85,6 +89,7 @@ class BrokerLifecycle:
                 await self._pause(UNFENCING_HEARTBEAT_INTERVAL_MS if error.retriable else self._heartbeat_interval_ms)
         assert isinstance(answer, Registered)
         self._trouble = ""
+        self._tell_loss(answer)
         self.broker_epoch = answer.broker_epoch
         # Told once: what this process writes after the registration is not lost by it.
         self._registration = dataclasses.replace(self._registration, lost_unflushed_data=False)
@@ -94,12 +99,32 @@ class BrokerLifecycle:
     def _named(self) -> RegisterBroker:
         """With the cluster that this broker has joined since its start: a controller of another one must refuse it."""
         known = self._registration.cluster_id or self._metadata.image.cluster_id
-        return dataclasses.replace(self._registration, cluster_id=known)
+        return dataclasses.replace(
+            self._registration,
+            cluster_id=known,
+            known=self._known_metadata(),
+            applied=self._metadata.image.position,
+        )
+
+    def _tell_loss(self, answer: Registered) -> None:
+        known = self._known_metadata()
+        if known.offset and known.recovery_epoch < answer.recovery_epoch:
+            logger.error(
+                "event=metadata_lost node=%d this broker knew the metadata up to %s, and the quorum was recovered since, "
+                "from a copy that ended before offset %d: topics, configurations, groups and offsets that this copy "
+                "did not have are gone. Replicas that the metadata does not name are set aside: `barnabas broker storage %d`",
+                self._registration.node_id,
+                known,
+                answer.recovery_offset,
+                self._registration.node_id,
+            )
 
     async def _heartbeat_until_stale(self) -> None:
         while True:
             try:
                 answer = await self._controller.call(self._heartbeat(), timeout_ms=self._session_timeout_ms)
+            except FATAL_REGISTRATION_ERRORS:
+                raise
             except StaleBrokerEpochError:
                 logger.warning("registration lost node=%d, registering again", self._registration.node_id)
                 self._set_fenced(True)
@@ -134,6 +159,7 @@ class BrokerLifecycle:
             metadata_offset=self._metadata.applied_offset,
             want_fence=self._holds_back(),
             want_shut_down=self._want_shut_down,
+            applied=self._metadata.image.position,
         )
 
     def _set_fenced(self, fenced: bool) -> None:

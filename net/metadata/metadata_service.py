@@ -124,11 +124,15 @@ class MetadataService:
         self._tell_if_known()
 
     @property
+    def is_current(self) -> bool:
+        """Does the image show the registration of this process, hence everything that was committed before it?"""
+        return self._registered_at is not None and self.image.offset >= self._registered_at
+
+    @property
     def is_known(self) -> bool:
         """Is the image one that clients may be told of? Until the registration of this process is in it, it is what the
         process found on its disk, or nothing: a topic that is not in it may have been there for long."""
-        is_current = self._registered_at is not None and self.image.offset >= self._registered_at
-        return is_current and self.image.has_active_brokers
+        return self.is_current and self.image.has_active_brokers
 
     def _tell_if_known(self) -> None:
         if self._unknown and self.is_known:

@@ -232,7 +232,7 @@ class VoterMetadata:
         """In the quorum's loop. Voters are no decision of the controller: the quorum changes itself."""
         assert self._quorum is not None
         if isinstance(request, DescribeVoters):
-            return describe_voters(self._quorum)
+            return describe_voters(self._quorum, node.controller.refused_brokers)
         return alter_voters(self._quorum, node.image, request)
 
     # --- its part in the quorum ---------------------------------------------------------------------------------------

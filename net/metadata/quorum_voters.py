@@ -38,7 +38,7 @@ def _check(status: QuorumStatus, image: MetadataImage, request: AlterVoters) -> 
         raise InvalidRequestError(f"broker {node_id} is {state}: start it, and add it to the voters when it is active")
 
 
-def describe_voters(quorum: RaftQuorum) -> QuorumAnswer | BarnabasError:
+def describe_voters(quorum: RaftQuorum, refused: tuple[str, ...]) -> QuorumAnswer | BarnabasError:
     status = quorum.status()
     if status.leader_id is None or not quorum.leadership.is_self:
         return NotControllerError("this broker does not lead the quorum")
@@ -49,4 +49,5 @@ def describe_voters(quorum: RaftQuorum) -> QuorumAnswer | BarnabasError:
         voters_index=status.voters_index,
         peers=status.peers,
         change=status.change,
+        refused=refused,
     )

@@ -294,6 +294,7 @@ class DescribeQuorumResponse:
     change: str = ""  # of the voters, under way
     unconfirmed_ms: int = -1  # how old the metadata is that no leader of the quorum vouches for now; -1: one does
     unreachable_voters: tuple[int, ...] = ()  # where none does: voters that do not answer the broker that was asked
+    refused_brokers: tuple[str, ...] = ()  # whose metadata contradicts that of the quorum, in words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,7 +58,7 @@ async def _causes(context: Context, admin: AdminPort) -> list[str]:
 def _quorum_causes(quorum: DescribeQuorumResponse) -> list[str]:
     """Not the controller of the metadata: that one is still named when nobody is left to name another."""
     if quorum.leader_id >= 0 and quorum.unconfirmed_ms < 0:
-        return []
+        return list(quorum.refused_brokers)
     cure = "most of its voters must be up; until then nothing below is certain"
     return [f"the quorum has no leader ({doubt_in_words(quorum)}): {cure}"]
 

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ def recover_arguments(parser: ArgumentParser) -> None:
 
 
 def recover(arguments: Namespace) -> int:
+    from barnabas.kraft.metadata.records import RecordBatch, RecoveryRecord, encode_batch
     from barnabas.kraft.quorum.voters import Voter
     from barnabas.kraft.raft.quorum import JOURNAL_NAME, SNAPSHOT_NAME
     from barnabas.kraft.raft.recovery import NothingToRecover, inspect, make_sole_voter
@@ -51,7 +53,9 @@ def recover(arguments: Namespace) -> int:
             f"becomes the only voter, in the same cluster.\n"
             f"Lost for good: every change of metadata that was committed after entry {found.last_index}: topics, ISRs, "
             f"configurations, groups and their offsets. A partition whose in-sync and "
-            f"eligible replicas are all lost has no leader until unclean.leader.election.enable=true lets another one lead.\n"
+            f"eligible replicas are all lost has no leader until unclean.leader.election.enable=true lets another one lead. "
+            f"If an ISR has shrunk since then, a replica without the newest records may lead. Brokers that know more are taken "
+            f"again and say so in their logs; replicas of forgotten topics are set aside.\n"
             f"Before you start it: no other former voter ({_named(lost)}) may start with its old quorum folder again. Empty "
             f"__cluster_metadata there (keep the data folders). Start this broker first, and the others once it leads its "
             f"partitions, or a replica that was emptied may be elected; then `barnabas cluster voters add NODE` for each.",
@@ -59,7 +63,9 @@ def recover(arguments: Namespace) -> int:
         )
         if not arguments.accept_loss:
             raise CommandError("nothing was changed; give --accept-loss to do it", ExitCode.USAGE)
-        make_sole_voter(files, journal_path=journal_path, found=found, voter=own[0])
+        accepted = RecoveryRecord(recovery_epoch=int(time.time() * 1000))
+        command = encode_batch(RecordBatch(controller_epoch=found.next_term, records=(accepted,)))
+        make_sole_voter(files, journal_path=journal_path, found=found, voter=own[0], command=command)
     except NothingToRecover as error:
         raise CommandError(str(error)) from None
     finally:

@@ -133,6 +133,7 @@ class VoterHandlers:
             change=found.change if found else "",
             unconfirmed_ms=-1 if found else metadata.unconfirmed_ms(),
             unreachable_voters=() if found else await self._unreachable(voters),
+            refused_brokers=found.refused if found else (),
         )
 
     async def _unreachable(self, voters: Sequence[int]) -> tuple[int, ...]:

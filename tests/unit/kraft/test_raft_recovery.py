@@ -10,6 +10,7 @@ from barnabas.kraft.raft.quorum import JOURNAL_NAME, SNAPSHOT_NAME
 from barnabas.kraft.raft.recovery import NothingToRecover, Recovery, inspect, make_sole_voter
 
 JOURNAL = f"{DIRECTORY}/{JOURNAL_NAME}"
+ACCEPTED = b"accepted"
 GIVEN = tuple(Voter(node_id=node_id, host="sim", port=node_id) for node_id in range(3))
 
 
@@ -34,7 +35,7 @@ def found_in(cluster: SimulatedQuorum) -> Recovery:
 
 def recover(cluster: SimulatedQuorum) -> Recovery:
     found = found_in(cluster)
-    make_sole_voter(cluster.disks[0], journal_path=JOURNAL, found=found, voter=GIVEN[0])
+    make_sole_voter(cluster.disks[0], journal_path=JOURNAL, found=found, voter=GIVEN[0], command=ACCEPTED)
     return found
 
 
@@ -47,7 +48,10 @@ def test_the_only_voter_has_everything_and_goes_on_alone(policy: SnapshotPolicy)
     cluster.start(0)
     assert cluster.wait_for_leader() == 0
     cluster.commit()
-    assert {command for _, command in cluster.nodes[0].listener.state} >= acked
+    commands = [command for _, command in cluster.nodes[0].listener.state]
+    assert {*commands} >= acked
+    assert commands.count(ACCEPTED) == 2  # behind all that the folder held, before anything new
+    assert commands.index(ACCEPTED) >= len(acked) and commands[-1] != ACCEPTED
     assert cluster.nodes[0].quorum.voters.ids == {0}
     assert not cluster.oracle.violations
     cluster.close()

@@ -10,6 +10,7 @@ from simulation.disk import SimulatedDisk
 from simulation.log_building import NOW_MS, append, base_offsets, read_all, retain
 
 from barnabas.log.disk.files import RealFiles
+from barnabas.log.folders.log_folder import KNOWN_METADATA_FILE
 from barnabas.log.folders.log_manager import LogManager, Refusals
 from barnabas.log.settings.config import LogConfig
 from barnabas.log.vocabulary.errors import (
@@ -19,6 +20,7 @@ from barnabas.log.vocabulary.errors import (
     StorageError,
     UnknownTopicOrPartitionError,
 )
+from barnabas.log.vocabulary.metadata_position import MetadataPosition
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 A, B, C = (TopicPartition("a", 0), TopicPartition("b-c", 1), TopicPartition("a", 1))
@@ -106,6 +108,24 @@ def test_a_loss_is_remembered_when_the_disk_refuses_the_cut():
     again = manager(disk)
     assert (again.get(A).log_end_offset, again.get(A).has_lost_batches) == (1, False)
     assert again.may_have_lost_writes
+
+
+def test_up_to_where_the_metadata_is_known_outlives_a_kill():
+    disk = SimulatedDisk()
+    logs = manager(disk)
+    assert all(folder.known_metadata == MetadataPosition() for folder in logs.folders)
+    known = MetadataPosition(recovery_epoch=1, controller_epoch=2, claim=3, offset=4)
+    for folder in logs.folders:
+        folder.known_metadata = known
+    logs.folders[0].write_known_metadata()
+    logs.folders[1].write_checkpoint()
+    disk.power_loss(Random(1))
+    again = manager(disk)
+    assert [folder.known_metadata for folder in again.folders] == [known, known]
+    again.close()
+    disk.write_atomically(f"{DIRS[0]}/{KNOWN_METADATA_FILE}", b"nonsense")
+    again = manager(disk)
+    assert [folder.known_metadata for folder in again.folders] == [MetadataPosition(), known]
 
 
 def test_a_loss_is_remembered_until_it_was_told():

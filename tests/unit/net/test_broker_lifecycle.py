@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 from unit.net.shell_world import Shell, image_of, now_ms, simulated, turns
 
+from barnabas.kraft.metadata.controller_errors import DivergentMetadataError
 from barnabas.kraft.metadata.image import Endpoint
 from barnabas.kraft.metadata.requests import BrokerHeartbeat, HeartbeatAnswer, RegisterBroker, Registered
 from barnabas.log.vocabulary.errors import (
@@ -18,15 +19,17 @@ from barnabas.log.vocabulary.errors import (
     StaleBrokerEpochError,
     UnsupportedVersionError,
 )
+from barnabas.log.vocabulary.metadata_position import MetadataPosition
 from barnabas.net.metadata.broker_lifecycle import UNFENCING_HEARTBEAT_INTERVAL_MS, BrokerLifecycle
 
+NOTHING_KNOWN = MetadataPosition()
 HEARTBEAT_MS, SESSION_MS = 2_000, 9_000
 FENCED = HeartbeatAnswer(fenced=True, may_shut_down=False)
 UNFENCED = HeartbeatAnswer(fenced=False, may_shut_down=False)
 
 
 class World:
-    def __init__(self, shell: Shell) -> None:
+    def __init__(self, shell: Shell, known: MetadataPosition) -> None:
         self.shell = shell
         self.epochs: list[int] = []
         self.fatal: list[str] = []
@@ -45,6 +48,7 @@ class World:
             heartbeat_interval_ms=HEARTBEAT_MS,
             session_timeout_ms=SESSION_MS,
             fatal=self.fatal.append,
+            known_metadata=lambda: known,
         )
 
     def _registered(self, broker_epoch: int) -> None:
@@ -52,8 +56,8 @@ class World:
         self.epochs.append(broker_epoch)
 
     @classmethod
-    async def start(cls, *answers: object) -> "World":
-        world = cls(await Shell.start())
+    async def start(cls, *answers: object, known: MetadataPosition = NOTHING_KNOWN) -> "World":
+        world = cls(await Shell.start(), known)
         world.shell.source.script(*answers)
         world.running = asyncio.create_task(world.lifecycle.run())
         return world
@@ -193,4 +197,24 @@ async def test_a_broker_that_registers_again_names_the_cluster_that_it_has_joine
     await world.after(SESSION_MS)
     others = world.shell.source.asked(RegisterBroker)[1:]
     assert others and {request.cluster_id for request in others} == {"joined"}
+    world.running.cancel()
+
+
+@simulated
+async def test_a_broker_that_knows_more_than_the_quorum_says_so_and_stops_when_it_is_refused() -> None:
+    world = await World.start(Registered(broker_epoch=7), DivergentMetadataError("accept the loss"))
+    await world.running
+    assert world.fatal == ["accept the loss"]
+    (registration,) = world.registrations
+    assert registration.known == MetadataPosition()
+    assert registration.applied == world.shell.metadata.image.position == world.heartbeats[0].applied
+
+
+@simulated
+async def test_a_broker_tells_what_an_accepted_recovery_has_cost(caplog: pytest.LogCaptureFixture) -> None:
+    known = MetadataPosition(controller_epoch=3, offset=50)  # the copy was another course of history, and longer
+    world = await World.start(Registered(broker_epoch=70, recovery_epoch=9, recovery_offset=60), UNFENCED, known=known)
+    await world.lifecycle.unfenced.wait()
+    assert "event=metadata_lost node=0" in caplog.text and "before offset 60" in caplog.text
+    assert world.registrations[0].known == known
     world.running.cancel()

@@ -1,0 +1,69 @@
+"""Whether a broker's metadata belongs to the history that this quorum holds. Pure.
+
+If most voters are restored from old copies of their folders (a backup, a snapshot of a machine), the quorum elects a leader
+and goes on from the past: it knows nothing of later topics, leaders and offsets, and Raft cannot notice it, because the voters
+that could contradict are a minority. The brokers can: each one notes in its data folders up to where it knows the metadata.
+
+Two positions of one history never contradict each other: a term has one leader, which drew one number (its claim) for the
+first record of its term, and everything that was committed in earlier terms lies before that record. A position that
+contradicts is refused, until an operator accepts the loss with `barnabas cluster recover`. That leaves a record with a new
+recovery epoch in the quorum; from then on whoever knows only an older recovery epoch is taken, whatever else it knows.
+"""
+
+from barnabas.log.vocabulary.metadata_position import MetadataPosition
+
+from .controller_errors import DivergentMetadataError
+from .delta import MetadataDelta
+
+_CURE = (
+    "the voters were restored from old copies of their quorum folders: stop them and bring the newest folders back, or, if "
+    "these are the newest, accept the loss with `barnabas cluster recover`"
+)
+
+
+def check_position(
+    view: MetadataDelta, node_id: int, *, known: MetadataPosition | None, applied: MetadataPosition | None
+) -> None:
+    """`known`: what the broker has noted on its disks. `applied`: what its process holds, and would build upon. None: not told.
+
+    Raises DivergentMetadataError.
+    """
+    for position in (known, applied):
+        cause = None if position is None else _contradiction(view, position)
+        if cause is not None:
+            raise DivergentMetadataError(f"broker {node_id} knows the metadata up to {position}, but {cause}: {_CURE}")
+    if applied is not None and is_of_before_recovery(view, applied):
+        raise DivergentMetadataError(
+            f"broker {node_id} holds metadata of the time before the recovery of this quorum, up to {applied}, and the quorum "
+            f"went on from offset {view.recovery_offset} without it: start broker {node_id} again"
+        )
+
+
+def is_of_before_recovery(view: MetadataDelta, position: MetadataPosition) -> bool:
+    """Does it reach beyond the place where the quorum was recovered, without knowing of that?"""
+    return position.recovery_epoch < view.recovery_epoch and position.offset >= view.recovery_offset
+
+
+def _contradiction(view: MetadataDelta, position: MetadataPosition) -> str | None:
+    if position.recovery_epoch < view.recovery_epoch or position.controller_epoch == 0:
+        return None
+    if position.recovery_epoch > view.recovery_epoch:
+        return f"this quorum knows of no recovery behind {view.recovery_epoch}"
+    if position.controller_epoch > view.controller_epoch:
+        return f"this quorum has reached controller epoch {view.controller_epoch} only"
+    later = next((term for term in view.terms if term.epoch > position.controller_epoch), None)
+    if later is not None and position.offset >= later.start:
+        return f"controller epoch {later.epoch} of this quorum began at offset {later.start} already"
+    return _other_term(view, position)
+
+
+def _other_term(view: MetadataDelta, position: MetadataPosition) -> str | None:
+    """The term of the position, as this quorum remembers it."""
+    if not view.terms or view.terms[0].epoch > position.controller_epoch:
+        return None  # it was too long ago
+    claim = next((term.claim for term in view.terms if term.epoch == position.controller_epoch), None)
+    if claim is None:
+        return f"this quorum has had no controller epoch {position.controller_epoch}"
+    if claim and position.claim and position.claim != claim:
+        return "in this quorum another controller, or another process of it, began that epoch"
+    return None

@@ -1,0 +1,156 @@
+"""Brokers that know more than the quorum: refused, until a recovery accepts the loss and raises all that may have been seen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from unit.kraft.single_controller import SingleController
+
+from barnabas.kraft.metadata.controller_errors import DivergentMetadataError
+from barnabas.kraft.metadata.delta import LOST_EPOCHS, LOST_PRODUCER_IDS, MAX_TERMS, MetadataDelta
+from barnabas.kraft.metadata.image import ControllerTerm, MetadataImage
+from barnabas.kraft.metadata.metadata_history import check_position
+from barnabas.kraft.metadata.records import ControllerRecord, RecoveryRecord
+from barnabas.kraft.metadata.requests import BrokerHeartbeat, RegisterBroker, Registered, decode_request, encode_request
+from barnabas.kraft.node.snapshot import decode_snapshot, encode_snapshot
+from barnabas.log.vocabulary.errors import InconsistentClusterIdError
+from barnabas.log.vocabulary.metadata_position import MetadataPosition
+
+from .group_state_fake import FakeGroupState
+
+IMAGE = MetadataImage(
+    cluster_id="c",
+    offset=150,
+    controller_epoch=5,
+    terms=(
+        ControllerTerm(epoch=2, start=10, claim=7),
+        ControllerTerm(epoch=3, start=40, claim=8),
+        ControllerTerm(epoch=5, start=100, claim=9),
+    ),
+)
+
+
+def at(controller_epoch: int, offset: int, *, claim: int = 0, recovery_epoch: int = 0) -> MetadataPosition:
+    return MetadataPosition(
+        recovery_epoch=recovery_epoch, controller_epoch=controller_epoch, claim=claim, offset=offset
+    )
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        at(0, 0),
+        at(1, 9),
+        at(1, 9, claim=99),  # too long ago for the terms that are remembered
+        at(2, 39, claim=7),
+        at(3, 99, claim=8),
+        at(5, 150, claim=9),
+        at(5, 160, claim=9),  # the controller's own image may lag behind that of others
+        at(3, 50),  # from a version that knows no claims
+    ],
+)
+def test_positions_of_the_same_history_are_taken(known: MetadataPosition) -> None:
+    check_position(MetadataDelta(IMAGE), 3, known=known, applied=known)
+
+
+@pytest.mark.parametrize(
+    ("known", "cause"),
+    [
+        (at(6, 120), "has reached controller epoch 5 only"),
+        (at(3, 100, claim=8), "controller epoch 5 of this quorum began at offset 100 already"),
+        (at(1, 10), "controller epoch 2 of this quorum began at offset 10 already"),
+        (at(4, 99), "has had no controller epoch 4"),
+        (at(5, 101, claim=1), "another controller, or another process of it, began that epoch"),
+        (at(1, 5, recovery_epoch=1), "knows of no recovery behind 0"),
+    ],
+)
+def test_positions_of_another_history_are_refused(known: MetadataPosition, cause: str) -> None:
+    with pytest.raises(DivergentMetadataError, match=cause) as refused:
+        check_position(MetadataDelta(IMAGE), 3, known=known, applied=None)
+    assert "broker 3 knows the metadata up to offset" in refused.value.message
+    assert "barnabas cluster recover" in refused.value.message
+    with pytest.raises(DivergentMetadataError):
+        check_position(MetadataDelta(IMAGE), 3, known=None, applied=known)
+
+
+def test_after_a_recovery_a_note_may_be_ahead_and_the_memory_of_a_process_may_not() -> None:
+    view = MetadataDelta(replace(IMAGE, recovery_epoch=77, recovery_offset=90))
+    ahead, behind = at(6, 500), at(3, 60, claim=8)
+    check_position(view, 3, known=ahead, applied=None)
+    check_position(view, 3, known=ahead, applied=behind)  # a fresh process that follows still
+    with pytest.raises(DivergentMetadataError, match="start broker 3 again"):
+        check_position(view, 3, known=None, applied=at(3, 90))
+    with pytest.raises(DivergentMetadataError, match="no recovery behind 77"):
+        check_position(view, 3, known=at(1, 1, recovery_epoch=78), applied=None)
+
+
+def test_old_versions_tell_nothing_and_are_taken() -> None:
+    cluster = SingleController(1)
+    registration = cluster.registration(0)
+    assert registration.known is None and registration.applied is None
+    told = decode_request(encode_request(replace(registration, known=at(5, 9), applied=at(5, 8))))
+    assert isinstance(told, RegisterBroker) and told.known == at(5, 9) and told.applied == at(5, 8)
+
+
+def test_the_controller_refuses_and_a_health_check_tells() -> None:
+    cluster = SingleController(2)
+    ahead = at(cluster.image.controller_epoch + 1, cluster.image.offset + 5)
+    registration = replace(cluster.registration(0, "second"), known=ahead)
+    told = cluster.refused(registration, InconsistentClusterIdError)
+    (shown,) = cluster.cluster.nodes[0].controller.refused_brokers
+    assert shown == told and "broker 0" in told
+    beat = BrokerHeartbeat(node_id=1, broker_epoch=cluster.epochs[1], metadata_offset=1, applied=ahead)
+    cluster.refused(beat, DivergentMetadataError)
+    assert len(cluster.cluster.nodes[0].controller.refused_brokers) == 2
+    answer = cluster.ask(replace(cluster.registration(0), known=cluster.image.position))
+    assert isinstance(answer, Registered)
+    (shown,) = cluster.cluster.nodes[0].controller.refused_brokers
+    assert "broker 1" in shown
+
+
+def test_a_controller_that_was_deposed_refuses_nobody_for_good() -> None:
+    """It knows less than the others, and does not know it yet. The broker would end itself."""
+    cluster = SingleController(1)
+    ahead = at(cluster.image.controller_epoch + 1, cluster.image.offset + 5)
+    answers: list[object] = []
+    node = cluster.cluster.nodes[0]
+    node.submit(replace(cluster.registration(0, "second"), known=ahead), 2_000, answers.append)
+    assert answers == []  # it must commit a record first
+    cluster.cluster.run()
+    assert isinstance(answers[0], DivergentMetadataError)
+
+
+def test_each_term_is_remembered_with_its_claim() -> None:
+    delta = MetadataDelta(MetadataImage())
+    for epoch in range(1, MAX_TERMS + 3):
+        delta.replay(ControllerRecord(controller_id=0, controller_epoch=epoch, claim=epoch + 100), epoch * 10)
+        delta.replay(ControllerRecord(controller_id=0, controller_epoch=epoch, claim=1), epoch * 10 + 1)  # claimed anew
+    image = delta.apply(2_000)
+    assert len(image.terms) == MAX_TERMS and image.terms[0].epoch == 3
+    assert image.terms[-1] == ControllerTerm(epoch=MAX_TERMS + 2, start=(MAX_TERMS + 2) * 10, claim=MAX_TERMS + 102)
+    assert image.position == at(MAX_TERMS + 2, 2_000, claim=MAX_TERMS + 102)
+
+
+def test_a_recovery_raises_all_that_may_have_been_seen_in_the_lost_part() -> None:
+    cluster = SingleController(3)
+    cluster.topic(0, 1, 2)
+    before = cluster.image
+    delta = MetadataDelta(before)
+    assert delta.replay(RecoveryRecord(recovery_epoch=1_000), before.offset + 2)
+    after = delta.apply(before.offset + 2)
+    old, new = before.topics["t"].partitions[0], after.topics["t"].partitions[0]
+    assert new.leader_epoch == old.leader_epoch + LOST_EPOCHS
+    assert new == replace(old, leader_epoch=new.leader_epoch, partition_epoch=old.partition_epoch + LOST_EPOCHS)
+    assert after.next_producer_id == before.next_producer_id + LOST_PRODUCER_IDS
+    assert all(
+        now.coordinator_epoch == was.coordinator_epoch + LOST_EPOCHS and now.coordinator == was.coordinator
+        for was, now in zip(before.slots, after.slots, strict=True)
+    )
+    assert (after.recovery_epoch, after.recovery_offset) == (1_000, before.offset + 2)
+    assert delta.changes.topics == {"t"} and len(delta.changes.slots) == len(after.slots)
+    loaded, _ = decode_snapshot(encode_snapshot(after, FakeGroupState()))
+    assert loaded == after
+    again = MetadataDelta(after)
+    again.replay(RecoveryRecord(recovery_epoch=500), after.offset + 5)  # by a machine whose clock is slow
+    assert again.recovery_epoch == 1_001

@@ -78,7 +78,7 @@ class ConfigDefinition:
     def allowed(self) -> str:
         """In words, for the message that refuses a value."""
         if self.choices:
-            return f"{'a comma list' if self.type is ConfigType.LIST else 'one'} of {', '.join(self.choices)}"
+            return f"{'a comma-separated list' if self.type is ConfigType.LIST else 'one'} of {', '.join(self.choices)}"
         if self.minimum is not None or self.maximum is not None:
             return f"{_KINDS[self.type]} between {self.minimum} and {self.maximum}"
         return _KINDS[self.type]
@@ -92,8 +92,8 @@ _KINDS = {
     ConfigType.INT: "an integer",
     ConfigType.LONG: "an integer",
     ConfigType.DOUBLE: "a number",
-    ConfigType.STRING: "a text",
-    ConfigType.LIST: "a comma list",
+    ConfigType.STRING: "a string",
+    ConfigType.LIST: "a comma-separated list",
 }
 
 
@@ -163,46 +163,48 @@ def _level(name: str, default: int, minimum: int, maximum: int, text: str) -> Co
 
 _COMPRESSIONS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 _ALL_DEFINITIONS = (
-    _choice("cleanup.policy", "delete", ("delete", "compact"), "Old segments go; or only the last record of a key stays.",
+    _choice("cleanup.policy", "delete", ("delete", "compact"),
+            "delete: remove old segments; compact: keep only the last record of each key.",
             many=True),
     _level("compression.gzip.level", GZIP_DEFAULT_LEVEL, GZIP_DEFAULT_LEVEL, 9,
-           "Level of gzip where compression.type is gzip: 1 to 9, or -1 for gzip's own."),
+           "Compression level if compression.type is gzip: 1 to 9, or -1 for the default of gzip."),
     _level("compression.lz4.level", LZ4_DEFAULT_LEVEL, 1, 17,
-           "Level of lz4 where compression.type is lz4; 9 is the fast one, as in Kafka."),
-    _choice("compression.type", "producer", _COMPRESSIONS, "Codec on disk; `producer`: what the producer chose.",
+           "Compression level if compression.type is lz4; 9 is the fast mode, as in Kafka."),
+    _choice("compression.type", "producer", _COMPRESSIONS, "Codec on disk; `producer`: keep the codec of the producer.",
             broker="compression.type"),
     _level("compression.zstd.level", ZSTD_DEFAULT_LEVEL, -131_072, 22,
-           "Level of zstd where compression.type is zstd."),
-    _long("delete.retention.ms", _DAY_MS, 0, "How long a compacted topic keeps tombstones once they are compacted.",
+           "Compression level if compression.type is zstd."),
+    _long("delete.retention.ms", _DAY_MS, 0, "Time that a compacted topic keeps tombstones after their compaction.",
           broker="log.cleaner.delete.retention.ms"),
-    _long("file.delete.delay.ms", 60_000, 0, "How long a removed file stays on disk.",
+    _long("file.delete.delay.ms", 60_000, 0, "Time that a removed file stays on disk.",
           broker="log.segment.delete.delay.ms"),
-    _long("flush.messages", _MAX_LONG, 1, "Flush to disk after so many records; 1: before any counts, on each in-sync replica.",
+    _long("flush.messages", _MAX_LONG, 1, "Flush to disk after this many records; 1: before a record counts.",
           broker="log.flush.interval.messages"),
-    _long("flush.ms", _MAX_LONG, 0, "Flush to disk at least so often, in the background (looked at every second).",
+    _long("flush.ms", _MAX_LONG, 0, "Flush to disk at least this often, in the background (checked every second).",
           broker="log.flush.interval.ms"),
-    _int("index.interval.bytes", 4096, 0, "An index entry for about so many bytes of the log."),
+    _int("index.interval.bytes", 4096, 0, "Approximate bytes of the log between two index entries."),
     _long("max.compaction.lag.ms", _MAX_LONG, 1, "Maximum time before a record becomes eligible for compaction.",
           broker="log.cleaner.max.compaction.lag.ms"),
-    _int("max.message.bytes", 1_048_588, 0, "The largest record batch, its 12 bytes of overhead included.",
+    _int("max.message.bytes", 1_048_588, 0, "Maximum size of a record batch, including 12 bytes of overhead.",
          broker="message.max.bytes"),
     _long("message.timestamp.after.max.ms", _HOUR_MS, 0, "Maximum time that a timestamp may be ahead of the broker's clock."),
     _long("message.timestamp.before.max.ms", _MAX_LONG, 0, "Maximum time that a timestamp may be behind the broker's clock."),
-    _choice("message.timestamp.type", "CreateTime", ("CreateTime", "LogAppendTime"), "Whose clock stamps a record."),
-    _ratio("min.cleanable.dirty.ratio", 0.5, "Compact when so much of the log is not compacted yet.",
+    _choice("message.timestamp.type", "CreateTime", ("CreateTime", "LogAppendTime"),
+            "Which clock sets the timestamp: the producer's or the broker's."),
+    _ratio("min.cleanable.dirty.ratio", 0.5, "Minimum ratio of the log that is not compacted yet for a compaction.",
            broker="log.cleaner.min.cleanable.ratio"),
     _long("min.compaction.lag.ms", 0, 0, "Minimum time that a record stays uncompacted.",
           broker="log.cleaner.min.compaction.lag.ms"),
-    _int("min.insync.replicas", 1, 1, "acks=all is refused with fewer replicas in sync.", broker="min.insync.replicas"),
-    _boolean("preallocate", False, "Reserve the space of a segment when it is made; only `false` yet.",
+    _int("min.insync.replicas", 1, 1, "With fewer in-sync replicas, acks=all is refused.", broker="min.insync.replicas"),
+    _boolean("preallocate", False, "Allocate the whole segment when it is created; only `false` is supported yet.",
              broker="log.preallocate"),
-    _long("retention.bytes", -1, -1, "Oldest segments go when the partition is larger; -1 for no limit."),
-    _long("retention.ms", 7 * _DAY_MS, -1, "Segments go when their newest record is older; -1 for no limit."),
-    _int("segment.bytes", 1_073_741_824, MIN_SEGMENT_BYTES, "The size at which a new segment begins."),
-    _int("segment.index.bytes", 10_485_760, 12, "The size of an index at which a new segment begins.",
+    _long("retention.bytes", -1, -1, "Size of the partition at which its oldest segments are deleted; -1: no limit."),
+    _long("retention.ms", 7 * _DAY_MS, -1, "Age of its newest record at which a segment is deleted; -1: no limit."),
+    _int("segment.bytes", 1_073_741_824, MIN_SEGMENT_BYTES, "Segment size at which a new segment begins."),
+    _int("segment.index.bytes", 10_485_760, 12, "Index size at which a new segment begins.",
          broker="log.index.size.max.bytes"),
-    _long("segment.ms", 7 * _DAY_MS, 1, "The age at which a new segment begins.", broker="log.roll.ms"),
-    _boolean("unclean.leader.election.enable", False, "Let a replica lead that may miss acknowledged records.",
+    _long("segment.ms", 7 * _DAY_MS, 1, "Segment age at which a new segment begins.", broker="log.roll.ms"),
+    _boolean("unclean.leader.election.enable", False, "Allow a replica that may lack acknowledged records to become leader.",
              broker="unclean.leader.election.enable"),
 )  # fmt: skip
 DEFINITIONS: dict[str, ConfigDefinition] = {definition.name: definition for definition in _ALL_DEFINITIONS}

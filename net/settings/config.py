@@ -109,110 +109,132 @@ class BrokerConfig:
     """All settings of one broker, read and checked."""
 
     # --- who and where
-    node_id: int = setting(0, whole_number(0, MAX_NODE_ID), "This broker's number; they count from 0.")
-    listeners: tuple[Listener, ...] = setting((), LISTENERS, "Where to listen: NAME://host:port, comma list.")
-    advertised_listeners: tuple[Listener, ...] = setting((), LISTENERS, "Where clients and brokers reach this one.")
-    inter_broker_listener_name: str | None = setting(None, TEXT, "The listener that brokers use among themselves.")
+    node_id: int = setting(0, whole_number(0, MAX_NODE_ID), "Number of this broker, from 0.")
+    listeners: tuple[Listener, ...] = setting(
+        (), LISTENERS, "Addresses to listen on: comma-separated NAME://host:port."
+    )
+    advertised_listeners: tuple[Listener, ...] = setting(
+        (), LISTENERS, "Addresses that clients and brokers connect to."
+    )
+    inter_broker_listener_name: str | None = setting(None, TEXT, "Listener for connections between brokers.")
     listener_security_protocol_map: tuple[tuple[str, str], ...] = setting(
         (),
         PROTOCOL_BY_LISTENER,
-        "What listeners speak: NAME:PLAINTEXT, comma list; TLS and SASL are not available yet.",
+        "Protocols of listeners: comma-separated NAME:PLAINTEXT; TLS and SASL are not available yet.",
     )
-    admin_listener: Listener | None = setting(None, LISTENER, "Where the HTTP admin API listens; `none`: nowhere.")
+    admin_listener: Listener | None = setting(None, LISTENER, "Address of the HTTP admin API; `none` disables it.")
     admin_allowed_hosts: tuple[str, ...] = setting(
-        (), LIST, "More names in the Host header under which the HTTP API may be called, comma list; `*`: any name."
+        (), LIST, "Additional Host header names that the HTTP API accepts, comma-separated; `*`: any name."
     )
-    broker_rack: str | None = setting(None, TEXT, "Rack or zone: replicas are spread over them.")
+    broker_rack: str | None = setting(None, TEXT, "Rack or zone; replicas are spread over racks.")
     controller_quorum_voters: tuple[Voter, ...] = setting(
-        (), VOTERS, "The voters of the quorum: id@host:port, comma list."
+        (), VOTERS, "Voters of the quorum: comma-separated id@host:port."
     )
     quorum_listener: Listener | None = setting(
-        None, LISTENER, "Where a node listens that is added to the voters; default: the port after that of brokers."
+        None, LISTENER, "Quorum address of a node that becomes a voter later; default: the port after the client port."
     )
-    log_dirs: tuple[str, ...] = setting((), LIST, "Data folders, comma list; partitions are spread over them.")
+    log_dirs: tuple[str, ...] = setting((), LIST, "Data folders, comma-separated; partitions are spread over them.")
     metadata_log_dir: str | None = setting(
-        None, TEXT, "Folder of the quorum's journal; default: in the first data folder."
+        None, TEXT, "Folder of the quorum's journal; default: inside the first data folder."
     )
 
     # --- topics
-    num_partitions: int = setting(1, COUNT, "Partitions of a new topic that does not say.")
+    num_partitions: int = setting(1, COUNT, "Partitions of a new topic if the request does not set them.")
     default_replication_factor: int = setting(
-        -1, whole_number(-1, 32_767), "Replicas of a new topic that does not say; -1: three, or all brokers if fewer."
+        -1,
+        whole_number(-1, 32_767),
+        "Replicas of a new topic if the request does not set them; -1: three, or all brokers if fewer.",
     )
-    min_insync_replicas: int = topic_default(
-        "min.insync.replicas", "In-sync replicas without which acks=all is refused."
-    )
+    min_insync_replicas: int = topic_default("min.insync.replicas", "With fewer in-sync replicas, acks=all is refused.")
     auto_create_topics_enable: bool = setting(True, BOOLEAN, "Create a topic when a client first asks for it.")
-    delete_topic_enable: bool = setting(True, BOOLEAN, "May topics be deleted?")
+    delete_topic_enable: bool = setting(True, BOOLEAN, "Allow topics to be deleted.")
     unclean_leader_election_enable: bool = topic_default(
         "unclean.leader.election.enable",
-        "May a replica out of sync lead where no other lives? It loses records.",
+        "Elect a replica that is not in sync if no other is alive; this may lose acknowledged records.",
     )
-    auto_leader_rebalance_enable: bool = setting(True, BOOLEAN, "Give leadership back to preferred replicas.")
-    leader_imbalance_check_interval_seconds: int = setting(300, large_number(1), "How often that is looked at.")
+    auto_leader_rebalance_enable: bool = setting(True, BOOLEAN, "Return leadership to preferred replicas.")
+    leader_imbalance_check_interval_seconds: int = setting(
+        300, large_number(1), "Interval in seconds of the check for auto.leader.rebalance.enable."
+    )
     leader_imbalance_per_broker_percentage: int = setting(
-        10, whole_number(0, 100), "Preferred leaderships that a broker may lack before they are given back, in percent."
+        10,
+        whole_number(0, 100),
+        "Percentage of preferred leaderships that a broker may lack before they are returned to it.",
     )
 
     # --- the cluster
-    broker_heartbeat_interval_ms: int = setting(500, COUNT, "How often a broker reports to the controller.")
-    broker_session_timeout_ms: int = setting(3_000, COUNT, "Silence after which the controller fences a broker.")
-    controlled_shutdown_enable: bool = setting(True, BOOLEAN, "Move leaderships away before stopping.")
-    controlled_shutdown_timeout_ms: int = setting(30_000, COUNT, "How long a stop waits for that.")
-    controller_quorum_election_timeout_ms: int = setting(
-        1_000, ELECTION_TIMEOUT, "Silence of the quorum's leader before a vote; the same on all voters."
+    broker_heartbeat_interval_ms: int = setting(500, COUNT, "Interval of a broker's heartbeats to the controller.")
+    broker_session_timeout_ms: int = setting(
+        3_000, COUNT, "Time without a heartbeat before the controller fences a broker."
     )
-    controller_quorum_request_timeout_ms: int = setting(2_000, COUNT, "Wait for an answer of the controller.")
+    controlled_shutdown_enable: bool = setting(True, BOOLEAN, "Move leaderships to other brokers before a stop.")
+    controlled_shutdown_timeout_ms: int = setting(30_000, COUNT, "Maximum wait of a shutdown for leaderships to move.")
+    controller_quorum_election_timeout_ms: int = setting(
+        1_000,
+        ELECTION_TIMEOUT,
+        "Time without a message from the quorum leader before an election; must be the same on all voters.",
+    )
+    controller_quorum_request_timeout_ms: int = setting(2_000, COUNT, "Maximum wait for a response of the controller.")
 
     # --- replication
     replica_lag_time_max_ms: int = setting(30_000, MILLISECONDS, "Lag after which a follower leaves the ISR.")
-    replica_fetch_max_bytes: int = setting(1024 * 1024, BYTES, "Bytes of one partition in a follower's fetch.")
-    replica_fetch_min_bytes: int = setting(1, BYTES, "Bytes for which a follower's fetch waits.")
-    replica_fetch_wait_max_ms: int = setting(500, COUNT, "How long a follower's fetch waits for them.")
-    replica_fetch_response_max_bytes: int = setting(10 * 1024 * 1024, BYTES, "Bytes of a follower's whole fetch.")
-    replica_fetch_backoff_ms: int = setting(1_000, COUNT, "Longest pause after fetches that failed.")
-    replica_socket_timeout_ms: int = setting(10_000, COUNT, "Wait for the answer to a follower's fetch.")
+    replica_fetch_max_bytes: int = setting(1024 * 1024, BYTES, "Maximum bytes of one partition in a follower's fetch.")
+    replica_fetch_min_bytes: int = setting(1, BYTES, "Minimum bytes that a follower's fetch waits for.")
+    replica_fetch_wait_max_ms: int = setting(
+        500, COUNT, "Maximum time that a follower's fetch waits for replica.fetch.min.bytes."
+    )
+    replica_fetch_response_max_bytes: int = setting(10 * 1024 * 1024, BYTES, "Maximum bytes of a follower's fetch.")
+    replica_fetch_backoff_ms: int = setting(1_000, COUNT, "Maximum pause after failed fetches.")
+    replica_socket_timeout_ms: int = setting(
+        10_000, COUNT, "Maximum time to wait for the response to a follower's fetch."
+    )
     leader_replication_throttled_rate: int = setting(
         2**63 - 1,
         MILLISECONDS,
-        "Bytes per second that this broker sends to replicas that a reassignment adds.",
+        "Maximum bytes per second that this broker sends to replicas that a reassignment adds.",
     )
     follower_replication_throttled_rate: int = setting(
         2**63 - 1,
         MILLISECONDS,
-        "Bytes per second that this broker fetches for replicas that a reassignment adds.",
+        "Maximum bytes per second that this broker fetches for replicas that a reassignment adds.",
     )
     reassignment_throttled_rate: int = setting(
         2**63 - 1,
         MILLISECONDS,
-        "Both of these together; the cluster takes its value away when the last reassignment has ended.",
+        "Sets both throttled rates; the cluster removes its value when the last reassignment has ended.",
     )
-    replica_high_watermark_checkpoint_interval_ms: int = setting(5_000, MILLISECONDS, "How often it is written.")
+    replica_high_watermark_checkpoint_interval_ms: int = setting(
+        5_000, MILLISECONDS, "Interval at which high watermarks are written."
+    )
 
     # --- logs (defaults of topics)
-    log_segment_bytes: int = topic_default("segment.bytes", "Size of a segment.")
-    log_roll_ms: int | None = setting(None, of_topics("segment.ms"), "Age of a segment; before log.roll.hours.")
-    log_roll_hours: int = setting(_WEEK_HOURS, COUNT, "Age of a segment in hours.")
-    log_retention_ms: int | None = setting(None, of_topics("retention.ms"), "Age at which records go; -1: never.")
-    log_retention_minutes: int | None = setting(None, whole_number(-1), "The same in minutes.")
-    log_retention_hours: int = setting(_WEEK_HOURS, whole_number(-1), "The same in hours.")
-    log_retention_bytes: int = topic_default("retention.bytes", "Size of a partition; -1: any.")
-    log_retention_check_interval_ms: int = setting(300_000, MILLISECONDS, "How often old segments are looked for.")
-    log_cleanup_policy: tuple[str, ...] = topic_default(
-        "cleanup.policy", "Old segments go (delete), only the last record of each key stays (compact), or both."
+    log_segment_bytes: int = topic_default("segment.bytes", "Maximum size of a segment file.")
+    log_roll_ms: int | None = setting(
+        None, of_topics("segment.ms"), "Maximum age of the active segment; takes precedence over log.roll.hours."
     )
-    log_cleaner_enable: bool = setting(True, BOOLEAN, "Compact the logs of topics that want it.")
-    log_cleaner_backoff_ms: int = setting(15_000, MILLISECONDS, "Wait where no log needs to be compacted.")
+    log_roll_hours: int = setting(_WEEK_HOURS, COUNT, "Maximum age of the active segment in hours.")
+    log_retention_ms: int | None = setting(
+        None, of_topics("retention.ms"), "Age at which segments are deleted; -1: never."
+    )
+    log_retention_minutes: int | None = setting(None, whole_number(-1), "log.retention.ms in minutes; -1: never.")
+    log_retention_hours: int = setting(_WEEK_HOURS, whole_number(-1), "log.retention.ms in hours; -1: never.")
+    log_retention_bytes: int = topic_default("retention.bytes", "Maximum size of a partition; -1: no limit.")
+    log_retention_check_interval_ms: int = setting(300_000, MILLISECONDS, "Interval of checks for old segments.")
+    log_cleanup_policy: tuple[str, ...] = topic_default(
+        "cleanup.policy", "delete: remove old segments; compact: keep only the last record of each key; or both."
+    )
+    log_cleaner_enable: bool = setting(True, BOOLEAN, "Compact the logs of topics with cleanup.policy=compact.")
+    log_cleaner_backoff_ms: int = setting(15_000, MILLISECONDS, "Time to wait when no log needs compaction.")
     log_cleaner_dedupe_buffer_size: int = setting(
         128 * 1024 * 1024,
         large_number(1024 * 1024),
-        "Memory for keys: 200 bytes each; a log with more takes more runs.",
+        "Memory for keys, 200 bytes each; a log with more keys needs more runs.",
     )
     log_cleaner_io_max_bytes_per_second: float = setting(
-        MAX_DOUBLE, decimal(1.0), "Bytes that compaction reads in a second at most."
+        MAX_DOUBLE, decimal(1.0), "Maximum bytes per second that compaction reads."
     )
     log_cleaner_min_cleanable_ratio: float = topic_default(
-        "min.cleanable.dirty.ratio", "Compact a log of which a larger part is dirty."
+        "min.cleanable.dirty.ratio", "Compact a log if a larger ratio of it is not compacted yet."
     )
     log_cleaner_min_compaction_lag_ms: int = topic_default(
         "min.compaction.lag.ms", "Minimum time that a record stays uncompacted."
@@ -221,10 +243,10 @@ class BrokerConfig:
         "max.compaction.lag.ms", "Maximum time before a record becomes eligible for compaction."
     )
     log_cleaner_delete_retention_ms: int = topic_default(
-        "delete.retention.ms", "How long tombstones stay once compacted."
+        "delete.retention.ms", "Time that a compacted topic keeps tombstones."
     )
     log_index_interval_bytes: int = topic_default("index.interval.bytes", "Bytes between index entries.")
-    log_index_size_max_bytes: int = topic_default("segment.index.bytes", "Size of an index.")
+    log_index_size_max_bytes: int = topic_default("segment.index.bytes", "Index size at which a new segment begins.")
     log_flush_interval_messages: int = topic_default(
         "flush.messages", "Records after which a log is flushed; 1: before it is acknowledged, more: in the background."
     )
@@ -232,7 +254,7 @@ class BrokerConfig:
         "flush.ms", "Time after which a log is flushed, in the background (looked at every second).", nullable=True
     )
     log_flush_offset_checkpoint_interval_ms: int = setting(
-        60_000, MILLISECONDS, "How often recovery points and log starts are written."
+        60_000, MILLISECONDS, "Interval at which recovery points and log start offsets are written to disk."
     )
     log_scrub_io_max_bytes_per_second: int = setting(
         10 * 1024 * 1024,
@@ -242,9 +264,14 @@ class BrokerConfig:
     log_scrub_interval_ms: int = setting(
         3_600_000, MILLISECONDS, "Pause after all old segments have been re-read (not a key of Kafka's)."
     )
-    log_segment_delete_delay_ms: int = topic_default("file.delete.delay.ms", "Wait before a file goes.")
-    log_preallocate: bool = topic_default("preallocate", "Allocate a segment whole; only false yet.")
-    log_message_timestamp_type: str = topic_default("message.timestamp.type", "Whose clock stamps a record.")
+    log_segment_delete_delay_ms: int = topic_default("file.delete.delay.ms", "Time that a removed file stays on disk.")
+    log_preallocate: bool = topic_default(
+        "preallocate", "Allocate the whole segment when it is created; only false is supported yet."
+    )
+    log_message_timestamp_type: str = topic_default(
+        "message.timestamp.type",
+        "Which clock sets the timestamp: the producer's (CreateTime) or the broker's (LogAppendTime).",
+    )
     log_message_timestamp_before_max_ms: int = topic_default(
         "message.timestamp.before.max.ms", "Maximum time that a record's timestamp may be behind the broker's clock."
     )
@@ -252,66 +279,70 @@ class BrokerConfig:
         "message.timestamp.after.max.ms", "Maximum time that a record's timestamp may be ahead of the broker's clock."
     )
     compression_type: str = topic_default(
-        "compression.type", "The codec of stored batches; producer: as each producer chose."
+        "compression.type", "Codec of stored batches; producer: that of the producer."
     )
-    compression_gzip_level: int = topic_default("compression.gzip.level", "Level of gzip: 1 to 9; -1: gzip's own.")
-    compression_lz4_level: int = topic_default("compression.lz4.level", "Level of lz4; 9: the fast one.")
-    compression_zstd_level: int = topic_default("compression.zstd.level", "Level of zstd.")
-    message_max_bytes: int = topic_default("max.message.bytes", "Largest record batch.")
+    compression_gzip_level: int = topic_default("compression.gzip.level", "Level of gzip: 1 to 9; -1: default of gzip.")
+    compression_lz4_level: int = topic_default("compression.lz4.level", "Compression level of lz4; 9: the fast mode.")
+    compression_zstd_level: int = topic_default("compression.zstd.level", "Compression level of zstd.")
+    message_max_bytes: int = topic_default("max.message.bytes", "Maximum size of a record batch in bytes.")
 
     # --- the network
-    socket_request_max_bytes: int = setting(100 * 1024 * 1024, whole_number(1024), "Largest request.")
-    max_connections: int = setting(10_000, COUNT, "Connections at a time.")
-    connections_max_idle_ms: int = setting(600_000, MILLISECONDS, "Silence after which a connection is closed.")
-    queued_max_requests: int = setting(500, COUNT, "Requests of one connection in flight.")
+    socket_request_max_bytes: int = setting(
+        100 * 1024 * 1024, whole_number(1024), "Maximum size of a request in bytes."
+    )
+    max_connections: int = setting(10_000, COUNT, "Maximum number of simultaneous connections.")
+    connections_max_idle_ms: int = setting(600_000, MILLISECONDS, "Idle time before a connection is closed.")
+    queued_max_requests: int = setting(500, COUNT, "Maximum requests in flight on one connection.")
     queued_max_request_bytes: int = setting(
-        8 * 1024 * 1024, large_number(1), "Bytes of answers that wait for one connection; beyond it, it is not read."
+        8 * 1024 * 1024,
+        large_number(1),
+        "Bytes of responses buffered for one connection; above it, the broker stops reading the connection.",
     )
     network_memory_max_bytes: int = setting(
         128 * 1024 * 1024,
         large_number(1024 * 1024),
-        "Memory for unfinished requests, batches that wait to be checked and unread answers, of all clients together, in bytes"
+        "Bytes for unfinished requests, batches that wait for their check and unread responses, of all clients together"
         " (not Kafka's). Clients beyond it are not read until there is room. At least socket.request.max.bytes.",
     )
-    fetch_max_bytes: int = setting(55 * 1024 * 1024, whole_number(1024), "Largest answer to a consumer's fetch.")
+    fetch_max_bytes: int = setting(55 * 1024 * 1024, whole_number(1024), "Maximum bytes of a response to a fetch.")
 
     # --- idempotent producers
     producer_id_expiration_ms: int = setting(
-        24 * _HOUR_MS, COUNT, "Silence after which a partition forgets an idempotent producer."
+        24 * _HOUR_MS, COUNT, "Time without records before a partition removes the state of an idempotent producer."
     )
 
     # --- groups
-    group_consumer_session_timeout_ms: int = setting(45_000, COUNT, "Silence after which a member is out.")
-    group_consumer_heartbeat_interval_ms: int = setting(5_000, COUNT, "How often members report.")
+    group_consumer_session_timeout_ms: int = setting(45_000, COUNT, "Time without a heartbeat before removal.")
+    group_consumer_heartbeat_interval_ms: int = setting(5_000, COUNT, "Interval of the heartbeats of members.")
     group_consumer_max_size: int = setting(
         MAX_GROUP_SIZE,
         COUNT,
-        "Members of a group of the new protocol; with 10,000, a rebalance may stop the broker for a second.",
+        "Maximum members of a group of the consumer protocol; with 10,000, a rebalance may stop the broker for a second.",
     )
     group_consumer_assignors: str = setting(
         "uniform,range,roundrobin,sticky,cooperative-sticky",
         some_of("uniform", "range", "roundrobin", "sticky", "cooperative-sticky"),
-        "Assignors of the coordinator that members may ask for; the first is for groups whose members ask for none.",
+        "Assignors of the coordinator that members may request; the first one is the default.",
     )
     group_consumer_assignment_interval_ms: int = setting(
         1_000,
         whole_number(0),
-        "Longest time between two assignments of a group of more than 10 members, which waits 2 ms per member.",
+        "Maximum time between two assignments of a group of more than 10 members, which waits 2 ms per member.",
     )
     group_max_size: int = setting(
         MAX_GROUP_SIZE,
         COUNT,
-        "Members of a group of the classic protocol; with 10,000, a rebalance may stop the broker for a second.",
+        "Maximum members of a group of the classic protocol; with 10,000, a rebalance may stop the broker for a second.",
     )
-    group_max_per_slot: int = setting(1_000, COUNT, "Groups of one of the 50 slots of groups; no more are created.")
-    group_min_session_timeout_ms: int = setting(1_000, COUNT, "The shortest session that a member may ask for.")
-    group_max_session_timeout_ms: int = setting(1_800_000, COUNT, "The longest session that a member may ask for.")
+    group_max_per_slot: int = setting(1_000, COUNT, "Maximum groups in each of the 50 slots of group ids.")
+    group_min_session_timeout_ms: int = setting(1_000, COUNT, "Minimum session timeout that a member may request.")
+    group_max_session_timeout_ms: int = setting(1_800_000, COUNT, "Maximum session timeout that a member may request.")
     group_initial_rebalance_delay_ms: int = setting(
-        200, whole_number(0), "How long the first member of an empty classic group waits for others."
+        200, whole_number(0), "Time that the first member of an empty classic group waits for more members."
     )
-    offset_metadata_max_bytes: int = setting(4096, whole_number(0), "Largest note with a committed offset.")
-    offsets_retention_minutes: int = setting(10_080, COUNT, "How long offsets outlive the members of their group.")
-    offsets_retention_check_interval_ms: int = setting(600_000, COUNT, "How often offsets are looked through for it.")
+    offset_metadata_max_bytes: int = setting(4096, whole_number(0), "Maximum bytes of metadata of an offset.")
+    offsets_retention_minutes: int = setting(10_080, COUNT, "Time that offsets outlive the members of a group.")
+    offsets_retention_check_interval_ms: int = setting(600_000, COUNT, "Interval of the check for expired offsets.")
 
     # --- not keys
     sources: Mapping[str, str] = field(default_factory=dict)  # key -> "flag" | "environment" | "file"; absent: default

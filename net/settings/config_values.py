@@ -209,7 +209,7 @@ def decimal(low: float, high: float = MAX_DOUBLE) -> Kind[float]:
 
 
 def some_of(*choices: str) -> Kind[str]:
-    """Some of the words, as a comma list."""
+    """Some of the words, as a comma-separated list."""
 
     def read(text: str) -> str:
         items = _read_list(text)
@@ -217,14 +217,14 @@ def some_of(*choices: str) -> Kind[str]:
             raise ValueError(f"{text!r} has an item that is not a choice")
         return ",".join(items)
 
-    return Kind(name="LIST", allowed="a comma list of " + ", ".join(choices), read=read)
+    return Kind(name="LIST", allowed="a comma-separated list of " + ", ".join(choices), read=read)
 
 
 BOOLEAN: Final = Kind(
     name="BOOLEAN", allowed="true or false", read=parse_boolean, show=lambda value: str(value).lower()
 )
-TEXT: Final = Kind(name="STRING", allowed="a text", read=str)
-LIST: Final = Kind(name="LIST", allowed="a comma list", read=_read_list, show=_comma_list)
+TEXT: Final = Kind(name="STRING", allowed="a string", read=str)
+LIST: Final = Kind(name="LIST", allowed="a comma-separated list", read=_read_list, show=_comma_list)
 LISTENER: Final = Kind(name="STRING", allowed="host:port or NAME://host:port", read=_read_listener)
 LISTENERS: Final = Kind(
     name="LIST",

@@ -91,12 +91,12 @@ def test_an_unknown_key_names_the_nearest(key: str, nearest: str) -> None:
         ("controller.quorum.voters", "a@h:1", "allowed is id@host:port"),
         ("controller.quorum.voters", "1@h:1,1@h:2", "voter 1 is given twice"),
         ("compression.type", "rar", "allowed is one of uncompressed, zstd, lz4, snappy, gzip, producer"),
-        ("log.cleanup.policy", "burn", "allowed is a comma list of delete, compact"),
+        ("log.cleanup.policy", "burn", "allowed is a comma-separated list of delete, compact"),
         ("log.cleaner.min.cleanable.ratio", "1.5", "out of range; allowed is a number between 0 and 1"),
         ("log.cleaner.io.max.bytes.per.second", "0", "out of range; allowed is a number, 1 or more"),
         ("log.preallocate", "true", "not available yet: segments grow as they are written; use false"),
         ("controller.quorum.election.timeout.ms", "99", "allowed is a whole number, 100 or more"),
-        ("log.dirs", "", "allowed is a comma list"),
+        ("log.dirs", "", "allowed is a comma-separated list"),
     ],
 )
 def test_a_wrong_value_names_key_value_and_what_is_allowed(key: str, text: str, words: str) -> None:

@@ -57,7 +57,7 @@ def test_a_connection_buffers_what_its_configuration_says() -> None:
     ("key", "value", "told"),
     [
         ("preallocate", "TRUE", "use false"),
-        ("cleanup.policy", "shred", "must be a comma list of delete, compact"),
+        ("cleanup.policy", "shred", "must be a comma-separated list of delete, compact"),
     ],
 )
 def test_a_topic_is_refused_what_would_have_no_effect(key: str, value: str, told: str) -> None:

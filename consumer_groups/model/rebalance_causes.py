@@ -36,80 +36,80 @@ class CauseText:
 
 CAUSES: dict[RebalanceCause, CauseText] = {
     RebalanceCause.MEMBER_JOINED: CauseText(
-        meaning="A member has joined and gets its share.",
-        advice="Nothing; if it joins again and again, see why it leaves.",
+        meaning="A member joined and gets a share of the partitions.",
+        advice="Nothing. If it joins repeatedly, find out why it leaves.",
     ),
     RebalanceCause.MEMBER_LEFT: CauseText(
-        meaning="A member has closed and said so; its partitions go to others.",
-        advice="Nothing; give members a group.instance.id where restarts shall move nothing.",
+        meaning="A member closed and left the group; its partitions go to others.",
+        advice="Nothing. To keep partitions in place during restarts, give members a group.instance.id.",
     ),
     RebalanceCause.MEMBER_EXPIRED: CauseText(
-        meaning="No heartbeat came for a whole session: the member died, hangs or is cut off.",
-        advice="Look at that host; a shorter session.timeout.ms finds it sooner, a longer one forgives pauses.",
+        meaning="No heartbeat arrived for a whole session: the member died, hangs or is cut off.",
+        advice="Check that host. A shorter session.timeout.ms detects failures sooner, a longer one tolerates pauses.",
     ),
     RebalanceCause.POLL_INTERVAL_EXCEEDED: CauseText(
-        meaning="The application did not ask for records within max.poll.interval.ms, so its member gave way.",
-        advice="Take fewer records per poll, speed the handler up, or raise max.poll.interval.ms.",
+        meaning="The application did not poll within max.poll.interval.ms, so its member left.",
+        advice="Poll fewer records at a time, make the handler faster, or raise max.poll.interval.ms.",
     ),
     RebalanceCause.REBALANCE_TIMEOUT: CauseText(
-        meaning="A member was told to let go of partitions, or to join again, and did not in time: it is out.",
+        meaning="A member had to release partitions, or to rejoin, and did not do so in time; it was removed.",
         advice="It is busy between two polls or its revocation listener hangs; see max.poll.interval.ms.",
     ),
     RebalanceCause.STATIC_MEMBER_AWAY: CauseText(
-        meaning="A static member has left for a while; its partitions wait for it until its session ends.",
-        advice="Bring it back within session.timeout.ms; nobody reads its partitions until then.",
+        meaning="A static member left temporarily; its partitions wait for it until its session ends.",
+        advice="Restart it within session.timeout.ms; its partitions have no reader until then.",
     ),
     RebalanceCause.STATIC_MEMBER_RETURNED: CauseText(
-        meaning="A static member is back and has what it had.",
+        meaning="A static member is back and has its previous partitions.",
         advice="Nothing.",
     ),
     RebalanceCause.STATIC_MEMBER_FENCED: CauseText(
-        meaning="Two processes use one group.instance.id; the older one was shut out.",
-        advice="Give every process an instance id of its own, and stop the old one.",
+        meaning="Two processes use one group.instance.id; the older one was fenced.",
+        advice="Give every process its own instance id, and stop the old process.",
     ),
     RebalanceCause.SUBSCRIPTION_CHANGED: CauseText(
-        meaning="A member subscribes to other topics than before.",
-        advice="Nothing, when it was meant; in a rolling upgrade all members shall end up the same.",
+        meaning="A member changed its subscription.",
+        advice="Nothing, if it was intended. After a rolling upgrade, all members should have the same subscription.",
     ),
     RebalanceCause.ASSIGNOR_CHANGED: CauseText(
-        meaning="The group shares its partitions out by another assignor.",
-        advice="Nothing, when it was meant; give all members the same one.",
+        meaning="The group uses another assignor.",
+        advice="Nothing, if it was intended. Give all members the same assignor.",
     ),
     RebalanceCause.PARTITIONS_ADDED: CauseText(
         meaning="A subscribed topic has more partitions.",
         advice="Nothing.",
     ),
     RebalanceCause.TOPIC_CREATED: CauseText(
-        meaning="A topic that members subscribe to by name exists now.",
+        meaning="A topic that members subscribe to by name was created.",
         advice="Nothing.",
     ),
     RebalanceCause.PATTERN_MATCHED: CauseText(
         meaning="A new topic matches a subscribed pattern.",
-        advice="Nothing, when it was meant; otherwise narrow the pattern.",
+        advice="Nothing, if it was intended. Otherwise make the pattern narrower.",
     ),
     RebalanceCause.PATTERN_REFUSED: CauseText(
-        meaning="A member's stored pattern is not valid in RE2, which older versions did not ask for: it matches nothing.",
+        meaning="A member's pattern was stored by an older version and is not valid in RE2: it matches nothing.",
         advice="Change the pattern; RE2 has no back-references and no look-around.",
     ),
     RebalanceCause.TOPIC_DELETED: CauseText(
         meaning="A subscribed topic was deleted, or deleted and created again.",
-        advice="Take it out of the subscription, if it is gone for good.",
+        advice="If it was deleted permanently, remove it from the subscription.",
     ),
     RebalanceCause.LEADER_REJOINED: CauseText(
-        meaning="The leader of a classic group joins again to assign anew, mostly because a topic has changed.",
+        meaning="The leader of a classic group rejoined to compute a new assignment, usually because a topic changed.",
         advice="Nothing.",
     ),
     RebalanceCause.PARTITIONS_RELEASED: CauseText(
-        meaning="A cooperative classic member has let go of partitions and joins again, so that others get them.",
-        advice="Nothing: it is the second half of the rebalance before.",
+        meaning="A cooperative classic member released partitions and rejoined, so that others get them.",
+        advice="Nothing: it is the second half of the previous rebalance.",
     ),
     RebalanceCause.OFFSETS_RESET: CauseText(
-        meaning="Somebody has set the group's offsets; members start again from there, where they are.",
-        advice="Nothing, when it was meant.",
+        meaning="An operator or client set the group's offsets; members continue from there.",
+        advice="Nothing, if it was intended.",
     ),
     RebalanceCause.COORDINATOR_MOVED: CauseText(
-        meaning="Another broker coordinates the group, or its coordinator has reloaded; nothing moves, this record starts anew.",
-        advice="Nothing; see `barnabas cluster health` for why the broker went.",
+        meaning="Another broker became coordinator, or the coordinator reloaded. No partition moved; the record starts again.",
+        advice="Nothing; `barnabas cluster health` shows whether a broker failed.",
     ),
 }
 

@@ -114,6 +114,15 @@ class ProducerState:
         self._check_sequence(producer_id, entry.batches, first_sequence, last_sequence)
         return None
 
+    def expected_sequence(self, producer_id: int, epoch: int) -> int | None:
+        """The sequence that the next batch of the producer has to begin with in this epoch; None when any may."""
+        entry = self._producers.get(producer_id)
+        if entry is None or epoch < entry.epoch:
+            return None
+        if epoch > entry.epoch:
+            return 0
+        return (entry.batches[-1].last_sequence + 1) % SEQUENCES if entry.batches else None
+
     def _check_sequence(self, producer_id: int, batches: tuple[AppendedBatch, ...], first: int, last: int) -> None:
         expected = (batches[-1].last_sequence + 1) % SEQUENCES
         if first == expected:

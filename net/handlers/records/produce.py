@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 from barnabas.log.format.record_batch import HEADER_SIZE, read_header
+from barnabas.log.replication.partition import Partition
 from barnabas.log.replication.ports import ReplicatedLogConfig
 from barnabas.log.vocabulary.errors import (
     BarnabasError,
@@ -109,6 +110,7 @@ class ProduceHandler:
         refused: BarnabasError | None,
     ) -> ProducePartitionResponse:
         topic_partition = TopicPartition(item.topic, item.partition)
+        repeated: BarnabasError | None = None
         try:
             if item.topic in INTERNAL_TOPICS:
                 raise InvalidTopicError(
@@ -120,12 +122,13 @@ class ProduceHandler:
                 raise refused
             check_produced(item.records, kafka_version=request.kafka_version)
             partition = self._replication.manager.partition(topic_partition)
-            if self._refused_sequences:
-                self._check_not_behind_refused(topic_partition, item)
+            if self._refused_sequences and (repeated := self._refused_before(partition, item)) is not None:
+                raise repeated
             info, required_offset = self._replication.append(partition, item.records, acks=request.acks)
         except BarnabasError as refusal:
             # Its traceback leads to this frame and back to it: the receive buffer would live until a rare full collection.
-            error = self._as_told(topic_partition, item, refusal.with_traceback(None))
+            refusal = refusal.with_traceback(None)
+            error = refusal if refusal is repeated else self._as_told(topic_partition, item, refusal)
             self._log_trouble(error, topic_partition, context)
             leader_id, leader_epoch = self._replication.leader_hint(topic_partition)
             return ProducePartitionResponse(
@@ -150,12 +153,12 @@ class ProduceHandler:
             log_start_offset=partition.log.log_start_offset,
         )
 
-    def _check_not_behind_refused(self, topic_partition: TopicPartition, item: ProducePartition) -> None:
+    def _refused_before(self, partition: Partition, item: ProducePartition) -> BarnabasError | None:
         if len(item.records) < HEADER_SIZE:
-            return  # the log says so
-        refusal = self._refused_sequences.before(topic_partition, read_header(item.records))
-        if refusal is not None:
-            raise refusal
+            return None  # the log says so
+        batch = read_header(item.records)
+        expected = partition.log.producers.expected_sequence(batch.producer_id, batch.producer_epoch)
+        return self._refused_sequences.before(partition.topic_partition, batch, expected)
 
     def _as_told(
         self, topic_partition: TopicPartition, item: ProducePartition, refusal: BarnabasError

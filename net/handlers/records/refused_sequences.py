@@ -1,13 +1,14 @@
 """Which batches of idempotent producers were refused for now, so that the batches behind them are refused alike.
 
-Pure. A producer has up to five batches of a partition under way. If the first is refused because the partition has too few
-in-sync replicas, and an in-sync replica returns before the second is looked at, the second leaves a gap.
+Pure. A producer has up to five batches of a partition under way. If the first is refused because this broker does not lead yet,
+or has too few in-sync replicas, and that changes before the second is looked at, the second leaves a gap.
 OUT_OF_ORDER_SEQUENCE_NUMBER would be true and harmful: librdkafka takes it for a loss, raises its producer epoch and sends all
 unacknowledged batches again under new sequences. A batch among them that an earlier leader stored without acknowledging it
 is then stored twice. Apache Kafka answers so; this broker repeats the refusal, and the producer sends its batches in order.
 
-Where the log does not know the producer yet, it would even take the second batch, since a forgotten producer may begin anywhere;
-so the batches behind a refused one are refused before the log is asked.
+Where the log knows the producer, the log says which batch comes next, and a refused batch that has come by another leader since
+is forgotten. Where it does not, it would even take the second batch, since a forgotten producer may begin anywhere; so the
+batches behind a refused one are refused before the log is asked.
 """
 
 from collections import OrderedDict
@@ -19,29 +20,24 @@ from barnabas.log.vocabulary.errors import BarnabasError, RetriableError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 MAX_REFUSALS = 4_096  # Producers times partitions; each takes some 300 bytes. The oldest is forgotten first.
+MAX_FOLLOWERS = REMEMBERED_BATCHES - 1  # batches that a producer can have sent before it heard of a refusal
 
 
 @dataclass(slots=True, kw_only=True)
 class Refusal:
     producer_epoch: int
-    first_sequence: int  # of the earliest refused batch that has not come again
+    first_sequence: int  # of the earliest refused batch that has not come again, as far as this broker knows
+    newest_sequence: int  # of the batch that was refused last
     error: type[BarnabasError]  # and no error that was raised: its frames hold the receive buffer of the request
     message: str
-    followers_left: int  # batches that the producer can have sent before it heard of the refusal; 0 <= it <= 4
-
-    def is_before(self, batch: BatchHeader) -> bool:
-        """Sequence numbers wrap: of their circle, one half lies behind each."""
-        distance = (batch.base_sequence - self.first_sequence) % SEQUENCES
-        return batch.producer_epoch == self.producer_epoch and 0 < distance < SEQUENCES // 2
-
-    def is_answered_by(self, appended: BatchHeader) -> bool:
-        """The refused batch is in the log, or its producer has begun a new epoch."""
-        has_come = appended.base_sequence == self.first_sequence or self.is_before(appended)
-        return has_come or appended.producer_epoch > self.producer_epoch
+    followers_left: int = MAX_FOLLOWERS  # how often the refusal may be repeated; 0 <= it <= MAX_FOLLOWERS
 
 
 class RefusedSequences:
-    """Ask `before` of each batch that is to be appended; say `refused` or `appended` of what became of it."""
+    """Ask `before` of each batch that is to be appended; say `refused` or `appended` of what became of it.
+
+    `expected`: the sequence that the log awaits from the producer in this epoch, None where the log does not know it.
+    """
 
     def __init__(self) -> None:
         self._refusals: OrderedDict[tuple[int, TopicPartition], Refusal] = OrderedDict()
@@ -49,28 +45,39 @@ class RefusedSequences:
     def __len__(self) -> int:
         return len(self._refusals)
 
-    def before(self, topic_partition: TopicPartition, batch: BatchHeader) -> BarnabasError | None:
+    def before(
+        self, topic_partition: TopicPartition, batch: BatchHeader, expected: int | None = None
+    ) -> BarnabasError | None:
         """With which error a batch before this one was refused, whose producer cannot have heard of that yet."""
-        refusal = self._refusals.get((batch.producer_id, topic_partition))
-        if refusal is None or not refusal.is_before(batch) or refusal.followers_left == 0:
+        key = (batch.producer_id, topic_partition)
+        refusal = self._refusals.get(key)
+        if refusal is None or refusal.producer_epoch != batch.producer_epoch:
+            return None
+        if expected is not None and _is_behind(expected, refusal.newest_sequence):
+            del self._refusals[key]  # all that was refused has come since
+            return None
+        awaited = refusal.first_sequence if expected is None else expected
+        if not _is_behind(batch.base_sequence, awaited) or refusal.followers_left == 0:
             return None
         refusal.followers_left -= 1
         return refusal.error(refusal.message)
 
     def refused(self, topic_partition: TopicPartition, batch: BatchHeader, error: BarnabasError) -> None:
-        """This batch is not in the log; with some errors it comes again."""
+        """This batch is not in the log, and not because of `before`; with some errors it comes again."""
         if batch.producer_id == NO_PRODUCER_ID or not isinstance(error, RetriableError):
             return
         key = (batch.producer_id, topic_partition)
-        refusal = self._refusals.get(key)
-        if refusal is not None and refusal.is_before(batch):
-            return
+        known = self._refusals.get(key)
+        first = batch.base_sequence
+        is_same_epoch = known is not None and known.producer_epoch == batch.producer_epoch
+        if known is not None and is_same_epoch and _is_behind(first, known.first_sequence):
+            first = known.first_sequence
         self._refusals[key] = Refusal(
             producer_epoch=batch.producer_epoch,
-            first_sequence=batch.base_sequence,
+            first_sequence=first,
+            newest_sequence=batch.base_sequence,
             error=type(error),
             message=error.message,
-            followers_left=REMEMBERED_BATCHES - 1,
         )
         self._refusals.move_to_end(key)
         if len(self._refusals) > MAX_REFUSALS:
@@ -80,5 +87,16 @@ class RefusedSequences:
         """This batch is in the log now, or was before."""
         key = (batch.producer_id, topic_partition)
         refusal = self._refusals.get(key)
-        if refusal is not None and refusal.is_answered_by(batch):
+        if refusal is None:
+            return
+        is_same_epoch = batch.producer_epoch == refusal.producer_epoch
+        has_come = batch.base_sequence == refusal.first_sequence or _is_behind(
+            batch.base_sequence, refusal.first_sequence
+        )
+        if batch.producer_epoch > refusal.producer_epoch or (is_same_epoch and has_come):
             del self._refusals[key]
+
+
+def _is_behind(sequence: int, other: int) -> bool:
+    """Sequence numbers wrap: of their circle, one half lies behind each."""
+    return 0 < (sequence - other) % SEQUENCES < SEQUENCES // 2

@@ -13,7 +13,7 @@ from unit.net.handlers.handler_world import HandlerWorld, produce
 from unit.net.shell_world import Client, partition, simulated, topic
 
 from barnabas.log.format.compression import Compression
-from barnabas.log.format.record_batch import CRC_COVERS_FROM, CRC_POSITION, BatchHeader, read_header
+from barnabas.log.format.record_batch import CRC_COVERS_FROM, CRC_POSITION, BatchHeader, patch, read_header
 from barnabas.log.format.record_codec import ProducerFields
 from barnabas.log.vocabulary.errors import ErrorCode, NotEnoughReplicasError, OutOfOrderSequenceError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
@@ -83,11 +83,24 @@ def test_the_refused_batch_ends_it_when_it_is_appended_and_an_earlier_one_does_n
 def test_an_earlier_refusal_replaces_a_later_one_and_a_repeated_one_begins_again() -> None:
     known = refused_at(7)
     known.refused(T0, batch(8), NotEnoughReplicasError("later"))
-    assert told(known, 8) == ["too few"]
+    assert told(known, 8) == ["later"]
     known.refused(T0, batch(5), NotEnoughReplicasError("earlier"))
     assert told(known, 6, 7, 8, 9, 10) == ["earlier"] * 4 + [""]
     known.refused(T0, batch(5), REFUSED)
     assert told(known, 6) == ["too few"]
+
+
+def test_a_refused_batch_that_came_by_another_leader_is_waited_for_no_more() -> None:
+    known = refused_at(7)
+    assert known.before(T0, batch(20), 20) is None  # in order
+    assert known.before(T0, batch(22), 21) is None and len(known) == 0  # a true gap
+
+
+def test_what_is_refused_later_counts_though_the_first_refused_batch_has_come_since() -> None:
+    known = refused_at(7)
+    known.refused(T0, batch(20), REFUSED)
+    refused = [known.before(T0, batch(sequence), 20) is not None for sequence in (21, 22, 20, 21, 22, 23)]
+    assert refused == [True, True, False, True, True, False]
 
 
 def test_sequences_wrap() -> None:
@@ -194,3 +207,22 @@ async def test_a_refused_batch_does_not_keep_the_receive_buffer(kind: str) -> No
         assert is_kept() is None
     finally:
         gc.enable()
+
+
+@simulated
+async def test_a_refusal_of_a_former_term_holds_up_no_batch_that_is_in_order() -> None:
+    """Batch 1 was refused here and went to another leader, which passed it on to this replica. Batch 5 is the next one: refused
+    once more, the batches behind it would leave a gap as soon as the refusal has been repeated often enough."""
+    world = await HandlerWorld.start(topic("t", partition(0)))
+    send = sender(world)
+    assert send(0) == ErrorCode.NONE
+    world.show(topic("t", partition(1, epoch=2)), offset=11)
+    assert send(1) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    for sequence in range(1, 5):
+        fields = ProducerFields(producer_id=5, producer_epoch=0, base_sequence=sequence)
+        copied = bytearray(batch_of(b"a", timestamp_ms=1, producer=fields))
+        patch(copied, 0, base_offset=sequence, leader_epoch=2)
+        world.log().append_as_follower(copied, now_ms=1, is_fresh=True)
+    world.show(topic("t", partition(0, epoch=3)), offset=12)
+    assert [send(sequence) for sequence in (5, 6, 7, 8, 9)] == [ErrorCode.NONE] * 5
+    assert send(11) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER

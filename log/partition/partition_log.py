@@ -441,9 +441,8 @@ class PartitionLog:
         return first is not None and first.base_offset < self.log_end_offset <= first.last_offset
 
     def start_over_before(self, buffer: Buffer) -> None:
-        log_start_offset, first = self.log_start_offset, next(iter_headers(buffer, verify_crc=False))
-        self.truncate_fully_and_start_at(first.base_offset)
-        self.log_start_offset, self.high_watermark = log_start_offset, first.base_offset
+        """The log is empty. Who appends the batches sets the log start again, to the leader's."""
+        self.truncate_fully_and_start_at(next(iter_headers(buffer, verify_crc=False)).base_offset)
 
     def truncate_to(self, offset: int) -> None:
         """Cut off everything from `offset` on, durably. Inside of a batch the whole batch goes."""

@@ -60,6 +60,7 @@ class View:
     log_start: int = 0
     truncations: int = 0
     high_watermark: int = 0
+    was_empty: bool = True  # nothing below the high watermark could be read
     leader_epoch: int = -1
     led_epoch: int = -1
     isr: Any = None
@@ -176,10 +177,12 @@ class PartitionChecker:
 
     def _follow_log(self, process: SimulatedProcess, view: View, history: History, is_compacted: bool) -> None:
         log = view.log
+        view.was_empty = view.log_start >= view.high_watermark
         if log._truncations != view.truncations:
             view.truncations = log._truncations
             self.truncations += 1
-            if log.log_end_offset < view.high_watermark:
+            # An empty log is started over before a batch in which its start lies (DeleteRecords): it holds nothing to lose.
+            if log.log_end_offset < view.high_watermark and not view.was_empty:
                 raise Violation(
                     f"{history.name}: {process} cut its log to {log.log_end_offset}, below its high watermark "
                     f"{view.high_watermark}"
@@ -229,7 +232,7 @@ class PartitionChecker:
         now = log.high_watermark
         if now > log.log_end_offset:
             raise Violation(f"{history.name}: {process} has high watermark {now} beyond its log end")
-        if now < before and partition.leader_epoch == view.leader_epoch:
+        if now < before and partition.leader_epoch == view.leader_epoch and not view.was_empty:
             raise Violation(f"{history.name}: the high watermark of {process} fell from {before} to {now}")
         offset = max(before if before in view.batches else 0, view.log_start)
         if offset not in view.batches:  # a log start inside of a batch

@@ -112,6 +112,9 @@ def test_a_new_replica_of_a_log_that_begins_inside_of_a_batch_starts_over_before
     records = read_all(leader)
     assert follower.begins_inside(records)
     follower.start_over_before(records)
+    assert follower.log_start_offset == follower.log_end_offset == 0  # a crash leaves an empty log, as it was before
     follower.append_as_follower(records, now_ms=NOW_MS)
+    follower.set_high_watermark(5)
+    follower.delete_records_before(2)  # both as the leader's answer says
     assert (follower.log_start_offset, follower.log_end_offset) == (2, 5)
     assert not follower.begins_inside(records)

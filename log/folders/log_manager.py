@@ -235,9 +235,7 @@ class LogManager:
         folder = self.failing.get(path)
         if folder is None:
             return
-        with suppress(
-            StorageError
-        ):  # it has failed, after all; the cluster is told anyway, unless this process dies before
+        with suppress(StorageError):  # it has failed; the cluster is told anyway, unless this process dies before
             folder.note_lost_writes()
         folder.close()
         del self.failing[path]

@@ -32,9 +32,8 @@ class Replica:
         self.broker_epoch = UNKNOWN_BROKER_EPOCH  # never falls: an older incarnation is a ghost (KIP-903)
         self.last_fetch_ms = NEVER_MS  # never falls
         self.last_fetch_leader_end_offset = 0  # the leader's log end offset at that fetch; never falls
-        self.last_caught_up_ms = (
-            last_caught_up_ms  # falls only in `put_out`; never passes last_fetch_ms once there was a fetch
-        )
+        # Falls only in `put_out`; never passes last_fetch_ms once there was a fetch.
+        self.last_caught_up_ms = last_caught_up_ms
 
     def fetched(self, fetch_offset: int, *, broker_epoch: int, leader_end_offset: int, now_ms: int) -> None:
         """Note a fetch of this follower at `fetch_offset`.

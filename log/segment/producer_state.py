@@ -8,6 +8,7 @@ offset.
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NoReturn
 
 from crc32c import crc32c
 
@@ -67,6 +68,11 @@ class ProducerEntry:
     open_transaction_offset: int = NO_OPEN_TRANSACTION
     batches: tuple[AppendedBatch, ...] = ()  # the last REMEMBERED_BATCHES; a tuple takes a tenth of a deque's memory
 
+    @property
+    def next_sequence(self) -> int | None:
+        """None where no batch is known: any may come."""
+        return (self.batches[-1].last_sequence + 1) % SEQUENCES if self.batches else None
+
 
 class ProducerState:
     """All producers of one partition, in the order of their last batch."""
@@ -105,13 +111,15 @@ class ProducerState:
                     f"producer {producer_id} begins epoch {epoch} with sequence {first_sequence}, not 0"
                 )
             return None
-        if not entry.batches:
+        expected = entry.next_sequence
+        if expected is None:
             return None
         last_sequence = (first_sequence + record_count - 1) % SEQUENCES
         for batch in entry.batches:
             if batch.first_sequence == first_sequence and batch.last_sequence == last_sequence:
                 return batch
-        self._check_sequence(producer_id, entry.batches, first_sequence, last_sequence)
+        if first_sequence != expected:
+            self._refuse(producer_id, entry.batches, first_sequence, last_sequence, expected)
         return None
 
     def expected_sequence(self, producer_id: int, epoch: int) -> int | None:
@@ -121,12 +129,10 @@ class ProducerState:
             return None
         if epoch > entry.epoch:
             return 0
-        return (entry.batches[-1].last_sequence + 1) % SEQUENCES if entry.batches else None
+        return entry.next_sequence
 
-    def _check_sequence(self, producer_id: int, batches: tuple[AppendedBatch, ...], first: int, last: int) -> None:
-        expected = (batches[-1].last_sequence + 1) % SEQUENCES
-        if first == expected:
-            return
+    @staticmethod
+    def _refuse(producer_id: int, batches: tuple[AppendedBatch, ...], first: int, last: int, expected: int) -> NoReturn:
         # Both halves of the circle of sequence numbers: what lies behind was appended long ago, what lies ahead is a
         # gap.
         if (expected - first) % SEQUENCES < SEQUENCES // 2 and (expected - last) % SEQUENCES < SEQUENCES // 2:

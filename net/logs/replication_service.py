@@ -55,9 +55,8 @@ logger = logging.getLogger("barnabas.replication")
 
 Completed = Callable[[Operation], None]
 NO_LEADER_HINT = (-1, -1)
-CHANGE_RETRY_MS = (
-    1_000  # as replica.fetch.backoff.ms: after a truncation that a disk refused cleanly, as a full one does
-)
+# As replica.fetch.backoff.ms: after a truncation that a disk refused cleanly, as a full one does.
+CHANGE_RETRY_MS = 1_000
 
 
 def change_at_once(topic_partition: TopicPartition, change: LogChange) -> "asyncio.Future[None]":

@@ -1,8 +1,7 @@
 """Bugs of whole brokers, found by `history`: each replaces a part of the product, and names the faults that bring it out."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator
 from typing import Any
 from unittest.mock import patch
 
@@ -20,10 +19,8 @@ from barnabas.net.handlers.records.produce import ProduceHandler
 from barnabas.net.logs.log_service import LogService
 from barnabas.net.protocol.responses import ProduceResponse
 
-from .history import Scenario, run_history
-from .planted import Planted
-
-Plant = Callable[[], AbstractContextManager[Any]]
+from .history import run_history
+from .planted import InHistories, Planted, in_histories
 
 
 @contextlib.contextmanager
@@ -168,7 +165,7 @@ def _compaction_takes_the_newest_too() -> Iterator[None]:
         yield
 
 
-BUGS: dict[str, tuple[Plant, tuple[str, ...]]] = {
+BUGS: InHistories = {
     "acks=all by the leader alone": (_acks_by_the_leader_alone, ("kill", "isolate")),
     "truncation to the high watermark": (_truncation_to_the_high_watermark, ("kill", "stop", "stall", "cut")),
     "a shrink before its commit": (_shrink_before_its_commit, ("cut_one_way", "isolate", "stall")),
@@ -180,19 +177,7 @@ BUGS: dict[str, tuple[Plant, tuple[str, ...]]] = {
     "compaction takes a key's last value": (_compaction_takes_the_newest_too, ("compact", "kill")),
     "retention deletes what nobody allowed": (_retention_passes_the_high_watermark, ("delete_records", "stall")),
 }
-FAULTS_S = 6.0
 
 
 def bugs() -> list[Planted]:
-    return [
-        Planted(level="cluster", name=name, plant=plant, run=_runner(kinds)) for name, (plant, kinds) in BUGS.items()
-    ]
-
-
-def _runner(kinds: tuple[str, ...]) -> Callable[[int], bool]:
-    def run(seed: int) -> bool:
-        result = run_history(seed, Scenario(kinds=kinds, faults_s=FAULTS_S))
-        assert not result.failure, result.failure
-        return False
-
-    return run
+    return in_histories("cluster", BUGS, run_history)

@@ -2,8 +2,7 @@
 side or in the SDK, and names the faults that bring it out."""
 
 import contextlib
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
@@ -25,11 +24,7 @@ from barnabas.net.groups.group_service import GroupService
 
 from .cluster_bugs import commits_out_of_order
 from .group_history import run_groups
-from .history import Scenario
-from .planted import Planted
-
-Plant = Callable[[], AbstractContextManager[Any]]
-FAULTS_S = 6.0
+from .planted import InHistories, Planted, in_histories
 
 
 @contextlib.contextmanager
@@ -185,7 +180,7 @@ def _a_jump_is_a_gap() -> Iterator[None]:
         yield
 
 
-BUGS: dict[str, tuple[Plant, tuple[str, ...]]] = {
+BUGS: InHistories = {
     "commits of stale members are taken": (_commits_of_stale_members, ("member_stall", "reset_offsets", "join_storm")),
     "adopted before it was revoked": (_adopted_before_it_was_revoked, ("join_storm", "member_close", "member_kill")),
     "a member revokes in words only": (_revoked_in_words_only, ("join_storm", "member_close")),
@@ -205,15 +200,4 @@ BUGS: dict[str, tuple[Plant, tuple[str, ...]]] = {
 
 
 def bugs() -> list[Planted]:
-    return [
-        Planted(level="groups", name=name, plant=plant, run=_runner(kinds)) for name, (plant, kinds) in BUGS.items()
-    ]
-
-
-def _runner(kinds: tuple[str, ...]) -> Callable[[int], bool]:
-    def run(seed: int) -> bool:
-        result = run_groups(seed, Scenario(kinds=kinds, faults_s=FAULTS_S))
-        assert not result.failure, result.failure
-        return False
-
-    return run
+    return in_histories("groups", BUGS, run_groups)

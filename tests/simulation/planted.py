@@ -11,7 +11,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+from .history import Result, Scenario
+
 MOST_SEEDS = {"schedule": 20, "partition": 500, "log": 500, "journal": 300, "quorum": 120, "cluster": 40, "groups": 40}
+
+
+Plant = Callable[[], AbstractContextManager[Any]]
+InHistories = dict[str, tuple[Plant, tuple[str, ...]]]  # by name: the bug, and the kinds of faults that show it
+FAULTS_S = 6.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +27,7 @@ class Planted:
 
     level: str
     name: str
-    plant: Callable[[], AbstractContextManager[Any]]
+    plant: Plant
     run: Callable[[int], bool]
 
 
@@ -29,6 +36,20 @@ class Found:
     bug: Planted
     seeds: int  # how many were run; the last one shows it
     by: str  # what was said
+
+
+def in_histories(level: str, bugs: InHistories, run_history: Callable[[int, Scenario], Result]) -> list[Planted]:
+    """Bugs that are looked for in histories of whole clusters; `run_history` says which."""
+
+    def runner(kinds: tuple[str, ...]) -> Callable[[int], bool]:
+        def run(seed: int) -> bool:
+            result = run_history(seed, Scenario(kinds=kinds, faults_s=FAULTS_S))
+            assert not result.failure, result.failure
+            return False
+
+        return run
+
+    return [Planted(level=level, name=name, plant=plant, run=runner(kinds)) for name, (plant, kinds) in bugs.items()]
 
 
 def all_bugs() -> list[Planted]:

@@ -1,7 +1,7 @@
 """Bugs of what is promised about copies, found by `history`: who is eligible, and who says that it lost what it had."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -14,10 +14,8 @@ from barnabas.kraft.metadata.partition_change import ElectionRules
 from barnabas.log.replication.leader import LeaderState
 from barnabas.net.logs.storage_service import StorageService
 
-from .history import Scenario, run_history
-from .planted import Planted
-
-Plant = Callable[[], AbstractContextManager[Any]]
+from .history import run_history
+from .planted import InHistories, Planted, in_histories
 
 
 @contextlib.contextmanager
@@ -78,25 +76,13 @@ def _eligible_off_by_one() -> AbstractContextManager[Any]:
     return patch.object(ElectionRules, "enough", lambda self, partition: genuine(self, partition) - 1)
 
 
-BUGS: dict[str, tuple[Plant, tuple[str, ...]]] = {
+BUGS: InHistories = {
     "a wiped replica says nothing": (_wiped_in_silence, ("wipe", "kill")),
     "who has lost data stays eligible": (_losers_stay_eligible, ("power_loss", "kill", "wipe", "stall")),
     "nobody is relieved when min.insync.replicas falls": (_nobody_is_relieved, ("min_insync", "kill", "stall")),
     "eligible replicas are one too few": (_eligible_off_by_one, ("kill", "stall", "isolate")),
 }
-FAULTS_S = 6.0
 
 
 def bugs() -> list[Planted]:
-    return [
-        Planted(level="cluster", name=name, plant=plant, run=_runner(kinds)) for name, (plant, kinds) in BUGS.items()
-    ]
-
-
-def _runner(kinds: tuple[str, ...]) -> Callable[[int], bool]:
-    def run(seed: int) -> bool:
-        result = run_history(seed, Scenario(kinds=kinds, faults_s=FAULTS_S))
-        assert not result.failure, result.failure
-        return False
-
-    return run
+    return in_histories("cluster", BUGS, run_history)

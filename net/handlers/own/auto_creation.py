@@ -15,9 +15,7 @@ from barnabas.log.vocabulary.topic_partition import check_topic_name
 
 from ..common.services import Services
 
-CREATION_TIMEOUT_MS: Final = (
-    10_000  # of one topic, its wait for a turn included: then whoever still wants it asks again
-)
+CREATION_TIMEOUT_MS: Final = 10_000  # of one topic, its wait for a turn included; then a client asks again
 ANSWER_WITHIN_MS: Final = 5_000  # well within the request timeout of every client
 MAX_CREATIONS: Final = 1_000  # that are under way or wait for a turn; a request for more is told to ask again
 MAX_CREATIONS_AT_A_TIME: Final = 32  # the controller commits those that wait together, and others come between

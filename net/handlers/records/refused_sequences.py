@@ -69,9 +69,8 @@ class RefusedSequences:
         key = (batch.producer_id, topic_partition)
         known = self._refusals.get(key)
         first = batch.base_sequence
-        is_same_epoch = known is not None and known.producer_epoch == batch.producer_epoch
-        if known is not None and is_same_epoch and _is_behind(first, known.first_sequence):
-            first = known.first_sequence
+        if known is not None and known.producer_epoch == batch.producer_epoch:
+            first = known.first_sequence if _is_behind(first, known.first_sequence) else first
         self._refusals[key] = Refusal(
             producer_epoch=batch.producer_epoch,
             first_sequence=first,

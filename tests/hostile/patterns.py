@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.connection.errors import BarnabasError
@@ -56,8 +56,13 @@ async def join(broker: Address, group_id: str, pattern: str) -> None:
 async def joined(broker: Address, group_id: str, pattern: str) -> None:
     """As `join`, until the coordinator is ready for it."""
     for _ in range(_ATTEMPTS - 1):
-        with suppress(BarnabasError, OSError):
+        try:
             return await join(broker, group_id, pattern)
+        except BarnabasError as error:
+            if not error.retriable:
+                raise
+        except OSError:
+            pass
         await asyncio.sleep(0.1)
     return await join(broker, group_id, pattern)
 
@@ -69,7 +74,7 @@ async def patterns(brokers: Sequence[Address]) -> AsyncIterator[None]:
             await joined(brokers[0], f"hostile-{number}-{copy}", pattern)
     for pattern in REFUSED:
         try:
-            await join(brokers[0], "hostile-refused", pattern)
+            await joined(brokers[0], "hostile-refused", pattern)
         except BarnabasError:
             continue
         raise AssertionError(f"the pattern {pattern!r} was accepted")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 import pytest
-from hostile.patterns import PATTERNS, REFUSED, join
+from hostile.patterns import PATTERNS, REFUSED, joined
 from integration.cluster import Cluster, until
 from integration.group_reader import Reader, places, shared_out
 from integration.load import send
@@ -52,10 +52,10 @@ async def test_hostile_patterns_stop_neither_the_cluster_nor_an_honest_group(
         first = (cluster.nodes[0].host, cluster.nodes[0].port)
         for number, pattern in enumerate(PATTERNS):
             for copy in range(5):  # on the coordinators of several slots
-                await join(first, f"evil-{number}-{copy}", pattern)
+                await joined(first, f"evil-{number}-{copy}", pattern)
         for pattern in REFUSED:
             with pytest.raises(InvalidRegularExpressionError) as caught:
-                await join(first, "refused", pattern)
+                await joined(first, "refused", pattern)
             assert caught.value.code is ErrorCode.INVALID_REGULAR_EXPRESSION
         for name in PATTERNS.values():
             await admin.create_topic(name, partitions=1, replication_factor=3)

@@ -6,6 +6,8 @@ moment in which it is unfenced, because from then on it may be elected. And nobo
 them fewer than the smallest `min.insync.replicas` that was ever in force.
 """
 
+from collections import ChainMap
+from collections.abc import Mapping
 from typing import Any
 
 from simulation.cluster import SimulatedCluster, SimulatedNode, voter_machine
@@ -35,7 +37,7 @@ class EligibleChecker:
 
     def _ended(self, node: SimulatedNode, process: SimulatedProcess, power: bool) -> None:
         left = self._left.setdefault(node.node_id, {})
-        left.update(self.partitions.views.get(process, {}))  # of what it had not opened yet, an earlier process knows
+        left.update(self._held_by(process))  # of what it had not opened yet, an earlier process knows
         if power:
             left.clear()
 
@@ -126,8 +128,12 @@ class EligibleChecker:
 
     def _view(self, node_id: int, key: Key) -> View | None:
         process = self.cluster.nodes[node_id].process
-        view = self.partitions.views.get(process, {}).get(key) if process is not None else None
+        view = self._held_by(process).get(key) if process is not None else None
         return view if view is not None else self._left.get(node_id, {}).get(key)
+
+    def _held_by(self, process: SimulatedProcess) -> Mapping[Key, View]:
+        """Also in a folder that has failed: until the quorum hears of it, its replicas may be elected."""
+        return ChainMap(self.partitions.views.get(process, {}), self.partitions.given_up.get(process, {}))
 
 
 def _missing(view: View, history: History) -> Any:

@@ -77,6 +77,7 @@ class PartitionChecker:
         self.compacted: set[str] = set()  # topics whose batches each replica rewrites in its own time
         self.start_limits: dict[tuple[str, int], float] = {}  # the highest log start that anybody asked for; else 0
         self.views: dict[SimulatedProcess, dict[Key, View]] = {}
+        self.given_up: dict[SimulatedProcess, dict[Key, View]] = {}  # what replicas held when their folder failed
         self.rolls_within_an_answer = 0  # of followers: some of its batches lie before the new segment, some behind
         self.truncations = 0  # of replicas that a checker has looked at before
         self.appends = 0  # batches, on whatever replica
@@ -85,6 +86,7 @@ class PartitionChecker:
 
     def _ended(self, node: SimulatedNode, process: SimulatedProcess, power: bool) -> None:
         self.views.pop(process, None)
+        self.given_up.pop(process, None)
 
     def check(self, node: SimulatedNode, *, is_between_operations: bool = True) -> None:
         """A process may die in the middle of an operation: then its memory is not expected to agree with its disk."""
@@ -119,7 +121,9 @@ class PartitionChecker:
     ) -> None:
         present = {(partition.topic_id, partition.topic_partition.partition) for partition in partitions}
         for key in views.keys() - present:
-            self._ends(process, views.pop(key), self.histories[key])
+            last = views.pop(key)
+            self._ends(process, last, self.histories[key])
+            self.given_up.setdefault(process, {})[key] = last
 
     def _ends(self, process: SimulatedProcess, view: View, history: History) -> None:
         """A leader may have committed something in the very event with which its folder failed."""
@@ -140,6 +144,7 @@ class PartitionChecker:
             last = views.pop(key, None)
             if last is not None:
                 self._ends(process, last, history)
+                self.given_up.setdefault(process, {})[key] = last
             return
         view = views.get(key)
         if view is None or view.log is not partition.log:

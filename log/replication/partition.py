@@ -68,6 +68,11 @@ class Partition(PartitionReads):
         self._put_off: PartitionAssignment | None = None  # None unless the log is being changed
         self._append_then: AppendFetched | None = None  # what was fetched, for which the log is being started over
 
+    @property
+    def epoch_start_offset(self) -> int | None:
+        """Where this leader's epoch begins in the log; None on a follower."""
+        return None if self._leading is None else self._leading.epoch_start_offset
+
     # --- metadata ----------------------------------------------------------------------------------------------------
 
     def make_leader(self, assignment: PartitionAssignment, now_ms: int) -> list[Effect]:

@@ -131,6 +131,14 @@ class ProducerState:
             return 0
         return entry.next_sequence
 
+    def missing_sequence(self, producer_id: int, epoch: int, first_sequence: int, *, since_offset: int) -> int | None:
+        """The sequence that is missing before this one, of a producer whose last batch lies before `since_offset`."""
+        expected, entry = self.expected_sequence(producer_id, epoch), self._producers.get(producer_id)
+        if expected is None or entry is None or not 0 < (first_sequence - expected) % SEQUENCES < SEQUENCES // 2:
+            return None
+        is_older = not entry.batches or entry.batches[-1].last_offset < since_offset
+        return expected if is_older else None
+
     @staticmethod
     def _refuse(producer_id: int, batches: tuple[AppendedBatch, ...], first: int, last: int, expected: int) -> NoReturn:
         # Both halves of the circle of sequence numbers: what lies behind was appended long ago, what lies ahead is a

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import contextvars
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -41,8 +41,11 @@ class SimulatedProcess:
         return f"{self.name}/{self.incarnation}"
 
     def bury(self, loop: asyncio.AbstractEventLoop) -> None:
-        """At the end of a simulation: let go of coroutines that were cut off in the middle, without warnings."""
-        with warnings.catch_warnings():
+        """At the end of a simulation: let go of coroutines that were cut off in the middle, without warnings.
+
+        Their last steps see this loop: without one, `asyncio.gather` of nothing makes a new loop that nobody closes.
+        """
+        with warnings.catch_warnings(), running(loop):
             warnings.simplefilter("ignore", RuntimeWarning)  # coroutines whose first step the death came before
             for task in self.tasks:
                 if not task.done():
@@ -54,6 +57,17 @@ class SimulatedProcess:
         self.parked.clear()
         for thread in self.threads:
             thread.bury(loop)
+
+
+@contextlib.contextmanager
+def running(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """For code outside of any loop's steps that asks for the running one."""
+    before = asyncio._get_running_loop()
+    asyncio._set_running_loop(loop)
+    try:
+        yield
+    finally:
+        asyncio._set_running_loop(before)
 
 
 class SimulatedThread(SimulatedProcess):

@@ -11,7 +11,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from barnabas.log.format.record_batch import HEADER_SIZE, read_header
+from barnabas.log.format.record_batch import HEADER_SIZE, BatchHeader, read_header
 from barnabas.log.replication.partition import Partition
 from barnabas.log.replication.ports import ReplicatedLogConfig
 from barnabas.log.vocabulary.errors import (
@@ -20,6 +20,8 @@ from barnabas.log.vocabulary.errors import (
     ErrorCode,
     InvalidRequiredAcksError,
     InvalidTopicError,
+    NotEnoughReplicasError,
+    OutOfOrderSequenceError,
     StorageError,
 )
 from barnabas.log.vocabulary.topic_partition import INTERNAL_TOPICS, TopicPartition
@@ -30,6 +32,7 @@ from barnabas.net.server.purgatory import DelayedProduce, Operation
 
 from ..common.many import check_count
 from ..common.services import Services
+from .overtaken import Gap, Overtaken
 from .preparing import AnyProduce, Preparing, Refused
 from .produce_rules import check_produced
 from .refused_sequences import RefusedSequences
@@ -52,6 +55,7 @@ class ProduceHandler:
         self.preparing = Preparing(self._config_of, services.memory)
         self._logged_at_ms: OrderedDict[tuple[str, TopicPartition], int] = OrderedDict()
         self._refused_sequences = RefusedSequences()
+        self._overtaken = Overtaken()
 
     def __call__(self, request: AnyProduce, context: RequestContext, reply: Reply) -> None:
         """Appends in order of arrival: at once, or after the batches have been prepared. The answer may come later."""
@@ -170,8 +174,23 @@ class ProduceHandler:
             batch = read_header(item.records)
         except CorruptRecordError:  # refused before its header was looked at
             return error
+        if isinstance(error, OutOfOrderSequenceError) and self._may_close(topic_partition, batch):
+            error = NotEnoughReplicasError(f"{error.message}: this leader is new, and waits for what is missing")
         self._refused_sequences.refused(topic_partition, batch, error)
         return error
+
+    def _may_close(self, topic_partition: TopicPartition, batch: BatchHeader) -> bool:
+        partition = self._replication.manager.find(topic_partition)
+        began = None if partition is None else partition.epoch_start_offset
+        if partition is None or began is None:
+            return False
+        expected = partition.log.producers.missing_sequence(
+            batch.producer_id, batch.producer_epoch, batch.base_sequence, since_offset=began
+        )
+        if expected is None:
+            return False
+        gap = Gap(leader_epoch=partition.leader_epoch, producer_epoch=batch.producer_epoch, expected=expected)
+        return self._overtaken.may_close(batch.producer_id, topic_partition, gap, self._clock.now_ms())
 
     def _wait_for_flush(self, request: AnyProduce, context: RequestContext) -> DelayedProduce:
         """acks=1, and at least one of the partitions counts only what is on the leader's disk."""

@@ -4,7 +4,8 @@ import asyncio
 import gc
 import struct
 import weakref
-from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
 
 import pytest
 from crc32c import crc32c
@@ -17,6 +18,7 @@ from barnabas.log.format.record_batch import CRC_COVERS_FROM, CRC_POSITION, Batc
 from barnabas.log.format.record_codec import ProducerFields
 from barnabas.log.vocabulary.errors import ErrorCode, NotEnoughReplicasError, OutOfOrderSequenceError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.handlers.records.overtaken import MAX_GAPS, MAY_LAST_MS, Gap, Overtaken
 from barnabas.net.handlers.records.produce import ProduceHandler
 from barnabas.net.handlers.records.refused_sequences import MAX_REFUSALS, RefusedSequences
 from barnabas.net.protocol.requests import ProducePartition, ProduceRequest
@@ -117,13 +119,17 @@ def test_many_producers_do_not_grow_it() -> None:
     assert known.before(T0, batch(1, producer_id=1)) is not None
 
 
-def sender(world: HandlerWorld) -> Callable[[int], int]:
+class Send(Protocol):
+    def __call__(self, sequence: int, *, epoch: int = 0) -> int: ...
+
+
+def sender(world: HandlerWorld) -> Send:
     """Send a batch with this sequence; the error that it is answered with."""
     handler = ProduceHandler(world.services)
 
-    def send(sequence: int) -> int:
+    def send(sequence: int, *, epoch: int = 0) -> int:
         client = Client()
-        fields = ProducerFields(producer_id=5, producer_epoch=0, base_sequence=sequence)
+        fields = ProducerFields(producer_id=5, producer_epoch=epoch, base_sequence=sequence)
         handler(produce(world.batch(b"%d" % sequence, producer=fields), acks=-1), client, client.reply)  # type: ignore[arg-type]
         if not client.replies:
             return ErrorCode.NONE
@@ -226,3 +232,46 @@ async def test_a_refusal_of_a_former_term_holds_up_no_batch_that_is_in_order() -
     world.show(topic("t", partition(0, epoch=3)), offset=12)
     assert [send(sequence) for sequence in (5, 6, 7, 8, 9)] == [ErrorCode.NONE] * 5
     assert send(11) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+@simulated
+async def test_a_new_leader_waits_for_a_batch_that_an_earlier_one_refused() -> None:
+    """librdkafka sends the batch behind it first. Told of a gap, it would raise its epoch and write some records twice."""
+    world = await HandlerWorld.start(topic("t", partition(0)))
+    send = sender(world)
+    assert [send(0), send(1)] == [ErrorCode.NONE] * 2
+    world.show(topic("t", partition(0, epoch=2)), offset=11)
+    assert [send(4), send(3), send(4)] == [ErrorCode.NOT_ENOUGH_REPLICAS] * 3
+    assert [send(sequence) for sequence in (2, 3, 4)] == [ErrorCode.NONE] * 3
+    assert send(6) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER  # it came to a leader that knows all before it
+    world.show(topic("t", partition(0, epoch=3)), offset=12)
+    assert send(3) == ErrorCode.NONE  # a repetition
+    assert send(1, epoch=1) == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert [send(0, epoch=1), send(1, epoch=1)] == [ErrorCode.NONE] * 2
+    assert send(3, epoch=1) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+@simulated
+async def test_a_new_leader_does_not_wait_for_ever() -> None:
+    world = await HandlerWorld.start(topic("t", partition(0)))
+    send = sender(world)
+    assert send(0) == ErrorCode.NONE
+    world.show(topic("t", partition(0, epoch=2)), offset=11)
+    loop, answers = asyncio.get_running_loop(), []
+    until = loop.time() + MAY_LAST_MS / 1000 + 1
+    while loop.time() < until:
+        answers.append(send(2))
+        await asyncio.sleep(0.5)
+    ended = answers.index(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    assert set(answers[:ended]) == {ErrorCode.NOT_ENOUGH_REPLICAS} and ended == 20
+    assert send(1) == ErrorCode.NONE
+
+
+def test_many_gaps_do_not_grow_it() -> None:
+    overtaken, gap = Overtaken(), Gap(leader_epoch=1, producer_epoch=0, expected=1)
+    for producer_id in range(MAX_GAPS + 1):
+        assert overtaken.may_close(producer_id, T0, gap, 0)
+    assert len(overtaken) == MAX_GAPS
+    assert overtaken.may_close(0, T0, gap, MAY_LAST_MS)  # forgotten: it begins again
+    assert not overtaken.may_close(2, T0, gap, MAY_LAST_MS)
+    assert overtaken.may_close(2, T0, replace(gap, leader_epoch=2), MAY_LAST_MS)

@@ -56,7 +56,7 @@ async def test_damaged_requests_of_every_kind(target: Cluster) -> None:
         with refusals(), connected((node.host, node.port), f"127.0.2.{number % 250 + 1}") as sock:
             sock.sendall(mutated(rng, HELLO) if number % 5 == 0 else HELLO)
             for _ in range(8):
-                damaged = mutated(rng, request_frame(rng))
+                damaged = mutated(rng, request_frame(rng, ODD_REQUESTS))
                 size = struct.pack(">I", len(damaged[4:]))
                 sock.sendall(damaged if rng.random() < 0.3 else size + damaged[4:])
             sock.sendall(rng.choice((b"", BOMB, b"\0\0", b"\xff" * 64)))

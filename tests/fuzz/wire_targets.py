@@ -6,7 +6,7 @@ import struct
 import types
 import typing
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from random import Random
 from typing import Any, get_args
@@ -72,9 +72,9 @@ def sample(rng: Random, hint: Any) -> Any:
     return makers[hint]()
 
 
-def request_frame(rng: Random) -> bytes:
-    """A valid request of any kind, as a whole frame."""
-    request = sample(rng, rng.choice(REQUEST_TYPES))
+def request_frame(rng: Random, kinds: Sequence[Any] = REQUEST_TYPES) -> bytes:
+    """A valid request of any of these kinds, as a whole frame."""
+    request = sample(rng, rng.choice(kinds))
     chunks = CODEC.encode_request(rng.randrange(2**31), request)
     return b"".join(bytes(chunk) for chunk in chunks)  # type: ignore[arg-type]  # no files here
 

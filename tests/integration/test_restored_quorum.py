@@ -141,7 +141,7 @@ async def test_a_running_broker_refuses_voters_that_went_back_to_a_snapshot(new_
     await cluster.ready()
     async with cluster.admin() as admin:
         await admin.create_topic("later", assignment=[[3]])
-        await full_isr(admin, ["t", "later"])
+        await until(lambda: "event=leads partition=later-0" in observer.log(), "the observer knows of it")
     cluster.kill(0, 1, 2)
     for node in voters:
         shutil.rmtree(node.data)

@@ -19,12 +19,9 @@ from barnabas.kraft.node.metadata_node import MetadataPublication
 from barnabas.kraft.raft.net.transport import MAX_STRANGERS
 from barnabas.log.disk.files import Files
 from barnabas.log.folders.log_manager import LogManager, new_directory_id
-from barnabas.log.replication.effects import FlushLog, ResumeFetching, StartFetching, StopFetching
 from barnabas.log.replication.replica_manager import ReplicaManager
-from barnabas.log.segment.damage import DamagedRange
 from barnabas.log.settings.config import LogConfig
 from barnabas.log.vocabulary.errors import BarnabasError, CoordinatorLoadInProgressError, StorageError
-from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ..base.clock import Clock
 from ..base.limits import UNLIMITED_DESCRIPTORS
@@ -32,7 +29,7 @@ from ..groups.group_service import GroupService
 from ..handlers.common.services import Services
 from ..handlers.registry import build_handlers
 from ..logs.cleaner_service import CleanerService
-from ..logs.flusher import FlushableLog, Flusher
+from ..logs.flusher import Flusher
 from ..logs.isr_proposer import IsrProposer
 from ..logs.leader_connection import LeaderConnection
 from ..logs.log_loading import close_logs, load_logs
@@ -61,6 +58,7 @@ from ..settings.config import BrokerConfig
 from ..wire.network import Network
 from ..wire.rpc import RpcPool
 from .core_settings import fetch_settings, group_settings, server_limits
+from .effects import BrokerEffects
 
 logger = logging.getLogger("barnabas.broker")
 
@@ -109,6 +107,7 @@ class Broker:
             defaults=LogConfig.from_map(config.topic_defaults()),
             new_directory_id=lambda: new_directory_id(ports.rng.randbytes(16)),
         )
+        self.effects = BrokerEffects(self.logs)
         self.pool = RpcPool(ports.network, client_id=client_id_of(config.node_id), random=ports.rng)
 
     # --- start --------------------------------------------------------------------------------------------------------
@@ -120,7 +119,7 @@ class Broker:
         """
         try:
             self._build()
-            self.flusher, self.repair = self._build_flusher(), self._build_repair()
+            self._connect()
             await self._start()
         except BaseException:
             await self._close()
@@ -132,7 +131,7 @@ class Broker:
         await self._listen()
         self.metadata.subscribe(self._published)
         await self.metadata.start()
-        self._build_lifecycle()
+        self.lifecycle = self.effects.lifecycle = self._build_lifecycle()
         self._run(self.lifecycle.run())
         self._run(self.proposer.run())
         self._run(self.log_service.run())
@@ -155,7 +154,7 @@ class Broker:
 
     def _build(self) -> None:
         config, ports = self.config, self.ports
-        self.metadata = MetadataService(ports.make_source(self))
+        self.metadata = MetadataService(ports.make_source(self), taken_up=self.effects.taken_up_offset)
         self.state_log = StateLog(self.node_id, ports.clock)
         self.controller = ControllerChannel(
             node_id=self.node_id,
@@ -178,22 +177,24 @@ class Broker:
             config=config,
             clock=ports.clock,
             fatal=ports.fatal,
-            is_current=lambda: self.replication.is_current,
-            flush=lambda log: self.flusher.ask(log),
+            is_current=self.effects.is_current,
+            flush=self.effects.flush_log,
+            folder_refused=self.effects.folder_refused,
         )
         self.replication = self._build_replication()
-        self.metadata.taken_up = lambda: self.replication.taken_up_offset
         self.storage = self._build_storage()
         self.cleaner_service = self._build_cleaner()
         self.proposer = IsrProposer(
             node_id=self.node_id,
             controller=self.controller,
-            broker_epoch=lambda: self.broker_epoch,
+            broker_epoch=self.effects.broker_epoch,
             answered=self.replication.isr_answered,
         )
         self.settings_report = ClusterSettingsReport(config)
         self.throttle = ReplicationThrottle(node_id=self.node_id, config=config, clock=ports.clock)
         self.fetchers = self._build_fetchers()
+        self.flusher = self._build_flusher()
+        self.repair = self._build_repair()
         self.groups = GroupService(
             node_id=self.node_id,
             metadata=self.metadata,
@@ -221,6 +222,17 @@ class Broker:
             build_handlers(self.services, shut_down=self.shutdown_requested.set, storage=self.storage)
         )
 
+    def _connect(self) -> None:
+        effects = self.effects
+        effects.metadata = self.metadata
+        effects.log_service = self.log_service
+        effects.replication = self.replication
+        effects.storage = self.storage
+        effects.proposer = self.proposer
+        effects.fetchers = self.fetchers
+        effects.flusher = self.flusher
+        effects.repair = self.repair
+
     def _build_replication(self) -> ReplicationService:
         return ReplicationService(
             node_id=self.node_id,
@@ -228,41 +240,28 @@ class Broker:
                 self.node_id,
                 self.log_service,
                 replica_lag_time_max_ms=self.config.replica_lag_time_max_ms,
-                storage_trouble=lambda partition, error: self.storage.trouble(partition, error),
+                storage_trouble=self.effects.storage_trouble,
             ),
             clock=self.ports.clock,
-            propose=lambda proposals: self.proposer.propose(proposals),
-            start_fetching=self._start_fetching,
-            stop_fetching=self._stop_fetching,
-            storage_failed=lambda effect: self.storage.storage_failed(effect),
+            effects=self.effects,
             turn=self.turn,
-            took_up=lambda image: self.storage.took_up(image),
-            flush=self._flush,
-            resume_fetching=self._resume_fetching,
-            resign=lambda effect: self.repair.ask(effect),
-            change_log=self.log_service.change_log,
-            made_ready=self.log_service.made_ready,
-            progressed=self.metadata.progressed,
         )
 
     def _build_storage(self) -> StorageService:
-        storage = StorageService(
+        return StorageService(
             node_id=self.node_id,
             logs=self.logs,
             log_service=self.log_service,
             replication=self.replication,
             metadata=self.metadata,
             controller=self.controller,
-            broker_epoch=lambda: self.broker_epoch,
+            broker_epoch=self.effects.broker_epoch,
             clock=self.ports.clock,
             turn=self.turn,
             fatal=self.ports.fatal,
             journal_folder=self._journal_folder,
+            hanging=self.effects.hanging_folders,
         )
-        self.log_service.log_failed = storage.log_failed
-        self.log_service.folder_refused = storage.folder_refused
-        storage.hanging = lambda: [*self.log_service.writers.hanging(), *self.flusher.hanging()]
-        return storage
 
     def _build_cleaner(self) -> CleanerService:
         return CleanerService(
@@ -270,35 +269,23 @@ class Broker:
             files=self.ports.files,
             config=self.config,
             clock=self.ports.clock,
-            is_current=lambda: self.replication.is_current,
+            is_current=self.effects.is_current,
         )
 
     def _build_flusher(self) -> Flusher:
         return Flusher(
-            folder_of=self._folder_path,
-            ended=self._flush_ended,
+            folder_of=self.effects.folder_of,
+            ended=self.effects.flush_ended,
             wall_ms=self.ports.clock.wall_ms,
             fatal=self.ports.fatal,
             folders=len(self.logs.folders),
         )
 
-    def _folder_path(self, topic_partition: TopicPartition) -> str:
-        """Folders are disks: one's flushes need not wait for another's. "" when the log is gone."""
-        folder = self.logs.folder_of(topic_partition)
-        return "" if folder is None else folder.path
-
-    def _flush_ended(self, log: FlushableLog, error: StorageError | None) -> None:
-        if self.logs.get(log.topic_partition) is not log:
-            return  # deleted meanwhile, with its folder: whoever has its name now has a disk that may be well
-        if error is not None and log.failed:
-            self.storage.log_failed(log.topic_partition, error)  # a flush that fails is the disk's fault
-        self.replication.flush_ended(log.topic_partition, error)
-
     def _build_repair(self) -> ReplicaRepair:
         return ReplicaRepair(
             node_id=self.node_id,
             controller=self.controller,
-            broker_epoch=lambda: self.broker_epoch,
+            broker_epoch=self.effects.broker_epoch,
             resigned=self.replication.resigned,
         )
 
@@ -307,13 +294,8 @@ class Broker:
             self.logs,
             bytes_per_second=self.config.log_scrub_io_max_bytes_per_second,
             interval_ms=self.config.log_scrub_interval_ms,
-            found=self._damage_found,
+            found=self.effects.damage_found,
         )
-
-    def _damage_found(self, topic_partition: TopicPartition, damaged: DamagedRange) -> None:
-        log = self.logs.get(topic_partition)
-        if log is not None and log.damage.note(damaged):
-            self.replication.damage_found(topic_partition)
 
     def _build_fetchers(self) -> ReplicaFetcherManager:
         self.fetch_pool = RpcPool(
@@ -360,9 +342,9 @@ class Broker:
     def _hello(self) -> ServerHello:
         return ServerHello(cluster_id=self.metadata.image.cluster_id, node_id=self.node_id)
 
-    def _build_lifecycle(self) -> None:
+    def _build_lifecycle(self) -> BrokerLifecycle:
         config = self.config
-        self.lifecycle = BrokerLifecycle(
+        return BrokerLifecycle(
             registration=RegisterBroker(
                 node_id=self.node_id,
                 incarnation=self.ports.incarnation,
@@ -381,8 +363,8 @@ class Broker:
             heartbeat_interval_ms=config.broker_heartbeat_interval_ms,
             session_timeout_ms=config.broker_session_timeout_ms,
             fatal=self.ports.fatal,
-            holds_back=lambda: self.storage.holds_back,
-            known_metadata=lambda: self.log_service.known_metadata,
+            holds_back=self.effects.holds_back,
+            known_metadata=self.effects.known_metadata,
         )
 
     def _registered(self, broker_epoch: int) -> None:
@@ -420,24 +402,6 @@ class Broker:
         self.log_service.published(publication)
         self.throttle.published(publication)
         self.replication.published(publication)
-
-    def _start_fetching(self, effect: StartFetching) -> None:
-        partition = self.replication.manager.find(effect.topic_partition)
-        if partition is not None:
-            self.fetchers.start(effect, partition)
-
-    def _stop_fetching(self, effect: StopFetching) -> None:
-        self.fetchers.stop(effect.topic_partition)
-
-    def _resume_fetching(self, effect: ResumeFetching) -> None:
-        partition = self.replication.manager.find(effect.topic_partition)
-        if partition is not None:
-            self.fetchers.resume(effect.topic_partition, partition)
-
-    def _flush(self, effect: FlushLog) -> None:
-        log = self.logs.get(effect.topic_partition)
-        if log is not None:
-            self.flusher.ask(log)
 
     def _make_coordinator(self, slot: int, coordinator_epoch: int, records: Iterable[Record]) -> GroupCoordinator:
         return GroupCoordinator(

@@ -48,6 +48,7 @@ class LogService:
         fatal: Callable[[str], None],
         is_current: Callable[[], bool],
         flush: Callable[[PartitionLog], None],
+        folder_refused: Callable[[str, StorageError], None] = lambda path, error: None,
     ) -> None:
         self._logs = logs
         self._metadata = metadata
@@ -58,8 +59,7 @@ class LogService:
         self._is_current = is_current  # does the metadata show this broker's own registration?
         self._flush = flush
         self._defaults = LogConfig.from_map(config.topic_defaults())  # until the metadata names the cluster's values
-        self.log_failed: Callable[[TopicPartition, StorageError], None] = lambda topic_partition, error: None
-        self.folder_refused: Callable[[str, StorageError], None] = lambda path, error: None
+        self._folder_refused = folder_refused
         self.writers = FolderWriters(refused=self._refused, fatal=fatal)
         self.made_anew: set[TopicPartition] = set()  # empty, where the cluster may believe that there was something
 
@@ -291,7 +291,7 @@ class LogService:
 
     def _refused(self, path: str, error: StorageError) -> None:
         logger.error("upkeep failed: %s", error)
-        self.folder_refused(path, error)
+        self._folder_refused(path, error)
 
 
 def _until(done: "asyncio.Future[None]", limit_ms: int) -> "asyncio.Future[None]":

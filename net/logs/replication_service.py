@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
+from typing import Protocol
 
 from barnabas.kraft.metadata.image import MetadataImage
 from barnabas.kraft.metadata.requests import PartitionIsrAnswer
@@ -46,7 +47,6 @@ from barnabas.log.vocabulary.errors import (
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ..base.clock import Clock
-from ..base.folder_writers import ended_future
 from ..base.slices import SlicedQueue, Steps
 from ..server.purgatory import Operation, Purgatory
 from ..server.turn import Turn
@@ -59,58 +59,56 @@ NO_LEADER_HINT = (-1, -1)
 CHANGE_RETRY_MS = 1_000
 
 
-def change_at_once(topic_partition: TopicPartition, change: LogChange) -> "asyncio.Future[None]":
-    """For logs in memory, which no disk delays."""
-    change.perform()
-    return ended_future()
+class ReplicationEffects(Protocol):
+    """Performs what replicas decide and this object cannot do."""
+
+    def propose(self, proposals: list[ProposeIsr]) -> None: ...
+
+    def start_fetching(self, effect: StartFetching) -> None: ...
+
+    def stop_fetching(self, effect: StopFetching) -> None: ...
+
+    def resume_fetching(self, effect: ResumeFetching) -> None: ...
+
+    def storage_failed(self, effect: StorageFailed) -> None: ...
+
+    def flush(self, effect: FlushLog) -> None: ...
+
+    def resign(self, effect: Resign) -> None: ...
+
+    def change_log(self, topic_partition: TopicPartition, change: LogChange) -> "asyncio.Future[None]":
+        """Perform a change of a log off the loop. The future ends when that is over, or dropped."""
+
+    def made_ready(self, topic_partition: TopicPartition, topic_id: str) -> "asyncio.Future[None] | None":
+        """What is to be waited for before the log of a new replica can be made, if anything."""
+
+    def took_up(self, image: MetadataImage) -> None:
+        """Every replica has the role that this metadata gives it."""
+
+    def progressed(self) -> None:
+        """`taken_up_offset` has risen."""
 
 
 class ReplicationService:
-    """`propose`, `start_fetching` and `stop_fetching` are where effects that leave this object go."""
-
     def __init__(
         self,
         *,
         node_id: int,
         manager: ReplicaManager,
         clock: Clock,
-        propose: Callable[[list[ProposeIsr]], None],
-        start_fetching: Callable[[StartFetching], None],
-        stop_fetching: Callable[[StopFetching], None],
-        storage_failed: Callable[[StorageFailed], None],
-        took_up: Callable[[MetadataImage], None],
-        flush: Callable[[FlushLog], None],
-        resume_fetching: Callable[[ResumeFetching], None],
-        resign: Callable[[Resign], None],
-        change_log: Callable[[TopicPartition, LogChange], "asyncio.Future[None]"] = change_at_once,
-        made_ready: Callable[[TopicPartition, str], "asyncio.Future[None] | None"] = lambda partition, topic_id: None,
-        progressed: Callable[[], None] = lambda: None,
+        effects: ReplicationEffects,
         turn: Turn | None = None,
     ) -> None:
-        """`change_log` performs a change of a log off the loop; its future ends when that is over, or dropped.
-
-        `made_ready` may tell what is to be waited for before the log of a new replica can be made; `progressed` hears that
-        `taken_up_offset` has risen."""
         self.node_id = node_id
         self.manager = manager
         self.purgatory = Purgatory(manager.partition)
         self._clock = clock
-        self._propose = propose
-        self._start_fetching = start_fetching
-        self._stop_fetching = stop_fetching
-        self._storage_failed = storage_failed
+        self._effects = effects
         self._turn = turn or Turn()
-        self._took_up = took_up
-        self._flush = flush
-        self._resume_fetching = resume_fetching
-        self._resign = resign
         self._changed: dict[TopicPartition, None] = {}
         self._check_is_scheduled = False
         self._image = MetadataImage()
         self._newest: MetadataPublication | None = None
-        self._made_ready = made_ready
-        self._change_log = change_log
-        self._progressed = progressed
         self._work = SlicedQueue(clock.now_ms)
         self.taken_up_offset = 0  # of the metadata; nothing before it is left to be done
         self._is_stopped = False
@@ -144,24 +142,24 @@ class ReplicationService:
             else:
                 self._perform_rare(effect)
         if proposals:
-            self._propose(proposals)
+            self._effects.propose(proposals)
 
     def _perform_rare(self, effect: Effect) -> None:
         match effect:
             case StartFetching():
-                self._start_fetching(effect)
+                self._effects.start_fetching(effect)
             case StopFetching():
-                self._stop_fetching(effect)
+                self._effects.stop_fetching(effect)
             case StorageFailed():
-                self._storage_failed(effect)
+                self._effects.storage_failed(effect)
             case FlushLog():
-                self._flush(effect)
+                self._effects.flush(effect)
                 return  # that alone changes nothing for anybody
             case Resign():
-                self._resign(effect)
+                self._effects.resign(effect)
                 return
             case ResumeFetching():
-                self._resume_fetching(effect)
+                self._effects.resume_fetching(effect)
                 return
             case ChangeLog():
                 self._begin_change(effect)
@@ -208,7 +206,7 @@ class ReplicationService:
         """A step for each partition. What came before our own registration is not acted upon: a former incarnation's role."""
         yield from self._apply(publication)
         self.taken_up_offset = publication.image.offset
-        self._progressed()
+        self._effects.progressed()
 
     def _apply(self, publication: MetadataPublication) -> Steps:
         before, self._image = self._image, publication.image
@@ -224,7 +222,7 @@ class ReplicationService:
         yield from self._remove(self._gone(before, topics, is_first=is_first))
         for assignment in self._ours(before, topics, broker_epochs):
             if not self.manager.knows(assignment.topic_partition):
-                yield self._made_ready(assignment.topic_partition, assignment.topic_id)
+                yield self._effects.made_ready(assignment.topic_partition, assignment.topic_id)
             self.perform(self.manager.apply_one(assignment, self._clock.now_ms()))
             yield None
         effects = self.manager.storage_failures()
@@ -237,7 +235,7 @@ class ReplicationService:
             )
         self.perform(effects)
         if is_first:
-            self._took_up(image)
+            self._effects.took_up(image)
 
     def _ours(
         self, before: MetadataImage, topics: Iterable[str], broker_epochs: dict[int, int]
@@ -334,7 +332,7 @@ class ReplicationService:
         partition, change = self.manager.find(effect.topic_partition), effect.change
         assert partition is not None and partition.change is change
         logger.info("replica_changes partition=%s change=%s", effect.topic_partition, change.what)
-        ended = self._change_log(effect.topic_partition, change)
+        ended = self._effects.change_log(effect.topic_partition, change)
         ended.add_done_callback(lambda _: self._change_ended(partition, change))
 
     def _change_ended(self, partition: Partition, change: LogChange) -> None:

@@ -109,8 +109,10 @@ class StorageService:
         turn: Turn,
         fatal: Callable[[str], None],
         journal_folder: str | None,
+        hanging: Callable[[], Iterable[str]] = tuple,
     ) -> None:
-        """`journal_folder`: where the quorum's journal of this node lies; None on a node that is no voter."""
+        """`journal_folder`: where the quorum's journal of this node lies; None on a node that is no voter. `hanging`: the
+        folders whose disk does not answer."""
         self._node_id = node_id
         self._logs = logs
         self._log_service = log_service
@@ -125,7 +127,7 @@ class StorageService:
         self._failures: dict[str, str] = {}  # folders that failed in this turn, and why
         self._full: dict[str, _Full] = {}
         self._hanging: dict[str, _Full] = {}
-        self.hanging: Callable[[], Iterable[str]] = lambda: ()  # folders whose disk does not come back
+        self._hanging_now = hanging
         self._lost: set[Place] = set()  # to be told with the next report
         self._hand_over: set[Place] = set()
         self._epoch = -1  # of the registration that the reports are numbered in
@@ -238,7 +240,7 @@ class StorageService:
             self._work.set()
 
     def _look_at_hanging_folders(self) -> None:
-        now_ms, hanging = self._clock.now_ms(), set(self.hanging())
+        now_ms, hanging = self._clock.now_ms(), set(self._hanging_now())
         for path in sorted(hanging - self._hanging.keys()):
             cause = "its disk does not come back from a flush: look at the kernel log, and replace it"
             self._hanging[path] = _Full(self._clock.wall_ms(), now_ms, now_ms, cause, now_ms - CHECK_INTERVAL_MS)

@@ -60,7 +60,7 @@ class RoleSource(MetadataSource, Protocol):
 class MetadataService:
     """Keeps the newest image, and tells subscribers of every publication in order."""
 
-    def __init__(self, source: MetadataSource) -> None:
+    def __init__(self, source: MetadataSource, *, taken_up: Callable[[], int] | None = None) -> None:
         self.source = source
         self.image = MetadataImage()
         self.leadership = NO_LEADERSHIP
@@ -71,9 +71,7 @@ class MetadataService:
         self._unknown: dict[asyncio.Future[None], None] = {}  # who waits until this broker knows its cluster
         self._registered_at: int | None = None  # the offset of this process's first registration
         self._known_at_s = 0.0  # when a leader of the quorum was last known to stand behind the image; time of the loop
-        self.taken_up: Callable[[], int] = lambda: (
-            self.image.offset
-        )  # how far the replicas of this broker have followed
+        self._taken_up = taken_up  # how far the replicas of this broker have followed; None if it has none
 
     @property
     def role(self) -> RoleSource:
@@ -159,7 +157,7 @@ class MetadataService:
     @property
     def applied_offset(self) -> int:
         """Up to here the image and the replicas of this broker are as the metadata says."""
-        return min(self.image.offset, self.taken_up())
+        return self.image.offset if self._taken_up is None else min(self.image.offset, self._taken_up())
 
     def progressed(self) -> None:
         """The applied offset may have risen."""

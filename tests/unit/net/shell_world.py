@@ -22,8 +22,20 @@ from barnabas.kraft.metadata.requests import ControllerRequest
 from barnabas.kraft.node.metadata_feed import MetadataFeed
 from barnabas.kraft.node.metadata_node import MetadataPublication
 from barnabas.kraft.quorum.quorum import Leadership
+from barnabas.log.replication.effects import (
+    FlushLog,
+    ProposeIsr,
+    Resign,
+    ResumeFetching,
+    StartFetching,
+    StopFetching,
+    StorageFailed,
+)
+from barnabas.log.replication.log_change import LogChange
 from barnabas.log.vocabulary.errors import NotControllerError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.base.clock import SimulatedClock
+from barnabas.net.base.folder_writers import ended_future
 from barnabas.net.metadata.broker_to_controller import ControllerChannel
 from barnabas.net.metadata.metadata_service import MetadataService, Subscriber
 from barnabas.net.protocol.responses import Response
@@ -71,6 +83,27 @@ def broker(node_id: int, *, epoch: int | None = None, fenced: bool = False) -> B
         ),
         fenced=fenced,
     )
+
+
+class NoEffects:
+    """`ReplicationEffects` that do nothing; logs in memory are changed at once."""
+
+    def propose(self, proposals: list[ProposeIsr]) -> None: ...
+    def start_fetching(self, effect: StartFetching) -> None: ...
+    def stop_fetching(self, effect: StopFetching) -> None: ...
+    def resume_fetching(self, effect: ResumeFetching) -> None: ...
+    def storage_failed(self, effect: StorageFailed) -> None: ...
+    def flush(self, effect: FlushLog) -> None: ...
+    def resign(self, effect: Resign) -> None: ...
+    def took_up(self, image: MetadataImage) -> None: ...
+    def progressed(self) -> None: ...
+
+    def change_log(self, topic_partition: TopicPartition, change: LogChange) -> "asyncio.Future[None]":
+        change.perform()
+        return ended_future()
+
+    def made_ready(self, topic_partition: TopicPartition, topic_id: str) -> "asyncio.Future[None] | None":
+        return None
 
 
 def partition(

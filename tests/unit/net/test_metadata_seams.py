@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import pytest
 from simulation.disk import SimulatedDisk
+from unit.net.shell_world import NoEffects
 
 from barnabas.kraft.metadata.image import (
     BrokerImage,
@@ -74,6 +75,14 @@ def image(*topics: TopicImage, epoch: int = EPOCH, configs: dict[str, dict[str, 
     )
 
 
+class _Effects(NoEffects):
+    def __init__(self, log_service: LogService) -> None:
+        self._log_service = log_service
+
+    def took_up(self, image: MetadataImage) -> None:
+        self._log_service.set_strays_aside(image)
+
+
 class World:
     """A broker's logs and replicas over one simulated disk, without anything else of a broker."""
 
@@ -96,14 +105,7 @@ class World:
             node_id=NODE,
             manager=ReplicaManager(NODE, self.log_service),
             clock=cast(Any, self.clock),
-            propose=lambda proposals: None,
-            start_fetching=lambda effect: None,
-            stop_fetching=lambda effect: None,
-            storage_failed=lambda effect: None,
-            took_up=self.log_service.set_strays_aside,
-            flush=lambda effect: None,
-            resume_fetching=lambda effect: None,
-            resign=lambda effect: None,
+            effects=_Effects(self.log_service),
         )
         self.metadata.subscribe(self.log_service.published)
         self.metadata.subscribe(self.replication.published)

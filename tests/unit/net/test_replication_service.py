@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from simulation.isr_log import MemoryLog, batch
-from unit.net.shell_world import Shell, broker, image_of, partition, simulated, topic, turns
+from unit.net.shell_world import NoEffects, Shell, broker, image_of, partition, simulated, topic, turns
 
 from barnabas.kraft.metadata.image import MetadataImage
 from barnabas.kraft.metadata.requests import PartitionIsrAnswer
@@ -66,6 +66,37 @@ class CountingPurgatory(Purgatory):
         return super().check(topic_partition)
 
 
+class _Effects(NoEffects):
+    """Notes them in the world."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+
+    def propose(self, proposals: list[ProposeIsr]) -> None:
+        self._world.proposed.append(proposals)
+
+    def start_fetching(self, effect: StartFetching) -> None:
+        self._world.fetching.append(effect)
+
+    def stop_fetching(self, effect: StopFetching) -> None:
+        self._world.fetching.append(effect)
+
+    def resume_fetching(self, effect: ResumeFetching) -> None:
+        self._world.fetching.append(effect)
+
+    def storage_failed(self, effect: StorageFailed) -> None:
+        self._world.failed.append(effect)
+
+    def flush(self, effect: FlushLog) -> None:
+        self._world.flushing.append(effect)
+
+    def resign(self, effect: Resign) -> None:
+        self._world.resigning.append(effect)
+
+    def took_up(self, image: MetadataImage) -> None:
+        self._world.taken_up.append(image)
+
+
 class World:
     def __init__(self, shell: Shell) -> None:
         self.shell = shell
@@ -82,14 +113,7 @@ class World:
             node_id=0,
             manager=self.manager,
             clock=shell.clock,
-            propose=self.proposed.append,
-            start_fetching=self.fetching.append,
-            stop_fetching=self.fetching.append,
-            storage_failed=self.failed.append,
-            took_up=self.taken_up.append,
-            flush=self.flushing.append,
-            resume_fetching=self.fetching.append,
-            resign=self.resigning.append,
+            effects=_Effects(self),
         )
         self.service.purgatory = self.purgatory = CountingPurgatory(self.manager)
         shell.metadata.subscribe(self.service.published)

@@ -6,11 +6,12 @@ from dataclasses import replace
 import pytest
 from simulation.disk import SimulatedDisk
 from simulation.log_building import batch_of
-from unit.net.shell_world import Shell, broker, image_of, partition, simulated, topic, turns
+from unit.net.shell_world import NoEffects, Shell, broker, image_of, partition, simulated, topic, turns
 
 from barnabas.kraft.metadata.image import FOLDER_FULL, FOLDER_HANGING, FOLDER_OFFLINE, MetadataImage, TopicImage
 from barnabas.kraft.metadata.requests import Done, ReportOfflineReplicas, TopicNumbers
 from barnabas.log.folders.log_manager import LogManager
+from barnabas.log.replication.effects import StorageFailed
 from barnabas.log.replication.replica_manager import ReplicaManager
 from barnabas.log.vocabulary.errors import (
     BrokerNotAvailableError,
@@ -36,12 +37,24 @@ def of(*numbers: int) -> tuple[TopicNumbers, ...]:
     return (TopicNumbers(topic_id="id-t", partitions=numbers),) if numbers else ()
 
 
+class _Effects(NoEffects):
+    def __init__(self, world: "World") -> None:
+        self._world = world
+
+    def storage_failed(self, effect: StorageFailed) -> None:
+        self._world.storage.storage_failed(effect)
+
+    def took_up(self, image: MetadataImage) -> None:
+        self._world.storage.took_up(image)
+
+
 class World:
     """Broker 0 with two folders; it leads the topic t. The controller does what reports ask, at once."""
 
     def __init__(self, shell: Shell, disk: SimulatedDisk, folders: tuple[str, ...], journal: str | None) -> None:
         self.shell, self.disk = shell, disk
         self.fatal: list[str] = []
+        self.hanging: tuple[str, ...] = ()
         self.logs = LogManager(disk, folders, node_id=0)
         turn = Turn()
         self.log_service = LogService(
@@ -52,6 +65,7 @@ class World:
             fatal=self.fatal.append,
             is_current=lambda: True,
             flush=lambda log: None,
+            folder_refused=lambda path, error: self.storage.folder_refused(path, error),
         )
         self.manager = ReplicaManager(
             0, self.log_service, storage_trouble=lambda at, error: self.storage.trouble(at, error)
@@ -60,14 +74,7 @@ class World:
             node_id=0,
             manager=self.manager,
             clock=shell.clock,
-            propose=lambda proposals: None,
-            start_fetching=lambda effect: None,
-            stop_fetching=lambda effect: None,
-            storage_failed=lambda effect: self.storage.storage_failed(effect),
-            took_up=lambda image: self.storage.took_up(image),
-            flush=lambda effect: None,
-            resume_fetching=lambda effect: None,
-            resign=lambda effect: None,
+            effects=_Effects(self),
             turn=turn,
         )
         self.storage = StorageService(
@@ -82,6 +89,7 @@ class World:
             turn=turn,
             fatal=self.fatal.append,
             journal_folder=journal,
+            hanging=lambda: self.hanging,
         )
         self.offset = 10
         self.epoch = 1
@@ -177,7 +185,6 @@ async def test_a_flush_and_a_checkpoint_that_fail_do_the_same() -> None:
 @simulated
 async def test_files_that_a_disk_does_not_let_go_take_its_folder_out() -> None:
     world = await World.start()
-    world.log_service.folder_refused = world.storage.folder_refused
     old = TopicPartition("old", 0)
     world.logs.get_or_create(old, topic_id="id-old", now_ms=0)
     folder = world.logs.folder_of(old)
@@ -342,7 +349,7 @@ async def test_folders_are_closed_together_and_a_second_time_does_nothing() -> N
 async def test_a_folder_whose_disk_hangs_hands_over_at_once_and_ends_by_itself() -> None:
     world = await World.start()
     path = FOLDERS[0]
-    world.storage.hanging = lambda: [path]
+    world.hanging = (path,)
     await asyncio.sleep(HANG_LOOK_INTERVAL_MS / 1000 + 0.01)
     assert world.reports[-1].hand_over == of(*world.in_folder(path))
     await asyncio.sleep(2.2)
@@ -354,7 +361,7 @@ async def test_a_folder_whose_disk_hangs_hands_over_at_once_and_ends_by_itself()
     assert (await world.storage.describe())[0].state == FOLDER_HANGING
     hanging = [at.topic_partition.partition for at in world.manager.partitions() if at.disk_hangs]
     assert of(*hanging) == of(*world.in_folder(path)) and hanging
-    world.storage.hanging = list
+    world.hanging = ()
     await asyncio.sleep(2.5)
     assert not any(at.disk_hangs for at in world.manager.partitions())
     assert world.reports[-1].troubled_folders == ()

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from simulation.disk import SimulatedDisk
 from simulation.log_building import batch_of
-from unit.net.shell_world import Client, Shell, broker, image_of
+from unit.net.shell_world import Client, NoEffects, Shell, broker, image_of
 
 from barnabas.consumer_groups.coordinator import GroupCoordinator
 from barnabas.kraft.metadata.image import BrokerImage, MetadataImage, SlotImage, TopicImage
@@ -17,7 +17,7 @@ from barnabas.log.folders.log_manager import LogManager
 from barnabas.log.format.record_batch import iter_headers
 from barnabas.log.format.record_codec import ProducerFields, decode_batch
 from barnabas.log.partition.partition_log import PartitionLog
-from barnabas.log.replication.effects import ProposeIsr
+from barnabas.log.replication.effects import FlushLog, ProposeIsr
 from barnabas.log.replication.partition import Partition
 from barnabas.log.replication.replica_manager import ReplicaManager
 from barnabas.log.vocabulary.topic_partition import TopicPartition
@@ -33,6 +33,20 @@ from barnabas.net.protocol.responses import FetchPartitionResponse, FetchRespons
 from barnabas.net.settings.config import load
 
 EPOCH = 100  # of this broker's registration; node n has 100 + n
+
+
+class _Effects(NoEffects):
+    def __init__(self, world: "HandlerWorld", log_service: LogService) -> None:
+        self._world = world
+        self.made_ready = log_service.made_ready  # type: ignore[method-assign]
+
+    def propose(self, proposals: list[ProposeIsr]) -> None:
+        self._world.proposed.extend(proposals)
+
+    def flush(self, effect: FlushLog) -> None:
+        log = self._world.logs.get(effect.topic_partition)
+        assert log is not None
+        self._world.flusher.ask(log)
 
 
 class HandlerWorld:
@@ -63,15 +77,7 @@ class HandlerWorld:
             node_id=0,
             manager=ReplicaManager(0, log_service),
             clock=shell.clock,
-            propose=self.proposed.extend,
-            start_fetching=lambda effect: None,
-            stop_fetching=lambda effect: None,
-            storage_failed=lambda effect: None,
-            took_up=lambda image: None,
-            flush=lambda effect: self.flusher.ask(cast(PartitionLog, self.logs.get(effect.topic_partition))),
-            resume_fetching=lambda effect: None,
-            resign=lambda effect: None,
-            made_ready=log_service.made_ready,
+            effects=_Effects(self, log_service),
         )
         self.groups = GroupService(
             node_id=0,

@@ -63,7 +63,7 @@ class LogCleaner:
         parts = [
             part
             for topic_partition, log in self._logs.logs.items()
-            if log.config.is_compacted and not log.failed and not log.is_changing
+            if log.config.is_compacted and not log.failed and not log.is_changing and not log.swaps.is_outstanding
             if not self._is_set_aside(topic_partition, now_ms)
             if (part := self._dirty_part(topic_partition, log, now_ms)) is not None
         ]

@@ -134,9 +134,8 @@ class Cleaning:
             yield self._flush_folder
 
     def abandon(self) -> None:
-        """After a step that failed, or was not done: leave nothing that a start would bring in."""
-        if not self.log.is_changing:  # else the thread that changes it withdraws the offer
-            self.log.swaps.withdraw()
+        """After a step that failed, or was not done. The folder's thread then withdraws what was offered."""
+        self.log.swaps.give_up()
 
     @property
     def _is_overtaken(self) -> bool:

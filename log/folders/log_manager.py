@@ -441,8 +441,8 @@ class LogManager:
             yield len(gone)
 
     def remove_due(self, folder: LogFolder, now_ms: int) -> None:
-        """Unlink what was deleted in a folder long enough ago. May run in another thread. Raises the first refusal, when all
-        others are gone."""
+        """Unlink what was deleted in a folder long enough ago, and what was offered and given up. In the folder's thread. Raises
+        the first refusal, when all others are gone."""
         refused: StorageError | None = None
         works: list[Callable[[int], None]] = [log.remove_due_files for log in self.logs_in(folder)]
         works.append(partial(self._due_folders.remove_due, below=folder.path))

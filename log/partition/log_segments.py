@@ -127,8 +127,11 @@ class LogSegments:
     # --- files that are due ---
 
     def remove_due_files(self, now_ms: int) -> None:
-        """May run in another thread: unlinking takes time."""
-        self._due_files.remove_due(now_ms)
+        """In the folder's thread: unlinking takes time, and an offer that was given up is withdrawn with a flush."""
+        try:
+            self._due_files.remove_due(now_ms)
+        finally:
+            self.swaps.withdraw_given_up()
 
     def release(self) -> None:
         for segment in self.all:

@@ -1,7 +1,8 @@
 """The cleaned segment that a log has promised to take in, if there is one: from the offer on a start would bring it in.
 
-Between the offer and its fulfilment the folder is flushed, in another thread, while the log goes on. Whatever changes the
-segments meanwhile withdraws the offer first.
+Between the offer and its fulfilment the folder is flushed, in another thread, while the log goes on. A truncation withdraws the
+offer first; retention waits until it is fulfilled or withdrawn. Withdrawing flushes the folder, so it is done in the folder's
+thread, where truncations are done too: the owner of the log only gives the offer up.
 """
 
 from collections.abc import Callable
@@ -15,13 +16,19 @@ class OfferedSwap:
         """`segments` are the log's own, by base offset; the last one is active."""
         self._segments = segments
         self._offered: SegmentSwap | None = None
+        self._is_given_up = False  # of `_offered`; set by the owner of the log alone
+
+    @property
+    def is_outstanding(self) -> bool:
+        """Has the folder files of an offer? Until they are gone, another cleaning would mix its own with them."""
+        return self._offered is not None
 
     def offer(self, swap: SegmentSwap) -> bool:
         """From the next flush of the folder on a start brings the cleaned segment in. False when the log has lost one of the
-        segments that it replaces."""
-        if self._place_of(swap) is None:
+        segments that it replaces, or when the offer before was not withdrawn yet."""
+        if self._place_of(swap) is None or self.is_outstanding:
             return False
-        self.withdraw()  # the one before, which the disk may have refused to withdraw
+        self._is_given_up = False
         self._offered = swap  # before, so that what fails half-way is withdrawn
         swap.offer()
         return True
@@ -31,7 +38,7 @@ class OfferedSwap:
     ) -> bool:
         """Put the cleaned segment, `opened` by its base offset, in the place of the others. False when it was withdrawn."""
         number = self._place_of(swap)
-        if self._offered is not swap or number is None:
+        if self._offered is not swap or self._is_given_up or number is None:
             return False
         self._offered = None  # no way back from here: what fails half-way is finished by a start
         for segment in swap.replaced:
@@ -42,7 +49,17 @@ class OfferedSwap:
         self._segments[number : number + len(swap.replaced)] = [cleaned]
         return True
 
+    def give_up(self) -> None:
+        """The offer will not be fulfilled: the next `withdraw_given_up` takes it back."""
+        self._is_given_up = True
+
+    def withdraw_given_up(self) -> None:
+        """In the folder's thread. What the disk refuses is met again by the next call."""
+        if self._is_given_up:
+            self.withdraw()
+
     def withdraw(self) -> None:
+        """In the folder's thread, or where no thread works on the log. Raises StorageError, and then the offer stays."""
         if self._offered is not None:
             self._offered.withdraw()
             self._offered = None

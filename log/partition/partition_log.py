@@ -547,15 +547,16 @@ class PartitionLog:
             self._append_times.times.forget_before(offset)
 
     def delete_old_segments(self, now_ms: int) -> list[int]:
-        """Take the segments out of the log that retention lets go; return their base offsets."""
+        """Take the segments out of the log that retention lets go; return their base offsets. While a cleaned segment is offered
+        none goes, because a start would bring it back: the next call finds them."""
+        if self.swaps.is_outstanding:
+            return []
         segments = self._segments.all
         ages = (segment.age for segment in segments)  # of which it looks at those that go, and one more
         count = expired_segments(ages, config=self._config, log_start_offset=self.log_start_offset,
                                  high_watermark=self.high_watermark, now_ms=now_ms, log_bytes=self.size_bytes)  # fmt: skip
         if count == len(segments):
             self.roll(now_ms)
-        if count:
-            self.swaps.withdraw()
         gone = [segment.base_offset for segment in segments[:count]]
         try:
             for _ in gone:
@@ -565,7 +566,7 @@ class PartitionLog:
         return gone
 
     def remove_due_files(self, now_ms: int) -> None:
-        """Remove files of deleted segments whose delay is over. May run in another thread."""
+        """Remove files of deleted segments whose delay is over, and of an offer that was given up. In the folder's thread."""
         self._segments.remove_due_files(now_ms)
 
     def release_if_idle(self, now_ms: int, *, idle_ms: int) -> None:

@@ -38,7 +38,8 @@ class SegmentSwap:
 
     def offer(self) -> None:
         """Step 2, without the flush of the folder."""
-        for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES):
+        self.files.rename(f"{self.stem}{LOG_SUFFIX}{CLEANED_SUFFIX}", f"{self.stem}{LOG_SUFFIX}{SWAP_SUFFIX}")
+        for suffix in INDEX_SUFFIXES:
             self._rename(suffix, CLEANED_SUFFIX, SWAP_SUFFIX)
 
     def take(self) -> None:

@@ -13,7 +13,7 @@ from barnabas.log.compaction.cleaner import LogCleaner
 from barnabas.log.compaction.cleaning import Cleaning, CleaningAborted
 from barnabas.log.disk.files import Files
 from barnabas.log.folders.log_manager import LogManager
-from barnabas.log.vocabulary.errors import BarnabasError, StorageError
+from barnabas.log.vocabulary.errors import BarnabasError
 
 from ..base.clock import Clock
 from ..settings.config import BrokerConfig
@@ -105,12 +105,7 @@ class CleanerService:
             for step in cleaning.steps():
                 await _to_its_end(loop.run_in_executor(None, step), cleaning)
         except BaseException:
-            try:
-                cleaning.abandon()
-            except StorageError as error:
-                logger.error(
-                    "partition=%s: an offer stays, and is withdrawn later: %s", cleaning.log.topic_partition, error
-                )
+            cleaning.abandon()
             raise
 
 

@@ -45,7 +45,7 @@ ON_THE_LOOP: Final = {
         "log_manager._retire", "log_manager._set_aside",
     ),
     "a cleaned segment takes the place of others by renames, between two flushes in a thread": (
-        "segment_swap.offer", "segment_swap.take", "segment_swap.withdraw", "segment_swap.discard",
+        "segment_swap.offer", "segment_swap.take", "segment_swap.discard",
     ),
 }  # fmt: skip
 IN_THE_QUORUM: Final = {

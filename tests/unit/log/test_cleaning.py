@@ -22,6 +22,7 @@ from barnabas.log.vocabulary.errors import (
     InvalidProducerEpochError,
     InvalidRecordError,
     OutOfOrderSequenceError,
+    StorageError,
 )
 
 COMPACT = LogConfig(cleanup_policy=("compact",), segment_bytes=600, index_interval_bytes=100)
@@ -281,6 +282,7 @@ def test_readers_of_replaced_segments_read_on(tmp_path):
 
 
 STEPS_OF_ONE_GROUP = 4  # fill the map; clean; flush the offer; flush the swap
+OFFERED_AFTER = 3
 
 
 def truncate(log):
@@ -297,10 +299,20 @@ def retain(log):
     assert log.delete_old_segments(NOW_MS + 10)
 
 
-@pytest.mark.parametrize("steps", range(STEPS_OF_ONE_GROUP + 1))
-@pytest.mark.parametrize("change", [truncate, start_over, retain, lambda log: log.release()])
+CHANGES = [truncate, start_over, retain, lambda log: log.release()]
+
+
+@pytest.mark.parametrize(
+    ("change", "steps"),
+    [
+        (change, steps)
+        for change in CHANGES
+        for steps in range(STEPS_OF_ONE_GROUP + 1)
+        if change is not retain or steps != OFFERED_AFTER
+    ],
+)
 @pytest.mark.parametrize("loses_power", [True, False])
-def test_a_log_that_changes_ends_its_cleaning_and_nothing_comes_back(steps, change, loses_power):
+def test_a_log_that_changes_ends_its_cleaning_and_nothing_comes_back(change, steps, loses_power):
     disk = SimulatedDisk()
     config = LogConfig(cleanup_policy=("compact", "delete"), segment_bytes=600, file_delete_delay_ms=0)
     log = open_log(disk, config=config)
@@ -318,6 +330,7 @@ def test_a_log_that_changes_ends_its_cleaning_and_nothing_comes_back(steps, chan
             for work in walk:
                 work()
     cleaning.abandon()
+    log.remove_due_files(NOW_MS)
     assert records_in(log) == expected
     start, end = log.log_start_offset, log.log_end_offset
     if loses_power:
@@ -328,6 +341,62 @@ def test_a_log_that_changes_ends_its_cleaning_and_nothing_comes_back(steps, chan
     assert found.log_end_offset == end
     if not loses_power or change is not retain:  # what retention has done need not be on the disk yet
         assert records_in(found) == expected
+
+
+def offered(disk):
+    """A log whose cleaned segment is offered, and what ends or goes on with its cleaning."""
+    log = open_log(disk, config=LogConfig(cleanup_policy=("compact", "delete"), segment_bytes=600))
+    for number in range(30):
+        append_keyed(log, (b"k%d" % (number % 3), b"%d" % number * 50))
+    cleaning = start_cleaning(log, disk)
+    walk = cleaning.steps()
+    for _ in range(OFFERED_AFTER):
+        next(walk)()
+    assert log.swaps.is_outstanding
+    return log, cleaning, walk
+
+
+def test_retention_lets_nothing_go_while_a_segment_is_offered():
+    disk = SimulatedDisk()
+    log, _, walk = offered(disk)
+    log.update_config(LogConfig(cleanup_policy=("delete",), retention_ms=0))
+    assert log.delete_old_segments(NOW_MS + 10) == []
+    for work in walk:
+        work()
+    assert log.delete_old_segments(NOW_MS + 10)
+
+
+@pytest.mark.parametrize("refused", ["rename", "sync_dir", "remove"])
+def test_an_offer_that_the_disk_keeps_is_withdrawn_later_and_meets_no_other_cleaning(refused):
+    disk = SimulatedDisk()
+    log, cleaning, _ = offered(disk)
+    before = records_in(log)
+    cleaning.abandon()
+    disk.fail_next(refused, error=StorageError)
+    with pytest.raises(StorageError):
+        log.remove_due_files(NOW_MS)
+    with pytest.raises(CleaningAborted):
+        clean(log, disk)
+    assert records_in(log) == before, "the files of the two were not mixed"
+    log.remove_due_files(NOW_MS)
+    assert not [name for name in disk.list_dir(log.directory) if name.endswith((".cleaned", ".swap"))]
+    clean(log, disk)
+    assert 3 <= len(records_in(log)) < 12
+
+
+def test_a_cleaned_segment_that_is_missing_takes_no_place():
+    disk = SimulatedDisk()
+    log, cleaning, _ = offered(disk)
+    cleaning.abandon()
+    log.remove_due_files(NOW_MS)
+    before = records_in(log)
+    with pytest.raises(StorageError):
+        for work in start_cleaning(log, disk).steps():
+            work()
+            for name in disk.list_dir(log.directory):
+                if name.endswith(".log.cleaned"):
+                    disk.remove(f"{log.directory}/{name}")
+    assert records_in(log) == before
 
 
 def test_damage_is_not_copied_but_told():

@@ -2,7 +2,6 @@
 says, a reader gets all or an error, and the same thing asked again (or after opening the log again) is done.
 """
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -130,6 +129,7 @@ def _delete_records(world: World) -> None:
 def _clean(world: World) -> None:
     """As the cleaner's shell does it."""
     _commit_all(world)
+    world.log.remove_due_files(NOW_MS)  # withdraws what an earlier cleaning has given up
     cleaning = start_cleaning(world.log, world.files)
     if cleaning is None:
         return
@@ -137,8 +137,7 @@ def _clean(world: World) -> None:
         for step in cleaning.steps():
             step()
     except StorageError:
-        with contextlib.suppress(StorageError):
-            cleaning.abandon()
+        cleaning.abandon()
         raise
 
 

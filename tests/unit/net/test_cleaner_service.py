@@ -10,6 +10,7 @@ from unit.net.shell_world import simulated
 from barnabas.log.folders.log_manager import LogManager
 from barnabas.log.partition.partition_log import PartitionLog
 from barnabas.log.settings.config import LogConfig
+from barnabas.log.vocabulary.errors import StorageError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.base.clock import SimulatedClock
 from barnabas.net.logs.cleaner_service import PAUSE_S, STRETCH_S, CleanerService, Throttle
@@ -95,6 +96,26 @@ async def test_a_log_that_cannot_be_cleaned_is_set_aside_and_the_others_go_on(ca
     assert list(world.totals.uncleanable) == [DAMAGED] and world.totals.failures == 1
     assert "is damaged at position" in world.totals.uncleanable[DAMAGED].cause
     assert "event=uncleanable partition=damaged-0" in caplog.text
+    world.running.cancel()
+
+
+@simulated
+async def test_an_offer_that_was_refused_waits_for_the_folders_thread() -> None:
+    """Withdrawing it flushes the folder; the loop only gives it up, and retention leaves the log alone meanwhile."""
+    world = World(SimulatedDisk())
+    log = world.log(DIRTY)
+    world.disk.fail_next("rename", "*.index.cleaned", error=StorageError)
+    await asyncio.sleep(3)
+    assert list(world.totals.uncleanable) == [DIRTY] and log.swaps.is_outstanding
+    names = world.disk.list_dir(log.directory)
+    assert [name for name in names if name.endswith(".log.swap")], "nothing was withdrawn on the loop"
+    world.totals.uncleanable.clear()
+    await asyncio.sleep(3)
+    assert world.totals.runs == 0 and len(records_in(log)) == 30, "its files are not mixed with those of another one"
+    world.logs.remove_due(world.logs.folders[0], world.clock.wall_ms())
+    assert not log.swaps.is_outstanding
+    await asyncio.sleep(3)
+    assert world.totals.runs == 1 and len(records_in(log)) < 10
     world.running.cancel()
 
 

@@ -1,7 +1,11 @@
 """A bound on the sealed segments that are open at once, over all partitions of a broker.
 
-An open one costs a descriptor and two mappings, of which a process has some 65,000.
+An open one costs a descriptor and two mappings, of which a process has some 65,000. Threads that truncate logs forget segments
+while the owner of all logs uses others. A segment is released under the lock, so that one that was forgotten can be opened again
+without being released behind that.
 """
+
+import threading
 
 from .segment import LogSegment
 
@@ -16,15 +20,18 @@ class OpenSegments:
     def __init__(self, limit: int = MAX_OPEN_SEALED_SEGMENTS) -> None:
         self._limit = limit
         self._segments: dict[LogSegment, None] = {}  # in the order of their last use
+        self._lock = threading.Lock()  # never held while a disk is waited for
 
     def used(self, segment: LogSegment) -> None:
-        self._segments.pop(segment, None)
-        self._segments[segment] = None
-        while len(self._segments) > self._limit:
-            oldest = next(iter(self._segments))
-            del self._segments[oldest]
-            if not oldest.is_active:
-                oldest.release()
+        with self._lock:
+            self._segments.pop(segment, None)
+            self._segments[segment] = None
+            while len(self._segments) > self._limit:
+                oldest = next(iter(self._segments))
+                del self._segments[oldest]
+                if not oldest.is_active:
+                    oldest.release()
 
     def forget(self, segment: LogSegment) -> None:
-        self._segments.pop(segment, None)
+        with self._lock:
+            self._segments.pop(segment, None)

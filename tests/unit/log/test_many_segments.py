@@ -1,6 +1,7 @@
 """A log of many segments: what is asked of it costs no visit to each of them, and a lying index is found out."""
 
 import struct
+import threading
 from collections import Counter
 
 import pytest
@@ -123,3 +124,34 @@ def test_a_look_for_damage_leaves_a_segment_as_open_as_it_was() -> None:
     assert segment.is_open
     segment.view()
     assert segment.is_open and segment._indexes_loaded
+
+
+class SegmentThatIsForgotten:
+    """Of a log that another thread truncates just when the owner of all logs lets go of it."""
+
+    is_active = False
+
+    def __init__(self, opened: OpenSegments) -> None:
+        self._opened = opened
+        self.released = 0
+        self.is_truncated = False
+
+    def __hash__(self) -> int:
+        if self.is_truncated:
+            self.is_truncated = False
+            thread = threading.Thread(target=self._opened.forget, args=(self,))
+            thread.start()
+            thread.join(timeout=0.1)  # it ends in this time only where nothing makes it wait
+        return id(self)
+
+    def release(self) -> None:
+        self.released += 1
+
+
+def test_a_segment_may_be_forgotten_in_another_thread_while_it_is_let_go():
+    opened = OpenSegments(limit=1)
+    first, second = SegmentThatIsForgotten(opened), SegmentThatIsForgotten(opened)
+    opened.used(first)
+    first.is_truncated = True
+    opened.used(second)
+    assert first.released == 1 and second.released == 0

@@ -171,11 +171,12 @@ class MetadataDelta:
     def _replay_controller(self, record: ControllerRecord, index: int) -> bool:
         if record.controller_epoch < self.controller_epoch:
             return False
-        self.controller_id = record.controller_id
-        self.controller_epoch = record.controller_epoch
-        if not self.terms or self.terms[-1].epoch < record.controller_epoch:
+        # The first record of a term tells its start and claim; a snapshot of an older version may have come behind it.
+        if record.controller_epoch > self.controller_epoch:
             term = ControllerTerm(epoch=record.controller_epoch, start=index, claim=record.claim)
             self.terms = (*self.terms, term)[-MAX_TERMS:]
+        self.controller_id = record.controller_id
+        self.controller_epoch = record.controller_epoch
         return True
 
     def _replay_recovery(self, record: RecoveryRecord, index: int) -> bool:

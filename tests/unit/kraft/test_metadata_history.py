@@ -132,6 +132,23 @@ def test_each_term_is_remembered_with_its_claim() -> None:
     assert image.position == at(MAX_TERMS + 2, 2_000, claim=MAX_TERMS + 102)
 
 
+def test_a_term_of_which_only_the_end_is_known_is_no_evidence() -> None:
+    """A snapshot of an older version names the controller epoch and no terms. Then the controller claims its term once more, as
+    it does after an append with an unknown outcome: that is not the claim with which others know the term."""
+    upgraded, other = MetadataDelta(MetadataImage(controller_epoch=7)), MetadataDelta(MetadataImage())
+    other.replay(ControllerRecord(controller_id=0, controller_epoch=7, claim=11), 100)
+    for delta in (upgraded, other):
+        delta.replay(ControllerRecord(controller_id=0, controller_epoch=7, claim=12), 200)
+    images = [upgraded.apply(201), other.apply(201)]
+    for image, view in zip(images, reversed(images), strict=True):
+        check_position(MetadataDelta(view), 3, known=image.position, applied=image.position)
+    for delta in map(MetadataDelta, images):
+        delta.replay(ControllerRecord(controller_id=1, controller_epoch=8, claim=13), 300)
+        check_position(delta, 3, known=at(8, 301, claim=13), applied=at(7, 299, claim=11))
+        with pytest.raises(DivergentMetadataError, match="began at offset 300 already"):
+            check_position(delta, 3, known=at(7, 300), applied=None)
+
+
 def test_a_recovery_raises_all_that_may_have_been_seen_in_the_lost_part() -> None:
     cluster = SingleController(3)
     cluster.topic(0, 1, 2)

@@ -31,11 +31,27 @@ def _health_arguments(parser: ArgumentParser) -> None:
 
 async def _health(context: Context) -> int:
     """Exit code 3 when anything is wrong, and every cause in words."""
+    timeout_s: float = context.arguments.timeout
+    causes: list[str] = []
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await _healthy(context, causes)
+    except TimeoutError:
+        if not causes:
+            raise
+    raise CommandError(
+        f"waited {timeout_s:g} s for a healthy cluster: {'; '.join(causes)}; give it longer with --timeout SECONDS",
+        ExitCode.UNREACHABLE,
+    )
+
+
+async def _healthy(context: Context, causes: list[str]) -> int:
+    """`causes`: of the last look, also for a caller whose time is over."""
     async with context.connector.admin(context.bootstrap) as admin:
-        causes = await _causes(context, admin)
+        causes[:] = await _causes(context, admin)
         while causes and context.arguments.wait:
             await asyncio.sleep(WATCH_INTERVAL_S)
-            causes = await _causes(context, admin)
+            causes[:] = await _causes(context, admin)
         unclean = _unclean(await admin.list_topics())
         ignored = _ignored_settings(await admin.describe_cluster())
     # What was lost stays lost, so it is told for good; but nothing is wrong now, which is what the exit code says.
@@ -236,7 +252,13 @@ async def _voters(context: Context) -> int:
 
 
 VERBS = (
-    Verb(name="health", summary="is all well? exit code 3 if not", arguments=_health_arguments, run=_health),
+    Verb(
+        name="health",
+        summary="is all well? exit code 3 if not",
+        arguments=_health_arguments,
+        run=_health,
+        timed=False,  # it bounds itself, to say what it waited for
+    ),
     Verb(name="describe", summary="the brokers", arguments=no_arguments, run=_describe),
     Verb(name="alter", summary="change settings of the cluster", arguments=_alter_arguments, run=_alter),
     Verb(name="quorum", summary="leader and voters of the quorum", arguments=no_arguments, run=_quorum),

@@ -62,6 +62,7 @@ def test_positions_of_the_same_history_are_taken(known: MetadataPosition) -> Non
         (at(1, 10), "controller epoch 2 of this quorum began at offset 10 already"),
         (at(4, 99), "has had no controller epoch 4"),
         (at(5, 101, claim=1), "another controller, or another process of it, began that epoch"),
+        (at(2, 39, claim=8), "another controller, or another process of it, began that epoch"),  # the oldest remembered
         (at(1, 5, recovery_epoch=1), "knows of no recovery behind 0"),
     ],
 )

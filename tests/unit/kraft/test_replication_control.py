@@ -150,6 +150,18 @@ def test_unclean_election_only_with_the_configuration() -> None:
     assert partition.unclean_elections == 1
 
 
+def test_an_unclean_election_leaves_nobody_eligible() -> None:
+    """The log of the new leader is the truth: who was eligible before has records that are not committed any more."""
+    cluster = SingleController()
+    cluster.topic(0, 1, 2, min_insync_replicas="2", unclean_leader_election_enable="true")
+    for node_id in (2, 1, 0):
+        cluster.beat(node_id, fence=True)
+    assert set(cluster.partition().eligible_leader_replicas) == {0, 1}
+    cluster.beat(2)
+    elected = cluster.partition()
+    assert (elected.leader, elected.isr, elected.eligible_leader_replicas) == (2, (2,), ())
+
+
 def test_clean_elections_are_not_counted_as_unclean_ones() -> None:
     """From the ISR, and from the eligible replicas: both have everything that is committed."""
     cluster = SingleController()

@@ -75,3 +75,13 @@ def test_a_transaction_is_open_from_its_first_batch_also_where_that_is_the_first
     note(state, 0, offset=0, transactional=True)
     note(state, 1, offset=1, transactional=True)
     assert state.first_unstable_offset == 0
+
+
+def test_only_what_lies_ahead_of_an_older_batch_is_missing():
+    state = ProducerState()
+    note(state, 4, count=2, offset=10)
+    missing = {sequence: state.missing_sequence(1, 0, sequence, since_offset=12) for sequence in (3, 4, 5, 6, 7)}
+    assert missing == {3: None, 4: None, 5: None, 6: None, 7: 6}
+    assert state.missing_sequence(1, 0, 7, since_offset=11) is None  # appended at 11, in this term
+    assert state.missing_sequence(1, 1, 2, since_offset=12) == 0
+    assert state.missing_sequence(2, 0, 7, since_offset=12) is None

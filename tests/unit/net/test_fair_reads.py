@@ -128,6 +128,15 @@ async def test_requests_that_take_long_count_by_their_time() -> None:
 
 
 @simulated
+async def test_a_pass_that_used_little_leaves_nothing_of_it_to_the_next_one() -> None:
+    reads = FairReads()
+    for _ in range(PASS_US // UNNOTICED_US + 1):
+        reads.used(1, UNNOTICED_US)
+        await asyncio.sleep(0)
+        assert reads.frames(in_line=False) == MAX_FRAMES_PER_TURN
+
+
+@simulated
 async def test_few_in_line_get_a_whole_turn_and_many_a_small_one() -> None:
     reads = FairReads()
     shares: list[int] = []

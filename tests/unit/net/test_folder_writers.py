@@ -124,3 +124,22 @@ async def test_a_thread_that_does_not_come_back_is_told_after_the_limit() -> Non
     answer.set_result(None)
     await asked
     assert list(world.writers.hanging()) == []
+
+
+@simulated
+async def test_a_folder_that_is_busy_for_long_with_short_work_does_not_hang() -> None:
+    world = World()
+    loop = asyncio.get_running_loop()
+    answers: list[asyncio.Future[None]] = []
+
+    def run_in_executor(*_: object) -> "asyncio.Future[None]":
+        answers.append(loop.create_future())
+        return answers[-1]
+
+    loop.run_in_executor = run_in_executor  # type: ignore[assignment, method-assign]
+    asked = [world.writers.ask(ONE, str(number), world.work("")) for number in range(3)]
+    for done in asked:
+        await asyncio.sleep(HANGS_AFTER_MS / 1000 - 1)
+        assert list(world.writers.hanging()) == []
+        answers[-1].set_result(None)
+        await done

@@ -1,6 +1,7 @@
 """The logs' upkeep: configuration from the metadata, retention and checkpoints on time, and no end by one trouble."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from simulation.disk import SimulatedDisk
@@ -9,6 +10,7 @@ from unit.net.shell_world import Shell, image_of, simulated, turns
 
 from barnabas.log.folders.log_manager import LogManager
 from barnabas.log.partition.partition_log import PartitionLog
+from barnabas.log.replication.log_change import LogChange
 from barnabas.log.vocabulary.errors import StorageError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.base.folder_writers import HANGS_AFTER_MS
@@ -190,6 +192,28 @@ async def test_a_disk_that_hangs_does_not_hold_up_the_metadata_for_ever() -> Non
         world.service.create_log(TP, "new")
     assert world.service.made_ready(TP, "new") is None, "nobody waits for it again"
     hangs.set_result(None)
+
+
+@simulated
+async def test_a_log_that_was_deleted_meanwhile_is_not_changed() -> None:
+    """Another log may have its name by then."""
+    world = await World.start()
+    world.service.create_log(TP, "id").begin_change()
+    loop, waiting = asyncio.get_running_loop(), asyncio.Event()
+    run = loop.run_in_executor
+
+    async def later(*arguments: Any) -> None:
+        await waiting.wait()
+        await run(*arguments)
+
+    loop.run_in_executor = lambda *arguments: loop.create_task(later(*arguments))  # type: ignore[method-assign]
+    performed: list[str] = []
+    changed = world.service.change_log(TP, LogChange(what="a truncation", work=lambda: performed.append("changed")))
+    await asyncio.sleep(0)
+    world.service.delete(TP)
+    waiting.set()
+    await changed
+    assert performed == []
 
 
 @simulated

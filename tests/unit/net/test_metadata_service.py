@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from unit.net.shell_world import Shell, broker, image_of, now_ms, simulated, turns
 
-from barnabas.log.vocabulary.errors import RequestTimedOutError
+from barnabas.log.vocabulary.errors import LeaderNotAvailableError, RequestTimedOutError
 
 
 @simulated
@@ -91,3 +91,31 @@ async def test_a_subscriber_that_comes_late_hears_of_the_next_publication_only()
     assert heard == []
     shell.source.publish(image_of(broker(1), offset=6))
     assert heard == [6]
+
+
+@simulated
+async def test_clients_wait_until_the_registration_of_this_process_is_in_the_image() -> None:
+    """Whichever comes last wakes them: the image, or the answer of the controller."""
+    for image_first in (True, False):
+        shell = Shell()
+        await shell.metadata.start()
+        waiting = asyncio.create_task(shell.metadata.wait_until_known(timeout_ms=1_000))
+        if not image_first:
+            shell.metadata.registered(20)
+        shell.source.publish(image_of(broker(0), offset=20))
+        await turns()
+        assert waiting.done() != image_first
+        shell.metadata.registered(20)
+        await turns()
+        assert shell.metadata.is_known and waiting.done()
+
+
+@simulated
+async def test_an_image_without_active_brokers_is_not_shown_to_clients() -> None:
+    shell = await Shell.start()
+    shell.source.publish(image_of(broker(0, fenced=True), offset=20))
+    assert shell.metadata.is_current and not shell.metadata.is_known
+    with pytest.raises(LeaderNotAvailableError, match="has not learned the state of its cluster for 700 ms"):
+        await shell.metadata.wait_until_known(timeout_ms=700)
+    shell.source.publish(image_of(broker(0), offset=21))
+    await shell.metadata.wait_until_known(timeout_ms=0)

@@ -20,6 +20,7 @@ from barnabas.log.vocabulary.errors import (
     StorageError,
 )
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.base.folder_writers import HANGS_AFTER_MS
 from barnabas.net.logs.log_loading import close_logs, load_logs
 from barnabas.net.logs.log_service import LogService
 from barnabas.net.logs.replication_service import ReplicationService
@@ -343,6 +344,12 @@ async def test_folders_are_closed_together_and_a_second_time_does_nothing() -> N
     world.logs.close()
     again = LogManager(world.disk, FOLDERS, node_id=0)
     assert again.was_stopped_cleanly
+
+
+def test_a_disk_that_hangs_is_noticed_in_time_for_an_election_within_ten_seconds() -> None:
+    flushes_of_a_checkpoint, slow_flush_ms, report_and_election_ms = 7, 1_000, 2_000
+    assert flushes_of_a_checkpoint * slow_flush_ms <= HANGS_AFTER_MS
+    assert HANGS_AFTER_MS + HANG_LOOK_INTERVAL_MS + report_and_election_ms <= 10_000
 
 
 @simulated

@@ -105,6 +105,13 @@ def test_what_is_refused_later_counts_though_the_first_refused_batch_has_come_si
     assert refused == [True, True, False, True, True, False]
 
 
+def test_a_batch_behind_the_refused_one_that_was_appended_ends_it() -> None:
+    """It was told often enough that its predecessor is missing, and the log took it then."""
+    known = refused_at(7)
+    known.appended(T0, batch(8))
+    assert len(known) == 0
+
+
 def test_sequences_wrap() -> None:
     known = refused_at(LAST_SEQUENCE)
     assert told(known, 0, LAST_SEQUENCE - 1) == ["too few", ""]
@@ -275,3 +282,33 @@ def test_many_gaps_do_not_grow_it() -> None:
     assert overtaken.may_close(0, T0, gap, MAY_LAST_MS)  # forgotten: it begins again
     assert not overtaken.may_close(2, T0, gap, MAY_LAST_MS)
     assert overtaken.may_close(2, T0, replace(gap, leader_epoch=2), MAY_LAST_MS)
+
+
+def test_each_partition_of_a_producer_has_its_own_gap() -> None:
+    """A producer alternates between partitions: one gap must not begin the time of another again."""
+    overtaken, gaps = Overtaken(), {T0: Gap(leader_epoch=1, producer_epoch=0, expected=1),
+                                    T1: Gap(leader_epoch=1, producer_epoch=0, expected=5)}  # fmt: skip
+    for now_ms in (0, MAY_LAST_MS - 1):
+        assert all(overtaken.may_close(5, partition, gap, now_ms) for partition, gap in gaps.items())
+    assert not any(overtaken.may_close(5, partition, gap, MAY_LAST_MS) for partition, gap in gaps.items())
+    assert len(overtaken) == 2
+
+
+def test_a_producer_with_a_new_gap_is_not_the_oldest_any_more() -> None:
+    overtaken, gap = Overtaken(), Gap(leader_epoch=1, producer_epoch=0, expected=1)
+    for producer_id in range(MAX_GAPS):
+        overtaken.may_close(producer_id, T0, gap, 0)
+    newer = replace(gap, leader_epoch=2)
+    overtaken.may_close(0, T0, newer, 1)
+    overtaken.may_close(MAX_GAPS, T0, gap, 1)  # one too many: producer 1 is forgotten
+    assert not overtaken.may_close(0, T0, newer, 1 + MAY_LAST_MS)
+
+
+@simulated
+async def test_a_gap_behind_what_this_leader_has_stored_itself_is_told_at_once() -> None:
+    world = await HandlerWorld.start(topic("t", partition(0)))
+    send = sender(world)
+    assert send(0) == ErrorCode.NONE
+    world.show(topic("t", partition(0, epoch=2)), offset=11)
+    assert send(1) == ErrorCode.NONE  # the first record of its term
+    assert send(3) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER

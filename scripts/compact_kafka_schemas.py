@@ -1,5 +1,6 @@
 """Make net/protocol/kafka/messages.json of a folder with Apache Kafka's message schemas (JSON with // comments):
-`python scripts/compact_kafka_schemas.py FOLDER`. Descriptions and comments are left out, `EXTRA` is added where it is missing."""
+`python scripts/compact_kafka_schemas.py FOLDER`. Descriptions and comments are left out.
+Run `scripts/kafka_stubs.py` afterwards: the types of the messages follow from this file."""
 
 import json
 import re

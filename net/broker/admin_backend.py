@@ -113,7 +113,7 @@ class BrokerBackend:
     async def handle_here(self, request: Request) -> Response:
         answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
 
-        def reply(response: Response | KafkaResponse) -> None:
+        def reply(response: Response | KafkaResponse[object]) -> None:
             assert not isinstance(response, KafkaResponse), "the request was one of ours"
             if not answer.done():
                 answer.set_result(response)

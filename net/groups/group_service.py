@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from barnabas.consumer_groups.coordinator import GroupCoordinator
 from barnabas.consumer_groups.explain.watch import AlertKind
@@ -35,6 +35,7 @@ from .group_appends import APPEND_TIMEOUT_MS, GroupAppends, SlotQueue, Waiting
 
 logger = logging.getLogger("barnabas.groups")
 
+R = TypeVar("R")
 LOAD_RETRY_MS = 50
 MAX_WAITING_PER_SLOT = 10_000  # answers that wait for a commit; beyond it callers are told to try again
 # Requests that wait until the loop has time for their decision; beyond it callers are told to try again. It is some seconds of
@@ -126,13 +127,13 @@ class GroupService:
         """Group -> partitions that nobody has read for long, of the groups that are coordinated here."""
         return {group_id: count for machine in self.machines() for group_id, count in machine.unowned_counts.items()}
 
-    async def handle(self, group_id: str, decide: Callable[[GroupCoordinator], CoordinatorResult[Any]]) -> object:
+    async def handle(self, group_id: str, decide: Callable[[GroupCoordinator], CoordinatorResult[R]]) -> R:
         """Let the group's machine decide, and return its response once that is committed.
 
         Raises NotCoordinatorError where another broker hosts the group, CoordinatorNotAvailableError while it loads, and
         whatever BarnabasError the machine raises.
         """
-        return await self._handle(self._slot_for(group_id), decide)
+        return cast(R, await self._handle(self._slot_for(group_id), decide))
 
     async def handle_parked(
         self, group_id: str, decide: Callable[[GroupCoordinator, Ticket], CoordinatorResult[None]]

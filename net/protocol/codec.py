@@ -29,7 +29,7 @@ class DecodedRequest:
     correlation_id: int
     api: int
     version: int
-    payload: Request | KafkaRequest | BarnabasError
+    payload: Request | KafkaRequest[object] | BarnabasError
     client_id: str = ""  # where the protocol says it with each request
 
 
@@ -46,7 +46,7 @@ class Codec(Protocol):
         Record batches in the result are views into `frame`.
         """
 
-    def encode_response(self, request: DecodedRequest, response: Response | KafkaResponse) -> list[Chunk]:
+    def encode_response(self, request: DecodedRequest, response: Response | KafkaResponse[object]) -> list[Chunk]:
         """Return one whole frame as chunks to be sent one behind the other."""
 
 

@@ -167,7 +167,7 @@ class MsgpackCodec:
         except BarnabasError as error:
             return DecodedRequest(correlation_id, api, version, error)
 
-    def encode_response(self, request: DecodedRequest, response: Response | KafkaResponse) -> list[Chunk]:
+    def encode_response(self, request: DecodedRequest, response: Response | KafkaResponse[object]) -> list[Chunk]:
         cls = type(response)
         api = ERROR_API if cls is ErrorResponse else request.api
         encode = _ENCODERS.get(cls)

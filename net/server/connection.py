@@ -106,7 +106,7 @@ class _Call:
             self._finish([])
             self._connection.drain()
 
-    def reply(self, response: Response | KafkaResponse) -> None:
+    def reply(self, response: Response | KafkaResponse[object]) -> None:
         if self._is_done:
             logger.error("second reply to one request api=%d", self._decoded.api)
             return
@@ -273,7 +273,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def unwatch(self, call: _Call) -> None:
         self._watching.pop(call, None)
 
-    def encode(self, decoded: DecodedRequest, response: Response | KafkaResponse) -> list[Chunk]:
+    def encode(self, decoded: DecodedRequest, response: Response | KafkaResponse[object]) -> list[Chunk]:
         if type(response) is ErrorResponse:
             self._server.metrics.errors += 1
         try:

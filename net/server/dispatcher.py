@@ -46,7 +46,7 @@ class RequestContext(Protocol):
         """In place of `reply`: this request gets no answer, and the connection ends once the others have theirs."""
 
 
-Reply = Callable[[Response | KafkaResponse], None]
+Reply = Callable[[Response | KafkaResponse[object]], None]
 Handler = Callable[[Any, RequestContext, Reply], None]
 
 
@@ -56,7 +56,7 @@ class Dispatcher:
     def __init__(self, handlers: Mapping[ApiKey | KafkaApi, Handler]) -> None:
         self._handlers: dict[int, Handler] = {int(api): handler for api, handler in handlers.items()}
 
-    def dispatch(self, request: Request | KafkaRequest, context: RequestContext, reply: Reply) -> None:
+    def dispatch(self, request: Request | KafkaRequest[object], context: RequestContext, reply: Reply) -> None:
         try:
             handler = self._handlers.get(request.api_key)
             if handler is None:
@@ -92,7 +92,7 @@ def error_response(error: Exception, request: object = None) -> ErrorResponse:
 
 
 def answering(
-    function: Callable[[Any, RequestContext], Coroutine[Any, Any, Response | KafkaResponse]],
+    function: Callable[[Any, RequestContext], Coroutine[Any, Any, Response | KafkaResponse[object]]],
     *,
     survives_disconnect: bool = False,
 ) -> Handler:
@@ -112,7 +112,9 @@ class HasTasks(Protocol):
 
 class _Answering:
     def __init__(
-        self, function: Callable[[Any, RequestContext], Awaitable[Response | KafkaResponse]], survives_disconnect: bool
+        self,
+        function: Callable[[Any, RequestContext], Awaitable[Response | KafkaResponse[object]]],
+        survives_disconnect: bool,
     ) -> None:
         self._function = function
         self._survives_disconnect = survives_disconnect

@@ -26,7 +26,8 @@ from barnabas.log.format.record_codec import encode_batch
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.protocol.codec import Chunk
 from barnabas.net.protocol.kafka.apis import SERVED
-from barnabas.net.protocol.kafka.compiler import encoder, types_of
+from barnabas.net.protocol.kafka.compiler import encoder
+from barnabas.net.protocol.kafka.message_classes import types_of
 from barnabas.net.protocol.msgpack import PREAMBLE, ClientHello, MsgpackCodec, write_hello
 from barnabas.net.protocol.requests import (
     FetchPartition,

@@ -25,7 +25,8 @@ from barnabas.net.handlers.records.produce_rules import check_produced
 from barnabas.net.protocol.codec import DecodedRequest
 from barnabas.net.protocol.kafka.apis import API_VERSIONS_KEY, LISTED, SERVED, KafkaRequest, is_flexible
 from barnabas.net.protocol.kafka.codec import KafkaCodec
-from barnabas.net.protocol.kafka.compiler import encoder, max_items, types_of
+from barnabas.net.protocol.kafka.compiler import encoder, max_items
+from barnabas.net.protocol.kafka.message_classes import types_of
 from barnabas.net.protocol.kafka.primitives import uvarint
 from barnabas.net.protocol.kafka.schema import Field, Struct, messages
 from barnabas.net.protocol.requests import KafkaProduceRequest, Request

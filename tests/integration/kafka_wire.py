@@ -7,7 +7,8 @@ from typing import Any
 from integration.wire import SIZE, read_frame
 
 from barnabas.net.protocol.kafka.apis import SERVED, is_flexible
-from barnabas.net.protocol.kafka.compiler import decoder, encoder, types_of
+from barnabas.net.protocol.kafka.compiler import decoder, encoder
+from barnabas.net.protocol.kafka.message_classes import types_of
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, JOIN_GROUP, API_VERSIONS, CONSUMER_GROUP_HEARTBEAT = 0, 1, 2, 3, 11, 18, 68
 _HEAD = struct.Struct(">hhih")

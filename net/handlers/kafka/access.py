@@ -4,12 +4,14 @@ Versions: 1-3; 0-1; 0. Behaviour: that of a Kafka without an authorizer. There a
 no users; reading says so, and a change is refused item by item with UNSUPPORTED_VERSION, so that no tool believes in one.
 """
 
-from typing import Any
+from __future__ import annotations
 
 from barnabas.log.vocabulary.errors import ErrorCode
+from barnabas.net.protocol.kafka import bodies
 from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
-from barnabas.net.protocol.kafka.compiler import types_of
 from barnabas.net.server.dispatcher import RequestContext
+
+from ..common.many import Outcome
 
 _READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE = range(3, 9)  # Kafka's numbers of operations
 _CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = range(9, 13)
@@ -26,64 +28,86 @@ ALL_CLUSTER_OPERATIONS = _bits(
 ALL_GROUP_OPERATIONS = _bits(_READ, _DELETE, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS)
 ALL_TOPIC_OPERATIONS = _bits(_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS)
 
-_NO_AUTHORIZER = {
-    "error_code": int(ErrorCode.SECURITY_DISABLED),
-    "error_message": "there is no authorizer here: everybody who can connect may do everything; restrict the listeners",
-}
-_NO_QUOTAS = {
-    "error_code": int(ErrorCode.UNSUPPORTED_VERSION),
-    "error_message": "clients have no quotas here yet",
-}
-_NO_USERS = {
-    "error_code": int(ErrorCode.UNSUPPORTED_VERSION),
-    "error_message": "there are no users with passwords here yet: clients connect without SASL",
-}
+_NO_AUTHORIZER = Outcome(
+    error=ErrorCode.SECURITY_DISABLED,
+    message="there is no authorizer here: everybody who can connect may do everything; restrict the listeners",
+)
+_NO_QUOTAS = Outcome(error=ErrorCode.UNSUPPORTED_VERSION, message="clients have no quotas here yet")
+_NO_USERS = Outcome(
+    error=ErrorCode.UNSUPPORTED_VERSION,
+    message="there are no users with passwords here yet: clients connect without SASL",
+)
 
 
 class KafkaAccessHandlers:
-    async def describe_acls(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
-        return _answer("DescribeAclsResponse", **_NO_AUTHORIZER)
+    async def describe_acls(
+        self, request: KafkaRequest[bodies.DescribeAclsRequest], context: RequestContext
+    ) -> KafkaResponse[bodies.DescribeAclsResponse]:
+        refused = bodies.DescribeAclsResponse(error_code=_NO_AUTHORIZER.error, error_message=_NO_AUTHORIZER.message)
+        return KafkaResponse(body=refused)
 
-    async def create_acls(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
-        make = types_of("CreateAclsResponse")["AclCreationResult"]
-        return _answer("CreateAclsResponse", results=[make(**_NO_AUTHORIZER) for _ in request.body.creations])
+    async def create_acls(
+        self, request: KafkaRequest[bodies.CreateAclsRequest], context: RequestContext
+    ) -> KafkaResponse[bodies.CreateAclsResponse]:
+        refused = bodies.CreateAclsResponse.AclCreationResult(
+            error_code=_NO_AUTHORIZER.error, error_message=_NO_AUTHORIZER.message
+        )
+        return KafkaResponse(body=bodies.CreateAclsResponse(results=[refused] * len(request.body.creations)))
 
-    async def delete_acls(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
-        make = types_of("DeleteAclsResponse")["DeleteAclsFilterResult"]
-        return _answer("DeleteAclsResponse", filter_results=[make(**_NO_AUTHORIZER) for _ in request.body.filters])
+    async def delete_acls(
+        self, request: KafkaRequest[bodies.DeleteAclsRequest], context: RequestContext
+    ) -> KafkaResponse[bodies.DeleteAclsResponse]:
+        refused = bodies.DeleteAclsResponse.DeleteAclsFilterResult(
+            error_code=_NO_AUTHORIZER.error, error_message=_NO_AUTHORIZER.message
+        )
+        return KafkaResponse(body=bodies.DeleteAclsResponse(filter_results=[refused] * len(request.body.filters)))
 
-    async def describe_quotas(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
-        return _answer("DescribeClientQuotasResponse", error_message=None, entries=[])
+    async def describe_quotas(
+        self, request: KafkaRequest[bodies.DescribeClientQuotasRequest], context: RequestContext
+    ) -> KafkaResponse[bodies.DescribeClientQuotasResponse]:
+        return KafkaResponse(body=bodies.DescribeClientQuotasResponse(error_message=None, entries=[]))
 
-    async def alter_quotas(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
-        types = types_of("AlterClientQuotasResponse")
+    async def alter_quotas(
+        self, request: KafkaRequest[bodies.AlterClientQuotasRequest], context: RequestContext
+    ) -> KafkaResponse[bodies.AlterClientQuotasResponse]:
+        answer = bodies.AlterClientQuotasResponse
         entries = [
-            types["EntryData"](
+            answer.EntryData(
                 entity=[
-                    types["EntityData"](entity_type=one.entity_type, entity_name=one.entity_name) for one in entity
+                    answer.EntityData(entity_type=one.entity_type, entity_name=one.entity_name) for one in entry.entity
                 ],
-                **_NO_QUOTAS,
+                error_code=_NO_QUOTAS.error,
+                error_message=_NO_QUOTAS.message,
             )
-            for entity in (entry.entity for entry in request.body.entries)
+            for entry in request.body.entries
         ]
-        return _answer("AlterClientQuotasResponse", entries=entries)
+        return KafkaResponse(body=answer(entries=entries))
 
-    async def describe_users(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
-        make = types_of("DescribeUserScramCredentialsResponse")["DescribeUserScramCredentialsResult"]
-        results = [make(user=user.name, **_not_found(user.name)) for user in request.body.users or ()]
-        return _answer("DescribeUserScramCredentialsResponse", error_message=None, results=results)
+    async def describe_users(
+        self, request: KafkaRequest[bodies.DescribeUserScramCredentialsRequest], context: RequestContext
+    ) -> KafkaResponse[bodies.DescribeUserScramCredentialsResponse]:
+        answer = bodies.DescribeUserScramCredentialsResponse
+        results = [
+            answer.DescribeUserScramCredentialsResult(
+                user=user.name, error_code=outcome.error, error_message=outcome.message
+            )
+            for user in request.body.users or ()
+            for outcome in (_not_found(user.name),)
+        ]
+        return KafkaResponse(body=answer(error_message=None, results=results))
 
-    async def alter_users(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
-        make = types_of("AlterUserScramCredentialsResponse")["AlterUserScramCredentialsResult"]
+    async def alter_users(
+        self, request: KafkaRequest[bodies.AlterUserScramCredentialsRequest], context: RequestContext
+    ) -> KafkaResponse[bodies.AlterUserScramCredentialsResponse]:
+        answer = bodies.AlterUserScramCredentialsResponse
         outcomes = {user.name: _not_found(user.name) for user in request.body.deletions}
         outcomes |= {user.name: _NO_USERS for user in request.body.upsertions}
-        results = [make(user=name, **outcome) for name, outcome in outcomes.items()]
-        return _answer("AlterUserScramCredentialsResponse", results=results)
+        results = [
+            answer.AlterUserScramCredentialsResult(user=name, error_code=outcome.error, error_message=outcome.message)
+            for name, outcome in outcomes.items()
+        ]
+        return KafkaResponse(body=answer(results=results))
 
 
-def _answer(message: str, **values: Any) -> KafkaResponse:
-    return KafkaResponse(body=types_of(message)[message](**values))
-
-
-def _not_found(user: str) -> dict[str, Any]:
-    return {"error_code": int(ErrorCode.RESOURCE_NOT_FOUND), "error_message": f"there is no user {user!r}"}
+def _not_found(user: str) -> Outcome:
+    return Outcome(error=ErrorCode.RESOURCE_NOT_FOUND, message=f"there is no user {user!r}")

@@ -5,14 +5,15 @@ ask for them; the data folders of that broker alone, an offline one with KAFKA_S
 may do everything, and is told so.
 """
 
+from __future__ import annotations
+
 from collections import defaultdict
-from typing import Any
 
 from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.logs.storage_service import FolderDescription, StorageService
+from barnabas.net.protocol.kafka import bodies
 from barnabas.net.protocol.kafka.apis import OPERATIONS_NOT_ASKED, KafkaRequest, KafkaResponse
-from barnabas.net.protocol.kafka.compiler import types_of
 from barnabas.net.protocol.kafka.metadata_api import listed_controller
 from barnabas.net.server.dispatcher import RequestContext
 
@@ -28,10 +29,12 @@ class KafkaClusterHandlers:
         self._services = services
         self._storage = storage
 
-    async def describe(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
-        types, body = types_of("DescribeClusterResponse"), request.body
+    async def describe(
+        self, request: KafkaRequest[bodies.DescribeClusterRequest], context: RequestContext
+    ) -> KafkaResponse[bodies.DescribeClusterResponse]:
+        body = request.body
         if body.endpoint_type != _BROKERS:
-            return KafkaResponse(body=_wrong_endpoint(body.endpoint_type, types))
+            return KafkaResponse(body=_wrong_endpoint(body.endpoint_type))
         if not (body.include_fenced_brokers and self._services.metadata.image.brokers):
             await self._services.metadata.wait_until_known(timeout_ms=KNOWN_WITHIN_MS)
         image = self._services.metadata.image
@@ -41,7 +44,7 @@ class KafkaClusterHandlers:
                 continue
             endpoint = broker.endpoint(context.listener_name)
             brokers.append(
-                types["DescribeClusterBroker"](
+                bodies.DescribeClusterResponse.DescribeClusterBroker(
                     broker_id=broker.node_id,
                     host=endpoint.host,
                     port=endpoint.port,
@@ -50,7 +53,7 @@ class KafkaClusterHandlers:
                 )
             )
         active = [broker.broker_id for broker in brokers if not broker.is_fenced]
-        answer = types["DescribeClusterResponse"](
+        answer = bodies.DescribeClusterResponse(
             cluster_id=image.cluster_id,
             controller_id=listed_controller(image.controller_id, active),
             brokers=brokers,
@@ -60,31 +63,35 @@ class KafkaClusterHandlers:
         )
         return KafkaResponse(body=answer)
 
-    async def describe_log_dirs(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
-        types = types_of("DescribeLogDirsResponse")
+    async def describe_log_dirs(
+        self, request: KafkaRequest[bodies.DescribeLogDirsRequest], context: RequestContext
+    ) -> KafkaResponse[bodies.DescribeLogDirsResponse]:
         asked = request.body.topics
         wanted = None if asked is None else {(item.topic, number) for item in asked for number in item.partitions}
-        results = [self._folder(folder, wanted, types) for folder in await self._storage.describe()]
-        return KafkaResponse(body=types["DescribeLogDirsResponse"](results=results))
+        results = [self._folder(folder, wanted) for folder in await self._storage.describe()]
+        return KafkaResponse(body=bodies.DescribeLogDirsResponse(results=results))
 
-    def _folder(self, folder: FolderDescription, wanted: set[tuple[str, int]] | None, types: dict[str, type]) -> Any:
-        result = types["DescribeLogDirsResult"](
+    def _folder(
+        self, folder: FolderDescription, wanted: set[tuple[str, int]] | None
+    ) -> bodies.DescribeLogDirsResponse.DescribeLogDirsResult:
+        answer = bodies.DescribeLogDirsResponse
+        result = answer.DescribeLogDirsResult(
             log_dir=folder.path, total_bytes=folder.total_bytes, usable_bytes=folder.free_bytes
         )
         if folder.is_offline:
             result.error_code = int(ErrorCode.KAFKA_STORAGE_ERROR)
             return result
-        by_topic: dict[str, list[Any]] = defaultdict(list)
+        by_topic: dict[str, list[bodies.DescribeLogDirsResponse.DescribeLogDirsPartition]] = defaultdict(list)
         for topic_partition, size_bytes in sorted(folder.sizes.items()):
             if wanted is None or topic_partition in wanted:
                 by_topic[topic_partition.topic].append(
-                    types["DescribeLogDirsPartition"](
+                    answer.DescribeLogDirsPartition(
                         partition_index=topic_partition.partition,
                         partition_size=size_bytes,
                         offset_lag=self._behind(topic_partition),
                     )
                 )
-        result.topics = [types["DescribeLogDirsTopic"](name=name, partitions=found) for name, found in by_topic.items()]
+        result.topics = [answer.DescribeLogDirsTopic(name=name, partitions=found) for name, found in by_topic.items()]
         return result
 
     def _behind(self, topic_partition: TopicPartition) -> int:
@@ -93,9 +100,9 @@ class KafkaClusterHandlers:
         return 0 if partition is None else max(0, partition.high_watermark - partition.log.log_end_offset)
 
 
-def _wrong_endpoint(endpoint_type: int, types: dict[str, type]) -> Any:
+def _wrong_endpoint(endpoint_type: int) -> bodies.DescribeClusterResponse:
     is_known = endpoint_type == _CONTROLLERS
-    return types["DescribeClusterResponse"](
+    return bodies.DescribeClusterResponse(
         error_code=int(ErrorCode.MISMATCHED_ENDPOINT_TYPE if is_known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE),
         error_message="this is a broker, and every broker takes what is for the controller: bootstrap from brokers"
         if is_known

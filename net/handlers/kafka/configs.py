@@ -6,18 +6,22 @@ controller. The levels of loggers are the business of the broker that is named, 
 broker takes changes of configurations for another one too; client metrics have none, nor have share and streams groups.
 """
 
+from __future__ import annotations
+
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
 from barnabas.kraft.metadata.records import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
 from barnabas.kraft.metadata.requests import AlterConfig, ConfigChange, ConfigOperation
 from barnabas.kraft.metadata.topic_settings import CLUSTER_DEFAULT
 from barnabas.log.vocabulary.errors import BarnabasError, InvalidRequestError, UnsupportedVersionError
 from barnabas.log.vocabulary.topic_partition import check_topic_name
+from barnabas.net.protocol.kafka import bodies
 from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
-from barnabas.net.protocol.kafka.compiler import encoder, types_of
+from barnabas.net.protocol.kafka.compiler import encoder
 from barnabas.net.server.dispatcher import RequestContext, error_response
 from barnabas.net.settings.broker_loggers import change_levels, levels
 from barnabas.net.settings.config_descriptions import (
@@ -27,7 +31,7 @@ from barnabas.net.settings.config_descriptions import (
     describe_group,
 )
 
-from ..common.many import check_named_once, each
+from ..common.many import DONE, Outcome, check_named_once, each
 from ..common.services import Services
 from ..own.configs import (
     change_config,
@@ -51,6 +55,12 @@ _WITHOUT_CONFIGS = {
     _CLIENT_METRICS: "client metrics are not collected here",
 }
 
+if TYPE_CHECKING:
+    _Entry: TypeAlias = bodies.DescribeConfigsResponse.DescribeConfigsResourceResult
+    _AlterRequest: TypeAlias = (
+        KafkaRequest[bodies.AlterConfigsRequest] | KafkaRequest[bodies.IncrementalAlterConfigsRequest]
+    )
+
 
 class KafkaConfigHandlers:
     def __init__(self, services: Services) -> None:
@@ -58,7 +68,9 @@ class KafkaConfigHandlers:
 
     # --- what is set --------------------------------------------------------------------------------------------------
 
-    async def describe(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
+    async def describe(
+        self, request: KafkaRequest[bodies.DescribeConfigsRequest], context: RequestContext
+    ) -> KafkaResponse[bytes]:
         """User interfaces ask for all topics at once: that is written in a thread, as it takes a tenth of a second for a
         thousand of them. It only reads what does not change: an image, and the configuration of this broker."""
         count = len(request.body.resources)
@@ -71,9 +83,10 @@ class KafkaConfigHandlers:
             return KafkaResponse(body=writer.encoded())
         return KafkaResponse(body=await asyncio.get_running_loop().run_in_executor(None, writer.encoded))
 
-    async def list_resources(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
+    async def list_resources(
+        self, request: KafkaRequest[bodies.ListConfigResourcesRequest], context: RequestContext
+    ) -> KafkaResponse[bodies.ListConfigResourcesResponse]:
         """Version 0 asks for client metrics only, of which there are none."""
-        types = types_of("ListConfigResourcesResponse")
         image = self._services.metadata.image
         brokers = [str(node) for node in image.brokers]
         names = {TOPIC_RESOURCE: list(image.topics), BROKER_RESOURCE: brokers, _BROKER_LOGGER: brokers}
@@ -83,76 +96,108 @@ class KafkaConfigHandlers:
         if unknown:
             raise UnsupportedVersionError(f"resources of type {min(unknown)} are not known")
         resources = [
-            types["ConfigResource"](resource_name=name, resource_type=resource_type)
+            bodies.ListConfigResourcesResponse.ConfigResource(resource_name=name, resource_type=resource_type)
             for resource_type in names
             if resource_type in wanted
             for name in sorted(names[resource_type])
         ]
-        return KafkaResponse(body=types["ListConfigResourcesResponse"](config_resources=resources))
+        return KafkaResponse(body=bodies.ListConfigResourcesResponse(config_resources=resources))
 
     # --- changes ------------------------------------------------------------------------------------------------------
 
-    async def alter(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
-        return await self._altered(request, "AlterConfigsResponse", is_incremental=False)
-
-    async def alter_incrementally(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
-        return await self._altered(request, "IncrementalAlterConfigsResponse", is_incremental=True)
-
-    async def _altered(self, request: KafkaRequest, message: str, *, is_incremental: bool) -> KafkaResponse:
-        types = types_of(message)
-        named = _times_named(request)
-
-        async def change(resource: Any) -> Any:
-            result = types["AlterConfigsResourceResponse"](
-                resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None
+    async def alter(
+        self, request: KafkaRequest[bodies.AlterConfigsRequest], context: RequestContext
+    ) -> KafkaResponse[bodies.AlterConfigsResponse]:
+        answer = bodies.AlterConfigsResponse
+        asked = [_replaced(resource) for resource in request.body.resources]
+        responses = [
+            answer.AlterConfigsResourceResponse(
+                resource_type=item.resource_type,
+                resource_name=item.name,
+                error_code=outcome.error,
+                error_message=outcome.message,
             )
+            for item, outcome in zip(asked, await self._altered(asked, request), strict=True)
+        ]
+        return KafkaResponse(body=answer(responses=responses))
+
+    async def alter_incrementally(
+        self, request: KafkaRequest[bodies.IncrementalAlterConfigsRequest], context: RequestContext
+    ) -> KafkaResponse[bodies.IncrementalAlterConfigsResponse]:
+        answer = bodies.IncrementalAlterConfigsResponse
+        asked = [_incremental(resource) for resource in request.body.resources]
+        responses = [
+            answer.AlterConfigsResourceResponse(
+                resource_type=item.resource_type,
+                resource_name=item.name,
+                error_code=outcome.error,
+                error_message=outcome.message,
+            )
+            for item, outcome in zip(asked, await self._altered(asked, request), strict=True)
+        ]
+        return KafkaResponse(body=answer(responses=responses))
+
+    async def _altered(self, asked: list[_Asked], request: _AlterRequest) -> list[Outcome]:
+        named = Counter((item.resource_type, item.name) for item in asked)
+        validate_only = request.body.validate_only
+
+        async def change(item: _Asked) -> Outcome:
             try:
-                check_named_once(repr(resource.resource_name), named[resource.resource_type, resource.resource_name])
-                if resource.resource_type == _BROKER_LOGGER:
-                    self._change_levels(resource, is_incremental, request.body.validate_only)
-                    return result
-                wanted = _wanted(resource, is_incremental=is_incremental, validate_only=request.body.validate_only)
-                await change_config(self._services, wanted)
+                check_named_once(repr(item.name), named[item.resource_type, item.name])
+                if item.resource_type == _BROKER_LOGGER:
+                    self._change_levels(item, validate_only=validate_only)
+                else:
+                    await change_config(self._services, _wanted(item, validate_only=validate_only))
             except Exception as error:  # noqa: BLE001 - the error boundary of one item; the others have their own answers
                 failed = error_response(error, request)
-                result.error_code, result.error_message = failed.error, failed.message
-            return result
+                return Outcome(error=failed.error, message=failed.message)
+            return DONE
 
-        results = await each(change(resource) for resource in request.body.resources)
-        return KafkaResponse(body=types[message](responses=results))
+        return await each(change(item) for item in asked)
 
-    def _change_levels(self, resource: Any, is_incremental: bool, validate_only: bool) -> None:
+    def _change_levels(self, asked: _Asked, *, validate_only: bool) -> None:
         """Raises InvalidConfigError, InvalidRequestError."""
-        check_is_this_broker(self._services.node_id, resource.resource_name)
-        if not is_incremental:
+        check_is_this_broker(self._services.node_id, asked.name)
+        if asked.replaces_all:
             raise InvalidRequestError("levels of loggers are changed one by one: use IncrementalAlterConfigs")
-        changes = [_change(config, is_incremental) for config in resource.configs]
+        changes = asked.changes()
         for change in changes:
             if change.operation is not ConfigOperation.SET:
                 raise InvalidRequestError(f"{change.key}: a level is set or deleted, it is no list")
         change_levels({change.key: change.value for change in changes}, validate_only=validate_only)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What either request wants of one resource. `changes` raises InvalidRequestError."""
+
+    resource_type: int
+    name: str
+    replaces_all: bool
+    changes: Callable[[], tuple[ConfigChange, ...]]
+
+
 class _Description:
     """One answer to DescribeConfigs in the making. Topics that set the same share what is said of it."""
 
-    def __init__(self, services: Services, request: KafkaRequest) -> None:
+    def __init__(self, services: Services, request: KafkaRequest[bodies.DescribeConfigsRequest]) -> None:
         self._services = services
         self._image = services.metadata.image
         self._body = request.body
         self._version = request.version
-        self._types = types_of("DescribeConfigsResponse")
-        self._named = _times_named(request)
-        self._of_topics: dict[tuple[tuple[str, str], ...], list[Any]] = {}
+        self._named = Counter((item.resource_type, item.resource_name) for item in request.body.resources)
+        self._of_topics: dict[tuple[tuple[str, str], ...], list[_Entry]] = {}
 
     def encoded(self) -> bytes:
-        answer = self._types["DescribeConfigsResponse"](results=list(map(self._result, self._body.resources)))
-        chunks: list[Any] = []
+        answer = bodies.DescribeConfigsResponse(results=list(map(self._result, self._body.resources)))
+        chunks: list[bytes] = []
         encoder("DescribeConfigsResponse", self._version)(answer, chunks)
         return b"".join(chunks)
 
-    def _result(self, resource: Any) -> Any:
-        result = self._types["DescribeConfigsResult"](
+    def _result(
+        self, resource: bodies.DescribeConfigsRequest.DescribeConfigsResource
+    ) -> bodies.DescribeConfigsResponse.DescribeConfigsResult:
+        result = bodies.DescribeConfigsResponse.DescribeConfigsResult(
             resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None
         )
         try:
@@ -164,7 +209,7 @@ class _Description:
         result.configs = [item for item in entries if item.name in wanted] if wanted else entries
         return result
 
-    def _entries(self, resource_type: int, name: str) -> list[Any]:
+    def _entries(self, resource_type: int, name: str) -> list[_Entry]:
         check_named_once(repr(name), self._named[resource_type, name])
         if resource_type == TOPIC_RESOURCE:
             check_topic_name(name)
@@ -172,7 +217,7 @@ class _Description:
         if resource_type == _BROKER_LOGGER:
             check_is_this_broker(self._services.node_id, name)
             return [
-                self._types["DescribeConfigsResourceResult"](
+                bodies.DescribeConfigsResponse.DescribeConfigsResourceResult(
                     name=item.name, value=item.level, config_source=_SOURCE_OF_LEVELS, synonyms=[], documentation=None
                 )
                 for item in levels()
@@ -189,19 +234,15 @@ class _Description:
         check_is_me(self._services.node_id, name)
         return self._written(described_broker(self._services))
 
-    def _topic_entries(self, overrides: Mapping[str, str]) -> list[Any]:
+    def _topic_entries(self, overrides: Mapping[str, str]) -> list[_Entry]:
         key = tuple(overrides.items())
         found = self._of_topics.get(key)
         if found is None:
             found = self._of_topics[key] = self._written(described_topic(self._services, overrides))
         return found
 
-    def _written(self, found: tuple[DescribedConfig, ...]) -> list[Any]:
-        return [_entry(item, self._body, self._types) for item in found]
-
-
-def _times_named(request: KafkaRequest) -> Counter[tuple[int, str]]:
-    return Counter((item.resource_type, item.resource_name) for item in request.body.resources)
+    def _written(self, found: tuple[DescribedConfig, ...]) -> list[_Entry]:
+        return [_entry(item, self._body) for item in found]
 
 
 def _no_configs(resource_type: int) -> str:
@@ -212,12 +253,12 @@ def _no_configs(resource_type: int) -> str:
     )
 
 
-def _entry(item: DescribedConfig, body: Any, types: dict[str, type]) -> Any:
+def _entry(item: DescribedConfig, body: bodies.DescribeConfigsRequest) -> _Entry:
     synonyms = []
     if body.include_synonyms:
-        make = types["DescribeConfigsSynonym"]
+        make = bodies.DescribeConfigsResponse.DescribeConfigsSynonym
         synonyms = [make(name=other.key, value=other.value, source=int(other.source)) for other in item.synonyms]
-    return types["DescribeConfigsResourceResult"](
+    return bodies.DescribeConfigsResponse.DescribeConfigsResourceResult(
         name=item.key,
         value=item.value,
         read_only=item.read_only,
@@ -229,25 +270,42 @@ def _entry(item: DescribedConfig, body: Any, types: dict[str, type]) -> Any:
     )
 
 
-def _wanted(resource: Any, *, is_incremental: bool, validate_only: bool) -> AlterConfig:
+def _wanted(asked: _Asked, *, validate_only: bool) -> AlterConfig:
     """Raises InvalidRequestError."""
-    if resource.resource_type not in _IN_THE_QUORUM:
-        raise InvalidRequestError(_no_configs(resource.resource_type))
+    if asked.resource_type not in _IN_THE_QUORUM:
+        raise InvalidRequestError(_no_configs(asked.resource_type))
     return AlterConfig(
-        resource_type=resource.resource_type,
-        resource=resource.resource_name,
-        changes=tuple(_change(config, is_incremental) for config in resource.configs),
+        resource_type=asked.resource_type,
+        resource=asked.name,
+        changes=asked.changes(),
         validate_only=validate_only,
-        replaces_all=not is_incremental,
+        replaces_all=asked.replaces_all,
     )
 
 
-def _change(config: Any, is_incremental: bool) -> ConfigChange:
-    operation = config.config_operation if is_incremental else int(ConfigOperation.SET)
+def _replaced(resource: bodies.AlterConfigsRequest.AlterConfigsResource) -> _Asked:
+    return _Asked(
+        resource_type=resource.resource_type,
+        name=resource.resource_name,
+        replaces_all=True,
+        changes=lambda: tuple(_change(item.name, item.value, int(ConfigOperation.SET)) for item in resource.configs),
+    )
+
+
+def _incremental(resource: bodies.IncrementalAlterConfigsRequest.AlterConfigsResource) -> _Asked:
+    return _Asked(
+        resource_type=resource.resource_type,
+        name=resource.resource_name,
+        replaces_all=False,
+        changes=lambda: tuple(_change(item.name, item.value, item.config_operation) for item in resource.configs),
+    )
+
+
+def _change(key: str, value: str | None, operation: int) -> ConfigChange:
     if operation == _DELETE:
-        return ConfigChange(key=config.name, value=None)
+        return ConfigChange(key=key, value=None)
     if operation not in _OPERATIONS:
-        raise InvalidRequestError(f"{config.name}: there is no operation {operation} on configurations")
-    if config.value is None:
-        raise InvalidRequestError(f"{config.name}: a null value is not a value; delete the key to have its default")
-    return ConfigChange(key=config.name, value=config.value, operation=_OPERATIONS[operation])
+        raise InvalidRequestError(f"{key}: there is no operation {operation} on configurations")
+    if value is None:
+        raise InvalidRequestError(f"{key}: a null value is not a value; delete the key to have its default")
+    return ConfigChange(key=key, value=value, operation=_OPERATIONS[operation])

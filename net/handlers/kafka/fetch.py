@@ -5,12 +5,12 @@ is too new. So who reads a topic that is deleted and made again never gets recor
 itself is done by `FetchHandler`, which goes by name.
 """
 
-from typing import Any
+from __future__ import annotations
 
 from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.protocol.kafka import bodies
 from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
-from barnabas.net.protocol.kafka.compiler import types_of
 from barnabas.net.protocol.kafka.data_apis import fetch_by_name, fetch_response
 from barnabas.net.protocol.responses import ErrorResponse, FetchResponse, Response
 from barnabas.net.server.dispatcher import Handler, Reply, RequestContext
@@ -26,7 +26,7 @@ class FetchByTopicId:
         self._manager = services.replication.manager
         self._fetch = fetch
 
-    def __call__(self, request: KafkaRequest, context: RequestContext, reply: Reply) -> None:
+    def __call__(self, request: KafkaRequest[bodies.FetchRequest], context: RequestContext, reply: Reply) -> None:
         body, image = request.body, self._metadata.image
         ids: dict[str, bytes] = {}
         refused, named = [], []
@@ -41,7 +41,7 @@ class FetchByTopicId:
         if refused:
             body.max_wait_ms = 0  # there is something to tell
 
-        def answered(response: Response | KafkaResponse) -> None:
+        def answered(response: Response | KafkaResponse[object]) -> None:
             if isinstance(response, ErrorResponse):
                 reply(response)
                 return
@@ -52,27 +52,34 @@ class FetchByTopicId:
 
         self._fetch(fetch_by_name(body), context, answered)
 
-    def _checked(self, topic: Any, topic_id: bytes) -> Any:
+    def _checked(
+        self, topic: bodies.FetchResponse.FetchableTopicResponse, topic_id: bytes
+    ) -> bodies.FetchResponse.FetchableTopicResponse:
         """The answer about a topic, unless it has become another one of that name while the request waited, or our replica
         has not yet."""
         topic.topic_id = topic_id
         hexadecimal = topic_id.hex()
         if self._metadata.image.topic_names.get(hexadecimal) != topic.topic:
             return _refused(topic_id, [item.partition_index for item in topic.partitions])
-        for place, item in enumerate(topic.partitions):
-            replica = self._manager.find(TopicPartition(topic.topic, item.partition_index))
-            if replica is not None and replica.topic_id != hexadecimal:
-                topic.partitions[place] = _error(item.partition_index, ErrorCode.INCONSISTENT_TOPIC_ID)
+        topic.partitions = [self._checked_partition(item, topic.topic, hexadecimal) for item in topic.partitions]
         return topic
 
+    def _checked_partition(
+        self, item: bodies.FetchResponse.PartitionData, topic: str, topic_id: str
+    ) -> bodies.FetchResponse.PartitionData:
+        replica = self._manager.find(TopicPartition(topic, item.partition_index))
+        if replica is not None and replica.topic_id != topic_id:
+            return _error(item.partition_index, ErrorCode.INCONSISTENT_TOPIC_ID)
+        return item
 
-def _refused(topic_id: bytes, partitions: list[int]) -> Any:
-    return types_of("FetchResponse")["FetchableTopicResponse"](
+
+def _refused(topic_id: bytes, partitions: list[int]) -> bodies.FetchResponse.FetchableTopicResponse:
+    return bodies.FetchResponse.FetchableTopicResponse(
         topic_id=topic_id, partitions=[_error(number, ErrorCode.UNKNOWN_TOPIC_ID) for number in partitions]
     )
 
 
-def _error(partition: int, error: ErrorCode) -> Any:
-    return types_of("FetchResponse")["PartitionData"](
+def _error(partition: int, error: ErrorCode) -> bodies.FetchResponse.PartitionData:
+    return bodies.FetchResponse.PartitionData(
         partition_index=partition, error_code=error, high_watermark=-1, aborted_transactions=[]
     )

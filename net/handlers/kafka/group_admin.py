@@ -4,7 +4,7 @@ Versions: 0-5, 0-5, 0-2, 0-1. Behaviour: a broker lists the groups that it coord
 Kafka: DescribeGroups also shows groups of the newer protocol, in the words of the classic one, because many tools know no other.
 """
 
-from typing import Any
+from __future__ import annotations
 
 from barnabas.consumer_groups.model.messages import DescribedMember, GroupDescription
 from barnabas.consumer_groups.model.partitions import to_set
@@ -14,8 +14,8 @@ from barnabas.kraft.metadata.records import TopicPartitions
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
 from barnabas.log.vocabulary.group_protocol import ClientSubscription, encode_assignment, encode_subscription
 from barnabas.net.base.slices import sliced
+from barnabas.net.protocol.kafka import bodies
 from barnabas.net.protocol.kafka.apis import OPERATIONS_NOT_ASKED, KafkaRequest, KafkaResponse
-from barnabas.net.protocol.kafka.compiler import types_of
 from barnabas.net.server.dispatcher import RequestContext
 
 from ..common.services import Services
@@ -38,8 +38,9 @@ class KafkaGroupAdminHandlers:
         self._services = services
         self._groups = services.groups
 
-    async def list(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
-        types = types_of("ListGroupsResponse")
+    async def list(
+        self, request: KafkaRequest[bodies.ListGroupsRequest], context: RequestContext
+    ) -> KafkaResponse[bodies.ListGroupsResponse]:
         states = {state.lower() for state in request.body.states_filter}
         kinds = {kind.lower() for kind in request.body.types_filter}
         groups = []
@@ -50,36 +51,40 @@ class KafkaGroupAdminHandlers:
                 if (states and state.lower() not in states) or (kinds and group.protocol not in kinds):
                     continue
                 groups.append(
-                    types["ListedGroup"](
+                    bodies.ListGroupsResponse.ListedGroup(
                         group_id=group.group_id,
                         protocol_type=group.protocol_type,
                         group_state=state,
                         group_type="Classic" if is_classic else "Consumer",
                     )
                 )
-        return KafkaResponse(body=types["ListGroupsResponse"](groups=groups))
+        return KafkaResponse(body=bodies.ListGroupsResponse(groups=groups))
 
-    async def describe(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
-        types = types_of("DescribeGroupsResponse")
+    async def describe(
+        self, request: KafkaRequest[bodies.DescribeGroupsRequest], context: RequestContext
+    ) -> KafkaResponse[bodies.DescribeGroupsResponse]:
         groups = []
         async for group_id in sliced(request.body.groups, self._groups.now_ms):
             try:
-                group = _described(await self._found(group_id), types)
+                group = _described(await self._found(group_id))
                 group.authorized_operations = _operations(request)
             except BarnabasError as error:
-                group = types["DescribedGroup"](group_id=group_id, error_code=error.code)
+                group = bodies.DescribeGroupsResponse.DescribedGroup(group_id=group_id, error_code=error.code)
             groups.append(group)
-        return KafkaResponse(body=types["DescribeGroupsResponse"](groups=groups))
+        return KafkaResponse(body=bodies.DescribeGroupsResponse(groups=groups))
 
-    async def describe_consumer_groups(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
-        types = types_of("ConsumerGroupDescribeResponse")
+    async def describe_consumer_groups(
+        self, request: KafkaRequest[bodies.ConsumerGroupDescribeRequest], context: RequestContext
+    ) -> KafkaResponse[bodies.ConsumerGroupDescribeResponse]:
         groups = []
         async for group_id in sliced(request.body.group_ids, self._groups.now_ms):
             try:
                 found = await self._found(group_id)
             except BarnabasError as error:
                 groups.append(
-                    types["DescribedGroup"](group_id=group_id, error_code=error.code, error_message=error.message)
+                    bodies.ConsumerGroupDescribeResponse.DescribedGroup(
+                        group_id=group_id, error_code=error.code, error_message=error.message
+                    )
                 )
                 continue
             if found.phase is GroupPhase.DEAD or found.protocol == CLASSIC_PROTOCOL:
@@ -87,23 +92,26 @@ class KafkaGroupAdminHandlers:
                     f"group {group_id} is not a consumer group" if found.protocol else f"there is no group {group_id}"
                 )
                 groups.append(
-                    types["DescribedGroup"](
+                    bodies.ConsumerGroupDescribeResponse.DescribedGroup(
                         group_id=group_id, error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=message
                     )
                 )
                 continue
-            group = self._consumer_group(found, types)
+            group = self._consumer_group(found)
             group.authorized_operations = _operations(request)
             groups.append(group)
-        return KafkaResponse(body=types["ConsumerGroupDescribeResponse"](groups=groups))
+        return KafkaResponse(body=bodies.ConsumerGroupDescribeResponse(groups=groups))
 
-    async def delete(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
-        types = types_of("DeleteGroupsResponse")
+    async def delete(
+        self, request: KafkaRequest[bodies.DeleteGroupsRequest], context: RequestContext
+    ) -> KafkaResponse[bodies.DeleteGroupsResponse]:
         results = [
-            types["DeletableGroupResult"](group_id=group_id, error_code=await self._deleted(group_id))
+            bodies.DeleteGroupsResponse.DeletableGroupResult(
+                group_id=group_id, error_code=await self._deleted(group_id)
+            )
             async for group_id in sliced(request.body.groups_names, self._groups.now_ms)
         ]
-        return KafkaResponse(body=types["DeleteGroupsResponse"](results=results))
+        return KafkaResponse(body=bodies.DeleteGroupsResponse(results=results))
 
     async def _deleted(self, group_id: str) -> ErrorCode:
         try:
@@ -115,13 +123,11 @@ class KafkaGroupAdminHandlers:
         return ErrorCode.NONE
 
     async def _found(self, group_id: str) -> GroupDescription:
-        found = await self._groups.handle(group_id, lambda machine: machine.describe_group(group_id=group_id))
-        assert isinstance(found, GroupDescription)
-        return found
+        return await self._groups.handle(group_id, lambda machine: machine.describe_group(group_id=group_id))
 
-    def _consumer_group(self, found: GroupDescription, types: dict[str, type]) -> Any:
+    def _consumer_group(self, found: GroupDescription) -> bodies.ConsumerGroupDescribeResponse.DescribedGroup:
         members = [
-            types["Member"](
+            bodies.ConsumerGroupDescribeResponse.Member(
                 member_id=member.member_id,
                 instance_id=member.instance_id,
                 member_epoch=member.member_epoch,
@@ -129,13 +135,13 @@ class KafkaGroupAdminHandlers:
                 client_host=member.client_host,
                 subscribed_topic_names=member.subscribed_topics,
                 subscribed_topic_regex=member.subscribed_pattern,
-                assignment=self._assignment(member.assigned, types),
-                target_assignment=self._assignment(member.target, types),
+                assignment=self._assignment(member.assigned),
+                target_assignment=self._assignment(member.target),
                 member_type=1,
             )
             for member in found.members
         ]
-        return types["DescribedGroup"](
+        return bodies.ConsumerGroupDescribeResponse.DescribedGroup(
             group_id=found.group_id,
             group_state=_CONSUMER_STATES[found.phase],
             group_epoch=found.group_epoch,
@@ -144,11 +150,11 @@ class KafkaGroupAdminHandlers:
             members=members,
         )
 
-    def _assignment(self, assigned: tuple[TopicPartitions, ...], types: dict[str, type]) -> Any:
+    def _assignment(self, assigned: tuple[TopicPartitions, ...]) -> bodies.ConsumerGroupDescribeResponse.Assignment:
         topics = self._services.metadata.image.topics
-        return types["Assignment"](
+        return bodies.ConsumerGroupDescribeResponse.Assignment(
             topic_partitions=[
-                types["TopicPartitions"](
+                bodies.ConsumerGroupDescribeResponse.TopicPartitions(
                     topic_id=bytes.fromhex(topics[item.topic].topic_id),
                     topic_name=item.topic,
                     partitions=item.partitions,
@@ -159,20 +165,22 @@ class KafkaGroupAdminHandlers:
         )
 
 
-def _operations(request: KafkaRequest) -> int:
+def _operations(
+    request: KafkaRequest[bodies.DescribeGroupsRequest] | KafkaRequest[bodies.ConsumerGroupDescribeRequest],
+) -> int:
     """Without an authorizer everybody may do everything."""
     return ALL_GROUP_OPERATIONS if request.body.include_authorized_operations else OPERATIONS_NOT_ASKED
 
 
-def _described(found: GroupDescription, types: dict[str, type]) -> Any:
+def _described(found: GroupDescription) -> bodies.DescribeGroupsResponse.DescribedGroup:
     is_classic = found.protocol == CLASSIC_PROTOCOL
-    return types["DescribedGroup"](
+    return bodies.DescribeGroupsResponse.DescribedGroup(
         group_id=found.group_id,
         group_state=_CLASSIC_STATES[found.phase],
         protocol_type=found.protocol_type,
         protocol_data=found.assignor if found.members else "",
         members=[
-            types["DescribedGroupMember"](
+            bodies.DescribeGroupsResponse.DescribedGroupMember(
                 member_id=member.member_id,
                 group_instance_id=member.instance_id,
                 client_id=member.client_id,

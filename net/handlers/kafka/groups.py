@@ -6,7 +6,9 @@ code. Differs from Kafka: there are no transaction coordinators yet, which is to
 member whose connection closes before its first join is answered is out at once; Kafka waits for its session or the rebalance.
 """
 
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Sequence
 
 from barnabas.consumer_groups.model.classic_messages import (
     JoinAnswer,
@@ -16,7 +18,7 @@ from barnabas.consumer_groups.model.classic_messages import (
     SyncAnswer,
     SyncRequest,
 )
-from barnabas.consumer_groups.model.messages import HeartbeatRequest, HeartbeatResponse
+from barnabas.consumer_groups.model.messages import HeartbeatRequest
 from barnabas.kraft.metadata.records import TopicPartitions
 from barnabas.log.vocabulary.errors import (
     BarnabasError,
@@ -26,8 +28,8 @@ from barnabas.log.vocabulary.errors import (
     NoTransactionsError,
 )
 from barnabas.net.base.slices import sliced
+from barnabas.net.protocol.kafka import bodies
 from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
-from barnabas.net.protocol.kafka.compiler import types_of
 from barnabas.net.server.dispatcher import RequestContext
 from barnabas.net.settings.group_config import default_session_ms
 
@@ -49,18 +51,30 @@ class KafkaGroupHandlers:
 
     # --- where a group is ---------------------------------------------------------------------------------------------
 
-    async def find_coordinator(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
-        types = types_of("FindCoordinatorResponse")
+    async def find_coordinator(
+        self, request: KafkaRequest[bodies.FindCoordinatorRequest], context: RequestContext
+    ) -> KafkaResponse[bodies.FindCoordinatorResponse]:
+        body, answer = request.body, bodies.FindCoordinatorResponse
         if request.version < _MANY_KEYS_SINCE:
-            found = self._coordinator(request.body.key, request.body.key_type, context)
-            return KafkaResponse(body=types["FindCoordinatorResponse"](**found))
+            found = self._coordinator(body.key, body.key_type, context)
+            only = answer(
+                error_code=found.error_code,
+                error_message=found.error_message,
+                node_id=found.node_id,
+                host=found.host,
+                port=found.port,
+            )
+            return KafkaResponse(body=only)
         coordinators = [
-            types["Coordinator"](key=key, **self._coordinator(key, request.body.key_type, context))
-            async for key in sliced(request.body.coordinator_keys, self._groups.now_ms)
+            self._coordinator(key, body.key_type, context)
+            async for key in sliced(body.coordinator_keys, self._groups.now_ms)
         ]
-        return KafkaResponse(body=types["FindCoordinatorResponse"](coordinators=coordinators))
+        return KafkaResponse(body=answer(coordinators=coordinators))
 
-    def _coordinator(self, key: str, key_type: int, context: RequestContext) -> dict[str, Any]:
+    def _coordinator(
+        self, key: str, key_type: int, context: RequestContext
+    ) -> bodies.FindCoordinatorResponse.Coordinator:
+        made = bodies.FindCoordinatorResponse.Coordinator
         try:
             if key_type == _KEY_IS_TRANSACTION:
                 raise NoTransactionsError
@@ -71,13 +85,15 @@ class KafkaGroupHandlers:
             if broker is None:
                 raise CoordinatorNotAvailableError(f"the coordinator of {key!r} is leaving the cluster; try again")
         except BarnabasError as error:
-            return {"error_code": error.code, "error_message": error.message, "node_id": -1, "host": "", "port": -1}
+            return made(key=key, error_code=error.code, error_message=error.message, node_id=-1, host="", port=-1)
         endpoint = broker.endpoint(context.listener_name)
-        return {"node_id": node_id, "host": endpoint.host, "port": endpoint.port, "error_message": None}
+        return made(key=key, node_id=node_id, host=endpoint.host, port=endpoint.port, error_message=None)
 
     # --- classic members ----------------------------------------------------------------------------------------------
 
-    async def join(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
+    async def join(
+        self, request: KafkaRequest[bodies.JoinGroupRequest], context: RequestContext
+    ) -> KafkaResponse[bodies.JoinGroupResponse]:
         body = request.body
         asked = JoinRequest(
             group_id=body.group_id,
@@ -100,7 +116,9 @@ class KafkaGroupHandlers:
         assert isinstance(told, JoinAnswer)
         return KafkaResponse(body=_join_response(told, request.version))
 
-    async def sync(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
+    async def sync(
+        self, request: KafkaRequest[bodies.SyncGroupRequest], context: RequestContext
+    ) -> KafkaResponse[bodies.SyncGroupResponse]:
         body = request.body
         asked = SyncRequest(
             group_id=body.group_id,
@@ -115,12 +133,14 @@ class KafkaGroupHandlers:
             body.group_id, lambda machine, ticket: machine.sync_group(asked, ticket, self._groups.now_ms())
         )
         assert isinstance(told, SyncAnswer)
-        made = types_of("SyncGroupResponse")["SyncGroupResponse"](
+        made = bodies.SyncGroupResponse(
             protocol_type=told.protocol_type, protocol_name=told.protocol_name, assignment=told.assignment
         )
         return KafkaResponse(body=made)
 
-    async def heartbeat(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
+    async def heartbeat(
+        self, request: KafkaRequest[bodies.HeartbeatRequest], context: RequestContext
+    ) -> KafkaResponse[bodies.HeartbeatResponse]:
         body = request.body
         await self._groups.handle(
             body.group_id,
@@ -132,10 +152,12 @@ class KafkaGroupHandlers:
                 now_ms=self._groups.now_ms(),
             ),
         )
-        return KafkaResponse(body=types_of("HeartbeatResponse")["HeartbeatResponse"]())
+        return KafkaResponse(body=bodies.HeartbeatResponse())
 
-    async def leave(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
-        body, types = request.body, types_of("LeaveGroupResponse")
+    async def leave(
+        self, request: KafkaRequest[bodies.LeaveGroupRequest], context: RequestContext
+    ) -> KafkaResponse[bodies.LeaveGroupResponse]:
+        body = request.body
         if request.version < _MANY_MEMBERS_SINCE:
             leaving: tuple[LeavingMember, ...] = (LeavingMember(member_id=body.member_id),)
         else:
@@ -147,17 +169,17 @@ class KafkaGroupHandlers:
         for start in range(0, len(leaving) or 1, LEAVING_PER_DECISION):
             outcomes += await self._leave(body.group_id, leaving[start : start + LEAVING_PER_DECISION])
         if request.version < _MANY_MEMBERS_SINCE:
-            return KafkaResponse(body=types["LeaveGroupResponse"](error_code=outcomes[0].error))
+            return KafkaResponse(body=bodies.LeaveGroupResponse(error_code=outcomes[0].error))
         members = [
-            types["MemberResponse"](
+            bodies.LeaveGroupResponse.MemberResponse(
                 member_id=outcome.member_id, group_instance_id=outcome.instance_id, error_code=outcome.error
             )
             for outcome in outcomes
         ]
-        return KafkaResponse(body=types["LeaveGroupResponse"](members=members))
+        return KafkaResponse(body=bodies.LeaveGroupResponse(members=members))
 
     async def _leave(self, group_id: str, leaving: tuple[LeavingMember, ...]) -> tuple[LeaveOutcome, ...]:
-        outcomes: Any = await self._groups.handle(
+        outcomes = await self._groups.handle(
             group_id,
             lambda machine: machine.leave_group(group_id=group_id, leaving=leaving, now_ms=self._groups.now_ms()),
         )
@@ -165,7 +187,9 @@ class KafkaGroupHandlers:
 
     # --- members by KIP-848 -------------------------------------------------------------------------------------------
 
-    async def consumer_heartbeat(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
+    async def consumer_heartbeat(
+        self, request: KafkaRequest[bodies.ConsumerGroupHeartbeatRequest], context: RequestContext
+    ) -> KafkaResponse[bodies.ConsumerGroupHeartbeatResponse]:
         body = request.body
         names = body.subscribed_topic_names
         times = self._services.group_times(body.group_id)
@@ -186,18 +210,20 @@ class KafkaGroupHandlers:
             owned=None if body.topic_partitions is None else self._by_name(body.topic_partitions),
         )
         told = await self._groups.handle(body.group_id, lambda machine: machine.heartbeat(asked, self._groups.now_ms()))
-        assert isinstance(told, HeartbeatResponse)
-        types = types_of("ConsumerGroupHeartbeatResponse")
-        made = types["ConsumerGroupHeartbeatResponse"](
+        made = bodies.ConsumerGroupHeartbeatResponse(
             member_id=told.member_id,
             member_epoch=told.member_epoch,
             heartbeat_interval_ms=told.heartbeat_interval_ms,
         )
         if told.assignment is not None:
-            made.assignment = types["Assignment"](topic_partitions=self._by_id(told.assignment, types))
+            made.assignment = bodies.ConsumerGroupHeartbeatResponse.Assignment(
+                topic_partitions=self._by_id(told.assignment)
+            )
         return KafkaResponse(body=made)
 
-    def _by_name(self, items: list[Any]) -> tuple[TopicPartitions, ...]:
+    def _by_name(
+        self, items: Sequence[bodies.ConsumerGroupHeartbeatRequest.TopicPartitions]
+    ) -> tuple[TopicPartitions, ...]:
         """Topics that are gone are nobody's any more."""
         topic_names = self._services.metadata.image.topic_names
         return tuple(
@@ -206,26 +232,27 @@ class KafkaGroupHandlers:
             if (name := topic_names.get(item.topic_id.hex())) is not None
         )
 
-    def _by_id(self, items: tuple[TopicPartitions, ...], types: dict[str, type]) -> list[Any]:
+    def _by_id(self, items: tuple[TopicPartitions, ...]) -> list[bodies.ConsumerGroupHeartbeatResponse.TopicPartitions]:
         topics = self._services.metadata.image.topics
         return [
-            types["TopicPartitions"](topic_id=bytes.fromhex(topics[item.topic].topic_id), partitions=item.partitions)
+            bodies.ConsumerGroupHeartbeatResponse.TopicPartitions(
+                topic_id=bytes.fromhex(topics[item.topic].topic_id), partitions=item.partitions
+            )
             for item in items
             if item.topic in topics
         ]
 
 
-def _join_response(told: JoinAnswer, version: int) -> Any:
-    types = types_of("JoinGroupResponse")
+def _join_response(told: JoinAnswer, version: int) -> bodies.JoinGroupResponse:
     # Who cannot be told to skip the assignment must not think that it leads: it would assign with the members unknown.
     is_follower_in_effect = told.skip_assignment and version < _SKIP_ASSIGNMENT_SINCE
     members = [
-        types["JoinGroupResponseMember"](
+        bodies.JoinGroupResponse.JoinGroupResponseMember(
             member_id=member.member_id, group_instance_id=member.instance_id, metadata=member.metadata
         )
         for member in told.members
     ]
-    return types["JoinGroupResponse"](
+    return bodies.JoinGroupResponse(
         error_code=told.error,
         generation_id=told.generation,
         protocol_type=told.protocol_type or None,

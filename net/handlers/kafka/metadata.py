@@ -7,7 +7,6 @@ everybody may do everything, and is told so where they ask.
 
 from collections import OrderedDict
 from collections.abc import Hashable
-from typing import Any
 
 from barnabas.kraft.metadata.image import MetadataImage
 from barnabas.log.vocabulary.errors import ErrorCode
@@ -75,7 +74,7 @@ class KafkaMetadataHandler:
         self._metadata = metadata
         self.answers = EncodedAnswers()
 
-    async def __call__(self, request: KafkaMetadataRequest, context: RequestContext) -> KafkaResponse:
+    async def __call__(self, request: KafkaMetadataRequest, context: RequestContext) -> KafkaResponse[bytes]:
         image, key = self._metadata.image, (context.listener_name, request)
         found = self.answers.find(image, key)
         if found is None:
@@ -89,7 +88,7 @@ class KafkaMetadataHandler:
 
 
 def _encoded(response: MetadataResponse, request: KafkaMetadataRequest) -> bytes:
-    answer: Any = metadata_response(response, request.kafka_version)
+    answer = metadata_response(response, request.kafka_version)
     if request.tells_cluster_operations:
         answer.cluster_authorized_operations = ALL_CLUSTER_OPERATIONS
     if request.tells_topic_operations:

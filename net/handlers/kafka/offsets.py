@@ -4,19 +4,23 @@ Versions: 2-9, 1-9, 0. Behaviour: errors are told per partition; what was never 
 offset -1 without an error. `require_stable` is taken: without transactions every offset is stable.
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from itertools import groupby
-from typing import Any
+from operator import attrgetter
 
 from barnabas.consumer_groups.model.messages import CommittedOffset, OffsetToCommit, PartitionOutcome
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
 from barnabas.net.base.slices import sliced
+from barnabas.net.protocol.kafka import bodies
 from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
-from barnabas.net.protocol.kafka.compiler import types_of
 from barnabas.net.server.dispatcher import RequestContext
 
 from ..common.services import Services
 
 _MANY_GROUPS_SINCE = 8  # of OffsetFetch
+_TOPIC = attrgetter("topic")
 
 
 class KafkaOffsetHandlers:
@@ -25,8 +29,10 @@ class KafkaOffsetHandlers:
 
     # --- commit -------------------------------------------------------------------------------------------------------
 
-    async def commit(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
-        body = request.body
+    async def commit(
+        self, request: KafkaRequest[bodies.OffsetCommitRequest], context: RequestContext
+    ) -> KafkaResponse[bodies.OffsetCommitResponse]:
+        body, answer = request.body, bodies.OffsetCommitResponse
         offsets = tuple(
             OffsetToCommit(
                 topic=topic.name,
@@ -39,7 +45,7 @@ class KafkaOffsetHandlers:
             for item in topic.partitions
         )
         try:
-            outcomes: Any = await self._groups.handle(
+            outcomes = await self._groups.handle(
                 body.group_id,
                 lambda machine: machine.commit_offsets(
                     group_id=body.group_id,
@@ -51,85 +57,129 @@ class KafkaOffsetHandlers:
                 ),
             )
         except BarnabasError as error:
-            outcomes = [PartitionOutcome(topic=one.topic, partition=one.partition, error=error.code) for one in offsets]
-        return KafkaResponse(body=_outcomes("OffsetCommitResponse", outcomes))
+            outcomes = tuple(
+                PartitionOutcome(topic=one.topic, partition=one.partition, error=error.code) for one in offsets
+            )
+        topics = [
+            answer.OffsetCommitResponseTopic(
+                name=name,
+                partitions=[
+                    answer.OffsetCommitResponsePartition(partition_index=item.partition, error_code=item.error)
+                    for item in items
+                ],
+            )
+            for name, items in groupby(outcomes, key=_TOPIC)
+        ]
+        return KafkaResponse(body=answer(topics=topics))
 
-    async def delete(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
-        body = request.body
+    async def delete(
+        self, request: KafkaRequest[bodies.OffsetDeleteRequest], context: RequestContext
+    ) -> KafkaResponse[bodies.OffsetDeleteResponse]:
+        body, answer = request.body, bodies.OffsetDeleteResponse
         keys = tuple((topic.name, item.partition_index) for topic in body.topics for item in topic.partitions)
-        outcomes: Any = await self._groups.handle(
+        outcomes = await self._groups.handle(
             body.group_id,
             lambda machine: machine.delete_offsets(
                 group_id=body.group_id, partitions=keys, now_ms=self._groups.now_ms()
             ),
         )
-        return KafkaResponse(body=_outcomes("OffsetDeleteResponse", outcomes))
-
-    # --- fetch --------------------------------------------------------------------------------------------------------
-
-    async def fetch(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
-        body, types = request.body, types_of("OffsetFetchResponse")
-        if request.version < _MANY_GROUPS_SINCE:
-            error, topics = await self._of_group(body, types, "")
-            return KafkaResponse(body=types["OffsetFetchResponse"](topics=topics, error_code=error))
-        groups = []
-        async for asked in sliced(body.groups, self._groups.now_ms):
-            error, topics = await self._of_group(asked, types, "s")
-            groups.append(types["OffsetFetchResponseGroup"](group_id=asked.group_id, topics=topics, error_code=error))
-        return KafkaResponse(body=types["OffsetFetchResponse"](groups=groups))
-
-    async def _of_group(self, asked: Any, types: dict[str, type], suffix: str) -> tuple[ErrorCode, list[Any]]:
-        """Return the group's error and its topics. `asked.topics` None: all that the group has committed. `suffix`: the classes
-        have other names since version 8."""
-        keys = None
-        if asked.topics is not None:
-            keys = tuple((topic.name, number) for topic in asked.topics for number in topic.partition_indexes)
-        failed = ErrorCode.NONE
-        try:
-            found: Any = await self._groups.handle(
-                asked.group_id,
-                lambda machine: machine.fetch_offsets(
-                    group_id=asked.group_id,
-                    partitions=keys,
-                    member_id=getattr(asked, "member_id", None) or "",  # both since version 9
-                    member_epoch=getattr(asked, "member_epoch", -1),
-                ),
-            )
-        except BarnabasError as error:
-            failed = error.code
-            found = [CommittedOffset(topic=topic, partition=number) for topic, number in keys or ()]
-        make_topic, make_partition = (
-            types[f"OffsetFetchResponseTopic{suffix}"],
-            types[f"OffsetFetchResponsePartition{suffix}"],
-        )
-        made = [
-            make_topic(
+        topics = [
+            answer.OffsetDeleteResponseTopic(
                 name=name,
                 partitions=[
-                    make_partition(
-                        partition_index=item.partition,
-                        committed_offset=item.offset,
-                        committed_leader_epoch=item.leader_epoch,
-                        metadata=item.metadata,
-                        error_code=failed,
-                    )
+                    answer.OffsetDeleteResponsePartition(partition_index=item.partition, error_code=item.error)
                     for item in items
                 ],
             )
-            for name, items in groupby(found, key=lambda item: item.topic)
+            for name, items in groupby(outcomes, key=_TOPIC)
         ]
-        return failed, made
+        return KafkaResponse(body=answer(topics=topics))
+
+    # --- fetch --------------------------------------------------------------------------------------------------------
+
+    async def fetch(
+        self, request: KafkaRequest[bodies.OffsetFetchRequest], context: RequestContext
+    ) -> KafkaResponse[bodies.OffsetFetchResponse]:
+        body = request.body
+        if request.version < _MANY_GROUPS_SINCE:
+            keys = _keys(body.topics)
+            return KafkaResponse(body=_of_one_group(*await self._committed(body.group_id, keys)))
+        groups = []
+        async for asked in sliced(body.groups, self._groups.now_ms):
+            error, found = await self._committed(
+                asked.group_id, _keys(asked.topics), member_id=asked.member_id or "", member_epoch=asked.member_epoch
+            )
+            groups.append(_of_group(asked.group_id, error, found))
+        return KafkaResponse(body=bodies.OffsetFetchResponse(groups=groups))
+
+    async def _committed(
+        self, group_id: str, keys: tuple[tuple[str, int], ...] | None, *, member_id: str = "", member_epoch: int = -1
+    ) -> tuple[ErrorCode, tuple[CommittedOffset, ...]]:
+        """Return the group's error and its offsets. `keys` None: all that the group has committed."""
+        try:
+            found = await self._groups.handle(
+                group_id,
+                lambda machine: machine.fetch_offsets(
+                    group_id=group_id, partitions=keys, member_id=member_id, member_epoch=member_epoch
+                ),
+            )
+        except BarnabasError as error:
+            return error.code, tuple(CommittedOffset(topic=topic, partition=number) for topic, number in keys or ())
+        return ErrorCode.NONE, found
 
 
-def _outcomes(message: str, outcomes: list[PartitionOutcome]) -> Any:
-    types = types_of(message)
+def _keys(
+    topics: Sequence[bodies.OffsetFetchRequest.OffsetFetchRequestTopic]
+    | Sequence[bodies.OffsetFetchRequest.OffsetFetchRequestTopics]
+    | None,
+) -> tuple[tuple[str, int], ...] | None:
+    return (
+        None
+        if topics is None
+        else tuple((topic.name, number) for topic in topics for number in topic.partition_indexes)
+    )
+
+
+def _of_one_group(error: ErrorCode, found: Sequence[CommittedOffset]) -> bodies.OffsetFetchResponse:
+    """The answer before version 8, which has classes of its own."""
+    answer = bodies.OffsetFetchResponse
     topics = [
-        types[f"{message}Topic"](
+        answer.OffsetFetchResponseTopic(
             name=name,
             partitions=[
-                types[f"{message}Partition"](partition_index=item.partition, error_code=item.error) for item in items
+                answer.OffsetFetchResponsePartition(
+                    partition_index=item.partition,
+                    committed_offset=item.offset,
+                    committed_leader_epoch=item.leader_epoch,
+                    metadata=item.metadata,
+                    error_code=error,
+                )
+                for item in items
             ],
         )
-        for name, items in groupby(outcomes, key=lambda item: item.topic)
+        for name, items in groupby(found, key=_TOPIC)
     ]
-    return types[message](topics=topics)
+    return answer(topics=topics, error_code=error)
+
+
+def _of_group(
+    group_id: str, error: ErrorCode, found: Sequence[CommittedOffset]
+) -> bodies.OffsetFetchResponse.OffsetFetchResponseGroup:
+    answer = bodies.OffsetFetchResponse
+    topics = [
+        answer.OffsetFetchResponseTopics(
+            name=name,
+            partitions=[
+                answer.OffsetFetchResponsePartitions(
+                    partition_index=item.partition,
+                    committed_offset=item.offset,
+                    committed_leader_epoch=item.leader_epoch,
+                    metadata=item.metadata,
+                    error_code=error,
+                )
+                for item in items
+            ],
+        )
+        for name, items in groupby(found, key=_TOPIC)
+    ]
+    return answer.OffsetFetchResponseGroup(group_id=group_id, topics=topics, error_code=error)

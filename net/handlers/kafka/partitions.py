@@ -6,9 +6,11 @@ records are deleted by the leader, producers are told by any broker that holds a
 of a deletion is that of the leader, which does not wait for its followers.
 """
 
-from collections.abc import Iterable, Iterator
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import Any
+from typing import TypeVar
 
 from barnabas.kraft.metadata.controller_errors import ElectionNotNeededError, NoReassignmentInProgressError
 from barnabas.kraft.metadata.image import NO_LEADER, PartitionImage
@@ -16,8 +18,8 @@ from barnabas.kraft.metadata.requests import AssignReplicas, ControllerRequest, 
 from barnabas.log.segment.producer_state import ProducerEntry
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, InvalidReplicaAssignmentError
 from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_PARTITIONS, CONSUMER_OFFSETS_TOPIC, TopicPartition
+from barnabas.net.protocol.kafka import bodies
 from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
-from barnabas.net.protocol.kafka.compiler import types_of
 from barnabas.net.server.dispatcher import Reply, RequestContext
 
 from ..common.many import DONE, Outcome, each
@@ -26,6 +28,7 @@ from ..own.offsets import OffsetHandlers
 from ..own.topics import TopicHandlers
 
 PREFERRED, UNCLEAN = 0, 1  # kinds of elections (KIP-460)
+T = TypeVar("T")
 
 
 class KafkaPartitionHandlers:
@@ -37,10 +40,12 @@ class KafkaPartitionHandlers:
 
     # --- elections ----------------------------------------------------------------------------------------------------
 
-    async def elect(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
-        body, types = request.body, types_of("ElectLeadersResponse")
+    async def elect(
+        self, request: KafkaRequest[bodies.ElectLeadersRequest], context: RequestContext
+    ) -> KafkaResponse[bodies.ElectLeadersResponse]:
+        body = request.body
         if body.election_type not in (PREFERRED, UNCLEAN):
-            return KafkaResponse(body=types["ElectLeadersResponse"](error_code=ErrorCode.INVALID_REQUEST))
+            return KafkaResponse(body=bodies.ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST))
         unclean = body.election_type == UNCLEAN
         if body.topic_partitions is None:
             asked = list(self._to_be_elected(unclean))
@@ -48,10 +53,10 @@ class KafkaPartitionHandlers:
             asked = _named((item.topic, item.partitions) for item in body.topic_partitions)
         outcomes = await each(self._elect(item, unclean, body.timeout_ms) for item in asked)
         results = [
-            types["ReplicaElectionResult"](
+            bodies.ElectLeadersResponse.ReplicaElectionResult(
                 topic=topic,
                 partition_result=[
-                    types["PartitionResult"](
+                    bodies.ElectLeadersResponse.PartitionResult(
                         partition_id=number, error_code=outcome.error, error_message=outcome.message
                     )
                     for number, outcome in items
@@ -59,7 +64,7 @@ class KafkaPartitionHandlers:
             )
             for topic, items in _by_topic(zip(asked, outcomes, strict=True))
         ]
-        return KafkaResponse(body=types["ElectLeadersResponse"](replica_election_results=results))
+        return KafkaResponse(body=bodies.ElectLeadersResponse(replica_election_results=results))
 
     async def _elect(self, item: TopicPartition, unclean: bool, timeout_ms: int) -> Outcome:
         if _is_slot(item):
@@ -78,8 +83,10 @@ class KafkaPartitionHandlers:
 
     # --- reassignments ------------------------------------------------------------------------------------------------
 
-    async def reassign(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
-        body, types = request.body, types_of("AlterPartitionReassignmentsResponse")
+    async def reassign(
+        self, request: KafkaRequest[bodies.AlterPartitionReassignmentsRequest], context: RequestContext
+    ) -> KafkaResponse[bodies.AlterPartitionReassignmentsResponse]:
+        body = request.body
         wanted = {
             TopicPartition(topic.name, item.partition_index): item.replicas
             for topic in body.topics
@@ -89,10 +96,10 @@ class KafkaPartitionHandlers:
             self._reassign(topic_partition, replicas, body.timeout_ms) for topic_partition, replicas in wanted.items()
         )
         responses = [
-            types["ReassignableTopicResponse"](
+            bodies.AlterPartitionReassignmentsResponse.ReassignableTopicResponse(
                 name=topic,
                 partitions=[
-                    types["ReassignablePartitionResponse"](
+                    bodies.AlterPartitionReassignmentsResponse.ReassignablePartitionResponse(
                         partition_index=number, error_code=outcome.error, error_message=outcome.message
                     )
                     for number, outcome in items
@@ -100,10 +107,10 @@ class KafkaPartitionHandlers:
             )
             for topic, items in _by_topic(zip(wanted, outcomes, strict=True))
         ]
-        made = types["AlterPartitionReassignmentsResponse"](responses=responses, error_message=None)
+        made = bodies.AlterPartitionReassignmentsResponse(responses=responses, error_message=None)
         return KafkaResponse(body=made)
 
-    async def _reassign(self, item: TopicPartition, replicas: Any, timeout_ms: int) -> Outcome:
+    async def _reassign(self, item: TopicPartition, replicas: Sequence[int] | None, timeout_ms: int) -> Outcome:
         """`replicas` None cancels the reassignment that is under way."""
         if replicas is not None and len(replicas) == 0:
             raise InvalidReplicaAssignmentError(f"{item} must keep a replica; null cancels a reassignment")
@@ -116,16 +123,17 @@ class KafkaPartitionHandlers:
         await self._topics.change(request, done_already=(done_already,), timeout_ms=timeout_ms)
         return DONE
 
-    def list_reassignments(self, request: KafkaRequest, context: RequestContext, reply: Reply) -> None:
-        types = types_of("ListPartitionReassignmentsResponse")
+    def list_reassignments(
+        self, request: KafkaRequest[bodies.ListPartitionReassignmentsRequest], context: RequestContext, reply: Reply
+    ) -> None:
         asked = None
         if request.body.topics is not None:
             asked = set(_named((topic.name, topic.partition_indexes) for topic in request.body.topics))
         topics = [
-            types["OngoingTopicReassignment"](
+            bodies.ListPartitionReassignmentsResponse.OngoingTopicReassignment(
                 name=topic,
                 partitions=[
-                    types["OngoingPartitionReassignment"](
+                    bodies.ListPartitionReassignmentsResponse.OngoingPartitionReassignment(
                         partition_index=number,
                         replicas=partition.replicas,
                         adding_replicas=partition.adding_replicas,
@@ -136,7 +144,7 @@ class KafkaPartitionHandlers:
             )
             for topic, items in _by_topic(item for item in self._moving() if asked is None or item[0] in asked)
         ]
-        made = types["ListPartitionReassignmentsResponse"](topics=topics, error_message=None)
+        made = bodies.ListPartitionReassignmentsResponse(topics=topics, error_message=None)
         reply(KafkaResponse(body=made))
 
     def _moving(self) -> Iterator[tuple[TopicPartition, PartitionImage]]:
@@ -147,46 +155,48 @@ class KafkaPartitionHandlers:
 
     # --- records ------------------------------------------------------------------------------------------------------
 
-    def delete_records(self, request: KafkaRequest, context: RequestContext, reply: Reply) -> None:
-        types = types_of("DeleteRecordsResponse")
+    def delete_records(
+        self, request: KafkaRequest[bodies.DeleteRecordsRequest], context: RequestContext, reply: Reply
+    ) -> None:
         topics = [
-            types["DeleteRecordsTopicResult"](
-                name=topic.name, partitions=[self._delete_records(topic.name, item, types) for item in topic.partitions]
+            bodies.DeleteRecordsResponse.DeleteRecordsTopicResult(
+                name=topic.name, partitions=[self._delete_records(topic.name, item) for item in topic.partitions]
             )
             for topic in request.body.topics
         ]
-        reply(KafkaResponse(body=types["DeleteRecordsResponse"](topics=topics)))
+        reply(KafkaResponse(body=bodies.DeleteRecordsResponse(topics=topics)))
 
-    def _delete_records(self, topic: str, item: Any, types: dict[str, type]) -> Any:
+    def _delete_records(
+        self, topic: str, item: bodies.DeleteRecordsRequest.DeleteRecordsPartition
+    ) -> bodies.DeleteRecordsResponse.DeleteRecordsPartitionResult:
         error, low_watermark = ErrorCode.NONE, -1
         try:
             low_watermark = self._offsets.delete_before(TopicPartition(topic, item.partition_index), item.offset)
         except BarnabasError as refusal:
             error = refusal.code
-        return types["DeleteRecordsPartitionResult"](
+        return bodies.DeleteRecordsResponse.DeleteRecordsPartitionResult(
             partition_index=item.partition_index, low_watermark=low_watermark, error_code=error
         )
 
     # --- producers ----------------------------------------------------------------------------------------------------
 
-    def describe_producers(self, request: KafkaRequest, context: RequestContext, reply: Reply) -> None:
-        types = types_of("DescribeProducersResponse")
+    def describe_producers(
+        self, request: KafkaRequest[bodies.DescribeProducersRequest], context: RequestContext, reply: Reply
+    ) -> None:
         topics = [
-            types["TopicResponse"](
+            bodies.DescribeProducersResponse.TopicResponse(
                 name=topic.name,
-                partitions=[
-                    self._producers(TopicPartition(topic.name, number), types) for number in topic.partition_indexes
-                ],
+                partitions=[self._producers(TopicPartition(topic.name, number)) for number in topic.partition_indexes],
             )
             for topic in request.body.topics
         ]
-        reply(KafkaResponse(body=types["DescribeProducersResponse"](topics=topics)))
+        reply(KafkaResponse(body=bodies.DescribeProducersResponse(topics=topics)))
 
-    def _producers(self, topic_partition: TopicPartition, types: dict[str, type]) -> Any:
+    def _producers(self, topic_partition: TopicPartition) -> bodies.DescribeProducersResponse.PartitionResponse:
         outcome, producers = DONE, []
         try:
             producers = [
-                types["ProducerState"](
+                bodies.DescribeProducersResponse.ProducerState(
                     producer_id=producer_id,
                     producer_epoch=entry.epoch,
                     last_sequence=entry.batches[-1].last_sequence if entry.batches else -1,
@@ -197,7 +207,7 @@ class KafkaPartitionHandlers:
             ]
         except BarnabasError as error:
             outcome = Outcome.of(error)
-        return types["PartitionResponse"](
+        return bodies.DescribeProducersResponse.PartitionResponse(
             partition_index=topic_partition.partition,
             error_code=outcome.error,
             error_message=outcome.message,
@@ -224,6 +234,6 @@ def _named(topics: Iterable[tuple[str, Iterable[int]]]) -> list[TopicPartition]:
     return [TopicPartition(topic, number) for topic, numbers in named.items() for number in numbers]
 
 
-def _by_topic(items: Iterable[tuple[TopicPartition, Any]]) -> Iterator[tuple[str, Iterator[tuple[int, Any]]]]:
+def _by_topic(items: Iterable[tuple[TopicPartition, T]]) -> Iterator[tuple[str, Iterator[tuple[int, T]]]]:
     for topic, found in groupby(items, key=lambda item: item[0].topic):
         yield topic, ((item.partition, value) for item, value in found)

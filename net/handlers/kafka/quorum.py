@@ -4,11 +4,11 @@ Versions: 0-2. Behaviour: any broker asks the quorum's leader, and tells what it
 the committed index less what a voter lacks; of observers, and of voters while the leader is away, they are -1, not known.
 """
 
-from typing import Any
+from __future__ import annotations
 
 from barnabas.log.vocabulary.errors import ErrorCode
+from barnabas.net.protocol.kafka import bodies
 from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
-from barnabas.net.protocol.kafka.compiler import types_of
 from barnabas.net.protocol.requests import DescribeQuorumRequest
 from barnabas.net.protocol.responses import DescribeQuorumResponse
 from barnabas.net.server.dispatcher import RequestContext
@@ -23,43 +23,43 @@ class KafkaQuorumHandlers:
     def __init__(self, voters: VoterHandlers) -> None:
         self._voters = voters
 
-    async def describe(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
-        types = types_of("DescribeQuorumResponse")
+    async def describe(
+        self, request: KafkaRequest[bodies.DescribeQuorumRequest], context: RequestContext
+    ) -> KafkaResponse[bodies.DescribeQuorumResponse]:
         found = await self._voters.describe(DescribeQuorumRequest(), context)
         topics = [
-            types["TopicData"](
+            bodies.DescribeQuorumResponse.TopicData(
                 topic_name=topic.topic_name,
-                partitions=[
-                    _partition(topic.topic_name, item.partition_index, found, types) for item in topic.partitions
-                ],
+                partitions=[_partition(topic.topic_name, item.partition_index, found) for item in topic.partitions],
             )
             for topic in request.body.topics
         ]
         nodes = [
-            types["Node"](
-                node_id=peer.node_id, listeners=[types["Listener"](name="QUORUM", host=peer.host, port=peer.port)]
+            bodies.DescribeQuorumResponse.Node(
+                node_id=peer.node_id,
+                listeners=[bodies.DescribeQuorumResponse.Listener(name="QUORUM", host=peer.host, port=peer.port)],
             )
             for peer in found.peers
         ]
-        return KafkaResponse(body=types["DescribeQuorumResponse"](error_message=None, topics=topics, nodes=nodes))
+        return KafkaResponse(body=bodies.DescribeQuorumResponse(error_message=None, topics=topics, nodes=nodes))
 
 
-def _partition(topic: str, number: int, found: DescribeQuorumResponse, types: dict[str, type]) -> Any:
+def _partition(topic: str, number: int, found: DescribeQuorumResponse) -> bodies.DescribeQuorumResponse.PartitionData:
     if (topic, number) != (METADATA_TOPIC, 0):
-        return types["PartitionData"](
+        return bodies.DescribeQuorumResponse.PartitionData(
             partition_index=number,
             error_code=int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
             error_message=f"{topic}-{number} is no quorum: that is {METADATA_TOPIC}-0",
         )
     lags = {peer.node_id: peer.lag_entries for peer in found.peers}
 
-    def state(node_id: int) -> Any:
+    def state(node_id: int) -> bodies.DescribeQuorumResponse.ReplicaState:
         lag = 0 if node_id == found.leader_id else lags.get(node_id, _NOT_KNOWN)
-        return types["ReplicaState"](
+        return bodies.DescribeQuorumResponse.ReplicaState(
             replica_id=node_id, log_end_offset=_NOT_KNOWN if lag < 0 else max(0, found.committed_index - lag)
         )
 
-    return types["PartitionData"](
+    return bodies.DescribeQuorumResponse.PartitionData(
         partition_index=number,
         error_message=None,
         leader_id=found.leader_id,

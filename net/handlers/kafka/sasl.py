@@ -5,19 +5,21 @@ empty list of mechanisms, so that a client with security.protocol=SASL_PLAINTEXT
 whose listeners without SASL list both, and answer ILLEGAL_SASL_STATE: kafka-python then tries again for 30 seconds.
 """
 
+from __future__ import annotations
+
 from barnabas.log.vocabulary.errors import ErrorCode
+from barnabas.net.protocol.kafka import bodies
 from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
-from barnabas.net.protocol.kafka.compiler import types_of
 from barnabas.net.server.dispatcher import Reply, RequestContext
 
 NO_SASL = "this listener has no SASL: set security.protocol=PLAINTEXT"
 
 
-def handshake(request: KafkaRequest, context: RequestContext, reply: Reply) -> None:
-    make = types_of("SaslHandshakeResponse")["SaslHandshakeResponse"]
+def handshake(request: KafkaRequest[bodies.SaslHandshakeRequest], context: RequestContext, reply: Reply) -> None:
+    make = bodies.SaslHandshakeResponse
     reply(KafkaResponse(body=make(error_code=int(ErrorCode.UNSUPPORTED_SASL_MECHANISM), mechanisms=[])))
 
 
-def authenticate(request: KafkaRequest, context: RequestContext, reply: Reply) -> None:
-    make = types_of("SaslAuthenticateResponse")["SaslAuthenticateResponse"]
+def authenticate(request: KafkaRequest[bodies.SaslAuthenticateRequest], context: RequestContext, reply: Reply) -> None:
+    make = bodies.SaslAuthenticateResponse
     reply(KafkaResponse(body=make(error_code=int(ErrorCode.ILLEGAL_SASL_STATE), error_message=NO_SASL)))

@@ -6,10 +6,11 @@ twice in one request is told so, and neither is done. Since version 6 topics are
 but that one.
 """
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from barnabas.kraft.metadata.requests import AddPartitions, DeleteTopic
 from barnabas.log.settings.config import DEFINITIONS
@@ -21,8 +22,8 @@ from barnabas.log.vocabulary.errors import (
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
+from barnabas.net.protocol.kafka import bodies
 from barnabas.net.protocol.kafka.apis import NO_TOPIC_ID, KafkaRequest, KafkaResponse
-from barnabas.net.protocol.kafka.compiler import types_of
 from barnabas.net.protocol.requests import CreateTopicRequest
 from barnabas.net.protocol.responses import CreateTopicResponse
 from barnabas.net.server.dispatcher import RequestContext
@@ -43,8 +44,10 @@ class KafkaTopicHandlers:
 
     # --- create -------------------------------------------------------------------------------------------------------
 
-    async def create(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
-        body, types = request.body, types_of("CreateTopicsResponse")
+    async def create(
+        self, request: KafkaRequest[bodies.CreateTopicsRequest], context: RequestContext
+    ) -> KafkaResponse[bodies.CreateTopicsResponse]:
+        body = request.body
         names = Counter(topic.name for topic in body.topics)
         topics = {topic.name: topic for topic in body.topics}
         outcomes = await each(self._create(topic, body, context, times=names[name]) for name, topic in topics.items())
@@ -52,23 +55,29 @@ class KafkaTopicHandlers:
         results = []
         for topic, outcome in zip(topics.values(), outcomes, strict=True):
             if isinstance(outcome, Outcome):
-                made = types["CreatableTopicResult"](
+                made = bodies.CreateTopicsResponse.CreatableTopicResult(
                     name=topic.name, error_code=outcome.error, error_message=outcome.message, configs=[]
                 )
             else:
-                overrides = {item.name: item.value for item in topic.configs}
-                made = types["CreatableTopicResult"](
+                made = bodies.CreateTopicsResponse.CreatableTopicResult(
                     name=topic.name,
                     topic_id=bytes.fromhex(outcome.topic_id),
                     error_message=None,
                     num_partitions=outcome.partition_count,
                     replication_factor=outcome.replication_factor,
-                    configs=self._configs(overrides, types) if shows else [],
+                    configs=self._configs(_overrides(topic)) if shows else [],
                 )
             results.append(made)
-        return KafkaResponse(body=types["CreateTopicsResponse"](topics=results))
+        return KafkaResponse(body=bodies.CreateTopicsResponse(topics=results))
 
-    async def _create(self, topic: Any, body: Any, context: RequestContext, *, times: int) -> CreateTopicResponse:
+    async def _create(
+        self,
+        topic: bodies.CreateTopicsRequest.CreatableTopic,
+        body: bodies.CreateTopicsRequest,
+        context: RequestContext,
+        *,
+        times: int,
+    ) -> CreateTopicResponse:
         check_named_once(f"topic {topic.name!r}", times)
         created = CreateTopicRequest(
             name=topic.name,
@@ -81,17 +90,21 @@ class KafkaTopicHandlers:
         )
         return await self._topics.create(created, context)
 
-    def _configs(self, overrides: Mapping[str, str], types: dict[str, type]) -> list[Any]:
+    def _configs(self, overrides: Mapping[str, str]) -> list[bodies.CreateTopicsResponse.CreatableTopicConfigs]:
         return [
-            types["CreatableTopicConfigs"](name=item.key, value=item.value, config_source=int(item.source))
+            bodies.CreateTopicsResponse.CreatableTopicConfigs(
+                name=item.key, value=item.value, config_source=int(item.source)
+            )
             for item in described_topic(self._services, overrides)
             if item.key in DEFINITIONS
         ]
 
     # --- delete -------------------------------------------------------------------------------------------------------
 
-    async def delete(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
-        body, types = request.body, types_of("DeleteTopicsResponse")
+    async def delete(
+        self, request: KafkaRequest[bodies.DeleteTopicsRequest], context: RequestContext
+    ) -> KafkaResponse[bodies.DeleteTopicsResponse]:
+        body = request.body
         if request.version < _DELETED_BY_ID_SINCE:
             asked = [self._doomed(name, NO_TOPIC_ID) for name in body.topic_names]
         else:
@@ -100,14 +113,14 @@ class KafkaTopicHandlers:
         topics = {doomed.key: doomed for doomed in asked}
         outcomes = await each(self._delete(item, body.timeout_ms, times=times[key]) for key, item in topics.items())
         results = [
-            types["DeletableTopicResult"](
+            bodies.DeleteTopicsResponse.DeletableTopicResult(
                 name=item.name, topic_id=item.topic_id, error_code=outcome.error, error_message=outcome.message
             )
             for item, outcome in zip(topics.values(), outcomes, strict=True)
         ]
-        return KafkaResponse(body=types["DeleteTopicsResponse"](responses=results))
+        return KafkaResponse(body=bodies.DeleteTopicsResponse(responses=results))
 
-    def _doomed(self, name: str | None, topic_id: bytes) -> "_Doomed":
+    def _doomed(self, name: str | None, topic_id: bytes) -> _Doomed:
         """What is asked to be deleted, with what is known of it before it is."""
         image = self._services.metadata.image
         by_id = topic_id != NO_TOPIC_ID
@@ -118,7 +131,7 @@ class KafkaTopicHandlers:
         found = bytes.fromhex(topic.topic_id) if topic is not None else NO_TOPIC_ID
         return _Doomed(name=name, topic_id=found, by_id=False, is_clear=name is not None)
 
-    async def _delete(self, item: "_Doomed", timeout_ms: int, *, times: int) -> Outcome:
+    async def _delete(self, item: _Doomed, timeout_ms: int, *, times: int) -> Outcome:
         if not item.is_clear:
             raise InvalidRequestError(
                 "name each topic to be deleted by its name or by its id, not by both or by neither"
@@ -132,20 +145,31 @@ class KafkaTopicHandlers:
 
     # --- grow ---------------------------------------------------------------------------------------------------------
 
-    async def add_partitions(self, request: KafkaRequest, context: RequestContext) -> KafkaResponse:
-        body, types = request.body, types_of("CreatePartitionsResponse")
+    async def add_partitions(
+        self, request: KafkaRequest[bodies.CreatePartitionsRequest], context: RequestContext
+    ) -> KafkaResponse[bodies.CreatePartitionsResponse]:
+        body = request.body
         times = Counter(topic.name for topic in body.topics)
         topics = {topic.name: topic for topic in body.topics}
         outcomes = await each(
             self._grow(topic, body.timeout_ms, body.validate_only, times=times[name]) for name, topic in topics.items()
         )
         results = [
-            types["CreatePartitionsTopicResult"](name=name, error_code=outcome.error, error_message=outcome.message)
+            bodies.CreatePartitionsResponse.CreatePartitionsTopicResult(
+                name=name, error_code=outcome.error, error_message=outcome.message
+            )
             for name, outcome in zip(topics, outcomes, strict=True)
         ]
-        return KafkaResponse(body=types["CreatePartitionsResponse"](results=results))
+        return KafkaResponse(body=bodies.CreatePartitionsResponse(results=results))
 
-    async def _grow(self, topic: Any, timeout_ms: int, validate_only: bool, *, times: int) -> Outcome:
+    async def _grow(
+        self,
+        topic: bodies.CreatePartitionsRequest.CreatePartitionsTopic,
+        timeout_ms: int,
+        validate_only: bool,
+        *,
+        times: int,
+    ) -> Outcome:
         check_named_once(f"topic {topic.name!r}", times)
         await self._topics.change(
             AddPartitions(
@@ -175,7 +199,7 @@ class _Doomed:
         return self.name if self.name is not None else self.topic_id
 
 
-def _assignment(topic: Any) -> tuple[tuple[int, ...], ...]:
+def _assignment(topic: bodies.CreateTopicsRequest.CreatableTopic) -> tuple[tuple[int, ...], ...]:
     """Replicas by partition. Raises InvalidRequestError, InvalidReplicaAssignmentError."""
     if not topic.assignments:
         return ()
@@ -191,8 +215,11 @@ def _assignment(topic: Any) -> tuple[tuple[int, ...], ...]:
     return tuple(by_number[number] for number in range(len(by_number)))
 
 
-def _overrides(topic: Any) -> dict[str, str]:
+def _overrides(topic: bodies.CreateTopicsRequest.CreatableTopic) -> dict[str, str]:
+    """Raises InvalidConfigError."""
+    found = {}
     for item in topic.configs:
         if item.value is None:
             raise InvalidConfigError(f"{item.name} of topic {topic.name!r} has no value; leave it out for its default")
-    return {item.name: item.value for item in topic.configs}
+        found[item.name] = item.value
+    return found

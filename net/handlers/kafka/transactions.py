@@ -6,12 +6,12 @@ that every client takes for final (`NoTransactionsError`), so that none waits fo
 told that there are none.
 """
 
-from typing import Any
+from __future__ import annotations
 
 from barnabas.log.vocabulary.errors import ErrorCode, NoTransactionsError
 from barnabas.net.protocol.api_keys import ApiKey
+from barnabas.net.protocol.kafka import bodies
 from barnabas.net.protocol.kafka.apis import KafkaApi, KafkaRequest, KafkaResponse
-from barnabas.net.protocol.kafka.compiler import types_of
 from barnabas.net.server.dispatcher import Handler, Reply, RequestContext
 
 _REFUSED = int(NoTransactionsError.code)
@@ -24,56 +24,60 @@ _STATES = frozenset(
 )  # fmt: skip
 
 
-def add_partitions(request: KafkaRequest, context: RequestContext, reply: Reply) -> None:
-    types = types_of("AddPartitionsToTxnResponse")
+def add_partitions(
+    request: KafkaRequest[bodies.AddPartitionsToTxnRequest], context: RequestContext, reply: Reply
+) -> None:
+    answer = bodies.AddPartitionsToTxnResponse
     topics = [
-        types["AddPartitionsToTxnTopicResult"](
+        answer.AddPartitionsToTxnTopicResult(
             name=topic.name,
             results_by_partition=[
-                types["AddPartitionsToTxnPartitionResult"](partition_index=number, partition_error_code=_REFUSED)
+                answer.AddPartitionsToTxnPartitionResult(partition_index=number, partition_error_code=_REFUSED)
                 for number in topic.partitions
             ],
         )
         for topic in request.body.v3_and_below_topics
     ]
-    reply(_answer("AddPartitionsToTxnResponse", results_by_topic_v3_and_below=topics))
+    reply(KafkaResponse(body=answer(results_by_topic_v3_and_below=topics)))
 
 
-def add_offsets(request: KafkaRequest, context: RequestContext, reply: Reply) -> None:
-    reply(_answer("AddOffsetsToTxnResponse", error_code=_REFUSED))
+def add_offsets(request: KafkaRequest[bodies.AddOffsetsToTxnRequest], context: RequestContext, reply: Reply) -> None:
+    reply(KafkaResponse(body=bodies.AddOffsetsToTxnResponse(error_code=_REFUSED)))
 
 
-def end(request: KafkaRequest, context: RequestContext, reply: Reply) -> None:
-    reply(_answer("EndTxnResponse", error_code=_REFUSED))
+def end(request: KafkaRequest[bodies.EndTxnRequest], context: RequestContext, reply: Reply) -> None:
+    reply(KafkaResponse(body=bodies.EndTxnResponse(error_code=_REFUSED)))
 
 
-def commit_offsets(request: KafkaRequest, context: RequestContext, reply: Reply) -> None:
-    types = types_of("TxnOffsetCommitResponse")
+def commit_offsets(request: KafkaRequest[bodies.TxnOffsetCommitRequest], context: RequestContext, reply: Reply) -> None:
+    answer = bodies.TxnOffsetCommitResponse
     topics = [
-        types["TxnOffsetCommitResponseTopic"](
+        answer.TxnOffsetCommitResponseTopic(
             name=topic.name,
             partitions=[
-                types["TxnOffsetCommitResponsePartition"](partition_index=item.partition_index, error_code=_REFUSED)
+                answer.TxnOffsetCommitResponsePartition(partition_index=item.partition_index, error_code=_REFUSED)
                 for item in topic.partitions
             ],
         )
         for topic in request.body.topics
     ]
-    reply(_answer("TxnOffsetCommitResponse", topics=topics))
+    reply(KafkaResponse(body=answer(topics=topics)))
 
 
-def describe(request: KafkaRequest, context: RequestContext, reply: Reply) -> None:
-    make = types_of("DescribeTransactionsResponse")["TransactionState"]
+def describe(request: KafkaRequest[bodies.DescribeTransactionsRequest], context: RequestContext, reply: Reply) -> None:
+    answer = bodies.DescribeTransactionsResponse
     states = [
-        make(transactional_id=name, error_code=int(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND))
+        answer.TransactionState(transactional_id=name, error_code=int(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND))
         for name in request.body.transactional_ids
     ]
-    reply(_answer("DescribeTransactionsResponse", transaction_states=states))
+    reply(KafkaResponse(body=answer(transaction_states=states)))
 
 
-def list_transactions(request: KafkaRequest, context: RequestContext, reply: Reply) -> None:
+def list_transactions(
+    request: KafkaRequest[bodies.ListTransactionsRequest], context: RequestContext, reply: Reply
+) -> None:
     unknown = [state for state in request.body.state_filters if state not in _STATES]
-    reply(_answer("ListTransactionsResponse", unknown_state_filters=unknown))
+    reply(KafkaResponse(body=bodies.ListTransactionsResponse(unknown_state_filters=unknown)))
 
 
 HANDLERS: dict[ApiKey | KafkaApi, Handler] = {
@@ -84,7 +88,3 @@ HANDLERS: dict[ApiKey | KafkaApi, Handler] = {
     KafkaApi.DESCRIBE_TRANSACTIONS: describe,
     KafkaApi.LIST_TRANSACTIONS: list_transactions,
 }
-
-
-def _answer(message: str, **values: Any) -> KafkaResponse:
-    return KafkaResponse(body=types_of(message)[message](**values))

@@ -4,15 +4,18 @@ Versions: 0 to 4. Behaviour: answered before anything else, also to clients that
 finalized features is the offset of the metadata: a broker that has none yet tells none.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
+from barnabas.net.protocol.kafka import bodies
 from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
 from barnabas.net.protocol.kafka.versions_api import NO_EPOCH, versions_response
 from barnabas.net.server.dispatcher import Handler, Reply, RequestContext
 
 
 def api_versions(metadata_offset: Callable[[], int]) -> Handler:
-    def handle(request: KafkaRequest, context: RequestContext, reply: Reply) -> None:
+    def handle(request: KafkaRequest[bodies.ApiVersionsRequest], context: RequestContext, reply: Reply) -> None:
         offset = metadata_offset()
         epoch = offset if offset > 0 else NO_EPOCH
         reply(KafkaResponse(body=versions_response(version=request.version, epoch=epoch)))

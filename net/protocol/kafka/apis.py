@@ -6,7 +6,7 @@ librdkafka looks at that number before it compresses (KAFKA-18659), though no ve
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Generic, TypeVar
 
 from .schema import Versions, messages
 
@@ -68,20 +68,23 @@ class KafkaApi(IntEnum):
         return KafkaApi(key + _KAFKA)
 
 
+Body = TypeVar("Body", covariant=True)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KafkaRequest:
-    """`body` is an object of the message's class (`compiler.types_of`)."""
+class KafkaRequest(Generic[Body]):
+    """`body` is an object of the message's class (`bodies`)."""
 
     api_key: KafkaApi
     version: int
-    body: Any
+    body: Body
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KafkaResponse:
-    """`body` is an object of the message's class, or its bytes in the version of the request."""
+class KafkaResponse(Generic[Body]):
+    """`body` is an object of the message's class (`bodies`), or its bytes in the version of the request."""
 
-    body: Any
+    body: Body
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,8 @@ from ..codec import Chunk, DecodedRequest, size_of
 from ..responses import ErrorResponse, Response
 from . import data_apis, metadata_api, producer_ids_api
 from .apis import API_VERSIONS_KEY, SERVED, KafkaApi, KafkaRequest, KafkaResponse, Served, is_flexible
-from .compiler import Encode, Parts, decoder, encoder, types_of
+from .compiler import Encode, Parts, decoder, encoder
+from .message_classes import class_of
 from .primitives import Decode, read_tags
 from .versions_api import versions_response
 
@@ -144,7 +145,7 @@ class KafkaCodec:
             raise InvalidRequestError(f"{way.served.name} v{version} cannot be read: {error}") from error
         return DecodedRequest(correlation_id, key, version, _payload(way, key, version, body), client_id)
 
-    def encode_response(self, request: DecodedRequest, response: Response | KafkaResponse) -> list[Chunk]:
+    def encode_response(self, request: DecodedRequest, response: Response | KafkaResponse[object]) -> list[Chunk]:
         """Return one whole frame: small parts joined, records as they are."""
         way = _WAYS.get((request.api, request.version)) or _way(request.api, request.version)
         assert way is not None, "only what was decoded is answered"
@@ -175,7 +176,7 @@ def _payload(way: _Way, key: int, version: int, body: Any) -> Any:
         return error
 
 
-def _body(way: _Way, request: DecodedRequest, response: Response | KafkaResponse) -> Any:
+def _body(way: _Way, request: DecodedRequest, response: Response | KafkaResponse[object]) -> Any:
     if isinstance(response, KafkaResponse):
         return response.body
     translation = way.translation
@@ -192,7 +193,7 @@ def _plain_error(served: Served, response: ErrorResponse) -> Any:
     """Of a message that has a place for it."""
     if served is SERVED[API_VERSIONS_KEY]:
         return versions_response(response.error)
-    made = types_of(f"{served.name}Response")[f"{served.name}Response"]()
+    made = class_of(f"{served.name}Response")()
     if hasattr(made, "error_code"):
         made.error_code = response.error
     if hasattr(made, "error_message"):

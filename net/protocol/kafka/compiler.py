@@ -8,14 +8,13 @@ counted, as an item of one byte becomes an object of a hundred.
 
 import struct
 from collections.abc import Callable
-from dataclasses import field as dataclass_field
-from dataclasses import make_dataclass
 from functools import cache, partial
 from typing import Any
 
 from barnabas.net.base.limits import MAX_DATA_ITEMS, MAX_MESSAGE_ITEMS, MAX_WIDE_ITEMS
 from barnabas.net.protocol.codec import Chunk, size_of
 
+from .message_classes import default_of, types_of
 from .primitives import ONE_BYTE, Decode, read_tags, read_uvarint, tags, uvarint
 from .schema import FIXED_FORMATS, NO_VERSIONS, Field, Struct, messages
 
@@ -50,47 +49,6 @@ def put_records(parts: list[Any], records: Chunk) -> None:
             parts.finished().append(records)
     else:
         parts.append(records)
-
-
-@cache
-def types_of(message: str) -> dict[str, type]:
-    """The classes of a message's structs by Kafka's names; the message's own is under its own name. All fields have
-    defaults; equality is by value."""
-    made: dict[str, type] = {}
-    _make_class(messages()[message].body, made)
-    return made
-
-
-def _make_class(body: Struct, made: dict[str, type]) -> type:
-    if body.name in made:
-        return made[body.name]
-    fields = []
-    for item in body.fields:
-        default = item.default
-        if item.struct is not None:
-            nested = _make_class(item.struct, made)
-            if default is ...:
-                default = _default_of(nested)
-        kind = (
-            dataclass_field(default=default) if _is_plain(default) else dataclass_field(default_factory=_same(default))
-        )
-        fields.append((item.name, Any, kind))
-    made[body.name] = make_dataclass(body.name, fields, slots=True)
-    return made[body.name]
-
-
-@cache
-def _default_of(made: type) -> Any:
-    """One object, which nobody changes: what has it still can be told by identity."""
-    return made()
-
-
-def _is_plain(default: Any) -> bool:
-    return isinstance(default, int | float | str | bytes | tuple) or default is None
-
-
-def _same(value: Any) -> Callable[[], Any]:
-    return lambda: value  # of a struct in its default state, which nobody changes
 
 
 @cache
@@ -180,7 +138,7 @@ class _Compiler:
 
     def _default(self, item: Field) -> Any:
         if item.default is ... and item.struct is not None:
-            return _default_of(self._types[item.struct.name])
+            return default_of(self._types[item.struct.name])
         return item.default
 
     def _fixed(self, item: Field) -> str | None:

@@ -3,10 +3,12 @@
 Kafka groups by topic what we keep as a list of partitions. Answers keep the order of the request.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from barnabas.log.vocabulary.errors import FetchSessionIdNotFoundError
 
@@ -30,8 +32,8 @@ from ..responses import (
     ProducePartitionResponse,
     ProduceResponse,
 )
+from . import bodies
 from .apis import KafkaApi, KafkaRequest
-from .compiler import types_of
 
 _FETCH_BY_ID_SINCE = 13
 
@@ -55,7 +57,7 @@ def _by_topic(partitions: Sequence[P]) -> Iterable[tuple[str, Iterable[P]]]:
 # --- Produce ----------------------------------------------------------------------------------------------------------
 
 
-def produce_request(body: Any, version: int) -> KafkaProduceRequest:
+def produce_request(body: bodies.ProduceRequest, version: int) -> KafkaProduceRequest:
     partitions = [
         ProducePartition(topic=topic.name, partition=item.index, records=b"" if item.records is None else item.records)
         for topic in body.topic_data
@@ -70,9 +72,9 @@ def produce_request(body: Any, version: int) -> KafkaProduceRequest:
     )
 
 
-def produce_response(response: ProduceResponse, version: int) -> Any:
-    types = types_of("ProduceResponse")
-    make_partition, make_topic = types["PartitionProduceResponse"], types["TopicProduceResponse"]
+def produce_response(response: ProduceResponse, version: int) -> bodies.ProduceResponse:
+    make_partition = bodies.ProduceResponse.PartitionProduceResponse
+    make_topic = bodies.ProduceResponse.TopicProduceResponse
     topics = [
         make_topic(
             name=name,
@@ -90,7 +92,7 @@ def produce_response(response: ProduceResponse, version: int) -> Any:
         )
         for name, items in _by_topic(response.partitions)
     ]
-    return types["ProduceResponse"](responses=topics)
+    return bodies.ProduceResponse(responses=topics)
 
 
 def produce_failed(request: KafkaProduceRequest, error: int, message: str) -> ProduceResponse:
@@ -105,7 +107,7 @@ def produce_failed(request: KafkaProduceRequest, error: int, message: str) -> Pr
 # --- Fetch ------------------------------------------------------------------------------------------------------------
 
 
-def fetch_request(body: Any, version: int) -> FetchRequest | KafkaRequest:
+def fetch_request(body: bodies.FetchRequest, version: int) -> FetchRequest | KafkaRequest[bodies.FetchRequest]:
     """Raises FETCH_SESSION_ID_NOT_FOUND: no session is ever opened here (KIP-227 lets a broker do so), so nobody has one.
 
     Since version 13 topics have ids and no names: a handler that knows the ids then calls `fetch_by_name`.
@@ -117,7 +119,7 @@ def fetch_request(body: Any, version: int) -> FetchRequest | KafkaRequest:
     return fetch_by_name(body)
 
 
-def fetch_by_name(body: Any) -> FetchRequest:
+def fetch_by_name(body: bodies.FetchRequest) -> FetchRequest:
     """A partition that is named twice is read once, as it was named last, as in Kafka."""
     partitions = {
         (topic.topic, item.partition): FetchPartition(
@@ -141,18 +143,19 @@ def fetch_by_name(body: Any) -> FetchRequest:
     )
 
 
-def fetch_response(response: FetchResponse, version: int) -> Any:
-    types = types_of("FetchResponse")
-    make_topic = types["FetchableTopicResponse"]
-    make_partition = types["PartitionData"]
+def fetch_response(response: FetchResponse, version: int) -> bodies.FetchResponse:
+    make_topic = bodies.FetchResponse.FetchableTopicResponse
+    make_partition = bodies.FetchResponse.PartitionData
     topics = [
         make_topic(topic=name, partitions=[_fetched(item, make_partition) for item in items])
         for name, items in _by_topic(response.partitions)
     ]
-    return types["FetchResponse"](responses=topics)
+    return bodies.FetchResponse(responses=topics)
 
 
-def _fetched(item: FetchPartitionResponse, make_partition: type) -> Any:
+def _fetched(
+    item: FetchPartitionResponse, make_partition: type[bodies.FetchResponse.PartitionData]
+) -> bodies.FetchResponse.PartitionData:
     made = make_partition(
         partition_index=item.partition,
         error_code=item.error,
@@ -164,7 +167,7 @@ def _fetched(item: FetchPartitionResponse, make_partition: type) -> Any:
         records=item.records,
     )
     if item.diverging_epoch >= 0:
-        make_end = types_of("FetchResponse")["EpochEndOffset"]
+        make_end = bodies.FetchResponse.EpochEndOffset
         made.diverging_epoch = make_end(epoch=item.diverging_epoch, end_offset=item.diverging_end_offset)
     # No current leader: before version 16 it comes without an address (KIP-951), and kafka-python dies of a broker that it does
     # not know yet. The error makes clients ask for the metadata.
@@ -183,7 +186,7 @@ def fetch_failed(request: FetchRequest, error: int, message: str) -> FetchRespon
 # --- offsets ----------------------------------------------------------------------------------------------------------
 
 
-def list_offsets_request(body: Any, version: int) -> ListOffsetsRequest:
+def list_offsets_request(body: bodies.ListOffsetsRequest, version: int) -> ListOffsetsRequest:
     partitions = tuple(
         ListOffsetsPartition(
             topic=topic.name,
@@ -197,9 +200,9 @@ def list_offsets_request(body: Any, version: int) -> ListOffsetsRequest:
     return ListOffsetsRequest(partitions=partitions, isolation_level=body.isolation_level)
 
 
-def list_offsets_response(response: ListOffsetsResponse, version: int) -> Any:
-    types = types_of("ListOffsetsResponse")
-    make_partition, make_topic = types["ListOffsetsPartitionResponse"], types["ListOffsetsTopicResponse"]
+def list_offsets_response(response: ListOffsetsResponse, version: int) -> bodies.ListOffsetsResponse:
+    make_partition = bodies.ListOffsetsResponse.ListOffsetsPartitionResponse
+    make_topic = bodies.ListOffsetsResponse.ListOffsetsTopicResponse
     topics = [
         make_topic(
             name=name,
@@ -216,7 +219,7 @@ def list_offsets_response(response: ListOffsetsResponse, version: int) -> Any:
         )
         for name, items in _by_topic(response.partitions)
     ]
-    return types["ListOffsetsResponse"](topics=topics)
+    return bodies.ListOffsetsResponse(topics=topics)
 
 
 def list_offsets_failed(request: ListOffsetsRequest, error: int, message: str) -> ListOffsetsResponse:
@@ -228,7 +231,7 @@ def list_offsets_failed(request: ListOffsetsRequest, error: int, message: str) -
     )
 
 
-def epochs_request(body: Any, version: int) -> OffsetForLeaderEpochRequest:
+def epochs_request(body: bodies.OffsetForLeaderEpochRequest, version: int) -> OffsetForLeaderEpochRequest:
     partitions = tuple(
         EpochPartition(
             topic=topic.topic,
@@ -242,9 +245,9 @@ def epochs_request(body: Any, version: int) -> OffsetForLeaderEpochRequest:
     return OffsetForLeaderEpochRequest(partitions=partitions)
 
 
-def epochs_response(response: OffsetForLeaderEpochResponse, version: int) -> Any:
-    types = types_of("OffsetForLeaderEpochResponse")
-    make_partition, make_topic = types["EpochEndOffset"], types["OffsetForLeaderTopicResult"]
+def epochs_response(response: OffsetForLeaderEpochResponse, version: int) -> bodies.OffsetForLeaderEpochResponse:
+    make_partition = bodies.OffsetForLeaderEpochResponse.EpochEndOffset
+    make_topic = bodies.OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
     topics = [
         make_topic(
             topic=name,
@@ -260,7 +263,7 @@ def epochs_response(response: OffsetForLeaderEpochResponse, version: int) -> Any
         )
         for name, items in _by_topic(response.partitions)
     ]
-    return types["OffsetForLeaderEpochResponse"](topics=topics)
+    return bodies.OffsetForLeaderEpochResponse(topics=topics)
 
 
 def epochs_failed(request: OffsetForLeaderEpochRequest, error: int, message: str) -> OffsetForLeaderEpochResponse:

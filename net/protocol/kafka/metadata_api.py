@@ -1,15 +1,17 @@
 """Metadata, between Kafka's message and our request. Pure."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from barnabas.log.vocabulary.errors import InvalidRequestError
 
 from ..requests import MetadataRequest
 from ..responses import MetadataResponse, TopicMetadata
+from . import bodies
 from .apis import NO_TOPIC_ID, OPERATIONS_NOT_ASKED, KafkaApi
-from .compiler import types_of
 
 _ALL_IS_EMPTY_BELOW = 1  # Version 0 has no null: an empty list asks for all topics.
 _CREATES_ALWAYS_BELOW = 4  # Older versions cannot say that they want no topic created.
@@ -27,7 +29,7 @@ class KafkaMetadataRequest(MetadataRequest):
     tells_cluster_operations: bool = False
 
 
-def metadata_request(body: Any, version: int) -> KafkaMetadataRequest:
+def metadata_request(body: bodies.MetadataRequest, version: int) -> KafkaMetadataRequest:
     """Raises INVALID_REQUEST."""
     asked = body.topics or ()
     # Whoever asks by id leaves the name null (librdkafka) or empty (Java).
@@ -52,14 +54,13 @@ def metadata_request(body: Any, version: int) -> KafkaMetadataRequest:
     )
 
 
-def metadata_response(response: MetadataResponse, version: int) -> Any:
-    types = types_of("MetadataResponse")
-    broker = types["MetadataResponseBroker"]
-    return types["MetadataResponse"](
+def metadata_response(response: MetadataResponse, version: int) -> bodies.MetadataResponse:
+    broker = bodies.MetadataResponse.MetadataResponseBroker
+    return bodies.MetadataResponse(
         brokers=[broker(node_id=one.node_id, host=one.host, port=one.port, rack=one.rack) for one in response.brokers],
         cluster_id=response.cluster_id,
         controller_id=listed_controller(response.controller_id, [one.node_id for one in response.brokers]),
-        topics=[_topic(topic, types, version) for topic in response.topics],
+        topics=[_topic(topic, version) for topic in response.topics],
         cluster_authorized_operations=OPERATIONS_NOT_ASKED,
     )
 
@@ -70,9 +71,9 @@ def listed_controller(controller_id: int, brokers: Sequence[int]) -> int:
     return controller_id if controller_id in brokers else min(brokers, default=-1)
 
 
-def _topic(topic: TopicMetadata, types: dict[str, type], version: int) -> Any:
-    make_partition = types["MetadataResponsePartition"]
-    return types["MetadataResponseTopic"](
+def _topic(topic: TopicMetadata, version: int) -> bodies.MetadataResponse.MetadataResponseTopic:
+    make_partition = bodies.MetadataResponse.MetadataResponsePartition
+    return bodies.MetadataResponse.MetadataResponseTopic(
         error_code=topic.error,
         # Who asked by an id that is unknown gets no name; only newer clients can ask so.
         name=topic.name if topic.name or version < _IDS_SINCE else None,

@@ -4,19 +4,19 @@ What a producer says of the id and epoch that it had (version 3 on, KIP-360) mat
 gets a new id, as Kafka's brokers do it.
 """
 
-from typing import Any
+from __future__ import annotations
 
 from ..requests import InitProducerIdRequest
 from ..responses import InitProducerIdResponse
-from .compiler import types_of
+from . import bodies
 
 
-def init_producer_id_request(body: Any, version: int) -> InitProducerIdRequest:
+def init_producer_id_request(body: bodies.InitProducerIdRequest, version: int) -> InitProducerIdRequest:
     return InitProducerIdRequest(transactional_id=body.transactional_id)
 
 
-def init_producer_id_response(response: InitProducerIdResponse, version: int) -> Any:
-    return types_of("InitProducerIdResponse")["InitProducerIdResponse"](
+def init_producer_id_response(response: InitProducerIdResponse, version: int) -> bodies.InitProducerIdResponse:
+    return bodies.InitProducerIdResponse(
         error_code=response.error, producer_id=response.producer_id, producer_epoch=response.producer_epoch
     )
 

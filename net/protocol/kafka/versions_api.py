@@ -1,9 +1,9 @@
 """ApiVersions' answer: what is served, in which versions, and Kafka's features with the levels that this amounts to. Pure."""
 
-from typing import Any
+from __future__ import annotations
 
+from . import bodies
 from .apis import LISTED
-from .compiler import types_of
 
 NO_EPOCH = -1  # of the finalized features: they are not known yet, and none are told
 _METADATA_VERSION_MIN = 7  # 3.3-IV3: no broker of Kafka 4 knows an older one
@@ -20,23 +20,22 @@ FEATURES: dict[str, tuple[int, int, int]] = {
 }
 
 
-def versions_response(error: int = 0, *, version: int = 0, epoch: int = NO_EPOCH) -> Any:
+def versions_response(error: int = 0, *, version: int = 0, epoch: int = NO_EPOCH) -> bodies.ApiVersionsResponse:
     """The ranges are told with an error too, so that a client of the future can come again (KIP-511)."""
-    types = types_of("ApiVersionsResponse")
     keys = [
-        types["ApiVersion"](api_key=key, min_version=versions.first, max_version=versions.last)
+        bodies.ApiVersionsResponse.ApiVersion(api_key=key, min_version=versions.first, max_version=versions.last)
         for key, versions in sorted(LISTED.items())
     ]
-    answer = types["ApiVersionsResponse"](error_code=error, api_keys=keys, finalized_features_epoch=epoch)
+    answer = bodies.ApiVersionsResponse(error_code=error, api_keys=keys, finalized_features_epoch=epoch)
     if not error:
         answer.supported_features = [
-            types["SupportedFeatureKey"](name=name, min_version=first, max_version=last)
+            bodies.ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=first, max_version=last)
             for name, (first, last, _) in FEATURES.items()
             if first > 0 or version >= _ZERO_TOLD_SINCE
         ]
     if epoch != NO_EPOCH:
         answer.finalized_features = [
-            types["FinalizedFeatureKey"](name=name, min_version_level=level, max_version_level=level)
+            bodies.ApiVersionsResponse.FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
             for name, (_, _, level) in FEATURES.items()
             if level > 0  # 0 is the absence of a feature
         ]

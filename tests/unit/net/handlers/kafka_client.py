@@ -8,7 +8,8 @@ from unit.net.shell_world import Client
 
 from barnabas.net.protocol.kafka.apis import SERVED, is_flexible
 from barnabas.net.protocol.kafka.codec import KafkaCodec
-from barnabas.net.protocol.kafka.compiler import decoder, encoder, types_of
+from barnabas.net.protocol.kafka.compiler import decoder, encoder
+from barnabas.net.protocol.kafka.message_classes import types_of
 from barnabas.net.server.dispatcher import Dispatcher
 
 CORRELATION_ID = 77

@@ -16,7 +16,8 @@ from barnabas.net.handlers.kafka.quorum import KafkaQuorumHandlers
 from barnabas.net.handlers.own.voters import VoterHandlers
 from barnabas.net.logs.storage_service import FolderDescription, StorageService
 from barnabas.net.protocol.kafka.apis import SERVED, KafkaRequest
-from barnabas.net.protocol.kafka.compiler import decoder, encoder, types_of
+from barnabas.net.protocol.kafka.compiler import decoder, encoder
+from barnabas.net.protocol.kafka.message_classes import types_of
 from barnabas.net.protocol.kafka.metadata_api import listed_controller
 
 
@@ -47,7 +48,7 @@ def folder(path: str, sizes: dict[TopicPartition, int] | None = None, *, state: 
     )
 
 
-def over_the_wire(asked: KafkaRequest, body: Any) -> Any:
+def over_the_wire(asked: KafkaRequest[Any], body: Any) -> Any:
     name = f"{SERVED[asked.api_key - 2000].name}Response"
     chunks: list[Any] = []
     encoder(name, asked.version)(body, chunks)

@@ -14,7 +14,8 @@ from barnabas.log.settings.config import DEFINITIONS
 from barnabas.log.vocabulary.errors import ErrorCode, InvalidConfigError, InvalidRequestError, UnsupportedVersionError
 from barnabas.net.handlers.kafka.configs import MAX_RESOURCES, RESOURCES_ON_THE_LOOP, KafkaConfigHandlers
 from barnabas.net.protocol.kafka.apis import SERVED, KafkaApi, KafkaRequest
-from barnabas.net.protocol.kafka.compiler import decoder, encoder, types_of
+from barnabas.net.protocol.kafka.compiler import decoder, encoder
+from barnabas.net.protocol.kafka.message_classes import types_of
 from barnabas.net.settings.config import definitions
 
 T = topic("t", partition(0))
@@ -22,7 +23,7 @@ TOPIC, BROKER = 2, 4
 DESCRIBE, ALTER, INCREMENTAL, LIST = 32, 33, 44, 74
 
 
-def request(key: int, version: int, **values: Any) -> KafkaRequest:
+def request(key: int, version: int, **values: Any) -> KafkaRequest[Any]:
     """As it comes from the wire."""
     name = f"{SERVED[key].name}Request"
     chunks: list[Any] = []
@@ -31,7 +32,7 @@ def request(key: int, version: int, **values: Any) -> KafkaRequest:
     return KafkaRequest(api_key=KafkaApi.of(key), version=version, body=body)
 
 
-async def ask(world: HandlerWorld, asked: KafkaRequest) -> Any:
+async def ask(world: HandlerWorld, asked: KafkaRequest[Any]) -> Any:
     """The answer, once it has been over the wire in the request's version."""
     handlers = KafkaConfigHandlers(world.services)
     handler = {
@@ -49,13 +50,13 @@ async def ask(world: HandlerWorld, asked: KafkaRequest) -> Any:
     return body
 
 
-def described(*resources: tuple[int, str, list[str] | None], version: int = 4, **values: Any) -> KafkaRequest:
+def described(*resources: tuple[int, str, list[str] | None], version: int = 4, **values: Any) -> KafkaRequest[Any]:
     make = types_of("DescribeConfigsRequest")["DescribeConfigsResource"]
     asked = [make(resource_type=kind, resource_name=name, configuration_keys=keys) for kind, name, keys in resources]
     return request(DESCRIBE, version, resources=asked, **values)
 
 
-def altered(key: int, *resources: tuple[int, str, list[Any]], version: int = 1, **values: Any) -> KafkaRequest:
+def altered(key: int, *resources: tuple[int, str, list[Any]], version: int = 1, **values: Any) -> KafkaRequest[Any]:
     types = types_of(f"{SERVED[key].name}Request")
     asked = []
     for kind, name, changes in resources:

@@ -10,7 +10,7 @@ from barnabas.log.vocabulary.errors import ErrorCode, InvalidRegularExpressionEr
 from barnabas.net.handlers.kafka.groups import KafkaGroupHandlers
 from barnabas.net.handlers.kafka.offsets import KafkaOffsetHandlers
 from barnabas.net.protocol.kafka.apis import KafkaRequest
-from barnabas.net.protocol.kafka.compiler import types_of
+from barnabas.net.protocol.kafka.message_classes import types_of
 
 from .test_groups import GROUP, World
 

@@ -15,7 +15,8 @@ from barnabas.net.handlers.own.metadata import MetadataHandler
 from barnabas.net.protocol.codec import DecodedRequest
 from barnabas.net.protocol.kafka.apis import SERVED
 from barnabas.net.protocol.kafka.codec import KafkaCodec
-from barnabas.net.protocol.kafka.compiler import decoder, types_of
+from barnabas.net.protocol.kafka.compiler import decoder
+from barnabas.net.protocol.kafka.message_classes import types_of
 from barnabas.net.protocol.kafka.metadata_api import metadata_request
 from barnabas.net.protocol.responses import ErrorResponse
 

@@ -13,8 +13,8 @@ from barnabas.net.base.slices import SLICE_STEPS, sliced
 from barnabas.net.handlers.common.many import MAX_CHANGES_AT_A_TIME, Outcome, each
 from barnabas.net.handlers.own.offsets import OffsetHandlers
 from barnabas.net.protocol.kafka.apis import KafkaResponse
-from barnabas.net.protocol.kafka.compiler import types_of
 from barnabas.net.protocol.kafka.data_apis import fetch_by_name
+from barnabas.net.protocol.kafka.message_classes import types_of
 from barnabas.net.protocol.requests import ListOffsetsPartition, ListOffsetsRequest
 from barnabas.net.protocol.responses import ListOffsetsResponse, Response
 
@@ -85,7 +85,7 @@ async def test_one_partition_that_is_listed_very_often_does_not_hold_the_loop() 
     request = ListOffsetsRequest(
         partitions=(ListOffsetsPartition(topic="t", partition=0, timestamp_ms=1),) * MAX_DATA_ITEMS
     )
-    replied: asyncio.Future[Response | KafkaResponse] = asyncio.get_running_loop().create_future()
+    replied: asyncio.Future[Response | KafkaResponse[object]] = asyncio.get_running_loop().create_future()
     async with counted() as turns:
         handlers.list_offsets(request, Client(), replied.set_result)
         response = await replied

@@ -16,7 +16,8 @@ from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
 from barnabas.net.handlers.records.produce import ProduceHandler
 from barnabas.net.handlers.records.produce_rules import check_produced
 from barnabas.net.protocol.kafka.codec import KafkaCodec
-from barnabas.net.protocol.kafka.compiler import encoder, types_of
+from barnabas.net.protocol.kafka.compiler import encoder
+from barnabas.net.protocol.kafka.message_classes import types_of
 from barnabas.net.protocol.requests import InitProducerIdRequest
 from barnabas.net.protocol.responses import ErrorResponse, InitProducerIdResponse, ProduceResponse
 

@@ -15,7 +15,8 @@ from kio.serial import entity_reader, entity_writer
 from unit.net.protocol.random_messages import RandomMessages, plain
 
 from barnabas.net.base.limits import MAX_DATA_ITEMS, MAX_WIDE_ITEMS
-from barnabas.net.protocol.kafka.compiler import decoder, encoder, types_of
+from barnabas.net.protocol.kafka.compiler import decoder, encoder
+from barnabas.net.protocol.kafka.message_classes import types_of
 from barnabas.net.protocol.kafka.primitives import read_uvarint, uvarint
 from barnabas.net.protocol.kafka.schema import Versions, messages
 

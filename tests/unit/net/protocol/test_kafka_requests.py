@@ -9,7 +9,8 @@ from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, Unsupported
 from barnabas.net.protocol.codec import DecodedRequest
 from barnabas.net.protocol.kafka.apis import SERVED, is_flexible
 from barnabas.net.protocol.kafka.codec import KafkaCodec
-from barnabas.net.protocol.kafka.compiler import decoder, encoder, types_of
+from barnabas.net.protocol.kafka.compiler import decoder, encoder
+from barnabas.net.protocol.kafka.message_classes import types_of
 from barnabas.net.protocol.responses import BrokerMetadata, MetadataResponse, TopicMetadata
 from barnabas.net.server.dispatcher import error_response
 

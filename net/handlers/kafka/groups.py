@@ -1,7 +1,7 @@
-"""FindCoordinator (10), JoinGroup (11), Heartbeat (12), LeaveGroup (13), SyncGroup (14), ConsumerGroupHeartbeat (68): members of
-groups, as Kafka's clients speak of them.
+"""FindCoordinator (10), JoinGroup (11), LeaveGroup (13), SyncGroup (14), ConsumerGroupHeartbeat (68): members of groups, as
+Kafka's clients speak of them.
 
-Versions: 0-4, 0-9, 0-4, 0-5, 0-5, 0-1. Behaviour: joins and syncs wait for the other members; any refusal is the answer's error
+Versions: 0-4, 0-9, 0-5, 0-5, 0-1. Behaviour: joins and syncs wait for the other members; any refusal is the answer's error
 code. Differs from Kafka: there are no transaction coordinators yet, which is told at once instead of being retried for ever. A
 member whose connection closes before its first join is answered is out at once; Kafka waits for its session or the rebalance.
 """
@@ -137,22 +137,6 @@ class KafkaGroupHandlers:
             protocol_type=told.protocol_type, protocol_name=told.protocol_name, assignment=told.assignment
         )
         return KafkaResponse(body=made)
-
-    async def heartbeat(
-        self, request: KafkaRequest[bodies.HeartbeatRequest], context: RequestContext
-    ) -> KafkaResponse[bodies.HeartbeatResponse]:
-        body = request.body
-        await self._groups.handle(
-            body.group_id,
-            lambda machine: machine.heartbeat_classic(
-                group_id=body.group_id,
-                generation=body.generation_id,
-                member_id=body.member_id,
-                instance_id=body.group_instance_id,
-                now_ms=self._groups.now_ms(),
-            ),
-        )
-        return KafkaResponse(body=bodies.HeartbeatResponse())
 
     async def leave(
         self, request: KafkaRequest[bodies.LeaveGroupRequest], context: RequestContext

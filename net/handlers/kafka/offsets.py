@@ -1,6 +1,6 @@
-"""OffsetCommit (8), OffsetFetch (9), OffsetDelete (47): committed offsets of groups.
+"""OffsetFetch (9), OffsetDelete (47): committed offsets of groups. A commit is a request of ours (`own.groups`).
 
-Versions: 2-9, 1-9, 0. Behaviour: errors are told per partition; what was never committed, also of a group that nobody knows, is
+Versions: 1-9, 0. Behaviour: errors are told per partition; what was never committed, also of a group that nobody knows, is
 offset -1 without an error. `require_stable` is taken: without transactions every offset is stable.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from operator import attrgetter
 
-from barnabas.consumer_groups.model.messages import CommittedOffset, OffsetToCommit, PartitionOutcome
+from barnabas.consumer_groups.model.messages import CommittedOffset
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
 from barnabas.net.base.slices import sliced
 from barnabas.net.protocol.kafka import bodies
@@ -26,51 +26,6 @@ _TOPIC = attrgetter("topic")
 class KafkaOffsetHandlers:
     def __init__(self, services: Services) -> None:
         self._groups = services.groups
-
-    # --- commit -------------------------------------------------------------------------------------------------------
-
-    async def commit(
-        self, request: KafkaRequest[bodies.OffsetCommitRequest], context: RequestContext
-    ) -> KafkaResponse[bodies.OffsetCommitResponse]:
-        body, answer = request.body, bodies.OffsetCommitResponse
-        offsets = tuple(
-            OffsetToCommit(
-                topic=topic.name,
-                partition=item.partition_index,
-                offset=item.committed_offset,
-                leader_epoch=item.committed_leader_epoch,
-                metadata=item.committed_metadata or "",
-            )
-            for topic in body.topics
-            for item in topic.partitions
-        )
-        try:
-            outcomes = await self._groups.handle(
-                body.group_id,
-                lambda machine: machine.commit_offsets(
-                    group_id=body.group_id,
-                    member_id=body.member_id,
-                    member_epoch=body.generation_id_or_member_epoch,
-                    offsets=offsets,
-                    now_ms=self._groups.now_ms(),
-                    instance_id=body.group_instance_id,
-                ),
-            )
-        except BarnabasError as error:
-            outcomes = tuple(
-                PartitionOutcome(topic=one.topic, partition=one.partition, error=error.code) for one in offsets
-            )
-        topics = [
-            answer.OffsetCommitResponseTopic(
-                name=name,
-                partitions=[
-                    answer.OffsetCommitResponsePartition(partition_index=item.partition, error_code=item.error)
-                    for item in items
-                ],
-            )
-            for name, items in groupby(outcomes, key=_TOPIC)
-        ]
-        return KafkaResponse(body=answer(topics=topics))
 
     async def delete(
         self, request: KafkaRequest[bodies.OffsetDeleteRequest], context: RequestContext

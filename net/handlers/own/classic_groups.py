@@ -1,8 +1,8 @@
 """JoinGroup (11), Heartbeat (12), LeaveGroup (13), SyncGroup (14): members of classic groups, whose leader assigns.
 
-Versions: 0. Behaviour: joins and syncs wait for the other members. Differs from Kafka: LeaveGroup takes one member; the answer
-tells no protocol type, which the members of a group have in common anyway. A reply leaves once the quorum has committed
-what it tells; Kafka's own clients come to the same machine through `kafka_groups`.
+Versions: 0; Heartbeat also Kafka's 0-4. Behaviour: joins and syncs wait for the other members. Differs from Kafka: LeaveGroup
+takes one member; the answer tells no protocol type, which the members of a group have in common anyway. A reply leaves once
+the quorum has committed what it tells; Kafka's own clients join, sync and leave at the same machine through `kafka.groups`.
 """
 
 from typing import Any

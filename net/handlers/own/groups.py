@@ -1,8 +1,9 @@
 """FindCoordinator (10), ConsumerGroupHeartbeat (68), OffsetCommit (8), OffsetFetch (9), ListGroups (16), DescribeGroups (15),
 DeleteGroup (42), ResetOffsets (1002), UndoOffsetReset (1011): consumer groups.
 
-Versions: 0. Behaviour: KIP-848's, with the coordinator of the group's slot; any other broker answers NOT_COORDINATOR. A reply
-leaves once the quorum has committed what it tells. Differs from Kafka: ResetOffsets works on a group that is running.
+Versions: 0; OffsetCommit also Kafka's 2-9. Behaviour: KIP-848's, with the coordinator of the group's slot; any other broker
+answers NOT_COORDINATOR. A reply leaves once the quorum has committed what it tells. Differs from Kafka: ResetOffsets works on
+a group that is running.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -18,11 +18,9 @@ class KafkaApi(IntEnum):
 
     FETCH = _KAFKA + 1  # by topic id
     METADATA = _KAFKA + 3
-    OFFSET_COMMIT = _KAFKA + 8
     OFFSET_FETCH = _KAFKA + 9
     FIND_COORDINATOR = _KAFKA + 10
     JOIN_GROUP = _KAFKA + 11
-    HEARTBEAT = _KAFKA + 12
     LEAVE_GROUP = _KAFKA + 13
     SYNC_GROUP = _KAFKA + 14
     DESCRIBE_GROUPS = _KAFKA + 15

@@ -1,7 +1,7 @@
 """Kafka's codec: from frames to requests and back, by API and version. Answers leave in the order of their requests.
 
-What shares its handler with our protocol (produce, fetch, offsets, metadata) is translated here; the rest goes to its handler
-as Kafka made it (`KafkaRequest`).
+What shares its handler with our protocol (produce, fetch, offsets, commits, metadata) is translated here; the rest goes to its
+handler as Kafka made it (`KafkaRequest`).
 """
 
 import struct
@@ -13,7 +13,7 @@ from barnabas.log.vocabulary.errors import BarnabasError, InvalidRequestError, U
 
 from ..codec import Chunk, DecodedRequest, size_of
 from ..responses import ErrorResponse, Response
-from . import data_apis, metadata_api, producer_ids_api
+from . import data_apis, group_apis, metadata_api, producer_ids_api
 from .apis import API_VERSIONS_KEY, SERVED, KafkaApi, KafkaRequest, KafkaResponse, Served, is_flexible
 from .compiler import Encode, Parts, decoder, encoder
 from .message_classes import class_of
@@ -28,11 +28,12 @@ BAD_INPUT = (ValueError, IndexError, struct.error)  # what a decoder raises for 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Translation:
-    """`failed` makes our answer to a request that failed as a whole, from the request, the error and its message."""
+    """`failed` makes our answer to a request that failed as a whole, from the request, the error and its message. It is None
+    where Kafka's message has an error code of its own."""
 
     request: Callable[[Any, int], Any]
     response: Callable[[Any, int], Any]
-    failed: Callable[[Any, int, str], Any]
+    failed: Callable[[Any, int, str], Any] | None = None
 
 
 _TRANSLATED: dict[int, _Translation] = {
@@ -54,6 +55,12 @@ _TRANSLATED: dict[int, _Translation] = {
         response=metadata_api.metadata_response,
         failed=metadata_api.metadata_failed,
     ),
+    8: _Translation(
+        request=group_apis.offset_commit_request,
+        response=group_apis.offset_commit_response,
+        failed=group_apis.offset_commit_failed,
+    ),
+    12: _Translation(request=group_apis.heartbeat_request, response=group_apis.heartbeat_response),
     22: _Translation(
         request=producer_ids_api.init_producer_id_request,
         response=producer_ids_api.init_producer_id_response,
@@ -183,7 +190,7 @@ def _body(way: _Way, request: DecodedRequest, response: Response | KafkaResponse
     if not isinstance(response, ErrorResponse):
         assert translation is not None, "only what was translated is answered by a value of ours"
         return translation.response(response, request.version)
-    if translation is None or isinstance(request.payload, BarnabasError | KafkaRequest):
+    if translation is None or translation.failed is None or isinstance(request.payload, BarnabasError | KafkaRequest):
         return _plain_error(way.served, response)
     failed = translation.failed(request.payload, response.error, response.message)
     return translation.response(failed, request.version)

@@ -1,5 +1,7 @@
 """What Kafka's clients say to a group's coordinator, as they say it: leaves with zeros, patterns, and who fetches offsets."""
 
+from __future__ import annotations
+
 from typing import Any, cast
 
 import pytest
@@ -9,10 +11,18 @@ from unit.net.shell_world import simulated
 from barnabas.log.vocabulary.errors import ErrorCode, InvalidRegularExpressionError
 from barnabas.net.handlers.kafka.groups import KafkaGroupHandlers
 from barnabas.net.handlers.kafka.offsets import KafkaOffsetHandlers
+from barnabas.net.handlers.own.classic_groups import ClassicGroupHandlers
+from barnabas.net.handlers.own.groups import GroupHandlers
+from barnabas.net.protocol.api_keys import ApiKey
+from barnabas.net.protocol.kafka import bodies
 from barnabas.net.protocol.kafka.apis import KafkaRequest
 from barnabas.net.protocol.kafka.message_classes import types_of
+from barnabas.net.server.dispatcher import Dispatcher, answering
 
+from .kafka_client import KafkaClient, versions_of
 from .test_groups import GROUP, World
+
+HEARTBEAT, OFFSET_COMMIT = 12, 8
 
 
 async def beat(world: World, **fields: Any) -> Any:
@@ -67,3 +77,60 @@ async def test_a_fetch_of_offsets_names_its_member() -> None:
     assert await fetched(world, None, -1) == ErrorCode.NONE, "a tool"
     assert await fetched(world, "m", epoch + 1) == ErrorCode.STALE_MEMBER_EPOCH
     assert await fetched(world, "ghost", epoch) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def asker(world: World) -> KafkaClient:
+    """Heartbeats and commits, which our own handlers answer."""
+    services = world.world.services
+    return KafkaClient(
+        Dispatcher(
+            {
+                ApiKey.HEARTBEAT: answering(ClassicGroupHandlers(services).heartbeat),
+                ApiKey.OFFSET_COMMIT: answering(GroupHandlers(services).commit_offsets),
+            }
+        )
+    )
+
+
+@simulated
+async def test_a_classic_heartbeat_of_every_version_is_answered_by_our_handler() -> None:
+    client = asker(await World.start())
+    for version in versions_of(HEARTBEAT):
+        answer = await client.ask(
+            HEARTBEAT, version, bodies.HeartbeatRequest(group_id=GROUP, generation_id=1, member_id="ghost")
+        )
+        assert answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def commit(member_id: str, member_epoch: int, *, group_id: str = GROUP) -> bodies.OffsetCommitRequest:
+    message = bodies.OffsetCommitRequest
+    topics = [
+        message.OffsetCommitRequestTopic(
+            name=name,
+            partitions=[
+                message.OffsetCommitRequestPartition(partition_index=0, committed_offset=7, committed_metadata=None)
+            ],
+        )
+        for name in ("t", "u")
+    ]
+    return message(group_id=group_id, member_id=member_id, generation_id_or_member_epoch=member_epoch, topics=topics)
+
+
+@simulated
+async def test_a_commit_of_every_version_is_answered_by_our_handler() -> None:
+    client = asker(await World.start())
+
+    async def errors(version: int, body: bodies.OffsetCommitRequest) -> dict[tuple[str, int], int]:
+        answer: bodies.OffsetCommitResponse = await client.ask(OFFSET_COMMIT, version, body)
+        return {
+            (topic.name, item.partition_index): item.error_code for topic in answer.topics for item in topic.partitions
+        }
+
+    for version in versions_of(OFFSET_COMMIT):
+        assert await errors(version, commit("", -1)) == {
+            ("t", 0): ErrorCode.NONE,
+            ("u", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        }
+        refused = await errors(version, commit("ghost", 3))
+        assert set(refused) == {("t", 0), ("u", 0)}, "a refusal of the whole request is told at each partition"
+        assert set(refused.values()) == {ErrorCode.UNKNOWN_MEMBER_ID}

@@ -16,9 +16,11 @@ from barnabas.log.vocabulary.group_protocol import ClientSubscription, encode_as
 from barnabas.net.base.slices import sliced
 from barnabas.net.protocol.kafka import bodies
 from barnabas.net.protocol.kafka.apis import OPERATIONS_NOT_ASKED, KafkaRequest, KafkaResponse
+from barnabas.net.protocol.requests import DeleteGroupRequest
 from barnabas.net.server.dispatcher import RequestContext
 
 from ..common.services import Services
+from ..own.groups import GroupHandlers
 from .access import ALL_GROUP_OPERATIONS
 
 _CLASSIC_STATES = {
@@ -34,9 +36,10 @@ _CONSUMER_STATES = {**_CLASSIC_STATES, GroupPhase.ASSIGNING: "Assigning", GroupP
 
 
 class KafkaGroupAdminHandlers:
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, own: GroupHandlers) -> None:
         self._services = services
         self._groups = services.groups
+        self._own = own
 
     async def list(
         self, request: KafkaRequest[bodies.ListGroupsRequest], context: RequestContext
@@ -107,17 +110,15 @@ class KafkaGroupAdminHandlers:
     ) -> KafkaResponse[bodies.DeleteGroupsResponse]:
         results = [
             bodies.DeleteGroupsResponse.DeletableGroupResult(
-                group_id=group_id, error_code=await self._deleted(group_id)
+                group_id=group_id, error_code=await self._deleted(group_id, context)
             )
             async for group_id in sliced(request.body.groups_names, self._groups.now_ms)
         ]
         return KafkaResponse(body=bodies.DeleteGroupsResponse(results=results))
 
-    async def _deleted(self, group_id: str) -> ErrorCode:
+    async def _deleted(self, group_id: str, context: RequestContext) -> ErrorCode:
         try:
-            await self._groups.handle(
-                group_id, lambda machine: machine.delete_group(group_id=group_id, now_ms=self._groups.now_ms())
-            )
+            await self._own.delete_group(DeleteGroupRequest(group_id=group_id), context)
         except BarnabasError as error:
             return error.code
         return ErrorCode.NONE

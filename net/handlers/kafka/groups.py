@@ -18,11 +18,8 @@ from barnabas.consumer_groups.model.classic_messages import (
     SyncAnswer,
     SyncRequest,
 )
-from barnabas.consumer_groups.model.messages import HeartbeatRequest
-from barnabas.kraft.metadata.records import TopicPartitions
 from barnabas.log.vocabulary.errors import (
     BarnabasError,
-    CoordinatorNotAvailableError,
     ErrorCode,
     InvalidRequestError,
     NoTransactionsError,
@@ -30,10 +27,12 @@ from barnabas.log.vocabulary.errors import (
 from barnabas.net.base.slices import sliced
 from barnabas.net.protocol.kafka import bodies
 from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
+from barnabas.net.protocol.requests import ConsumerGroupHeartbeatRequest, FindCoordinatorRequest, OwnedPartitions
 from barnabas.net.server.dispatcher import RequestContext
 from barnabas.net.settings.group_config import default_session_ms
 
 from ..common.services import Services
+from ..own.groups import GroupHandlers
 
 _KEY_IS_GROUP, _KEY_IS_TRANSACTION = 0, 1
 _MANY_KEYS_SINCE = 4  # of FindCoordinator
@@ -44,9 +43,10 @@ LEAVING_PER_DECISION = 500  # a few milliseconds; a request may name 20,000, and
 
 
 class KafkaGroupHandlers:
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, own: GroupHandlers) -> None:
         self._services = services
         self._groups = services.groups
+        self._own = own
         self._default_session_ms = default_session_ms(services.config)
 
     # --- where a group is ---------------------------------------------------------------------------------------------
@@ -56,7 +56,7 @@ class KafkaGroupHandlers:
     ) -> KafkaResponse[bodies.FindCoordinatorResponse]:
         body, answer = request.body, bodies.FindCoordinatorResponse
         if request.version < _MANY_KEYS_SINCE:
-            found = self._coordinator(body.key, body.key_type, context)
+            found = await self._coordinator(body.key, body.key_type, context)
             only = answer(
                 error_code=found.error_code,
                 error_message=found.error_message,
@@ -66,12 +66,12 @@ class KafkaGroupHandlers:
             )
             return KafkaResponse(body=only)
         coordinators = [
-            self._coordinator(key, body.key_type, context)
+            await self._coordinator(key, body.key_type, context)
             async for key in sliced(body.coordinator_keys, self._groups.now_ms)
         ]
         return KafkaResponse(body=answer(coordinators=coordinators))
 
-    def _coordinator(
+    async def _coordinator(
         self, key: str, key_type: int, context: RequestContext
     ) -> bodies.FindCoordinatorResponse.Coordinator:
         made = bodies.FindCoordinatorResponse.Coordinator
@@ -80,14 +80,10 @@ class KafkaGroupHandlers:
                 raise NoTransactionsError
             if key_type != _KEY_IS_GROUP:
                 raise InvalidRequestError(f"coordinators of type {key_type} are not known; groups (0) have one")
-            node_id = self._groups.coordinator_of(key)
-            broker = self._services.metadata.image.brokers.get(node_id)
-            if broker is None:
-                raise CoordinatorNotAvailableError(f"the coordinator of {key!r} is leaving the cluster; try again")
+            found = await self._own.find_coordinator(FindCoordinatorRequest(group_id=key), context)
         except BarnabasError as error:
             return made(key=key, error_code=error.code, error_message=error.message, node_id=-1, host="", port=-1)
-        endpoint = broker.endpoint(context.listener_name)
-        return made(key=key, node_id=node_id, host=endpoint.host, port=endpoint.port, error_message=None)
+        return made(key=key, node_id=found.node_id, host=found.host, port=found.port, error_message=None)
 
     # --- classic members ----------------------------------------------------------------------------------------------
 
@@ -176,24 +172,20 @@ class KafkaGroupHandlers:
     ) -> KafkaResponse[bodies.ConsumerGroupHeartbeatResponse]:
         body = request.body
         names = body.subscribed_topic_names
-        times = self._services.group_times(body.group_id)
-        asked = HeartbeatRequest(
+        asked = ConsumerGroupHeartbeatRequest(
             group_id=body.group_id,
             member_id=body.member_id,
             member_epoch=body.member_epoch,
             instance_id=body.instance_id,
             rack=body.rack_id,
-            client_id=context.client_id,
-            client_host=context.client_host,
             subscribed_topics=None if names is None else tuple(sorted(names)),
             subscribed_pattern=body.subscribed_topic_regex,
             rebalance_timeout_ms=body.rebalance_timeout_ms,
-            session_timeout_ms=self._default_session_ms if times.session_timeout_ms < 0 else times.session_timeout_ms,
-            heartbeat_interval_ms=times.heartbeat_interval_ms,
+            session_timeout_ms=self._default_session_ms,  # Kafka's clients do not say one
             assignor=body.server_assignor,
             owned=None if body.topic_partitions is None else self._by_name(body.topic_partitions),
         )
-        told = await self._groups.handle(body.group_id, lambda machine: machine.heartbeat(asked, self._groups.now_ms()))
+        told = await self._own.heartbeat(asked, context)
         made = bodies.ConsumerGroupHeartbeatResponse(
             member_id=told.member_id,
             member_epoch=told.member_epoch,
@@ -207,16 +199,16 @@ class KafkaGroupHandlers:
 
     def _by_name(
         self, items: Sequence[bodies.ConsumerGroupHeartbeatRequest.TopicPartitions]
-    ) -> tuple[TopicPartitions, ...]:
+    ) -> tuple[OwnedPartitions, ...]:
         """Topics that are gone are nobody's any more."""
         topic_names = self._services.metadata.image.topic_names
         return tuple(
-            TopicPartitions(topic=name, partitions=tuple(sorted(item.partitions)))
+            OwnedPartitions(topic=name, partitions=tuple(sorted(item.partitions)))
             for item in items
             if (name := topic_names.get(item.topic_id.hex())) is not None
         )
 
-    def _by_id(self, items: tuple[TopicPartitions, ...]) -> list[bodies.ConsumerGroupHeartbeatResponse.TopicPartitions]:
+    def _by_id(self, items: tuple[OwnedPartitions, ...]) -> list[bodies.ConsumerGroupHeartbeatResponse.TopicPartitions]:
         topics = self._services.metadata.image.topics
         return [
             bodies.ConsumerGroupHeartbeatResponse.TopicPartitions(

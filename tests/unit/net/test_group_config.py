@@ -62,7 +62,7 @@ async def started() -> tuple[HandlerWorld, KafkaClient]:
     world = await HandlerWorld.start(T, slots=(SLOT,))
     world.source.script(GroupRecordsAppended())
     await turns()
-    groups = KafkaGroupHandlers(world.services)
+    groups = KafkaGroupHandlers(world.services, GroupHandlers(world.services))
     return world, KafkaClient(Dispatcher({KafkaApi.CONSUMER_GROUP_HEARTBEAT: answering(groups.consumer_heartbeat)}))
 
 

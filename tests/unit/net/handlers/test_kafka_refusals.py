@@ -15,6 +15,7 @@ from barnabas.net.handlers.kafka import transactions as kafka_transactions
 from barnabas.net.handlers.kafka.group_admin import KafkaGroupAdminHandlers
 from barnabas.net.handlers.kafka.groups import KafkaGroupHandlers
 from barnabas.net.handlers.kafka.versions import api_versions
+from barnabas.net.handlers.own.groups import GroupHandlers
 from barnabas.net.protocol.kafka.apis import LISTED, SERVED, KafkaApi
 from barnabas.net.protocol.kafka.versions_api import FEATURES, versions_response
 from barnabas.net.server.dispatcher import Dispatcher, answering
@@ -74,7 +75,7 @@ def test_the_other_steps_of_a_transaction_are_refused(key: int, version: int) ->
 @simulated
 async def test_there_is_no_coordinator_of_transactions_and_that_is_final(version: int) -> None:
     world = await HandlerWorld.start(topic("t", partition(0)))
-    groups = KafkaGroupHandlers(world.services)
+    groups = KafkaGroupHandlers(world.services, GroupHandlers(world.services))
     finder = KafkaClient(Dispatcher({KafkaApi.FIND_COORDINATOR: answering(groups.find_coordinator)}))
     for key_type, error in ((1, REFUSED), (2, ErrorCode.INVALID_REQUEST)):
         if version == 0 and key_type:
@@ -161,7 +162,7 @@ def test_transactions_and_sasl_are_answered_and_not_promised() -> None:
 @simulated
 async def test_all_operations_on_a_group_are_authorized_and_told_to_who_asks(version: int) -> None:
     world = await HandlerWorld.start(topic("t", partition(0)), slots=(slot_of("g"),))
-    admin = KafkaGroupAdminHandlers(world.services)
+    admin = KafkaGroupAdminHandlers(world.services, GroupHandlers(world.services))
     asker = KafkaClient(Dispatcher({KafkaApi.DESCRIBE_GROUPS: answering(admin.describe)}))
     for asks in (False, True) if version >= 3 else (False,):
         asked = made("DescribeGroupsRequest", groups=["g"])

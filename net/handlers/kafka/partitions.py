@@ -12,14 +12,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TypeVar
 
-from barnabas.kraft.metadata.controller_errors import ElectionNotNeededError, NoReassignmentInProgressError
+from barnabas.kraft.metadata.controller_errors import ElectionNotNeededError
 from barnabas.kraft.metadata.image import NO_LEADER, PartitionImage
-from barnabas.kraft.metadata.requests import AssignReplicas, ControllerRequest, ElectLeader
 from barnabas.log.segment.producer_state import ProducerEntry
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, InvalidReplicaAssignmentError
 from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_PARTITIONS, CONSUMER_OFFSETS_TOPIC, TopicPartition
 from barnabas.net.protocol.kafka import bodies
 from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
+from barnabas.net.protocol.requests import AssignReplicasRequest, ElectLeaderRequest
 from barnabas.net.server.dispatcher import Reply, RequestContext
 
 from ..common.many import DONE, Outcome, each
@@ -51,7 +51,7 @@ class KafkaPartitionHandlers:
             asked = list(self._to_be_elected(unclean))
         else:
             asked = _named((item.topic, item.partitions) for item in body.topic_partitions)
-        outcomes = await each(self._elect(item, unclean, body.timeout_ms) for item in asked)
+        outcomes = await each(self._elect(item, unclean, context, body.timeout_ms) for item in asked)
         results = [
             bodies.ElectLeadersResponse.ReplicaElectionResult(
                 topic=topic,
@@ -66,12 +66,13 @@ class KafkaPartitionHandlers:
         ]
         return KafkaResponse(body=bodies.ElectLeadersResponse(replica_election_results=results))
 
-    async def _elect(self, item: TopicPartition, unclean: bool, timeout_ms: int) -> Outcome:
+    async def _elect(self, item: TopicPartition, unclean: bool, context: RequestContext, timeout_ms: int) -> Outcome:
         if _is_slot(item):
             # Clients that want all of them name these too. Their "leaders" are coordinators, which nobody elects.
             raise ElectionNotNeededError(f"{item} always has a coordinator that is alive")
-        request = ElectLeader(topic=item.topic, partition=item.partition, unclean=unclean)
-        return await self._change(request, done_already=ElectionNotNeededError, timeout_ms=timeout_ms)
+        request = ElectLeaderRequest(topic=item.topic, partition=item.partition, unclean=unclean)
+        await self._topics.elect_leader(request, context, timeout_ms=timeout_ms)
+        return DONE
 
     def _to_be_elected(self, unclean: bool) -> Iterator[TopicPartition]:
         """Of all partitions those where an election would change something: the others are not even named in the answer."""
@@ -93,7 +94,8 @@ class KafkaPartitionHandlers:
             for item in topic.partitions
         }
         outcomes = await each(
-            self._reassign(topic_partition, replicas, body.timeout_ms) for topic_partition, replicas in wanted.items()
+            self._reassign(topic_partition, replicas, context, body.timeout_ms)
+            for topic_partition, replicas in wanted.items()
         )
         responses = [
             bodies.AlterPartitionReassignmentsResponse.ReassignableTopicResponse(
@@ -110,17 +112,14 @@ class KafkaPartitionHandlers:
         made = bodies.AlterPartitionReassignmentsResponse(responses=responses, error_message=None)
         return KafkaResponse(body=made)
 
-    async def _reassign(self, item: TopicPartition, replicas: Sequence[int] | None, timeout_ms: int) -> Outcome:
+    async def _reassign(
+        self, item: TopicPartition, replicas: Sequence[int] | None, context: RequestContext, timeout_ms: int
+    ) -> Outcome:
         """`replicas` None cancels the reassignment that is under way."""
         if replicas is not None and len(replicas) == 0:
             raise InvalidReplicaAssignmentError(f"{item} must keep a replica; null cancels a reassignment")
-        request = AssignReplicas(topic=item.topic, partition=item.partition, replicas=tuple(replicas or ()))
-        return await self._change(request, done_already=NoReassignmentInProgressError, timeout_ms=timeout_ms)
-
-    async def _change(
-        self, request: ControllerRequest, *, done_already: type[BarnabasError], timeout_ms: int
-    ) -> Outcome:
-        await self._topics.change(request, done_already=(done_already,), timeout_ms=timeout_ms)
+        request = AssignReplicasRequest(topic=item.topic, partition=item.partition, replicas=tuple(replicas or ()))
+        await self._topics.assign_replicas(request, context, timeout_ms=timeout_ms)
         return DONE
 
     def list_reassignments(

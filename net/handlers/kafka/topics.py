@@ -12,11 +12,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from barnabas.kraft.metadata.requests import AddPartitions, DeleteTopic
+from barnabas.kraft.metadata.requests import DeleteTopic
 from barnabas.log.settings.config import DEFINITIONS
 from barnabas.log.vocabulary.errors import (
     InvalidConfigError,
-    InvalidPartitionsError,
     InvalidReplicaAssignmentError,
     InvalidRequestError,
     UnknownTopicIdError,
@@ -24,7 +23,7 @@ from barnabas.log.vocabulary.errors import (
 )
 from barnabas.net.protocol.kafka import bodies
 from barnabas.net.protocol.kafka.apis import NO_TOPIC_ID, KafkaRequest, KafkaResponse
-from barnabas.net.protocol.requests import CreateTopicRequest
+from barnabas.net.protocol.requests import AddPartitionsRequest, CreateTopicRequest, DeleteTopicRequest
 from barnabas.net.protocol.responses import CreateTopicResponse
 from barnabas.net.server.dispatcher import RequestContext
 
@@ -111,7 +110,9 @@ class KafkaTopicHandlers:
             asked = [self._doomed(topic.name, topic.topic_id) for topic in body.topics]
         times = Counter(doomed.key for doomed in asked)
         topics = {doomed.key: doomed for doomed in asked}
-        outcomes = await each(self._delete(item, body.timeout_ms, times=times[key]) for key, item in topics.items())
+        outcomes = await each(
+            self._delete(item, context, body.timeout_ms, times=times[key]) for key, item in topics.items()
+        )
         results = [
             bodies.DeleteTopicsResponse.DeletableTopicResult(
                 name=item.name, topic_id=item.topic_id, error_code=outcome.error, error_message=outcome.message
@@ -131,16 +132,19 @@ class KafkaTopicHandlers:
         found = bytes.fromhex(topic.topic_id) if topic is not None else NO_TOPIC_ID
         return _Doomed(name=name, topic_id=found, by_id=False, is_clear=name is not None)
 
-    async def _delete(self, item: _Doomed, timeout_ms: int, *, times: int) -> Outcome:
+    async def _delete(self, item: _Doomed, context: RequestContext, timeout_ms: int, *, times: int) -> Outcome:
         if not item.is_clear:
             raise InvalidRequestError(
                 "name each topic to be deleted by its name or by its id, not by both or by neither"
             )
         check_named_once(f"topic {str(item.name)!r}", times)
-        self._topics.check_deletable(item.name or item.topic_id.hex())
-        wanted = DeleteTopic(name="", topic_id=item.topic_id.hex()) if item.by_id else DeleteTopic(name=str(item.name))
+        if not item.by_id:
+            await self._topics.delete(DeleteTopicRequest(name=str(item.name)), context, timeout_ms=timeout_ms)
+            return DONE
+        topic_id = item.topic_id.hex()  # which our request cannot say
+        self._topics.check_deletable(item.name or topic_id)
         gone = (UnknownTopicOrPartitionError, UnknownTopicIdError)
-        await self._topics.change(wanted, done_already=gone, timeout_ms=timeout_ms)
+        await self._topics.change(DeleteTopic(name="", topic_id=topic_id), done_already=gone, timeout_ms=timeout_ms)
         return DONE
 
     # --- grow ---------------------------------------------------------------------------------------------------------
@@ -151,9 +155,7 @@ class KafkaTopicHandlers:
         body = request.body
         times = Counter(topic.name for topic in body.topics)
         topics = {topic.name: topic for topic in body.topics}
-        outcomes = await each(
-            self._grow(topic, body.timeout_ms, body.validate_only, times=times[name]) for name, topic in topics.items()
-        )
+        outcomes = await each(self._grow(topic, body, context, times=times[name]) for name, topic in topics.items())
         results = [
             bodies.CreatePartitionsResponse.CreatePartitionsTopicResult(
                 name=name, error_code=outcome.error, error_message=outcome.message
@@ -165,22 +167,19 @@ class KafkaTopicHandlers:
     async def _grow(
         self,
         topic: bodies.CreatePartitionsRequest.CreatePartitionsTopic,
-        timeout_ms: int,
-        validate_only: bool,
+        body: bodies.CreatePartitionsRequest,
+        context: RequestContext,
         *,
         times: int,
     ) -> Outcome:
         check_named_once(f"topic {topic.name!r}", times)
-        await self._topics.change(
-            AddPartitions(
-                name=topic.name,
-                total_count=topic.count,
-                assignment=tuple(tuple(item.broker_ids) for item in topic.assignments or ()),
-                validate_only=validate_only,
-            ),
-            done_already=(InvalidPartitionsError,),
-            timeout_ms=timeout_ms,
+        wanted = AddPartitionsRequest(
+            name=topic.name,
+            total_count=topic.count,
+            assignment=tuple(tuple(item.broker_ids) for item in topic.assignments or ()),
+            validate_only=body.validate_only,
         )
+        await self._topics.add_partitions(wanted, context, timeout_ms=body.timeout_ms)
         return DONE
 
 

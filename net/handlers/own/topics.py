@@ -1,11 +1,12 @@
 """CreateTopic (19), DeleteTopic (20), AddPartitions (37), AssignReplicas (45), ElectLeader (43): asked of any broker.
 
 Versions: 0. Behaviour: forwarded to the active controller; the answer leaves once the change is committed *and* this
-broker's own image shows it, so that whoever asked here sees it here. Differs from Kafka: one topic per request.
+broker's own image shows it, so that whoever asked here sees it here. Differs from Kafka: one topic per request. Kafka's
+requests, which name many and say how long they wait (`timeout_ms`), come here for each of them.
 """
 
 from barnabas.kraft.controller.topic_control import new_topic_id
-from barnabas.kraft.metadata.controller_errors import ElectionNotNeededError
+from barnabas.kraft.metadata.controller_errors import ElectionNotNeededError, NoReassignmentInProgressError
 from barnabas.kraft.metadata.requests import (
     AddPartitions,
     AssignReplicas,
@@ -64,9 +65,12 @@ class TopicHandlers:
             replication_factor=created.replication_factor,
         )
 
-    async def delete(self, request: DeleteTopicRequest, context: RequestContext) -> EmptyResponse:
+    async def delete(
+        self, request: DeleteTopicRequest, context: RequestContext, *, timeout_ms: int = CHANGE_TIMEOUT_MS
+    ) -> EmptyResponse:
         self.check_deletable(request.name)
-        return await self.change(DeleteTopic(name=request.name), done_already=(UnknownTopicOrPartitionError,))
+        wanted = DeleteTopic(name=request.name)
+        return await self.change(wanted, done_already=(UnknownTopicOrPartitionError,), timeout_ms=timeout_ms)
 
     def check_deletable(self, name: str) -> None:
         if not self._services.config.delete_topic_enable:
@@ -74,7 +78,9 @@ class TopicHandlers:
                 f"topic {name!r} stays: set delete.topic.enable=true in server.properties to allow deletions"
             )
 
-    async def add_partitions(self, request: AddPartitionsRequest, context: RequestContext) -> EmptyResponse:
+    async def add_partitions(
+        self, request: AddPartitionsRequest, context: RequestContext, *, timeout_ms: int = CHANGE_TIMEOUT_MS
+    ) -> EmptyResponse:
         return await self.change(
             AddPartitions(
                 name=request.name,
@@ -83,24 +89,33 @@ class TopicHandlers:
                 validate_only=request.validate_only,
             ),
             done_already=(InvalidPartitionsError,),
+            timeout_ms=timeout_ms,
         )
 
-    async def assign_replicas(self, request: AssignReplicasRequest, context: RequestContext) -> EmptyResponse:
+    async def assign_replicas(
+        self, request: AssignReplicasRequest, context: RequestContext, *, timeout_ms: int = CHANGE_TIMEOUT_MS
+    ) -> EmptyResponse:
+        """No replicas: cancel the move that is under way."""
         return await self.change(
             AssignReplicas(
                 topic=request.topic,
                 partition=request.partition,
                 replicas=request.replicas,
                 throttle_bytes_per_s=request.throttle_bytes_per_s,
-            )
+            ),
+            done_already=(NoReassignmentInProgressError,),
+            timeout_ms=timeout_ms,
         )
 
-    async def elect_leader(self, request: ElectLeaderRequest, context: RequestContext) -> EmptyResponse:
+    async def elect_leader(
+        self, request: ElectLeaderRequest, context: RequestContext, *, timeout_ms: int = CHANGE_TIMEOUT_MS
+    ) -> EmptyResponse:
         return await self.change(
             ElectLeader(
                 topic=request.topic, partition=request.partition, target=request.target, unclean=request.unclean
             ),
             done_already=(ElectionNotNeededError,),
+            timeout_ms=timeout_ms,
         )
 
     async def change(

@@ -8,6 +8,7 @@ import pytest
 from unit.net.handlers.handler_world import HandlerWorld, ask
 from unit.net.shell_world import broker, now_ms, partition, simulated, topic
 
+from barnabas.kraft.metadata.controller_errors import NoReassignmentInProgressError
 from barnabas.kraft.metadata.requests import (
     AddPartitions,
     AlterConfig,
@@ -120,6 +121,16 @@ async def test_a_refusal_of_the_controller_reaches_the_client(change: int) -> No
     with pytest.raises(InvalidRequestError, match="no"):
         await ask(handler(world), request)
     assert len(world.source.requests) == 1
+
+
+@simulated
+async def test_a_cancellation_whose_first_answer_was_lost_is_done() -> None:
+    """The second copy is refused because the first one has ended the move; Kafka's clients were told so before."""
+    world = await HandlerWorld.start(T)
+    world.source.script(RequestTimedOutError("lost"), NoReassignmentInProgressError("it stands still"))
+    request = AssignReplicasRequest(topic="t", partition=0, replicas=())
+    assert await ask(TopicHandlers(world.services).assign_replicas, request) == EmptyResponse()
+    assert world.source.requests == [AssignReplicas(topic="t", partition=0, replicas=())] * 2
 
 
 # --- topics -----------------------------------------------------------------------------------------------------------

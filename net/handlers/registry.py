@@ -96,15 +96,17 @@ def build_handlers(
         ApiKey.DELETE_GROUP: answering(groups.delete_group, survives_disconnect=True),
         ApiKey.RESET_OFFSETS: answering(groups.reset_offsets, survives_disconnect=True),
         ApiKey.UNDO_OFFSET_RESET: answering(groups.undo_reset, survives_disconnect=True),
-        **_kafka_handlers(services, groups),
+        **_kafka_handlers(services, groups, classic_groups),
         **_kafka_admin_handlers(services, metadata, storage, voters),
         **_kafka_topic_handlers(services, fetch, topics, offsets),
     }
 
 
-def _kafka_handlers(services: Services, groups: GroupHandlers) -> dict[ApiKey | KafkaApi, Handler]:
+def _kafka_handlers(
+    services: Services, groups: GroupHandlers, classic_groups: ClassicGroupHandlers
+) -> dict[ApiKey | KafkaApi, Handler]:
     """What Kafka's clients ask of groups; the rest of what they ask goes to the handlers of our own requests."""
-    kafka_groups = KafkaGroupHandlers(services, groups)
+    kafka_groups = KafkaGroupHandlers(services, groups, classic_groups)
     kafka_offsets = KafkaOffsetHandlers(services)
     kafka_group_admin = KafkaGroupAdminHandlers(services, groups)
     return {

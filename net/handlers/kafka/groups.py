@@ -15,7 +15,6 @@ from barnabas.consumer_groups.model.classic_messages import (
     JoinRequest,
     LeaveOutcome,
     LeavingMember,
-    SyncAnswer,
     SyncRequest,
 )
 from barnabas.log.vocabulary.errors import (
@@ -32,6 +31,7 @@ from barnabas.net.server.dispatcher import RequestContext
 from barnabas.net.settings.group_config import default_session_ms
 
 from ..common.services import Services
+from ..own.classic_groups import ClassicGroupHandlers
 from ..own.groups import GroupHandlers
 
 _KEY_IS_GROUP, _KEY_IS_TRANSACTION = 0, 1
@@ -43,10 +43,11 @@ LEAVING_PER_DECISION = 500  # a few milliseconds; a request may name 20,000, and
 
 
 class KafkaGroupHandlers:
-    def __init__(self, services: Services, own: GroupHandlers) -> None:
+    def __init__(self, services: Services, own: GroupHandlers, classic: ClassicGroupHandlers) -> None:
         self._services = services
         self._groups = services.groups
         self._own = own
+        self._classic = classic
         self._default_session_ms = default_session_ms(services.config)
 
     # --- where a group is ---------------------------------------------------------------------------------------------
@@ -106,10 +107,7 @@ class KafkaGroupHandlers:
             require_known_member_id=request.version >= _KNOWN_ID_SINCE,
             reason=body.reason or "",
         )
-        told = await self._groups.handle_parked(
-            body.group_id, lambda machine, ticket: machine.join_group(asked, ticket, self._groups.now_ms())
-        )
-        assert isinstance(told, JoinAnswer)
+        told = await self._classic.joined(asked)
         return KafkaResponse(body=_join_response(told, request.version))
 
     async def sync(
@@ -125,10 +123,7 @@ class KafkaGroupHandlers:
             protocol_name=body.protocol_name,
             assignments=tuple((item.member_id, item.assignment) for item in body.assignments),
         )
-        told = await self._groups.handle_parked(
-            body.group_id, lambda machine, ticket: machine.sync_group(asked, ticket, self._groups.now_ms())
-        )
-        assert isinstance(told, SyncAnswer)
+        told = await self._classic.synced(asked)
         made = bodies.SyncGroupResponse(
             protocol_type=told.protocol_type, protocol_name=told.protocol_name, assignment=told.assignment
         )
@@ -147,7 +142,7 @@ class KafkaGroupHandlers:
             )
         outcomes: list[LeaveOutcome] = []
         for start in range(0, len(leaving) or 1, LEAVING_PER_DECISION):
-            outcomes += await self._leave(body.group_id, leaving[start : start + LEAVING_PER_DECISION])
+            outcomes += await self._classic.left(body.group_id, leaving[start : start + LEAVING_PER_DECISION])
         if request.version < _MANY_MEMBERS_SINCE:
             return KafkaResponse(body=bodies.LeaveGroupResponse(error_code=outcomes[0].error))
         members = [
@@ -157,13 +152,6 @@ class KafkaGroupHandlers:
             for outcome in outcomes
         ]
         return KafkaResponse(body=bodies.LeaveGroupResponse(members=members))
-
-    async def _leave(self, group_id: str, leaving: tuple[LeavingMember, ...]) -> tuple[LeaveOutcome, ...]:
-        outcomes = await self._groups.handle(
-            group_id,
-            lambda machine: machine.leave_group(group_id=group_id, leaving=leaving, now_ms=self._groups.now_ms()),
-        )
-        return tuple(outcomes)
 
     # --- members by KIP-848 -------------------------------------------------------------------------------------------
 

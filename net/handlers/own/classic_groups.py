@@ -2,14 +2,14 @@
 
 Versions: 0; Heartbeat also Kafka's 0-4. Behaviour: joins and syncs wait for the other members. Differs from Kafka: LeaveGroup
 takes one member; the answer tells no protocol type, which the members of a group have in common anyway. A reply leaves once
-the quorum has committed what it tells; Kafka's own clients join, sync and leave at the same machine through `kafka.groups`.
+the quorum has committed what it tells; `kafka.groups` translates the joins, syncs and leaves of Kafka's clients, and has them
+answered here.
 """
-
-from typing import Any
 
 from barnabas.consumer_groups.model.classic_messages import (
     JoinAnswer,
     JoinRequest,
+    LeaveOutcome,
     LeavingMember,
     SyncAnswer,
     SyncRequest,
@@ -27,6 +27,27 @@ class ClassicGroupHandlers:
     def __init__(self, services: Services) -> None:
         self._groups = services.groups
 
+    async def joined(self, asked: JoinRequest) -> JoinAnswer:
+        """Both protocols' joins, as the coordinator knows them."""
+        told = await self._groups.handle_parked(
+            asked.group_id, lambda machine, ticket: machine.join_group(asked, ticket, self._groups.now_ms())
+        )
+        assert isinstance(told, JoinAnswer)
+        return told
+
+    async def synced(self, asked: SyncRequest) -> SyncAnswer:
+        told = await self._groups.handle_parked(
+            asked.group_id, lambda machine, ticket: machine.sync_group(asked, ticket, self._groups.now_ms())
+        )
+        assert isinstance(told, SyncAnswer)
+        return told
+
+    async def left(self, group_id: str, leaving: tuple[LeavingMember, ...]) -> tuple[LeaveOutcome, ...]:
+        return await self._groups.handle(
+            group_id,
+            lambda machine: machine.leave_group(group_id=group_id, leaving=leaving, now_ms=self._groups.now_ms()),
+        )
+
     async def join(self, request: JoinGroupRequest, context: RequestContext) -> JoinGroupResponse:
         asked = JoinRequest(
             group_id=request.group_id,
@@ -40,10 +61,7 @@ class ClassicGroupHandlers:
             protocols=tuple((item.name, item.metadata) for item in request.protocols),
             reason=request.reason,
         )
-        told = await self._groups.handle_parked(
-            request.group_id, lambda machine, ticket: machine.join_group(asked, ticket, self._groups.now_ms())
-        )
-        assert isinstance(told, JoinAnswer)
+        told = await self.joined(asked)
         return JoinGroupResponse(
             member_id=told.member_id,
             error=int(told.error),
@@ -67,10 +85,7 @@ class ClassicGroupHandlers:
             protocol_name=request.protocol_name,
             assignments=tuple((item.member_id, item.assignment) for item in request.assignments),
         )
-        told = await self._groups.handle_parked(
-            request.group_id, lambda machine, ticket: machine.sync_group(asked, ticket, self._groups.now_ms())
-        )
-        assert isinstance(told, SyncAnswer)
+        told = await self.synced(asked)
         return SyncGroupResponse(protocol_name=told.protocol_name, assignment=told.assignment)
 
     async def heartbeat(self, request: HeartbeatRequest, context: RequestContext) -> EmptyResponse:
@@ -88,12 +103,7 @@ class ClassicGroupHandlers:
 
     async def leave(self, request: LeaveGroupRequest, context: RequestContext) -> EmptyResponse:
         leaving = LeavingMember(member_id=request.member_id, instance_id=request.instance_id, reason=request.reason)
-        outcomes: Any = await self._groups.handle(
-            request.group_id,
-            lambda machine: machine.leave_group(
-                group_id=request.group_id, leaving=(leaving,), now_ms=self._groups.now_ms()
-            ),
-        )
-        if outcomes[0].error:
-            raise error_for(outcomes[0].error, f"member {request.member_id!r} of group {request.group_id} cannot leave")
+        (outcome,) = await self.left(request.group_id, (leaving,))
+        if outcome.error:
+            raise error_for(outcome.error, f"member {request.member_id!r} of group {request.group_id} cannot leave")
         return EmptyResponse()

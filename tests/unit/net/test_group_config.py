@@ -11,6 +11,7 @@ from barnabas.kraft.group_state.group_slots import slot_of
 from barnabas.kraft.metadata.requests import GroupRecordsAppended
 from barnabas.log.vocabulary.errors import InvalidConfigError
 from barnabas.net.handlers.kafka.groups import KafkaGroupHandlers
+from barnabas.net.handlers.own.classic_groups import ClassicGroupHandlers
 from barnabas.net.handlers.own.groups import GroupHandlers
 from barnabas.net.protocol.kafka.apis import KafkaApi
 from barnabas.net.protocol.requests import ConsumerGroupHeartbeatRequest
@@ -62,7 +63,7 @@ async def started() -> tuple[HandlerWorld, KafkaClient]:
     world = await HandlerWorld.start(T, slots=(SLOT,))
     world.source.script(GroupRecordsAppended())
     await turns()
-    groups = KafkaGroupHandlers(world.services, GroupHandlers(world.services))
+    groups = KafkaGroupHandlers(world.services, GroupHandlers(world.services), ClassicGroupHandlers(world.services))
     return world, KafkaClient(Dispatcher({KafkaApi.CONSUMER_GROUP_HEARTBEAT: answering(groups.consumer_heartbeat)}))
 
 

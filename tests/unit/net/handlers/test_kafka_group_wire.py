@@ -30,7 +30,8 @@ async def beat(world: World, **fields: Any) -> Any:
     body = types_of("ConsumerGroupHeartbeatRequest")["ConsumerGroupHeartbeatRequest"](
         group_id=GROUP, member_id="m", **{"member_epoch": 0, **fields}
     )
-    handlers = KafkaGroupHandlers(world.world.services, GroupHandlers(world.world.services))
+    services = world.world.services
+    handlers = KafkaGroupHandlers(services, GroupHandlers(services), ClassicGroupHandlers(services))
     request = cast(Any, KafkaRequest(api_key=cast(Any, 68), version=1, body=body))
     return (await ask(handlers.consumer_heartbeat, request)).body
 

@@ -15,6 +15,7 @@ from barnabas.net.handlers.kafka import transactions as kafka_transactions
 from barnabas.net.handlers.kafka.group_admin import KafkaGroupAdminHandlers
 from barnabas.net.handlers.kafka.groups import KafkaGroupHandlers
 from barnabas.net.handlers.kafka.versions import api_versions
+from barnabas.net.handlers.own.classic_groups import ClassicGroupHandlers
 from barnabas.net.handlers.own.groups import GroupHandlers
 from barnabas.net.protocol.kafka.apis import LISTED, SERVED, KafkaApi
 from barnabas.net.protocol.kafka.versions_api import FEATURES, versions_response
@@ -75,7 +76,7 @@ def test_the_other_steps_of_a_transaction_are_refused(key: int, version: int) ->
 @simulated
 async def test_there_is_no_coordinator_of_transactions_and_that_is_final(version: int) -> None:
     world = await HandlerWorld.start(topic("t", partition(0)))
-    groups = KafkaGroupHandlers(world.services, GroupHandlers(world.services))
+    groups = KafkaGroupHandlers(world.services, GroupHandlers(world.services), ClassicGroupHandlers(world.services))
     finder = KafkaClient(Dispatcher({KafkaApi.FIND_COORDINATOR: answering(groups.find_coordinator)}))
     for key_type, error in ((1, REFUSED), (2, ErrorCode.INVALID_REQUEST)):
         if version == 0 and key_type:

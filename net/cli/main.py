@@ -133,13 +133,13 @@ def _run(parsed: argparse.Namespace, connector: Any) -> int:
     import asyncio
 
     from .frame.command import Context
+    from .frame.connector import Connector
     from .frame.output import Output
-    from .frame.sdk_adapter import SdkConnector
 
     context = Context(
         arguments=parsed,
         out=Output(parsed.format),
-        connector=connector if connector is not None else SdkConnector(),
+        connector=connector if connector is not None else Connector(),
         bootstrap=_bootstrap(parsed),
     )
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # `broker start` and `up` are verbs too, and must not pay for the client's modules
+    from .connector import Connector
     from .output import Output
-    from .sdk import Connector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

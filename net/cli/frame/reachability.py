@@ -7,7 +7,7 @@ from barnabas.log.vocabulary.errors import BarnabasError
 from barnabas.net.protocol.responses import ClusterBroker, DescribeClusterResponse
 
 from ...wire.greeting import Greeting, mismatch
-from .sdk import Connector
+from .connector import Connector
 
 AT_ONCE: Final = 32  # connections that are being opened; clusters have up to 1,000 brokers
 

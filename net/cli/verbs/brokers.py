@@ -14,7 +14,7 @@ from ..frame.exit_codes import CommandError, ExitCode
 from .storage import show_folders
 
 if TYPE_CHECKING:  # `broker start` must not pay for the client's modules
-    from ..frame.sdk import AdminPort
+    from barnabas.net.client.admin.admin import Admin
 
 
 def _start_arguments(parser: ArgumentParser) -> None:
@@ -47,7 +47,7 @@ def _node_argument(parser: ArgumentParser) -> None:
 
 
 @asynccontextmanager
-async def _telling_which_exist(admin: "AdminPort", node: int) -> AsyncIterator[None]:
+async def _telling_which_exist(admin: "Admin", node: int) -> AsyncIterator[None]:
     """A broker that cannot be reached may be down; one that the cluster does not know will never answer."""
     from barnabas.log.vocabulary.errors import BrokerNotAvailableError
 

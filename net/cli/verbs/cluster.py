@@ -3,7 +3,7 @@
 import asyncio
 from argparse import ArgumentParser
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from barnabas.net.protocol.responses import (
     ClusterBroker,
@@ -17,10 +17,14 @@ from ..frame.command import Context, Verb, key_value, no_arguments
 from ..frame.confirmation import exit_code_in, shown_doubt
 from ..frame.exit_codes import CommandError, ExitCode
 from ..frame.reachability import address_causes
-from ..frame.sdk import ALL_BROKERS, BROKER_RESOURCE, AdminPort
 from .recover import recover, recover_arguments
 from .storage import folder_cause
 
+if TYPE_CHECKING:  # help must not pay for the client's modules
+    from barnabas.net.client.admin.admin import Admin
+
+BROKER_RESOURCE: Final = 4  # Kafka's number of the brokers' configurations
+ALL_BROKERS: Final = ""  # the resource of what holds for all of them
 WATCH_INTERVAL_S: Final = 0.5
 NAMES_SHOWN: Final = 10  # enough to see what is wrong; the count says how much there is
 
@@ -52,7 +56,7 @@ async def _healthy(context: Context, causes: list[str]) -> int:
         while causes and context.arguments.wait:
             await asyncio.sleep(WATCH_INTERVAL_S)
             causes[:] = await _causes(context, admin)
-        unclean = _unclean(await admin.list_topics())
+        unclean = _unclean(await admin.describe_topics())
         ignored = _ignored_settings(await admin.describe_cluster())
     # What was lost stays lost, so it is told for good; but nothing is wrong now, which is what the exit code says.
     told = {"unclean_elections": unclean} if unclean else {}
@@ -61,13 +65,13 @@ async def _healthy(context: Context, causes: list[str]) -> int:
     return ExitCode.UNHEALTHY if causes else ExitCode.OK
 
 
-async def _causes(context: Context, admin: AdminPort) -> list[str]:
+async def _causes(context: Context, admin: "Admin") -> list[str]:
     cluster, quorum = await admin.describe_cluster(), await admin.describe_quorum()
     return [
         *_quorum_causes(quorum),
         *_broker_causes(cluster),
         *await address_causes(context.connector, cluster),
-        *_partition_causes(await admin.list_topics()),
+        *_partition_causes(await admin.describe_topics()),
     ]
 
 
@@ -168,7 +172,7 @@ async def _alter(context: Context) -> int:
     if not changes:
         raise CommandError("nothing to alter; give -c KEY=VALUE", ExitCode.USAGE)
     async with context.connector.admin(context.bootstrap) as admin:
-        await admin.alter_config(BROKER_RESOURCE, ALL_BROKERS, changes)
+        await admin.alter_config(ALL_BROKERS, changes, resource_type=BROKER_RESOURCE)
     context.out.line("altered the cluster", {"changes": changes})
     return ExitCode.OK
 

@@ -7,7 +7,7 @@ import time
 from argparse import ArgumentParser
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from barnabas.consumer_groups.offsets.offsets_topic import decoded
 from barnabas.log.vocabulary.errors import BarnabasError
@@ -18,7 +18,12 @@ from barnabas.net.protocol.responses import TopicMetadata
 from ..frame.command import Context, number_from
 from ..frame.exit_codes import CommandError, ExitCode, message_of
 from ..frame.patience import Patience
-from ..frame.sdk import AdminPort, ConsumedRecord, ConsumerPort
+
+if TYPE_CHECKING:  # help must not pay for the client's modules
+    from barnabas.net.client.admin.admin import Admin
+    from barnabas.net.client.connection.records import ConsumerRecord
+
+    from ..frame.connector import PrintedConsumer
 
 POLL_MS: Final = 500
 COMMIT_INTERVAL_S: Final = 1.0
@@ -75,18 +80,22 @@ def check_position(text: str) -> None:
         raise CommandError(f"-o {text}: give start, end, an offset or @timestamp in ms", ExitCode.USAGE)
 
 
-async def positions(admin: AdminPort, partitions: Iterable[TopicPartition], where: str) -> Mapping[TopicPartition, int]:
+async def positions(admin: "Admin", partitions: Iterable[TopicPartition], where: str) -> Mapping[TopicPartition, int]:
     """The offsets that `start`, `end`, `N` or `@timestamp` means in each partition; past the last timestamp: the end."""
     if where.isdigit():
         return dict.fromkeys(partitions, int(where))
     timestamp = {"start": EARLIEST_TIMESTAMP, "end": LATEST_TIMESTAMP}.get(where)
-    found = dict(
-        await admin.list_offsets(dict.fromkeys(partitions, int(where[1:]) if timestamp is None else timestamp))
-    )
+    found = await offsets_at(admin, partitions, int(where[1:]) if timestamp is None else timestamp)
     behind = [item for item, offset in found.items() if offset < 0]
-    if behind:
-        found.update(await admin.list_offsets(dict.fromkeys(behind, LATEST_TIMESTAMP)))
-    return found
+    return found | (await offsets_at(admin, behind, LATEST_TIMESTAMP) if behind else {})
+
+
+async def offsets_at(
+    admin: "Admin", partitions: Iterable[TopicPartition], timestamp_ms: int
+) -> dict[TopicPartition, int]:
+    """Offsets of that time (or one of the protocol's negative constants); -1 where there is none."""
+    found = await admin.find_offsets(dict.fromkeys(partitions, timestamp_ms))
+    return {place: item.offset for place, item in found.items()}
 
 
 def chosen_partitions(topic: TopicMetadata, chosen: Sequence[int] | None) -> list[TopicPartition]:
@@ -101,7 +110,7 @@ def chosen_partitions(topic: TopicMetadata, chosen: Sequence[int] | None) -> lis
 class _Reader:
     """One run of the command: counts, knows where it may stop, flushes and commits."""
 
-    def __init__(self, context: Context, consumer: ConsumerPort, ends: Mapping[TopicPartition, int]) -> None:
+    def __init__(self, context: Context, consumer: "PrintedConsumer", ends: Mapping[TopicPartition, int]) -> None:
         self._consumer = consumer
         self._note = context.out.note
         self._follow: bool = context.arguments.follow
@@ -144,7 +153,7 @@ class _Reader:
                 "partitions of the group" if self._group and not self._has_owned else "records before the end"
             )
 
-    def _print(self, record: ConsumedRecord) -> bool:
+    def _print(self, record: "ConsumerRecord") -> bool:
         """False: enough was printed."""
         place = TopicPartition(record.topic, record.partition)
         if not self._follow and record.offset >= self._ends.get(place, record.offset + 1):
@@ -185,11 +194,11 @@ class _Reader:
             await self._consumer.commit(printed)
 
 
-def _as_line(record: ConsumedRecord) -> bytes:
+def _as_line(record: "ConsumerRecord") -> bytes:
     return (record.value or b"") + b"\n"
 
 
-def _as_json(record: ConsumedRecord) -> bytes:
+def _as_json(record: "ConsumerRecord") -> bytes:
     row: dict[str, object] = {
         "topic": record.topic,
         "partition": record.partition,
@@ -203,7 +212,7 @@ def _as_json(record: ConsumedRecord) -> bytes:
     return json.dumps(row, ensure_ascii=False).encode() + b"\n"
 
 
-def _as_offsets(record: ConsumedRecord) -> bytes:
+def _as_offsets(record: "ConsumerRecord") -> bytes:
     told = decoded(record.key, record.value)
     return json.dumps({"slot": record.partition, "at": record.offset, **told}, ensure_ascii=False).encode() + b"\n"
 

@@ -5,12 +5,12 @@ from typing import Final
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.protocol.group_responses import DescribeGroupResponse
+from barnabas.net.protocol.lag import Lag
 from barnabas.net.protocol.requests import OwnedPartitions
 
 from ..frame.command import Context, Verb, name_argument, no_arguments
 from ..frame.exit_codes import ExitCode
 from ..frame.output import Row
-from ..frame.sdk import PartitionLag
 from .group_explain import explain, explain_arguments
 from .seek import SEEK
 
@@ -33,7 +33,7 @@ async def _describe(context: Context) -> int:
         group = await admin.describe_group(context.arguments.name)
         lags = await admin.group_offsets(group.group_id)
     owners = _owners(group)
-    rows = [_lag_row(lag, owners.get(TopicPartition(lag.topic, lag.partition))) for lag in lags]
+    rows = [_lag_row(place, lag, owners.get(place)) for place, lag in sorted(lags.items())]
     members = _member_rows(group)
     summary: Row = {
         "group": group.group_id,
@@ -41,8 +41,8 @@ async def _describe(context: Context) -> int:
         "coordinator": group.coordinator,
         "assignor": group.assignor,
         "epoch": group.group_epoch,
-        "lag": sum(lag.lag for lag in lags),
-        "lag_seconds": max((lag.lag_seconds for lag in lags if lag.lag_seconds is not None), default=None),
+        "lag": sum(lag.lag for lag in lags.values()),
+        "lag_seconds": max((lag.lag_seconds for lag in lags.values() if lag.lag_seconds is not None), default=None),
     }
     if context.out.is_json:
         context.out.record({**summary, "members": members, "partitions": rows})
@@ -64,16 +64,16 @@ def _owners(group: DescribeGroupResponse) -> dict[TopicPartition, str]:
     }
 
 
-def _lag_row(lag: PartitionLag, member: str | None) -> Row:
+def _lag_row(place: TopicPartition, lag: Lag, member: str | None) -> Row:
     return {
-        "topic": lag.topic,
-        "partition": lag.partition,
-        "committed": lag.committed if lag.committed >= 0 else None,
+        "topic": place.topic,
+        "partition": place.partition,
+        "committed": lag.committed if lag.has_committed else None,
         "log_start_offset": lag.log_start_offset,
         "log_end_offset": lag.log_end_offset,
         "lag": lag.lag,
         "lag_seconds": lag.lag_seconds,
-        "lag_is_estimate": lag.lag_is_estimate,
+        "lag_is_estimate": lag.is_estimate,
         "member": member,
     }
 

@@ -159,12 +159,12 @@ async def probe_cluster(brokers: Sequence[Broker]) -> bool:
     """Can acks=all be acknowledged? All brokers are registered and unfenced, and the quorum has a leader."""
     from barnabas.log.vocabulary.errors import BarnabasError
 
-    from ..frame.sdk_adapter import SdkConnector
+    from ..frame.connector import Connector
 
     if not all(_listens(broker) for broker in brokers):
         return False
     try:
-        async with SdkConnector().admin(brokers[0].address) as admin:
+        async with Connector().admin(brokers[0].address) as admin:
             cluster = await admin.describe_cluster()
     except (BarnabasError, OSError):
         return False  # not yet: the caller asks again, and gives up by its own clock

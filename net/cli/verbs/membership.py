@@ -6,7 +6,7 @@ interrupted is simply run again.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from barnabas.log.vocabulary.errors import BarnabasError
 from barnabas.net import local_cluster
@@ -14,8 +14,10 @@ from barnabas.net.protocol.responses import ClusterBroker
 
 from ..frame.command import Context
 from ..frame.exit_codes import CommandError, ExitCode
-from ..frame.sdk import AdminPort
 from .partitions import POLL_S, Progress, until_moved
+
+if TYPE_CHECKING:  # help must not pay for the client's modules
+    from barnabas.net.client.admin.admin import Admin
 
 JOIN_POLL_S: Final = 0.05
 
@@ -51,7 +53,7 @@ async def _add_local(context: Context) -> int:
         return await _fill(context, admin, broker.node_id, broker.address)
 
 
-async def _fill(context: Context, admin: AdminPort, node_id: int, address: str) -> int:
+async def _fill(context: Context, admin: "Admin", node_id: int, address: str) -> int:
     moves = 0
     if context.arguments.rebalance:
         moves = await admin.fill_broker(node_id, throttle_bytes_per_s=context.arguments.throttle)
@@ -64,7 +66,7 @@ async def _fill(context: Context, admin: AdminPort, node_id: int, address: str) 
     return ExitCode.OK
 
 
-async def _tell_how(context: Context, admin: AdminPort) -> int:
+async def _tell_how(context: Context, admin: "Admin") -> int:
     cluster, quorum = await admin.describe_cluster(), await admin.describe_quorum()
     node = max((broker.node_id for broker in cluster.brokers), default=-1) + 1
     addresses = {broker.node_id: broker.host for broker in cluster.brokers}
@@ -95,7 +97,7 @@ async def decommission(context: Context) -> int:
     return ExitCode.OK
 
 
-async def _until_empty(context: Context, admin: AdminPort, node: int) -> None:
+async def _until_empty(context: Context, admin: "Admin", node: int) -> None:
     progress = Progress()
     while True:
         broker = await _find(admin, node)
@@ -109,7 +111,7 @@ async def _until_empty(context: Context, admin: AdminPort, node: int) -> None:
         await asyncio.sleep(POLL_S)
 
 
-async def _leave(admin: AdminPort, node: int, timeout_s: float) -> None:
+async def _leave(admin: "Admin", node: int, timeout_s: float) -> None:
     """A controlled shutdown where it runs still, then nobody waits for it any more."""
     broker = await _find(admin, node)
     if broker is None:
@@ -127,11 +129,11 @@ async def _leave(admin: AdminPort, node: int, timeout_s: float) -> None:
     await admin.unregister_broker(node)
 
 
-async def _find(admin: AdminPort, node: int) -> ClusterBroker | None:
+async def _find(admin: "Admin", node: int) -> ClusterBroker | None:
     return next((broker for broker in (await admin.describe_cluster()).brokers if broker.node_id == node), None)
 
 
-async def _is_active(admin: AdminPort, node: int) -> bool:
+async def _is_active(admin: "Admin", node: int) -> bool:
     broker = await _find(admin, node)
     return broker is not None and not broker.fenced
 

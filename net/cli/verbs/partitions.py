@@ -5,7 +5,7 @@ import time
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from barnabas.log.vocabulary.errors import UnknownTopicOrPartitionError
 from barnabas.net.protocol.responses import DescribeMovesResponse, PartitionMove
@@ -13,8 +13,10 @@ from barnabas.net.protocol.responses import DescribeMovesResponse, PartitionMove
 from ..frame.command import Context, Verb, no_arguments
 from ..frame.exit_codes import CommandError, ExitCode
 from ..frame.output import Row
-from ..frame.sdk import AdminPort
 from .consume import chosen_partitions
+
+if TYPE_CHECKING:  # help must not pay for the client's modules
+    from barnabas.net.client.admin.admin import Admin
 
 POLL_S: Final = 0.5
 ETA_SAMPLE_S: Final = 1.0  # between the two looks that a rate is made of
@@ -28,7 +30,7 @@ def _partition_argument(parser: ArgumentParser) -> None:
 
 
 @asynccontextmanager
-async def _telling_which_exist(admin: AdminPort, topic: str, partition: int) -> AsyncIterator[None]:
+async def _telling_which_exist(admin: "Admin", topic: str, partition: int) -> AsyncIterator[None]:
     """Only behind a refusal: the broker that describes a topic may know less of it than the controller."""
     try:
         yield
@@ -89,7 +91,7 @@ async def _move(context: Context) -> int:
     return ExitCode.OK
 
 
-async def until_moved(context: Context, admin: AdminPort, concerns: Callable[[PartitionMove], bool]) -> None:
+async def until_moved(context: Context, admin: "Admin", concerns: Callable[[PartitionMove], bool]) -> None:
     """Return when no such move is under way any more; whoever watches sees how much is left."""
     progress = Progress()
     while True:
@@ -176,7 +178,7 @@ async def _transfer(context: Context) -> int:
     wanted = context.arguments
     async with context.connector.admin(context.bootstrap) as admin:
         async with _telling_which_exist(admin, wanted.topic, wanted.partition):
-            await admin.elect_leader(wanted.topic, wanted.partition, wanted.to)
+            await admin.elect_leader(wanted.topic, wanted.partition, target=wanted.to)
         partitions = (await admin.describe_topic(wanted.topic)).partitions
     leader = partitions[wanted.partition].leader
     context.out.line(

@@ -7,14 +7,16 @@ from collections import deque
 from collections.abc import Awaitable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ..frame.command import Context
 from ..frame.exit_codes import CommandError, ExitCode
 from ..frame.lines import chunks_of_lines
 from ..frame.patience import Patience
 from ..frame.progress import Progress
-from ..frame.sdk import ProducerPort
+
+if TYPE_CHECKING:  # help must not pay for the client's modules
+    from barnabas.net.client.producer.producer import Producer
 
 # Chunks sent and not yet acknowledged. Enough to keep the pipeline full, few enough to bound the handles that are held.
 MAX_CHUNKS_IN_FLIGHT: Final = 8
@@ -54,7 +56,7 @@ class _Stream:
         self._context = context
         self._wanted = wanted
         self._progress = progress
-        self._producer: ProducerPort | None = None
+        self._producer: Producer | None = None
         self._waiting: deque[tuple[Awaitable[object], int]] = deque()
         self._patience = Patience(wanted.timeout, note=context.out.note, trouble=self._trouble)
         self.sent = 0
@@ -86,7 +88,10 @@ class _Stream:
         return f"acknowledgements ({self._acknowledged} of {self.sent} records have theirs)"
 
     def _trouble(self) -> str:
-        return "" if self._producer is None else self._producer.trouble()
+        if self._producer is None:
+            return ""
+        client = self._producer.client
+        return client.trouble() or client.unanswered()
 
 
 def _open(path: str | None) -> tuple[int, int | None]:
@@ -99,7 +104,7 @@ def _open(path: str | None) -> tuple[int, int | None]:
         raise CommandError(f"{path} cannot be read: {error.strerror}") from error
 
 
-async def _send(producer: ProducerPort, topic: str, lines: list[bytes], separator: bytes | None) -> Awaitable[object]:
+async def _send(producer: "Producer", topic: str, lines: list[bytes], separator: bytes | None) -> Awaitable[object]:
     if separator is None:
         return await producer.send_many(topic, lines, None)
     values: list[bytes] = []

@@ -4,7 +4,7 @@ import re
 from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.groups.offset_seek import COLUMNS, SeekStep, held_within, steps
@@ -13,8 +13,10 @@ from barnabas.net.protocol.requests import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from ..frame.command import Context, Verb
 from ..frame.exit_codes import CommandError, ExitCode
 from ..frame.output import Row
-from ..frame.sdk import AdminPort
-from .consume import positions
+from .consume import offsets_at, positions
+
+if TYPE_CHECKING:  # help must not pay for the client's modules
+    from barnabas.net.client.admin.admin import Admin
 
 _SEEK_TARGET: Final = re.compile(r"start|end|@\d+|[+-]?\d+")
 Offsets = Mapping[TopicPartition, int]
@@ -79,30 +81,30 @@ def _show(context: Context, moved: Sequence[SeekStep]) -> None:
     context.out.note(f"{skipped} records are skipped, {again} are read again")
 
 
-async def _committed(admin: AdminPort, group: str, topics: Sequence[str]) -> dict[TopicPartition, int | None]:
+async def _committed(admin: "Admin", group: str, topics: Sequence[str]) -> dict[TopicPartition, int | None]:
     """Every partition that the seek concerns, with what is committed there."""
     found: dict[TopicPartition, int | None] = {}
     for topic in topics:
         count = len((await admin.describe_topic(topic)).partitions)
         found.update({TopicPartition(topic, partition): None for partition in range(count)})
-    for lag in await admin.group_offsets(group):
-        if not topics or lag.topic in topics:
-            found[TopicPartition(lag.topic, lag.partition)] = _offset(lag.committed)
+    for place, lag in (await admin.group_offsets(group)).items():
+        if not topics or place.topic in topics:
+            found[place] = _offset(lag.committed)
     return found
 
 
-async def _target(admin: AdminPort, before: Mapping[TopicPartition, int | None], where: str) -> Offsets:
+async def _target(admin: "Admin", before: Mapping[TopicPartition, int | None], where: str) -> Offsets:
     if where[0] in "+-":
         step = int(where)
         return {place: offset + step for place, offset in before.items() if offset is not None}
     return await positions(admin, before, where)
 
 
-async def _ends(admin: AdminPort, places: Mapping[TopicPartition, object]) -> tuple[Offsets, Offsets]:
+async def _ends(admin: "Admin", places: Mapping[TopicPartition, object]) -> tuple[Offsets, Offsets]:
     if not places:
         return {}, {}
-    starts = await admin.list_offsets(dict.fromkeys(places, EARLIEST_TIMESTAMP))
-    return starts, await admin.list_offsets(dict.fromkeys(places, LATEST_TIMESTAMP))
+    starts = await offsets_at(admin, places, EARLIEST_TIMESTAMP)
+    return starts, await offsets_at(admin, places, LATEST_TIMESTAMP)
 
 
 SEEK = Verb(name="seek", summary="move committed offsets", arguments=_arguments, run=_seek)

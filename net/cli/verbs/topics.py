@@ -10,7 +10,6 @@ from ..frame.command import Context, Verb, key_value, name_argument, number_from
 from ..frame.confirmation import exit_code_in, shown_doubt
 from ..frame.exit_codes import CommandError, ExitCode
 from ..frame.output import Row
-from ..frame.sdk import TOPIC_RESOURCE
 from . import consume, produce
 
 _COMMITTED_END = -1  # as DeleteRecords means it
@@ -30,7 +29,7 @@ def _create_arguments(parser: ArgumentParser) -> None:
 async def _create(context: Context) -> int:
     wanted = context.arguments
     async with context.connector.admin(context.bootstrap) as admin:
-        existing = {topic.name for topic in await admin.list_topics()} if wanted.if_not_exists else set()
+        existing = set(await admin.list_topics(include_internal=True)) if wanted.if_not_exists else set()
         for name in wanted.name:
             if name in existing:
                 context.out.note(f"{name} exists")
@@ -61,7 +60,7 @@ def _list_arguments(parser: ArgumentParser) -> None:
 
 async def _list(context: Context) -> int:
     async with context.connector.admin(context.bootstrap) as admin:
-        topics = await admin.list_topics()
+        topics = await admin.describe_topics()
         doubt = doubt_of(await admin.describe_quorum())
     shown = [topic for topic in topics if context.arguments.internal or not topic.internal]
     context.out.rows([_summary(topic) for topic in sorted(shown, key=lambda topic: topic.name)], _LIST_COLUMNS)
@@ -88,7 +87,7 @@ def _summary(topic: TopicMetadata) -> Row:
 async def _describe(context: Context) -> int:
     async with context.connector.admin(context.bootstrap) as admin:
         topic = await admin.describe_topic(context.arguments.name)
-        entries = await admin.describe_configs(TOPIC_RESOURCE, topic.name)
+        entries = await admin.describe_configs(topic.name)
         doubt = doubt_of(await admin.describe_quorum())
     configs = {entry.key: entry.value for entry in entries if entry.source == "topic"}
     partitions: list[Row] = [
@@ -132,7 +131,7 @@ async def _alter(context: Context) -> int:
     if not changes:
         raise CommandError("nothing to alter; give -c KEY=VALUE or -d KEY", ExitCode.USAGE)
     async with context.connector.admin(context.bootstrap) as admin:
-        await admin.alter_config(TOPIC_RESOURCE, context.arguments.name, changes)
+        await admin.alter_config(context.arguments.name, changes)
     context.out.line(f"altered {context.arguments.name}", {"topic": context.arguments.name, "changes": changes})
     return ExitCode.OK
 
@@ -191,7 +190,7 @@ async def _delete_records(context: Context) -> int:
         topic = await admin.describe_topic(name)
         for _, partition in consume.chosen_partitions(topic, context.arguments.partition):
             try:
-                start = await admin.delete_records(name, partition, before)
+                start = await admin.delete_records(name, partition, before_offset=before)
             except OffsetOutOfRangeError as error:
                 refused.append(error.message)
                 continue

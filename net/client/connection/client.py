@@ -168,6 +168,11 @@ class Client:
         if self.troubles.failed(what, error, self.clock.now_ms()):
             logger.warning("%s: %s; trying again", what, error.message)
 
+    def trouble(self) -> str:
+        """What has kept it from getting on for longest, in words; "" if it knows of nothing."""
+        oldest = self.troubles.oldest
+        return "" if oldest is None else oldest.message
+
     def unanswered(self) -> str:
         """Which brokers have requests and have not answered yet; "" if none."""
         silent = [

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from unit.net.cli.fake_sdk import FakeCluster
+from unit.net.cli.fake_cluster import FakeCluster
 
 from barnabas.net.cli.main import main
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from unit.net.cli.fake_sdk import FakeCluster, FakeRecord
+from unit.net.cli.fake_cluster import FakeCluster, FakeRecord
 
 from barnabas.consumer_groups.offsets.offsets_topic import shown
 from barnabas.kraft.group_state.offsets_log import LogEntry
@@ -135,7 +135,7 @@ def test_change_topics(run: Any, cluster: FakeCluster) -> None:
     assert run("topic", "add-partitions", "t", "-n", "3")[0] == 0
     assert run("topic", "delete", "t", "u")[0] == 0
     assert cluster.calls == [
-        ("alter_config", 2, "t", {"a": "b=c", "x": None}),
+        ("alter_config", "t", {"a": "b=c", "x": None}),
         ("add_partitions", "t", 5),
         ("delete_topic", "t"),
         ("delete_topic", "u"),

@@ -8,7 +8,7 @@ from barnabas.consumer_groups.model.rebalance_causes import RebalanceCause
 from barnabas.net.cli.verbs.group_explain import MOVES_TOLD, NEWEST_TOLD, story
 from barnabas.net.protocol import group_responses
 
-from .fake_sdk import FakeCluster
+from .fake_cluster import FakeCluster
 from .test_commands import P0, rows
 
 

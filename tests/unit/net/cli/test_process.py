@@ -12,7 +12,7 @@ WAIT_S: Final = 30
 PROGRAM: Final = """
 import sys
 from barnabas.net.cli.main import main
-from unit.net.cli.fake_sdk import FakeCluster
+from unit.net.cli.fake_cluster import FakeCluster
 cluster = FakeCluster()
 cluster.add("t", *(b"%d" % number for number in range(200_000)))
 code = main(sys.argv[1:], connector=cluster)

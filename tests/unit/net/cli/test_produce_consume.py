@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from unit.net.cli.fake_sdk import FakeCluster, FakeConsumer, FakeRecord
+from unit.net.cli.fake_cluster import FakeCluster, FakeConsumer, FakeRecord
 
 from barnabas.log.vocabulary.errors import (
     CoordinatorNotAvailableError,

@@ -1,4 +1,4 @@
-"""A cluster in memory behind the ports of the command line: one topic's records, groups, and a log of calls."""
+"""A cluster in memory in place of the SDK's clients: one topic's records, groups, and a log of calls."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
@@ -15,8 +15,9 @@ from barnabas.log.vocabulary.errors import (
     UnknownTopicOrPartitionError,
 )
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net.cli.frame.sdk import PartitionLag
+from barnabas.net.client.connection.records import OffsetAndTimestamp
 from barnabas.net.protocol import group_responses, responses
+from barnabas.net.protocol.lag import Lag
 from barnabas.net.protocol.requests import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, OwnedPartitions
 from barnabas.net.wire.greeting import Greeting
 
@@ -105,6 +106,10 @@ class FakeProducer:
             await asyncio.get_running_loop().create_future()
         return self._done()
 
+    @property
+    def client(self) -> "FakeProducer":
+        return self
+
     def trouble(self) -> str:
         return self._cluster.trouble
 
@@ -178,10 +183,13 @@ class FakeAdmin:
             name=name, topic_id="i", partition_count=named["partitions"], replication_factor=named["replication_factor"]
         )
 
-    async def list_topics(self) -> list[responses.TopicMetadata]:
+    async def list_topics(self, *, include_internal: bool = False) -> list[str]:
+        return self._names()
+
+    async def describe_topics(self) -> list[responses.TopicMetadata]:
         return [await self.describe_topic(name) for name in self._names()]
 
-    async def delete_records(self, topic: str, partition: int, before_offset: int) -> int:
+    async def delete_records(self, topic: str, partition: int, *, before_offset: int) -> int:
         self._cluster.calls.append(("delete_records", topic, partition, before_offset))
         end = len(self._cluster.logs[TopicPartition(topic, partition)])
         if before_offset > end:
@@ -194,7 +202,7 @@ class FakeAdmin:
         self._check(topic, partition)
         self._cluster.calls.append(("assign_replicas", topic, partition, replicas, throttle_bytes_per_s))
 
-    async def elect_leader(self, topic: str, partition: int, target: int | None) -> None:
+    async def elect_leader(self, topic: str, partition: int, *, target: int | None) -> None:
         self._check(topic, partition)
         self._cluster.calls.append(("elect_leader", topic, partition, target))
 
@@ -209,7 +217,7 @@ class FakeAdmin:
         one = responses.PartitionMetadata(error=0, leader=0, leader_epoch=1, replicas=(0, 1, 2), isr=self._cluster.isr)
         return responses.TopicMetadata(error=0, name=name, topic_id="i", partitions=(one,) * len(places))
 
-    async def describe_configs(self, resource_type: int, resource: str) -> list[responses.ConfigEntry]:
+    async def describe_configs(self, resource: str) -> list[responses.ConfigEntry]:
         entry = responses.ConfigEntry(key="a", value="1", source="topic", default=None, documentation="")
         return [entry]
 
@@ -304,17 +312,17 @@ class FakeAdmin:
             rebalances=(event,),
         )
 
-    async def group_offsets(self, group: str) -> list[PartitionLag]:
-        return [
-            PartitionLag(
-                topic=place.topic,
-                partition=place.partition,
+    async def group_offsets(self, group: str) -> dict[TopicPartition, Lag]:
+        return {
+            place: Lag(
                 committed=offset,
                 log_start_offset=0,
                 log_end_offset=len(self._cluster.logs[place]),
+                lag_ms=-1,
+                is_estimate=False,
             )
             for place, offset in self._cluster.committed[group].items()
-        ]
+        }
 
     async def undo_reset(self, group: str, *, validate_only: bool) -> group_responses.UndoOffsetResetResponse:
         self._cluster.calls.append(("undo_reset", group, validate_only))
@@ -324,8 +332,13 @@ class FakeAdmin:
         )
         return group_responses.UndoOffsetResetResponse(reset_id=3, at_ms=1_000, by="cli@host", offsets=offsets)
 
-    async def list_offsets(self, wanted: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
-        return {place: self._offset(place, timestamp) for place, timestamp in wanted.items()}
+    async def find_offsets(
+        self, timestamps_ms: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, OffsetAndTimestamp]:
+        return {
+            place: OffsetAndTimestamp(offset=self._offset(place, timestamp), timestamp_ms=-1, leader_epoch=1)
+            for place, timestamp in timestamps_ms.items()
+        }
 
     def _offset(self, place: TopicPartition, timestamp: int) -> int:
         if timestamp == EARLIEST_TIMESTAMP:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net.groups.offset_seek import SeekStep, held_within, steps
+from barnabas.net.client.admin.offset_seek import SeekStep, held_within, steps
 from barnabas.net.protocol.group_responses import OffsetFetchResponse, UndoOffsetResetResponse
 from barnabas.net.protocol.requests import (
     EARLIEST_TIMESTAMP,

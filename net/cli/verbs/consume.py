@@ -5,14 +5,14 @@ import json
 import sys
 import time
 from argparse import ArgumentParser
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final
 
 from barnabas.consumer_groups.offsets.offsets_topic import decoded
 from barnabas.log.vocabulary.errors import BarnabasError
 from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_TOPIC, TopicPartition
-from barnabas.net.protocol.requests import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from barnabas.net.client.admin.group_seek import positions
 from barnabas.net.protocol.responses import TopicMetadata
 
 from ..frame.command import Context, number_from
@@ -20,7 +20,6 @@ from ..frame.exit_codes import CommandError, ExitCode, message_of
 from ..frame.patience import Patience
 
 if TYPE_CHECKING:  # help must not pay for the client's modules
-    from barnabas.net.client.admin.admin import Admin
     from barnabas.net.client.connection.records import ConsumerRecord
 
     from ..frame.connector import PrintedConsumer
@@ -78,24 +77,6 @@ def check_position(text: str) -> None:
     """Refuse what is no position before anything is connected."""
     if text not in ("start", "end") and not text.removeprefix("@").isdigit():
         raise CommandError(f"-o {text}: give start, end, an offset or @timestamp in ms", ExitCode.USAGE)
-
-
-async def positions(admin: "Admin", partitions: Iterable[TopicPartition], where: str) -> Mapping[TopicPartition, int]:
-    """The offsets that `start`, `end`, `N` or `@timestamp` means in each partition; past the last timestamp: the end."""
-    if where.isdigit():
-        return dict.fromkeys(partitions, int(where))
-    timestamp = {"start": EARLIEST_TIMESTAMP, "end": LATEST_TIMESTAMP}.get(where)
-    found = await offsets_at(admin, partitions, int(where[1:]) if timestamp is None else timestamp)
-    behind = [item for item, offset in found.items() if offset < 0]
-    return found | (await offsets_at(admin, behind, LATEST_TIMESTAMP) if behind else {})
-
-
-async def offsets_at(
-    admin: "Admin", partitions: Iterable[TopicPartition], timestamp_ms: int
-) -> dict[TopicPartition, int]:
-    """Offsets of that time (or one of the protocol's negative constants); -1 where there is none."""
-    found = await admin.find_offsets(dict.fromkeys(partitions, timestamp_ms))
-    return {place: item.offset for place, item in found.items()}
 
 
 def chosen_partitions(topic: TopicMetadata, chosen: Sequence[int] | None) -> list[TopicPartition]:

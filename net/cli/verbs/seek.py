@@ -1,25 +1,15 @@
 """`barnabas group seek`: moves the committed offsets of a group, also while it runs; shows what that means; takes it back."""
 
-import re
 from argparse import ArgumentParser
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
 
-from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net.groups.offset_seek import COLUMNS, SeekStep, held_within, steps
-from barnabas.net.protocol.requests import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from barnabas.net.client.admin.group_seek import TARGETS, NothingCommittedError, is_target, seek_group, undo_seek
+from barnabas.net.client.admin.offset_seek import COLUMNS, SeekStep
 
 from ..frame.command import Context, Verb
 from ..frame.exit_codes import CommandError, ExitCode
 from ..frame.output import Row
-from .consume import offsets_at, positions
-
-if TYPE_CHECKING:  # help must not pay for the client's modules
-    from barnabas.net.client.admin.admin import Admin
-
-_SEEK_TARGET: Final = re.compile(r"start|end|@\d+|[+-]?\d+")
-Offsets = Mapping[TopicPartition, int]
 
 
 def _arguments(parser: ArgumentParser) -> None:
@@ -35,21 +25,18 @@ async def _seek(context: Context) -> int:
     wanted = context.arguments
     if wanted.undo:
         return await _undo(context)
-    if not _SEEK_TARGET.fullmatch(wanted.to):
-        raise CommandError(f"--to {wanted.to}: give start, end, @timestamp in ms, N, +N or -N", ExitCode.USAGE)
+    if not is_target(wanted.to):
+        raise CommandError(f"--to {wanted.to}: give {TARGETS}", ExitCode.USAGE)
     async with context.connector.admin(context.bootstrap) as admin:
-        before = await _committed(admin, wanted.name, wanted.topic)
-        if not before:
-            raise CommandError(f"group {wanted.name} has no committed offsets; name topics with -t TOPIC")
-        target = await _target(admin, before, wanted.to)
-        starts, ends = await _ends(admin, target)
-        after = held_within(target, starts, ends)
-        if not wanted.preview:
-            await admin.reset_offsets(wanted.name, after)
-    _show(context, steps(before, after, starts, ends))
-    for place, offset in sorted(after.items()):
-        if offset != target[place]:
-            context.out.note(f"{place}: asked for {target[place]}, the log has {starts[place]} to {ends[place]}")
+        try:
+            moved = await seek_group(admin, wanted.name, wanted.to, topics=wanted.topic, preview=wanted.preview)
+        except NothingCommittedError as error:
+            raise CommandError(f"{error.message} with -t TOPIC") from None
+    _show(context, moved)
+    for step in moved:
+        if step.after != step.asked:
+            held = f"the log has {step.log_start_offset} to {step.log_end_offset}"
+            context.out.note(f"{step.place}: asked for {step.asked}, {held}")
     context.out.note("nothing was changed (--preview)" if wanted.preview else f"group {wanted.name} was moved")
     return ExitCode.OK
 
@@ -59,19 +46,12 @@ async def _undo(context: Context) -> int:
     if wanted.topic:
         raise CommandError("-t does not go with --undo: a seek is taken back as a whole", ExitCode.USAGE)
     async with context.connector.admin(context.bootstrap) as admin:
-        undone = await admin.undo_reset(wanted.name, validate_only=wanted.preview)
-        before = {TopicPartition(item.topic, item.partition): _offset(item.before) for item in undone.offsets}
-        after = {TopicPartition(item.topic, item.partition): _offset(item.after) for item in undone.offsets}
-        starts, ends = await _ends(admin, before)
-    _show(context, steps(before, after, starts, ends))
+        undone, moved = await undo_seek(admin, wanted.name, preview=wanted.preview)
+    _show(context, moved)
     at = datetime.fromtimestamp(undone.at_ms / 1000, UTC).isoformat(timespec="seconds")
     told = "would take back" if wanted.preview else "took back"
     context.out.note(f"{told} the seek of {at} by {undone.by}; the same command again brings it back")
     return ExitCode.OK
-
-
-def _offset(told: int) -> int | None:
-    return None if told < 0 else told
 
 
 def _show(context: Context, moved: Sequence[SeekStep]) -> None:
@@ -79,32 +59,6 @@ def _show(context: Context, moved: Sequence[SeekStep]) -> None:
     context.out.rows(rows, COLUMNS)
     again, skipped = sum(step.read_again for step in moved), sum(step.skipped for step in moved)
     context.out.note(f"{skipped} records are skipped, {again} are read again")
-
-
-async def _committed(admin: "Admin", group: str, topics: Sequence[str]) -> dict[TopicPartition, int | None]:
-    """Every partition that the seek concerns, with what is committed there."""
-    found: dict[TopicPartition, int | None] = {}
-    for topic in topics:
-        count = len((await admin.describe_topic(topic)).partitions)
-        found.update({TopicPartition(topic, partition): None for partition in range(count)})
-    for place, lag in (await admin.group_offsets(group)).items():
-        if not topics or place.topic in topics:
-            found[place] = _offset(lag.committed)
-    return found
-
-
-async def _target(admin: "Admin", before: Mapping[TopicPartition, int | None], where: str) -> Offsets:
-    if where[0] in "+-":
-        step = int(where)
-        return {place: offset + step for place, offset in before.items() if offset is not None}
-    return await positions(admin, before, where)
-
-
-async def _ends(admin: "Admin", places: Mapping[TopicPartition, object]) -> tuple[Offsets, Offsets]:
-    if not places:
-        return {}, {}
-    starts = await offsets_at(admin, places, EARLIEST_TIMESTAMP)
-    return starts, await offsets_at(admin, places, LATEST_TIMESTAMP)
 
 
 SEEK = Verb(name="seek", summary="move committed offsets", arguments=_arguments, run=_seek)

@@ -48,6 +48,7 @@ def rows(text: str) -> Any:
         ("topic", "alter", "t"),
         ("group", "seek", "g"),
         ("group", "seek", "g", "--to", "yesterday"),
+        ("group", "seek", "g", "--to", "9" * 20),  # no offset has more than 64 bits
         ("group", "seek", "g", "--undo", "-t", "t"),
         ("partition", "move", "t", "0", "--replicas", "a"),
         ("broker", "add", "--dir", "D", "--node", "3"),

@@ -15,6 +15,7 @@ class SeekStep:
     after: int | None
     log_start_offset: int
     log_end_offset: int
+    asked: int | None = None  # the offset that was asked for, before it was held within the log
 
     @property
     def skipped(self) -> int:
@@ -56,6 +57,7 @@ def steps(
     after: Mapping[TopicPartition, int | None],
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
+    asked: Mapping[TopicPartition, int] | None = None,
 ) -> list[SeekStep]:
     """One step for each partition of `after` that has a log, in order."""
     return [
@@ -65,6 +67,7 @@ def steps(
             after=offset,
             log_start_offset=starts[place],
             log_end_offset=ends[place],
+            asked=None if asked is None else asked.get(place),
         )
         for place, offset in sorted(after.items())
         if place in starts and place in ends

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 
+from barnabas.log.settings.table import CLUSTER_SETTINGS
 from barnabas.log.vocabulary.errors import (
     InvalidConfigError,
     InvalidRequestError,
@@ -11,7 +12,6 @@ from barnabas.log.vocabulary.errors import (
     UnknownTopicOrPartitionError,
 )
 
-from ..metadata.cluster_settings import CLUSTER_SETTINGS
 from ..metadata.controller_result import ControllerResult
 from ..metadata.controller_settings import (
     MAX_CONFIG_CHANGES_PER_REQUEST,

@@ -6,6 +6,8 @@ say nothing about these keys; a change is an alteration of the cluster-wide defa
 could say which file would count. A broker whose file differs is reported (net/settings/cluster_settings).
 """
 
+from barnabas.log.settings.table import CLUSTER_SETTINGS
+
 from .controller_settings import ControllerSettings
 from .delta import MetadataDelta
 from .records import BROKER_RESOURCE, ConfigRecord
@@ -16,14 +18,6 @@ DEFAULT_REPLICATION_FACTOR = "default.replication.factor"
 FLUSH_MESSAGES = "log.flush.interval.messages"
 PRODUCER_ID_EXPIRATION = "producer.id.expiration.ms"
 
-CLUSTER_SETTINGS: dict[str, str] = {
-    MIN_INSYNC_REPLICAS: "how many copies an acknowledged record has, and who is eligible to lead",
-    UNCLEAN_LEADER_ELECTION: "whether a replica may lead that lacks acknowledged records",
-    DEFAULT_REPLICATION_FACTOR: "how many copies a topic has that does not say",
-    NUM_PARTITIONS: "a controller failover must not change what a new topic is",
-    FLUSH_MESSAGES: "whether an acknowledged record is on the disks, on every in-sync replica alike",
-    PRODUCER_ID_EXPIRATION: "for how long a retry is recognized, whoever leads",
-}
 MAX_FILE_VALUE_LENGTH = 64  # of a registration: the longest allowed value is a 64-bit number
 
 

@@ -1,1 +1,1 @@
-"""The configuration of a topic: its keys, defaults and ranges."""
+"""The table of configuration keys of topics and brokers: names, kinds, ranges, defaults, and what changes at run time."""

@@ -20,7 +20,6 @@ from barnabas.kraft.raft.net.transport import MAX_STRANGERS
 from barnabas.log.disk.files import Files
 from barnabas.log.folders.log_manager import LogManager, new_directory_id
 from barnabas.log.replication.replica_manager import ReplicaManager
-from barnabas.log.settings.config import LogConfig
 from barnabas.log.vocabulary.errors import BarnabasError, CoordinatorLoadInProgressError, StorageError
 
 from ..base.clock import Clock
@@ -104,7 +103,7 @@ class Broker:
             ports.files,
             config.data_folders(),
             node_id=config.node_id,
-            defaults=LogConfig.from_map(config.topic_defaults()),
+            defaults=config.topics,
             new_directory_id=lambda: new_directory_id(ports.rng.randbytes(16)),
         )
         self.effects = BrokerEffects(self.logs)

@@ -4,17 +4,15 @@ from collections.abc import Mapping
 
 from barnabas.consumer_groups.model.settings import GroupSettings
 from barnabas.kraft.controller.configuration_control import ConfigRules
-from barnabas.kraft.metadata.cluster_settings import CLUSTER_SETTINGS
 from barnabas.kraft.metadata.controller_settings import ControllerSettings
 from barnabas.kraft.quorum.config import RaftTiming
-from barnabas.log.settings.accepted_config import WITHOUT_EFFECT, check_topic_value
-from barnabas.log.settings.config import DEFINITIONS, ConfigType, LogConfig, broker_name
-from barnabas.log.vocabulary.errors import InvalidConfigError
+from barnabas.log.settings.config import TOPIC_KEYS, LogConfig
+from barnabas.log.settings.kinds import ConfigType
+from barnabas.log.settings.table import ALL_TOPIC_KEYS, check_broker_config, check_cluster_config, check_topic_config
 
 from ..base.limits import UNLIMITED_DESCRIPTORS, ServerLimits
 from ..logs.replica_fetcher import FetchSettings
-from ..settings.config import IGNORED_KEYS, BrokerConfig, check_available, parse_value
-from ..settings.dynamic_config import THROTTLE_KEYS, check_dynamic_value, dynamic_keys
+from ..settings.config import BrokerConfig
 from ..settings.group_config import check_group_value
 
 
@@ -23,7 +21,7 @@ def group_settings(config: BrokerConfig) -> GroupSettings:
         session_timeout_ms=config.group_consumer_session_timeout_ms,
         heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
         max_group_size=config.group_consumer_max_size,
-        assignors=tuple(config.group_consumer_assignors.split(",")),
+        assignors=config.group_consumer_assignors,
         assignment_interval_ms=config.group_consumer_assignment_interval_ms,
         max_classic_group_size=config.group_max_size,
         max_groups_per_slot=config.group_max_per_slot,
@@ -37,14 +35,15 @@ def group_settings(config: BrokerConfig) -> GroupSettings:
 
 
 def controller_settings(config: BrokerConfig) -> ControllerSettings:
+    topics = config.topics
     return ControllerSettings(
         session_timeout_ms=config.broker_session_timeout_ms,
         heartbeat_interval_ms=config.broker_heartbeat_interval_ms,
         default_partitions=config.num_partitions,
         default_replication_factor=config.default_replication_factor,
-        min_insync_replicas=config.min_insync_replicas,
-        unclean_leader_election=config.unclean_leader_election_enable,
-        flush_messages=config.log_flush_interval_messages,
+        min_insync_replicas=topics.min_insync_replicas,
+        unclean_leader_election=topics.unclean_leader_election_enable,
+        flush_messages=topics.flush_messages,
         producer_id_expiration_ms=config.producer_id_expiration_ms,
         auto_preferred_leaders=config.auto_leader_rebalance_enable,
         preferred_leader_check_interval_ms=config.leader_imbalance_check_interval_seconds * 1000,
@@ -97,11 +96,11 @@ def config_rules(config: BrokerConfig) -> ConfigRules:
 
     def check_together(values: Mapping[str, str]) -> object:
         """An older version may have let in a key that is not known any more."""
-        return LogConfig.from_map({**defaults, **{key: values[key] for key in values if key in DEFINITIONS}})
+        return LogConfig.from_map({**defaults, **{key: values[key] for key in values if key in TOPIC_KEYS}})
 
     def default_list(key: str) -> str | None:
-        known = DEFINITIONS.get(key) or WITHOUT_EFFECT.get(key)
-        return defaults.get(key, known.default) if known is not None and known.type is ConfigType.LIST else None
+        row = ALL_TOPIC_KEYS.get(key)
+        return defaults.get(key, row.kind.show(row.default)) if row and row.kind.type is ConfigType.LIST else None
 
     return ConfigRules(
         check_topic=check_topic_config,
@@ -110,38 +109,5 @@ def config_rules(config: BrokerConfig) -> ConfigRules:
         check_cluster=check_cluster_config,
         check_together=check_together,
         default_list=default_list,
-        broker_key=lambda key: broker_name(DEFINITIONS[key]) if key in DEFINITIONS else key,
+        broker_key=lambda key: TOPIC_KEYS[key].broker_key if key in TOPIC_KEYS else key,
     )
-
-
-def check_topic_config(key: str, value: str) -> None:
-    """Raises InvalidConfigError."""
-    check_topic_value(key, value)
-    check_available(key, value, topic_key=key)
-
-
-def check_cluster_config(key: str, value: str) -> None:
-    """Of all brokers. Raises InvalidConfigError."""
-    if key in CLUSTER_SETTINGS:
-        parse_value(key, value)
-        return
-    check_broker_config(key, value)
-
-
-def check_broker_config(key: str, value: str) -> None:
-    """Of one broker. Raises InvalidConfigError."""
-    if key in THROTTLE_KEYS:
-        parse_value(key, value)
-        return
-    if key in dynamic_keys():
-        check_dynamic_value(key, value)
-        return
-    if key in CLUSTER_SETTINGS:
-        raise InvalidConfigError(
-            f"{key} has one value for the whole cluster: {CLUSTER_SETTINGS[key]}. Set it for all brokers "
-            f"(`barnabas cluster alter -c {key}={value}`, `kafka-configs --entity-type brokers --entity-default`)"
-        )
-    if key in IGNORED_KEYS:
-        raise InvalidConfigError(f"{key} has no effect here: {IGNORED_KEYS[key]}")
-    parse_value(key, value)  # so that an unknown key is called so
-    raise InvalidConfigError(f"{key} cannot be changed while a broker runs: set it in server.properties and restart")

@@ -152,7 +152,7 @@ def _run(parsed: argparse.Namespace, connector: Any) -> int:
 
 def _bootstrap(parsed: argparse.Namespace) -> str:
     text: str = parsed.bootstrap or os.environ.get("BARNABAS_BOOTSTRAP") or DEFAULT_BOOTSTRAP
-    from barnabas.net.settings.config_values import parse_bootstrap
+    from barnabas.log.settings.addresses import parse_bootstrap
 
     try:
         parse_bootstrap(text)

@@ -16,8 +16,8 @@ from barnabas.log.folders.log_folder import LogFolder
 from barnabas.log.folders.log_manager import LogManager, Refusals
 from barnabas.log.partition.partition_log import PartitionLog
 from barnabas.log.replication.log_change import LogChange
-from barnabas.log.settings.accepted_config import with_effect
 from barnabas.log.settings.config import LogConfig
+from barnabas.log.settings.without_effect import with_effect
 from barnabas.log.vocabulary.errors import BarnabasError, InconsistentClusterIdError, StorageError
 from barnabas.log.vocabulary.metadata_position import MetadataPosition
 from barnabas.log.vocabulary.topic_partition import TopicPartition
@@ -58,7 +58,7 @@ class LogService:
         self._noted_metadata = MetadataPosition()  # in this process
         self._is_current = is_current  # does the metadata show this broker's own registration?
         self._flush = flush
-        self._defaults = LogConfig.from_map(config.topic_defaults())  # until the metadata names the cluster's values
+        self._defaults = config.topics  # until the metadata names the cluster's values
         self._folder_refused = folder_refused
         self.writers = FolderWriters(refused=self._refused, fatal=fatal)
         self.made_anew: set[TopicPartition] = set()  # empty, where the cluster may believe that there was something

@@ -7,13 +7,13 @@ whenever the cluster's value changes, and registers with its values, so that eve
 import logging
 from collections.abc import Mapping
 
-from barnabas.kraft.metadata.cluster_settings import CLUSTER_SETTINGS
 from barnabas.kraft.metadata.image import MetadataImage
 from barnabas.kraft.metadata.topic_settings import CLUSTER_DEFAULT
 from barnabas.kraft.node.metadata_node import MetadataPublication
+from barnabas.log.settings.table import BROKER_KEYS, CLUSTER_SETTINGS
 from barnabas.log.vocabulary.errors import InvalidConfigError
 
-from .config import BrokerConfig, definitions, parse_value
+from .config import BrokerConfig
 
 logger = logging.getLogger("barnabas.config")
 
@@ -39,19 +39,10 @@ def differing(of_file: Mapping[str, str], of_cluster: Mapping[str, str]) -> dict
     }
 
 
-def topic_defaults(config: BrokerConfig, of_cluster: Mapping[str, str]) -> dict[str, str]:
-    """What holds for a topic that sets nothing, by the topics' names of keys; Kafka's defaults are absent."""
-    return config.topic_defaults() | {
-        definition.topic_key: of_cluster[definition.key]
-        for definition in definitions()
-        if definition.topic_key and definition.key in of_cluster
-    }
-
-
 def _read(key: str, text: str) -> object:
     """The value itself, so that `TRUE` and `true` are the same. A newer version may have other values."""
     try:
-        return parse_value(key, text)
+        return BROKER_KEYS[key].parse(text)
     except InvalidConfigError:
         return text
 

@@ -5,25 +5,18 @@ and that before the default (KIP-226: synonyms, in the order in which they count
 passwords among the keys yet.
 """
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
-from barnabas.kraft.metadata.cluster_settings import CLUSTER_SETTINGS
-from barnabas.log.settings.accepted_config import WITHOUT_EFFECT
-from barnabas.log.settings.config import DEFINITIONS, ConfigDefinition, broker_name
+from barnabas.log.settings.key import ConfigKey
+from barnabas.log.settings.table import ALL_TOPIC_KEYS, BROKER_KEYS, CLUSTER_SETTINGS, DEFAULTS_OF_TOPICS, DYNAMIC_KEYS
 
-from .config import BrokerConfig, Definition, definitions
-from .dynamic_config import THROTTLE_KEYS, dynamic_keys, topic_defaults_in_force
-from .group_config import definitions as group_definitions
+from .config import BrokerConfig
+from .dynamic_config import topic_defaults_in_force
+from .group_config import group_keys
 
 NOTHING_SET: Mapping[str, str] = {}
-
-# Keys of a broker that say the same of topics in other units, the one that counts first.
-_IN_OTHER_UNITS = {
-    "retention.ms": ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
-    "segment.ms": ("log.roll.ms", "log.roll.hours"),
-}
 
 
 class ConfigSource(IntEnum):
@@ -71,66 +64,46 @@ def describe_topic(
     for it and for all brokers while the cluster runs."""
     of_broker = topic_defaults_in_force(config, own=own, cluster=cluster)
     return tuple(
-        DescribedConfig(
-            key=key,
-            value=overrides.get(key, of_broker.get(key, definition.default)),
-            type=definition.type.name,
-            default=definition.default,
-            documentation=definition.documentation,
-            read_only=False,
-            synonyms=tuple(_of_topic(definition, overrides, config, cluster, own)),
+        _described(
+            row,
+            tuple(_of_topic(row, overrides, config, cluster, own)),
+            value=overrides.get(key, of_broker.get(key, row.default_text)),
         )
-        for key, definition in sorted((DEFINITIONS | WITHOUT_EFFECT).items())
+        for key, row in ALL_TOPIC_KEYS.items()
     )
 
 
 def _of_topic(
-    definition: ConfigDefinition,
+    row: ConfigKey,
     overrides: Mapping[str, str],
     config: BrokerConfig,
     cluster: Mapping[str, str],
     own: Mapping[str, str],
 ) -> Iterator[ConfigSynonym]:
-    key = definition.name
-    if key in overrides:
-        yield ConfigSynonym(key=key, value=overrides[key], source=ConfigSource.TOPIC)
-    if key in WITHOUT_EFFECT:
-        yield ConfigSynonym(key=key, value=definition.default, source=ConfigSource.DEFAULT)
+    if row.name in overrides:
+        yield ConfigSynonym(key=row.name, value=overrides[row.name], source=ConfigSource.TOPIC)
+    if row.no_effect:
+        yield ConfigSynonym(key=row.name, value=row.default_text, source=ConfigSource.DEFAULT)
         return
-    name = broker_name(definition)
     for values, source in ((own, ConfigSource.BROKER), (cluster, ConfigSource.CLUSTER)):
-        if name in values:
-            yield ConfigSynonym(key=name, value=values[name], source=source)
-    for broker_key in _IN_OTHER_UNITS.get(key, (name,)):
-        if broker_key in config.sources:
-            yield ConfigSynonym(key=broker_key, value=config.text(broker_key), source=ConfigSource.FILE)
-    yield ConfigSynonym(key=name, value=definition.default, source=ConfigSource.DEFAULT)
+        if row.broker_key in values:
+            yield ConfigSynonym(key=row.broker_key, value=values[row.broker_key], source=source)
+    for of_brokers in DEFAULTS_OF_TOPICS[row.name]:
+        if of_brokers.name in config.sources:
+            yield ConfigSynonym(key=of_brokers.name, value=config.text(of_brokers.name), source=ConfigSource.FILE)
+    yield ConfigSynonym(key=row.broker_key, value=row.default_text, source=ConfigSource.DEFAULT)
 
 
 def describe_group(overrides: Mapping[str, str], config: BrokerConfig) -> tuple[DescribedConfig, ...]:
     """Every configuration of a group that sets `overrides`, as the broker with `config` sees it."""
-    return tuple(
-        DescribedConfig(
-            key=key,
-            value=overrides.get(key, definition.default),
-            type=definition.type.name,
-            default=definition.default,
-            documentation=definition.documentation,
-            read_only=False,
-            synonyms=tuple(_of_group(definition, overrides, config)),
-        )
-        for key, definition in group_definitions(config).items()
-    )
+    return tuple(_described(row, tuple(_of_group(row, overrides, config))) for row in group_keys(config).values())
 
 
-def _of_group(
-    definition: ConfigDefinition, overrides: Mapping[str, str], config: BrokerConfig
-) -> Iterator[ConfigSynonym]:
-    name = broker_name(definition)
-    if definition.name in overrides:
-        yield ConfigSynonym(key=definition.name, value=overrides[definition.name], source=ConfigSource.GROUP)
-    source = ConfigSource.FILE if name in config.sources else ConfigSource.DEFAULT
-    yield ConfigSynonym(key=name, value=definition.default, source=source)
+def _of_group(row: ConfigKey, overrides: Mapping[str, str], config: BrokerConfig) -> Iterator[ConfigSynonym]:
+    if row.name in overrides:
+        yield ConfigSynonym(key=row.name, value=overrides[row.name], source=ConfigSource.GROUP)
+    source = ConfigSource.FILE if row.broker_key in config.sources else ConfigSource.DEFAULT
+    yield ConfigSynonym(key=row.broker_key, value=row.default_text, source=source)
 
 
 def describe_broker(
@@ -138,52 +111,48 @@ def describe_broker(
 ) -> tuple[DescribedConfig, ...]:
     """Every configuration of the broker with `config`; `own` and `cluster` were set while the cluster runs."""
     return tuple(
-        _described(
-            definition, tuple(_of_broker(definition, config, own, cluster)), THROTTLE_KEYS | dynamic_keys().keys()
-        )
-        for definition in definitions()
+        _described(row, tuple(_of_broker(row, config, own, cluster)), read_only=row.name not in DYNAMIC_KEYS)
+        for row in BROKER_KEYS.values()
     )
 
 
 def describe_all_brokers(cluster: Mapping[str, str]) -> tuple[DescribedConfig, ...]:
     """What was set for all brokers while the cluster runs: nothing else is known of all of them."""
+    alterable = DYNAMIC_KEYS | CLUSTER_SETTINGS.keys()
     return tuple(
-        _described(
-            definition,
-            (_set_for_all(definition, cluster),),
-            THROTTLE_KEYS | dynamic_keys().keys() | CLUSTER_SETTINGS.keys(),
-        )
-        for definition in definitions()
-        if definition.key in cluster
+        _described(row, (_set_for_all(row, cluster),), read_only=row.name not in alterable)
+        for row in BROKER_KEYS.values()
+        if row.name in cluster
     )
 
 
 def _described(
-    definition: Definition, synonyms: tuple[ConfigSynonym, ...], alterable: Container[str]
+    row: ConfigKey, synonyms: tuple[ConfigSynonym, ...], *, value: str | None = None, read_only: bool = False
 ) -> DescribedConfig:
+    """`value` is given where the first synonym may have another unit."""
     return DescribedConfig(
-        key=definition.key,
-        value=synonyms[0].value,
-        type=definition.type,
-        default=definition.default,
-        documentation=definition.documentation,
-        read_only=definition.key not in alterable,
+        key=row.name,
+        value=synonyms[0].value if value is None else value,
+        type=row.kind.type.name,
+        default=row.default_text,
+        documentation=row.documentation,
+        read_only=read_only,
         synonyms=synonyms,
     )
 
 
 def _of_broker(
-    definition: Definition, config: BrokerConfig, own: Mapping[str, str], cluster: Mapping[str, str]
+    row: ConfigKey, config: BrokerConfig, own: Mapping[str, str], cluster: Mapping[str, str]
 ) -> Iterator[ConfigSynonym]:
-    key = definition.key
+    key = row.name
     if key in own:
         yield ConfigSynonym(key=key, value=own[key], source=ConfigSource.BROKER)
     if key in cluster:
-        yield _set_for_all(definition, cluster)
+        yield _set_for_all(row, cluster)
     if key in config.sources:
         yield ConfigSynonym(key=key, value=config.text(key), source=ConfigSource.FILE)
-    yield ConfigSynonym(key=key, value=definition.default, source=ConfigSource.DEFAULT)
+    yield ConfigSynonym(key=key, value=row.default_text, source=ConfigSource.DEFAULT)
 
 
-def _set_for_all(definition: Definition, cluster: Mapping[str, str]) -> ConfigSynonym:
-    return ConfigSynonym(key=definition.key, value=cluster[definition.key], source=ConfigSource.CLUSTER)
+def _set_for_all(row: ConfigKey, cluster: Mapping[str, str]) -> ConfigSynonym:
+    return ConfigSynonym(key=row.name, value=cluster[row.name], source=ConfigSource.CLUSTER)

@@ -8,7 +8,8 @@ have none: their members bring their own timeouts.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from barnabas.log.settings.config import ConfigDefinition, ConfigType
+from barnabas.log.settings.key import ConfigKey
+from barnabas.log.settings.kinds import Unit, int32
 from barnabas.log.vocabulary.errors import InvalidConfigError
 
 from .config import BrokerConfig
@@ -28,37 +29,37 @@ class GroupTimes:
     heartbeat_interval_ms: int = -1
 
 
-def definitions(config: BrokerConfig) -> dict[str, ConfigDefinition]:
-    """By key; the defaults are those of the broker."""
-    session = ConfigDefinition(
-        name=SESSION_TIMEOUT,
-        type=ConfigType.INT,
-        default=str(config.group_consumer_session_timeout_ms),
-        minimum=config.group_min_session_timeout_ms,
-        maximum=config.group_max_session_timeout_ms,
-        documentation="Silence after which a member is out of this group.",
-        broker_name="group.consumer.session.timeout.ms",
+def group_keys(config: BrokerConfig) -> dict[str, ConfigKey]:
+    """The rows of the keys of groups; the defaults, and the range of sessions, are those of the broker."""
+    rows = (
+        ConfigKey(
+            name=HEARTBEAT_INTERVAL,
+            kind=int32(MIN_HEARTBEAT_INTERVAL_MS, MAX_HEARTBEAT_INTERVAL_MS, unit=Unit.MILLISECONDS),
+            default=config.group_consumer_heartbeat_interval_ms,
+            documentation="Interval of the heartbeats of this group's members; at least three are sent in a session.",
+            broker_key="group.consumer.heartbeat.interval.ms",
+        ),
+        ConfigKey(
+            name=SESSION_TIMEOUT,
+            kind=int32(
+                config.group_min_session_timeout_ms, config.group_max_session_timeout_ms, unit=Unit.MILLISECONDS
+            ),
+            default=config.group_consumer_session_timeout_ms,
+            documentation="Time without a heartbeat before a member is removed from this group.",
+            broker_key="group.consumer.session.timeout.ms",
+        ),
     )
-    heartbeat = ConfigDefinition(
-        name=HEARTBEAT_INTERVAL,
-        type=ConfigType.INT,
-        default=str(config.group_consumer_heartbeat_interval_ms),
-        minimum=MIN_HEARTBEAT_INTERVAL_MS,
-        maximum=MAX_HEARTBEAT_INTERVAL_MS,
-        documentation="How often members of this group report; at least three times in a session.",
-        broker_name="group.consumer.heartbeat.interval.ms",
-    )
-    return {found.name: found for found in (heartbeat, session)}
+    return {row.name: row for row in rows}
 
 
 def check_group_value(config: BrokerConfig, key: str, value: str) -> None:
     """Raises InvalidConfigError."""
-    found = definitions(config).get(key)
-    if found is None:
+    row = group_keys(config).get(key)
+    if row is None:
         reasons = [reason for prefix, reason in _NOT_HERE.items() if key.startswith(prefix)]
         known = f"groups have {HEARTBEAT_INTERVAL} and {SESSION_TIMEOUT}"
         raise InvalidConfigError(f"unknown group configuration {key}: {reasons[0] if reasons else known}")
-    found.parse(value)
+    row.check(value)
 
 
 def times_of(overrides: Mapping[str, str]) -> GroupTimes:

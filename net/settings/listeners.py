@@ -10,9 +10,8 @@ import socket
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from barnabas.log.settings.addresses import DEFAULT_LISTENER, Listener
 from barnabas.log.vocabulary.errors import InvalidConfigError
-
-from .config_values import DEFAULT_LISTENER, Listener
 
 if TYPE_CHECKING:
     from .config import BrokerConfig

@@ -26,7 +26,7 @@ from kafka.admin import (
 
 from barnabas.log.format.compression import Compression
 from barnabas.log.format.record_batch import iter_headers
-from barnabas.log.settings.config import DEFINITIONS
+from barnabas.log.settings.config import TOPIC_KEYS
 from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.client.producer.producer import Producer
 
@@ -64,7 +64,7 @@ async def test_kafka_python_describes_alters_and_resets(shared_cluster: Cluster)
 def describe_alter_and_reset(cluster: Cluster) -> None:
     with admin_of(cluster) as admin:
         found = configs_of(admin, TOPIC, "configured", include_synonyms=True)
-        assert set(found) >= set(DEFINITIONS)
+        assert set(found) >= set(TOPIC_KEYS)
         assert (found["retention.ms"]["value"], found["retention.ms"]["config_source"]) == (
             "12345",
             "DYNAMIC_TOPIC_CONFIG",

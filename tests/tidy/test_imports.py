@@ -24,8 +24,8 @@ PURE: Final = (
     r"spark_connector/common/(options|sink_ledger)\.py",
     r"spark_connector/(read/(read_options|offsets|stream_planner)|write/write_options)\.py",
 )
-# What other packages may use of log, room by room: words, the format of records, the keys of topics.
-VOCABULARY: Final = {"vocabulary", "format.record_batch", "settings.config"}
+# What other packages may use of log, room by room: words, the format of records, the keys of configuration.
+VOCABULARY: Final = {"vocabulary", "format.record_batch", "settings"}
 # Of the client, besides: it builds and reads records.
 CLIENT_VOCABULARY: Final = VOCABULARY | {"format.record_codec", "format.compression"}
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote
 
 from barnabas.kraft.metadata.image import MetadataImage, PartitionImage, TopicImage
+from barnabas.log.settings.kinds import MAX_INT32
 from barnabas.net.protocol.requests import Request
 from barnabas.net.protocol.responses import ErrorResponse
-from barnabas.net.settings.config_values import MAX_INT32
 
 from .backend import AdminBackend
 from .errors import SHOWN_CHARS, bad_request, kafka_error, not_found, unknown_topic_or_partition

@@ -3,10 +3,10 @@
 from http import HTTPStatus
 
 from barnabas.kraft.metadata.image import PartitionImage, TopicImage
+from barnabas.log.settings.kinds import MAX_INT32
 from barnabas.log.vocabulary.topic_partition import INTERNAL_TOPICS
 from barnabas.net.protocol.requests import AddPartitionsRequest, CreateTopicRequest, DeleteTopicRequest
 from barnabas.net.protocol.responses import CreateTopicResponse, EmptyResponse
-from barnabas.net.settings.config_values import MAX_INT32
 
 from ..frame.call import Call, Field, Json, Reply, Route, objects, optional_text, text_of
 from ..frame.errors import bad_request, not_found

@@ -25,17 +25,19 @@ def _start_arguments(parser: ArgumentParser) -> None:
 
 def _start(arguments: Namespace) -> int:
     """Run a broker until it is told to stop. This process imports nothing that a broker does not need."""
+    from barnabas.log.settings.table import BROKER_KEYS
+    from barnabas.log.settings.without_effect import BROKER_KEYS_WITHOUT_EFFECT
     from barnabas.net import local_cluster
 
     from ...settings import config as configuration
 
     config = configuration.load(arguments.config, dict(arguments.override), os.environ)
     for key in config.ignored:
-        print(f"barnabas: {key} has no effect: {configuration.IGNORED_KEYS[key]}", file=sys.stderr)
+        print(f"barnabas: {key} has no effect: {BROKER_KEYS_WITHOUT_EFFECT[key].no_effect}", file=sys.stderr)
     if arguments.check:
-        for definition in configuration.definitions():
-            if definition.key in config.sources:
-                print(f"{definition.key}={config.text(definition.key)}")
+        for key in BROKER_KEYS:
+            if key in config.sources:
+                print(f"{key}={config.text(key)}")
         return ExitCode.OK
     # By name: the broker is the composition root above all others, and help must not need it.
     with local_cluster.own_pid_file(arguments.config, config.node_id) as mark_decommissioned:

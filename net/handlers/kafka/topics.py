@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from barnabas.kraft.metadata.requests import DeleteTopic
-from barnabas.log.settings.config import DEFINITIONS
+from barnabas.log.settings.config import TOPIC_KEYS
 from barnabas.log.vocabulary.errors import (
     InvalidConfigError,
     InvalidReplicaAssignmentError,
@@ -95,7 +95,7 @@ class KafkaTopicHandlers:
                 name=item.key, value=item.value, config_source=int(item.source)
             )
             for item in described_topic(self._services, overrides)
-            if item.key in DEFINITIONS
+            if item.key in TOPIC_KEYS
         ]
 
     # --- delete -------------------------------------------------------------------------------------------------------

@@ -7,11 +7,12 @@ from unit.kraft.metadata_cluster import MetadataCluster
 from unit.kraft.single_controller import NO_BALANCING, SingleController
 
 from barnabas.kraft.controller.controller import Controller
-from barnabas.kraft.metadata.cluster_settings import CLUSTER_SETTINGS, first_values
+from barnabas.kraft.metadata.cluster_settings import first_values
 from barnabas.kraft.metadata.controller_settings import ControllerSettings
 from barnabas.kraft.metadata.records import BROKER_RESOURCE, ConfigRecord, PartitionChangeRecord
 from barnabas.kraft.metadata.requests import AlterConfig, ConfigChange, CreateTopic
 from barnabas.kraft.metadata.topic_settings import MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION
+from barnabas.log.settings.table import CLUSTER_SETTINGS
 from barnabas.log.vocabulary.errors import BarnabasError, InvalidConfigError
 
 TWO_OF_MANY = ControllerSettings(auto_preferred_leaders=False, min_insync_replicas=2)

@@ -1,13 +1,13 @@
 import pytest
 
-from barnabas.log.settings.config import DEFINITIONS, LogConfig, broker_name
+from barnabas.log.settings.config import TOPIC_KEYS, LogConfig
 from barnabas.log.vocabulary.errors import InvalidConfigError
 
 
 def test_defaults_stand_in_the_table():
-    assert LogConfig.from_map({name: found.default for name, found in DEFINITIONS.items()}) == LogConfig()
+    assert LogConfig.from_map({name: row.default_text for name, row in TOPIC_KEYS.items()}) == LogConfig()
     assert LogConfig.from_map(LogConfig().to_map()) == LogConfig()
-    assert all(found.documentation for found in DEFINITIONS.values())
+    assert all(found.documentation for found in TOPIC_KEYS.values())
 
 
 def test_overrides_stand_on_the_defaults_that_are_given():
@@ -36,7 +36,5 @@ def test_a_wrong_value_names_the_rule(name, value):
 
 
 def test_broker_names():
-    assert broker_name(DEFINITIONS["retention.ms"]) == "log.retention.ms"
-    assert LogConfig.from_broker({"log.segment.bytes": "99", "node.id": "1", "min.insync.replicas": "2"}) == LogConfig(
-        segment_bytes=99, min_insync_replicas=2
-    )
+    assert TOPIC_KEYS["retention.ms"].broker_key == "log.retention.ms"
+    assert TOPIC_KEYS["segment.index.bytes"].broker_key == "log.index.size.max.bytes"

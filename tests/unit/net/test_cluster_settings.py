@@ -7,10 +7,11 @@ import pytest
 from barnabas.kraft.metadata.image import MetadataChanges, MetadataImage
 from barnabas.kraft.node.metadata_node import MetadataPublication
 from barnabas.kraft.quorum.quorum import Leadership
+from barnabas.log.settings.table import check_broker_config, check_cluster_config
 from barnabas.log.vocabulary.errors import InvalidConfigError
-from barnabas.net.broker.core_settings import check_broker_config, check_cluster_config
-from barnabas.net.settings.cluster_settings import ClusterSettingsReport, differing, file_settings, topic_defaults
+from barnabas.net.settings.cluster_settings import ClusterSettingsReport, differing, file_settings
 from barnabas.net.settings.config import load
+from barnabas.net.settings.dynamic_config import topic_defaults_in_force
 
 FILE = {
     "node.id": "3",
@@ -39,7 +40,9 @@ def test_only_what_a_file_sets_can_differ() -> None:
 
 
 def test_the_clusters_values_hold_for_topics_and_the_rest_of_the_file_too() -> None:
-    found = topic_defaults(load(None, FILE, {}), {"min.insync.replicas": "3", "log.flush.interval.messages": "1"})
+    found = topic_defaults_in_force(
+        load(None, FILE, {}), own={}, cluster={"min.insync.replicas": "3", "log.flush.interval.messages": "1"}
+    )
     assert found == {
         "min.insync.replicas": "3",
         "unclean.leader.election.enable": "true",

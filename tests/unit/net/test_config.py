@@ -7,19 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from barnabas.log.settings.addresses import Listener, Voter, parse_bootstrap
 from barnabas.log.settings.config import LogConfig
+from barnabas.log.settings.table import BROKER_KEYS, check_topic_config
 from barnabas.log.vocabulary.errors import InvalidConfigError
-from barnabas.net.broker.core_settings import check_topic_config
 from barnabas.net.settings.config import (
-    IGNORED_KEYS,
     admin_port,
     client_port,
-    definitions,
     load,
-    parse_value,
     quorum_port,
 )
-from barnabas.net.settings.config_values import Listener, Voter, parse_bootstrap, parse_properties
+from barnabas.net.settings.properties import parse_properties
 
 
 def test_defaults_are_those_of_a_cluster_of_one_on_loopback() -> None:
@@ -27,7 +25,7 @@ def test_defaults_are_those_of_a_cluster_of_one_on_loopback() -> None:
     assert config.client_listeners() == (Listener(name="PLAINTEXT", host="127.0.0.1", port=9092),)
     assert config.voters() == (Voter(node_id=0, host="127.0.0.1", port=9093),)
     assert str(config.admin_address()) == "ADMIN://127.0.0.1:9094"
-    assert config.retention_ms() == 7 * 24 * 3_600_000
+    assert config.topics == LogConfig()
     assert config.topic_defaults() == {}
     assert config.metadata_folder() == f"{config.data_folders()[0]}/__cluster_metadata"
 
@@ -47,7 +45,7 @@ def test_a_flag_beats_the_environment_which_beats_the_file(tmp_path: Path) -> No
     config = load(str(path), {"num.partitions": "4"}, environment)
     assert config.num_partitions == 4
     assert config.data_folders() == ("/a", "/b")
-    assert config.min_insync_replicas == 2
+    assert config.topics.min_insync_replicas == 2
     assert config.sources == {"num.partitions": "flag", "log.dirs": "environment", "min.insync.replicas": "file"}
 
 
@@ -82,28 +80,36 @@ def test_an_unknown_key_names_the_nearest(key: str, nearest: str) -> None:
 @pytest.mark.parametrize(
     ("key", "text", "words"),
     [
-        ("num.partitions", "many", "num.partitions=many: not an integer; allowed is a whole number, 1 or more"),
-        ("num.partitions", "0", "num.partitions=0: out of range; allowed is a whole number, 1 or more"),
-        ("delete.topic.enable", "yes", "allowed is true or false"),
-        ("listeners", "PLAINTEXT://h", "allowed is NAME://host:port or host:port"),
+        ("num.partitions", "many", "an integer between 1 and 2147483647"),
+        ("num.partitions", "0", "an integer between 1 and 2147483647"),
+        ("delete.topic.enable", "yes", "true or false"),
+        ("listeners", "PLAINTEXT://h", "NAME://host:port or host:port"),
         ("listeners", "h:1,h:2", "listener name PLAINTEXT is given twice"),
-        ("listeners", "h:70000", "not host:port"),
-        ("controller.quorum.voters", "a@h:1", "allowed is id@host:port"),
+        ("listeners", "h:70000", "'h:70000' is not host:port"),
+        ("controller.quorum.voters", "a@h:1", "'a@h:1' is not id@host:port"),
         ("controller.quorum.voters", "1@h:1,1@h:2", "voter 1 is given twice"),
-        ("compression.type", "rar", "allowed is one of uncompressed, zstd, lz4, snappy, gzip, producer"),
-        ("log.cleanup.policy", "burn", "allowed is a comma-separated list of delete, compact"),
-        ("log.cleaner.min.cleanable.ratio", "1.5", "out of range; allowed is a number between 0 and 1"),
-        ("log.cleaner.io.max.bytes.per.second", "0", "out of range; allowed is a number, 1 or more"),
-        ("log.preallocate", "true", "not available yet: segments grow as they are written; use false"),
-        ("controller.quorum.election.timeout.ms", "99", "allowed is a whole number, 100 or more"),
-        ("log.dirs", "", "allowed is a comma-separated list"),
+        ("compression.type", "rar", "one of uncompressed, zstd, lz4, snappy, gzip, producer"),
+        ("compression.gzip.level", "0", "an integer between 1 and 9, or -1"),
+        ("log.cleanup.policy", "burn", "a comma-separated list of delete, compact"),
+        ("log.cleaner.min.cleanable.ratio", "1.5", "a number between 0 and 1"),
+        ("log.cleaner.io.max.bytes.per.second", "0", "a number between 1 and 1.79769e+308"),
+        ("controller.quorum.election.timeout.ms", "99", "an integer between 100 and 2147483647"),
+        ("log.dirs", "", "a comma-separated list"),
     ],
 )
 def test_a_wrong_value_names_key_value_and_what_is_allowed(key: str, text: str, words: str) -> None:
     with pytest.raises(InvalidConfigError) as refused:
         load(None, {key: text}, {})
-    assert str(refused.value).startswith(f"{key}={text}")
+    assert str(refused.value).startswith(f"{key} must be ")
+    assert f", not {text!r}" in str(refused.value)
     assert words in str(refused.value)
+
+
+def test_a_value_that_is_not_available_says_why_and_what_to_use() -> None:
+    with pytest.raises(
+        InvalidConfigError, match=r"^log\.preallocate cannot be 'true': not available yet, .*; use false$"
+    ):
+        load(None, {"log.preallocate": "true"}, {})
 
 
 def test_listeners_have_names_and_advertised_ones_must_be_among_them() -> None:
@@ -137,12 +143,20 @@ def test_a_key_without_effect_is_reported_wherever_it_comes_from(tmp_path: Path)
     path.write_text("log.cleaner.threads=1\nlog.cleanup.policy=delete\ncompression.type=producer\n")
     config = load(str(path), {"log.cleaner.io.buffer.size": "5"}, {"BARNABAS_MAX_CONNECTIONS_PER_IP": "3"})
     assert config.ignored == ("log.cleaner.threads", "max.connections.per.ip", "log.cleaner.io.buffer.size")
-    assert "one log is compacted at a time" in IGNORED_KEYS["log.cleaner.threads"]
 
 
-def test_no_key_both_has_an_effect_and_is_reported_without_one() -> None:
-    assert not IGNORED_KEYS.keys() & {definition.key for definition in definitions()}
-    assert all(reason and not reason.endswith(".") for reason in IGNORED_KEYS.values())
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("log.roll.jitter.ms", "-1"),
+        ("log.message.format.version", "banana"),
+        ("log.message.downconversion.enable", "maybe"),
+    ],
+)
+def test_a_key_without_effect_is_refused_what_the_topics_key_is_refused(key: str, text: str) -> None:
+    with pytest.raises(InvalidConfigError, match=f"^{key} must be .*, not '{text}'"):
+        load(None, {key: text}, {})
+    assert load(None, {key: ""}, {}).ignored == (key,)
 
 
 BOUNDARIES = (
@@ -156,8 +170,7 @@ BOUNDARIES = (
 
 @pytest.mark.parametrize(
     ("broker_key", "topic_key"),
-    [(item.key, item.topic_key) for item in definitions() if item.topic_key]
-    + [("log.retention.ms", "retention.ms"), ("log.roll.ms", "segment.ms")],
+    [(row.name, row.topic_key) for row in BROKER_KEYS.values() if row.is_topic_default],
 )
 @pytest.mark.parametrize("text", BOUNDARIES)
 def test_a_brokers_key_takes_exactly_what_the_topics_key_takes(broker_key: str, topic_key: str, text: str) -> None:
@@ -183,7 +196,7 @@ def parse_or_refusal(read: Callable[[], object]) -> object:
 
 def test_a_wrong_value_is_refused_under_the_key_that_was_given() -> None:
     with pytest.raises(
-        InvalidConfigError, match="^log.index.size.max.bytes=8: .* an integer between 12 and 2147483647$"
+        InvalidConfigError, match="^log.index.size.max.bytes must be an integer between 12 and 2147483647, not '8'$"
     ):
         load(None, {"log.index.size.max.bytes": "8"}, {})
 
@@ -199,7 +212,7 @@ def test_a_wrong_value_is_refused_under_the_key_that_was_given() -> None:
 )
 def test_retention_is_the_finest_unit_given(overrides: dict[str, str], retention_ms: int) -> None:
     config = load(None, overrides, {})
-    assert config.retention_ms() == retention_ms
+    assert config.topics.retention_ms == retention_ms
     assert config.topic_defaults() == {"retention.ms": str(retention_ms)}
 
 
@@ -212,21 +225,12 @@ def test_topic_defaults_have_the_names_of_topics() -> None:
     }
 
 
-def test_every_topic_key_is_one_that_logs_or_the_cluster_know() -> None:
-    from barnabas.log.settings.config import LogConfig
-
-    of_the_cluster = {"min.insync.replicas", "unclean.leader.election.enable"}
-    known = set(LogConfig().to_map()) | of_the_cluster
-    assert {definition.topic_key for definition in definitions() if definition.topic_key} <= known
-
-
-def test_definitions_are_complete_and_their_defaults_are_allowed() -> None:
-    keys = [definition.key for definition in definitions()]
-    assert len(keys) == len(set(keys)) > 50
-    for definition in definitions():
-        assert definition.documentation.endswith((".", "?")), definition.key
-        if definition.default is not None:
-            parse_value(definition.key, definition.default)
+def test_compaction_lags_are_refused_together_under_the_names_that_were_given() -> None:
+    lags = {"log.cleaner.min.compaction.lag.ms": "2", "log.cleaner.max.compaction.lag.ms": "1"}
+    with pytest.raises(
+        InvalidConfigError, match=r"log\.cleaner\.min\.compaction\.lag\.ms=2 must not be above log\.cleaner\.max"
+    ):
+        load(None, lags, {})
 
 
 def test_the_admin_listener_can_be_switched_off() -> None:

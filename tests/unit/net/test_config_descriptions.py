@@ -1,8 +1,8 @@
 """Configurations as tools show them: sources and synonyms, in the order in which they count."""
 
-from barnabas.log.settings.accepted_config import WITHOUT_EFFECT
-from barnabas.log.settings.config import DEFINITIONS, broker_name
-from barnabas.net.settings.config import definitions, load
+from barnabas.log.settings.config import TOPIC_KEYS
+from barnabas.log.settings.table import ALL_TOPIC_KEYS, BROKER_KEYS
+from barnabas.net.settings.config import load
 from barnabas.net.settings.config_descriptions import (
     ConfigSource,
     DescribedConfig,
@@ -22,7 +22,7 @@ def synonyms(item: DescribedConfig) -> list[tuple[str, str | None, int]]:
 def test_a_topics_own_value_stands_before_the_file_and_that_before_the_default() -> None:
     config = load(None, {"log.retention.hours": "2", "log.retention.ms": "7000", "log.segment.bytes": "4096"}, {})
     found = {item.key: item for item in describe_topic({"retention.ms": "5", "segment.jitter.ms": "9"}, config, {})}
-    assert set(found) == set(DEFINITIONS) | set(WITHOUT_EFFECT)
+    assert set(found) == set(ALL_TOPIC_KEYS)
     assert {item.type for item in found.values()} <= KAFKA_TYPES
     assert found["retention.ms"].value == "5"
     assert synonyms(found["retention.ms"]) == [
@@ -64,7 +64,7 @@ def test_a_retention_in_hours_is_shown_in_the_topics_unit() -> None:
 def test_what_was_set_for_one_broker_stands_before_all_brokers() -> None:
     config = load(None, {"num.partitions": "7", RATE: "1000"}, {})
     found = {item.key: item for item in describe_broker(config, own={RATE: "10"}, cluster={RATE: "100"})}
-    assert set(found) == {item.key for item in definitions()}
+    assert set(found) == set(BROKER_KEYS)
     assert {item.type for item in found.values()} <= KAFKA_TYPES
     assert synonyms(found[RATE]) == [(RATE, "10", 2), (RATE, "100", 3), (RATE, "1000", 4), (RATE, str(2**63 - 1), 5)]
     assert not found[RATE].read_only
@@ -88,9 +88,7 @@ def test_of_all_brokers_only_what_was_set_is_known() -> None:
 
 
 def test_the_default_of_every_configuration_of_topics_can_be_set_for_a_broker() -> None:
-    known = {item.key: item for item in definitions()}
-    for name, definition in DEFINITIONS.items():
-        assert broker_name(definition) in known, f"{name} has no default in server.properties"
+    assert {row.broker_key for row in TOPIC_KEYS.values()} <= BROKER_KEYS.keys()
     config = load(None, {"log.message.timestamp.after.max.ms": "5", "log.message.timestamp.before.max.ms": "6"}, {})
     found = {item.key: item.value for item in describe_topic({}, config, {})}
     assert (found["message.timestamp.after.max.ms"], found["message.timestamp.before.max.ms"]) == ("5", "6")

@@ -128,7 +128,7 @@ async def test_a_default_that_is_set_while_the_broker_runs_reaches_its_logs_and_
     assert show(12, _=for_all, _0={"log.retention.ms": "60"}) == (9, 60), "set for this broker"
     assert show(13, _=for_all, _1={"log.retention.ms": "60"}) == (9, 70), "set for another one"
     assert show(14, _={"log.retention.ms": "banana"}) == (9, HOUR_MS), "the file's, rather than none"
-    wrong = {"compression.gzip.level": "0", "log.retention.ms": "40"}
+    wrong = {"min.insync.replicas": "0", "log.retention.ms": "40"}
     assert show(16, _=wrong) == (9, HOUR_MS), "what cannot be used leaves the former values"
     assert show(17) == (9, HOUR_MS)
 

@@ -22,8 +22,7 @@ from barnabas.kraft.metadata.requests import (
     TopicCreated,
     UnregisterBroker,
 )
-from barnabas.log.settings.accepted_config import WITHOUT_EFFECT
-from barnabas.log.settings.config import DEFINITIONS
+from barnabas.log.settings.table import ALL_TOPIC_KEYS, BROKER_KEYS, DYNAMIC_KEYS
 from barnabas.log.vocabulary.errors import (
     InvalidConfigError,
     InvalidRequestError,
@@ -51,8 +50,6 @@ from barnabas.net.protocol.requests import (
     UnregisterBrokerRequest,
 )
 from barnabas.net.protocol.responses import CreateTopicResponse, EmptyResponse
-from barnabas.net.settings.config import definitions
-from barnabas.net.settings.dynamic_config import THROTTLE_KEYS, dynamic_keys
 
 T = topic("t", partition(0))
 TOPIC, BROKER = 2, 4
@@ -185,7 +182,7 @@ async def test_every_key_of_a_topic_is_listed_with_its_value_where_it_comes_from
         ConfigHandlers(world.services).describe, DescribeConfigsRequest(resource_type=TOPIC, resource="t")
     )
     entries = {entry.key: entry for entry in response.entries}
-    assert set(entries) == set(DEFINITIONS | WITHOUT_EFFECT)
+    assert set(entries) == set(ALL_TOPIC_KEYS)
     assert all(entry.documentation and not entry.read_only for entry in entries.values())
     shown = [entries[key] for key in ("retention.ms", "segment.bytes", "min.insync.replicas")]
     assert [(entry.value, entry.source) for entry in shown] == [("5", "topic"), ("4096", "broker"), ("1", "default")]
@@ -199,9 +196,9 @@ async def test_every_key_of_a_broker_is_listed_and_says_whether_it_can_be_change
         ConfigHandlers(world.services).describe, DescribeConfigsRequest(resource_type=BROKER, resource="0")
     )
     entries = {entry.key: entry for entry in response.entries}
-    assert set(entries) == {definition.key for definition in definitions()}
+    assert set(entries) == set(BROKER_KEYS)
     assert all(entry.documentation for entry in entries.values())
-    assert {key for key, entry in entries.items() if not entry.read_only} == THROTTLE_KEYS | dynamic_keys().keys()
+    assert {key for key, entry in entries.items() if not entry.read_only} == DYNAMIC_KEYS
     assert (entries["num.partitions"].value, entries["num.partitions"].source) == ("7", "broker")
     assert entries["default.replication.factor"].source == "default"
 

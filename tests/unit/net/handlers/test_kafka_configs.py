@@ -9,14 +9,12 @@ from unit.net.handlers.handler_world import HandlerWorld
 from unit.net.shell_world import Client, partition, simulated, topic
 
 from barnabas.kraft.metadata.requests import AlterConfig, ConfigChange, ConfigOperation, Done
-from barnabas.log.settings.accepted_config import WITHOUT_EFFECT
-from barnabas.log.settings.config import DEFINITIONS
+from barnabas.log.settings.table import ALL_TOPIC_KEYS, BROKER_KEYS
 from barnabas.log.vocabulary.errors import ErrorCode, InvalidConfigError, InvalidRequestError, UnsupportedVersionError
 from barnabas.net.handlers.kafka.configs import MAX_RESOURCES, RESOURCES_ON_THE_LOOP, KafkaConfigHandlers
 from barnabas.net.protocol.kafka.apis import SERVED, KafkaApi, KafkaRequest
 from barnabas.net.protocol.kafka.compiler import decoder, encoder
 from barnabas.net.protocol.kafka.message_classes import types_of
-from barnabas.net.settings.config import definitions
 
 T = topic("t", partition(0))
 TOPIC, BROKER = 2, 4
@@ -83,8 +81,8 @@ async def test_every_version_lists_every_key_of_topics_and_brokers(version: int)
         values["include_documentation"] = True
     answer = await ask(world, described((TOPIC, "t", None), (BROKER, "0", []), version=version, **values))
     of_topic, of_broker = ({item.name: item for item in result.configs} for result in answer.results)
-    assert set(of_topic) == set(DEFINITIONS) | set(WITHOUT_EFFECT)
-    assert set(of_broker) == {item.key for item in definitions()}
+    assert set(of_topic) == set(ALL_TOPIC_KEYS)
+    assert set(of_broker) == set(BROKER_KEYS)
     assert [result.error_message for result in answer.results] == [None, None]
     retention, partitions = of_topic["retention.ms"], of_broker["num.partitions"]
     assert (retention.value, retention.read_only, partitions.value, partitions.read_only) == ("5", False, "7", True)

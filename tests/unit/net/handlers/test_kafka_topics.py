@@ -15,7 +15,7 @@ from barnabas.kraft.metadata.requests import (
     Done,
     TopicCreated,
 )
-from barnabas.log.settings.config import DEFINITIONS
+from barnabas.log.settings.config import TOPIC_KEYS
 from barnabas.log.vocabulary.errors import (
     ErrorCode,
     InvalidPartitionsError,
@@ -104,7 +104,7 @@ async def test_topics_are_created_each_with_its_own_error(version: int) -> None:
     if version >= 5:
         assert (good.num_partitions, good.replication_factor) == (3, 2)
         shown = {item.name: (item.value, item.config_source) for item in good.configs}
-        assert set(shown) == set(DEFINITIONS)
+        assert set(shown) == set(TOPIC_KEYS)
         assert shown["retention.ms"] == ("5", 1)
         assert shown["cleanup.policy"] == ("delete", 5)
         assert bad.configs == []

@@ -2,16 +2,22 @@
 
 import pytest
 
-from barnabas.log.settings.accepted_config import CURES, WITHOUT_EFFECT, check_topic_value, with_effect
-from barnabas.log.settings.config import DEFINITIONS, LogConfig
+from barnabas.log.settings.config import TOPIC_KEYS, LogConfig
+from barnabas.log.settings.table import BROKER_KEYS, check_topic_config
+from barnabas.log.settings.without_effect import (
+    BROKER_KEYS_WITHOUT_EFFECT,
+    CURES,
+    TOPIC_KEYS_WITHOUT_EFFECT,
+    with_effect,
+)
 from barnabas.log.vocabulary.errors import InvalidConfigError
 
 
 def test_every_key_says_why_it_has_no_effect_and_takes_its_default() -> None:
-    assert not set(WITHOUT_EFFECT) & set(DEFINITIONS)
-    for name, found in WITHOUT_EFFECT.items():
+    assert not set(TOPIC_KEYS_WITHOUT_EFFECT) & set(TOPIC_KEYS)
+    for name, found in TOPIC_KEYS_WITHOUT_EFFECT.items():
         assert found.documentation.startswith("Without effect")
-        check_topic_value(name, found.default)
+        check_topic_config(name, found.default_text)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +42,7 @@ def test_every_key_says_why_it_has_no_effect_and_takes_its_default() -> None:
     ],
 )
 def test_what_kafka_takes_is_taken(name: str, value: str) -> None:
-    check_topic_value(name, value)
+    check_topic_config(name, value)
 
 
 @pytest.mark.parametrize(
@@ -62,28 +68,36 @@ def test_what_kafka_takes_is_taken(name: str, value: str) -> None:
 )
 def test_what_kafka_refuses_is_refused(name: str, value: str) -> None:
     with pytest.raises(InvalidConfigError, match="must be"):
-        check_topic_value(name, value)
+        check_topic_config(name, value)
 
 
 def test_what_is_not_to_be_had_names_the_cure() -> None:
     for name, cure in CURES.items():
-        assert name not in DEFINITIONS and name not in WITHOUT_EFFECT
+        assert name not in TOPIC_KEYS and name not in TOPIC_KEYS_WITHOUT_EFFECT
         with pytest.raises(InvalidConfigError) as refused:
-            check_topic_value(name, "1")
+            check_topic_config(name, "1")
         assert cure in str(refused.value)
     with pytest.raises(InvalidConfigError, match=r"did you mean retention\.ms"):
-        check_topic_value("retention.msec", "1")
+        check_topic_config("retention.msec", "1")
 
 
 def test_remote_storage_cannot_be_switched_on() -> None:
-    with pytest.raises(InvalidConfigError, match=r"remote\.storage\.enable=true: there is no remote storage: set"):
-        check_topic_value("remote.storage.enable", "true")
+    with pytest.raises(
+        InvalidConfigError, match=r"remote\.storage\.enable cannot be 'true': there is no remote storage: set"
+    ):
+        check_topic_config("remote.storage.enable", "true")
 
 
 def test_gzip_has_no_level_0() -> None:
-    with pytest.raises(InvalidConfigError, match="must be 1 to 9, or -1"):
+    with pytest.raises(InvalidConfigError, match="between 1 and 9, or -1"):
         LogConfig.from_map({"compression.gzip.level": "0"})
 
 
 def test_a_log_is_told_only_of_what_has_an_effect() -> None:
     assert with_effect({"message.format.version": "3.0", "retention.ms": "5"}) == {"retention.ms": "5"}
+
+
+def test_a_key_of_brokers_without_effect_says_why_and_is_no_key_with_an_effect() -> None:
+    assert not BROKER_KEYS_WITHOUT_EFFECT.keys() & BROKER_KEYS.keys()
+    assert all(row.no_effect and not row.no_effect.endswith(".") for row in BROKER_KEYS_WITHOUT_EFFECT.values())
+    assert "one log is compacted at a time" in BROKER_KEYS_WITHOUT_EFFECT["log.cleaner.threads"].no_effect

@@ -1,0 +1,265 @@
+"""The rows of the keys that brokers alone have, each declared with the field that holds its value: `num_partitions` is
+`num.partitions`.
+
+A key that gives topics a default is a row of `config`. Which of these keys change at run time says `change` (see `key`).
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from .addresses import LISTENER, LISTENERS, PROTOCOL_BY_LISTENER, VOTERS, Listener, Voter
+from .key import Change, key
+from .kinds import (
+    BOOLEAN,
+    COUNT,
+    LIST,
+    MAX_DOUBLE,
+    MAX_INT64,
+    TEXT,
+    Kind,
+    Unit,
+    decimal,
+    int32,
+    int64,
+    optional,
+    some_of,
+)
+
+MAX_NODE_ID: Final = 6_000  # the largest whose ports still exist with the default base port
+# Members of one group, of either protocol. What ends a rebalance, an assignment or a session of all is one step of the event loop
+# that writes a record for each member: 0.1 s with 2,000 of them, 0.8 s with 10,000.
+MAX_GROUP_SIZE: Final = 2_000
+_MIB: Final = 1024 * 1024
+_HOUR_MS: Final = 3_600_000
+_WEEK_HOURS: Final = 168
+
+_BYTES: Final = int32(1, unit=Unit.BYTES)
+_TIME: Final = int32(1, unit=Unit.MILLISECONDS)
+_LONG_TIME: Final = int64(1, unit=Unit.MILLISECONDS)
+_RATE: Final = int64(1, unit=Unit.BYTES_PER_SECOND)
+_ELECTION_TIMEOUT: Final = int32(100, unit=Unit.MILLISECONDS)  # a fifth is the heartbeat, which a busy loop must keep
+_NAME: Final[Kind[str | None]] = optional(TEXT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerKeys:
+    """The values, and the table of these keys."""
+
+    # --- who and where
+    node_id: int = key(0, int32(0, MAX_NODE_ID), "Number of this broker, from 0.")
+    listeners: tuple[Listener, ...] = key((), LISTENERS, "Addresses to listen on; default: loopback.")
+    advertised_listeners: tuple[Listener, ...] = key(
+        (), LISTENERS, "Addresses under which clients and other brokers reach this broker; default: listeners."
+    )
+    inter_broker_listener_name: str | None = key(
+        None, _NAME, "Listener for connections between brokers; default: the first one."
+    )
+    listener_security_protocol_map: tuple[tuple[str, str], ...] = key(
+        (), PROTOCOL_BY_LISTENER, "Protocols of listeners; TLS and SASL are not available yet."
+    )
+    admin_listener: Listener | None = key(  # noqa: RUF009 - `key` makes a field
+        None, optional(LISTENER, "none"), "Address of the HTTP admin API; default: loopback; none: disabled."
+    )
+    admin_allowed_hosts: tuple[str, ...] = key(
+        (), LIST, "Additional Host header names that the HTTP API accepts; `*`: any name."
+    )
+    broker_rack: str | None = key(None, _NAME, "Rack or zone of this broker; replicas are spread over racks.")
+    controller_quorum_voters: tuple[Voter, ...] = key(
+        (), VOTERS, "Initial voters of the quorum; default: this node. `barnabas cluster voters` changes them later."
+    )
+    quorum_listener: Listener | None = key(  # noqa: RUF009 - `key` makes a field
+        None,
+        optional(LISTENER),
+        "Quorum address of a node that becomes a voter later; default: the port after the client port.",
+    )
+    log_dirs: tuple[str, ...] = key(
+        (), LIST, "Data folders; partitions are spread over them; default: `barnabas-data/<node.id>`."
+    )
+    metadata_log_dir: str | None = key(
+        None, _NAME, "Folder of the quorum's journal; default: inside the first data folder."
+    )
+
+    # --- topics
+    num_partitions: int = key(
+        1,
+        COUNT,
+        "Partitions of a new topic if the request does not set them.",
+        cluster_reason="a controller failover must not change what a new topic is",
+    )
+    default_replication_factor: int = key(
+        -1,
+        int32(-1, 32_767),
+        "Replicas of a new topic if the request does not set them; -1: three, or all brokers if fewer.",
+        cluster_reason="how many copies a topic has that does not say",
+    )
+    auto_create_topics_enable: bool = key(
+        True,
+        BOOLEAN,
+        "Create a topic when a client first asks for it: producers do, consumers of the SDK do not, Kafka consumers may.",
+    )
+    delete_topic_enable: bool = key(True, BOOLEAN, "Allow topics to be deleted.")
+    auto_leader_rebalance_enable: bool = key(True, BOOLEAN, "Return leadership to preferred replicas.")
+    leader_imbalance_check_interval_seconds: int = key(
+        300, int64(1, unit=Unit.SECONDS), "Interval of the check for auto.leader.rebalance.enable."
+    )
+    leader_imbalance_per_broker_percentage: int = key(
+        10,
+        int32(0, 100, unit=Unit.PERCENT),
+        "Percentage of preferred leaderships that a broker may lack before they are returned to it.",
+    )
+
+    # --- the cluster
+    broker_heartbeat_interval_ms: int = key(500, _TIME, "Interval of a broker's heartbeats to the controller.")
+    broker_session_timeout_ms: int = key(
+        3_000, _TIME, "Time without a heartbeat before the controller fences a broker; it notices kill -9 at once."
+    )
+    controlled_shutdown_enable: bool = key(True, BOOLEAN, "Move leaderships to other brokers before a stop.")
+    controlled_shutdown_timeout_ms: int = key(30_000, _TIME, "Maximum wait of a shutdown for leaderships to move.")
+    controller_quorum_election_timeout_ms: int = key(
+        1_000,
+        _ELECTION_TIMEOUT,
+        "Time without a message from the quorum leader before an election; must be the same on all voters.",
+    )
+    controller_quorum_request_timeout_ms: int = key(2_000, _TIME, "Maximum wait for a response of the controller.")
+
+    # --- replication
+    replica_lag_time_max_ms: int = key(30_000, _LONG_TIME, "Lag after which a follower leaves the ISR.")
+    replica_fetch_max_bytes: int = key(_MIB, _BYTES, "Maximum bytes of one partition in a follower's fetch.")
+    replica_fetch_min_bytes: int = key(1, _BYTES, "Minimum bytes that a follower's fetch waits for.")
+    replica_fetch_wait_max_ms: int = key(
+        500, _TIME, "Maximum time that a follower's fetch waits for replica.fetch.min.bytes."
+    )
+    replica_fetch_response_max_bytes: int = key(10 * _MIB, _BYTES, "Maximum bytes of a follower's fetch.")
+    replica_fetch_backoff_ms: int = key(1_000, _TIME, "Maximum pause after failed fetches.")
+    replica_socket_timeout_ms: int = key(10_000, _TIME, "Maximum time to wait for the response to a follower's fetch.")
+    leader_replication_throttled_rate: int = key(
+        MAX_INT64,
+        _RATE,
+        "Maximum rate at which this broker sends to replicas that a reassignment adds.",
+        change=Change.WHILE_RUNNING,
+    )
+    follower_replication_throttled_rate: int = key(
+        MAX_INT64,
+        _RATE,
+        "Maximum rate at which this broker fetches for replicas that a reassignment adds.",
+        change=Change.WHILE_RUNNING,
+    )
+    reassignment_throttled_rate: int = key(
+        MAX_INT64,
+        _RATE,
+        "Sets both throttled rates; the cluster removes its value when the last reassignment has ended.",
+        change=Change.WHILE_RUNNING,
+    )
+    replica_high_watermark_checkpoint_interval_ms: int = key(
+        5_000, _LONG_TIME, "Interval at which high watermarks are written."
+    )
+
+    # --- logs
+    log_roll_hours: int = key(
+        _WEEK_HOURS,
+        int32(1, unit=Unit.HOURS),
+        "log.roll.ms in hours; log.roll.ms takes precedence.",
+        topic_key="segment.ms",
+        topic_units=_HOUR_MS,
+    )
+    log_retention_minutes: int | None = key(
+        None,
+        optional(int32(-1, unit=Unit.MINUTES)),
+        "log.retention.ms in minutes; log.retention.ms takes precedence; -1: never.",
+        topic_key="retention.ms",
+        topic_units=60_000,
+    )
+    log_retention_hours: int = key(
+        _WEEK_HOURS,
+        int32(-1, unit=Unit.HOURS),
+        "log.retention.ms in hours; log.retention.ms and log.retention.minutes take precedence; -1: never.",
+        topic_key="retention.ms",
+        topic_units=_HOUR_MS,
+    )
+    log_retention_check_interval_ms: int = key(300_000, _LONG_TIME, "Interval of checks for old segments.")
+    log_cleaner_enable: bool = key(True, BOOLEAN, "Compact the logs of topics with cleanup.policy=compact.")
+    log_cleaner_backoff_ms: int = key(15_000, _LONG_TIME, "Time to wait when no log needs compaction.")
+    log_cleaner_dedupe_buffer_size: int = key(
+        128 * _MIB,
+        int64(_MIB, unit=Unit.BYTES),
+        "Memory for keys, 200 bytes each; a log with more keys needs more runs.",
+    )
+    log_cleaner_io_max_bytes_per_second: float = key(
+        MAX_DOUBLE, decimal(1.0, unit=Unit.BYTES_PER_SECOND), "Maximum rate at which compaction reads."
+    )
+    log_flush_offset_checkpoint_interval_ms: int = key(
+        60_000, _LONG_TIME, "Interval at which recovery points and log start offsets are written to disk."
+    )
+    log_scrub_io_max_bytes_per_second: int = key(
+        10 * _MIB,
+        int32(0, unit=Unit.BYTES_PER_SECOND),
+        "Maximum rate of re-reading old segments to detect disk damage (not a key of Kafka's); 0: off.",
+    )
+    log_scrub_interval_ms: int = key(
+        _HOUR_MS, _LONG_TIME, "Pause after all old segments have been re-read (not a key of Kafka's)."
+    )
+
+    # --- the network
+    socket_request_max_bytes: int = key(100 * _MIB, int32(1024, unit=Unit.BYTES), "Maximum size of a request.")
+    max_connections: int = key(10_000, COUNT, "Maximum number of simultaneous connections.")
+    connections_max_idle_ms: int = key(600_000, _LONG_TIME, "Idle time before a connection is closed.")
+    queued_max_requests: int = key(500, COUNT, "Maximum requests in flight on one connection.")
+    queued_max_request_bytes: int = key(
+        8 * _MIB,
+        int64(1, unit=Unit.BYTES),
+        "Bytes of responses buffered for one connection; above it, the broker stops reading the connection.",
+    )
+    network_memory_max_bytes: int = key(
+        128 * _MIB,
+        int64(_MIB, unit=Unit.BYTES),
+        "Bytes for unfinished requests, batches that wait for their check and unread responses, of all clients together"
+        " (not Kafka's). Clients beyond it are not read until there is room. At least socket.request.max.bytes.",
+    )
+    fetch_max_bytes: int = key(55 * _MIB, int32(1024, unit=Unit.BYTES), "Maximum bytes of a response to a fetch.")
+
+    # --- idempotent producers
+    producer_id_expiration_ms: int = key(
+        24 * _HOUR_MS,
+        _TIME,
+        "Time without records before a partition removes the state of an idempotent producer.",
+        cluster_reason="for how long a retry is recognized, whoever leads",
+    )
+
+    # --- groups
+    group_consumer_session_timeout_ms: int = key(
+        45_000, _TIME, "Time without a heartbeat before a member is removed from its group."
+    )
+    group_consumer_heartbeat_interval_ms: int = key(5_000, _TIME, "Interval of the heartbeats of members.")
+    group_consumer_max_size: int = key(
+        MAX_GROUP_SIZE,
+        COUNT,
+        "Maximum members of a group of the consumer protocol; with 10,000, a rebalance may stop the broker for a second.",
+    )
+    group_consumer_assignors: tuple[str, ...] = key(
+        ("uniform", "range", "roundrobin", "sticky", "cooperative-sticky"),
+        some_of("uniform", "range", "roundrobin", "sticky", "cooperative-sticky"),
+        "Assignors of the coordinator that members may request; the first one is the default.",
+    )
+    group_consumer_assignment_interval_ms: int = key(
+        1_000,
+        int32(0, unit=Unit.MILLISECONDS),
+        "Maximum time between two assignments of a group of more than 10 members, which waits 2 ms per member.",
+    )
+    group_max_size: int = key(
+        MAX_GROUP_SIZE,
+        COUNT,
+        "Maximum members of a group of the classic protocol; with 10,000, a rebalance may stop the broker for a second.",
+    )
+    group_max_per_slot: int = key(1_000, COUNT, "Maximum groups in each of the 50 slots of group ids.")
+    group_min_session_timeout_ms: int = key(1_000, _TIME, "Minimum session timeout that a member may request.")
+    group_max_session_timeout_ms: int = key(1_800_000, _TIME, "Maximum session timeout that a member may request.")
+    group_initial_rebalance_delay_ms: int = key(
+        200,
+        int32(0, unit=Unit.MILLISECONDS),
+        "Time that the first member of an empty classic group waits for more members.",
+    )
+    offset_metadata_max_bytes: int = key(4096, int32(0, unit=Unit.BYTES), "Maximum bytes of metadata of an offset.")
+    offsets_retention_minutes: int = key(
+        10_080, int32(1, unit=Unit.MINUTES), "Time that offsets outlive the members of a group."
+    )
+    offsets_retention_check_interval_ms: int = key(600_000, _TIME, "Interval of the check for expired offsets.")

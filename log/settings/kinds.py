@@ -51,6 +51,7 @@ class Kind(Generic[V]):
     read: Callable[[str], V]
     show: Callable[[V], str] = str
     unit: Unit = Unit.NONE
+    bounds: tuple[float, float] | None = None  # of a number, both inclusive
 
 
 def parse_integer(text: str) -> int:
@@ -77,7 +78,9 @@ def int32(
         return value
 
     or_also = "" if also is None else f", or {also}"
-    return Kind(type=type, allowed=f"an integer between {low} and {high}{or_also}", read=read, unit=unit)
+    return Kind(
+        type=type, allowed=f"an integer between {low} and {high}{or_also}", read=read, unit=unit, bounds=(low, high)
+    )
 
 
 def int64(low: int, *, unit: Unit = Unit.NONE) -> Kind[int]:
@@ -93,7 +96,13 @@ def decimal(low: float, high: float = MAX_DOUBLE, *, unit: Unit = Unit.NONE) -> 
             raise ValueError
         return value
 
-    return Kind(type=ConfigType.DOUBLE, allowed=f"a number between {low:g} and {high:g}", read=read, unit=unit)
+    return Kind(
+        type=ConfigType.DOUBLE,
+        allowed=f"a number between {low:g} and {high:g}",
+        read=read,
+        unit=unit,
+        bounds=(low, high),
+    )
 
 
 def one_of(*choices: str) -> Kind[str]:
@@ -140,7 +149,7 @@ def optional(kind: Kind[V], *words: str) -> Kind[V | None]:
         return "" if value is None else kind.show(value)
 
     allowed = ", or ".join((kind.allowed, *words))
-    return Kind(type=kind.type, allowed=allowed, read=read, show=show, unit=kind.unit)
+    return Kind(type=kind.type, allowed=allowed, read=read, show=show, unit=kind.unit, bounds=kind.bounds)
 
 
 def items_of(text: str) -> tuple[str, ...]:

@@ -14,7 +14,6 @@ from typing import Final
 import pytest
 
 from barnabas.consumer_groups.model.rebalance_causes import CAUSES
-from barnabas.log.settings.table import BROKER_KEYS
 from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.client.producer.producer import Producer
 
@@ -110,13 +109,10 @@ def test_the_commands_run_in_their_order(cluster: Cluster) -> None:
         assert shown in ran.stdout
 
 
-def test_the_table_of_keys_has_the_names_and_defaults_of_the_code() -> None:
-    table = PAGES["docs/configuration.md"].partition("<!-- configuration")[2].partition("\n\n")[0].splitlines()[3:]
-    for line in table:
-        key, default, topic_key, _ = (cell.strip() for cell in line.strip("|").split("|"))
-        found = BROKER_KEYS[key.strip("`")]
-        assert found.default_text is None or found.default_text == default, line
-        assert topic_key.strip("`") == (found.topic_key or ""), line
+def test_the_tables_of_keys_are_those_of_the_code() -> None:
+    check = [sys.executable, "-P", ROOT / "scripts/document_keys.py", "--check"]
+    checked = subprocess.run(check, capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 @pytest.mark.parametrize("client", [Producer, Consumer])

@@ -67,7 +67,7 @@ class LogFolder:
         self.has_unsynced_names = False  # partitions were deleted, and a power loss would bring them back
         self._lock = files.lock(f"{path}/{LOCK_FILE}")
         self.path = path
-        self.open_segments = open_segments or OpenSegments()
+        self.open_segments = open_segments or OpenSegments(lock=threading.Lock())
         try:
             self._open(node_id, new_directory_id)
         except BaseException:

@@ -7,6 +7,7 @@ Methods that only touch the disk (`load_folder`, `reopen_folder`, `give_up`, `re
 
 import base64
 import logging
+import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -95,7 +96,7 @@ class LogManager:
             path,
             node_id=self._node_id,
             new_directory_id=self._new_directory_id(),
-            open_segments=OpenSegments(self._open_segments_limit),
+            open_segments=OpenSegments(self._open_segments_limit, lock=threading.Lock()),
         )
 
     # --- what there is ---

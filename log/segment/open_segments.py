@@ -5,7 +5,7 @@ while the owner of all logs uses others. A segment is released under the lock, s
 without being released behind that.
 """
 
-import threading
+from contextlib import AbstractContextManager, nullcontext
 
 from .segment import LogSegment
 
@@ -17,10 +17,13 @@ MAX_OPEN_SEALED_SEGMENTS = (
 class OpenSegments:
     """The sealed segments that were read last; the others are released."""
 
-    def __init__(self, limit: int = MAX_OPEN_SEALED_SEGMENTS) -> None:
+    def __init__(
+        self, limit: int = MAX_OPEN_SEALED_SEGMENTS, *, lock: AbstractContextManager[object] | None = None
+    ) -> None:
+        """`lock`: where several threads work on the logs. It is never held while a disk is waited for."""
         self._limit = limit
         self._segments: dict[LogSegment, None] = {}  # in the order of their last use
-        self._lock = threading.Lock()  # never held while a disk is waited for
+        self._lock = lock or nullcontext()
 
     def used(self, segment: LogSegment) -> None:
         with self._lock:

@@ -149,7 +149,7 @@ class SegmentThatIsForgotten:
 
 
 def test_a_segment_may_be_forgotten_in_another_thread_while_it_is_let_go():
-    opened = OpenSegments(limit=1)
+    opened = OpenSegments(limit=1, lock=threading.Lock())
     first, second = SegmentThatIsForgotten(opened), SegmentThatIsForgotten(opened)
     opened.used(first)
     first.is_truncated = True

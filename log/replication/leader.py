@@ -64,6 +64,7 @@ class LeaderState:
         self._broker_epochs: dict[int, int] = {}
         self._next_proposal_id = 0
         self._next_proposal_ms = 0
+        self.led_since_ms = 0  # when this leader epoch began
         self._doubt_since_ms = 0  # when the outcome of a proposal was last found to be unknown
 
     # --- metadata ----------------------------------------------------------------------------------------------------
@@ -87,7 +88,7 @@ class LeaderState:
         self.durable_end_offset = durable_end_offset
         self.high_watermark = high_watermark
         self.replicas = {}
-        self._next_proposal_ms = now_ms
+        self._next_proposal_ms = self.led_since_ms = now_ms
         return self._adopt(assignment, now_ms)
 
     def metadata_changed(self, assignment: PartitionAssignment, *, now_ms: int) -> list[Effect]:

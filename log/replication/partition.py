@@ -73,6 +73,10 @@ class Partition(PartitionReads):
         """Where this leader's epoch begins in the log; None on a follower."""
         return None if self._leading is None else self._leading.epoch_start_offset
 
+    def led_for_ms(self, now_ms: int) -> int | None:
+        """For how many milliseconds this leader has led in its epoch; None on a follower."""
+        return None if self._leading is None else now_ms - self._leading.led_since_ms
+
     # --- metadata ----------------------------------------------------------------------------------------------------
 
     def make_leader(self, assignment: PartitionAssignment, now_ms: int) -> list[Effect]:

@@ -122,6 +122,9 @@ class ProducerState:
             self._refuse(producer_id, entry.batches, first_sequence, last_sequence, expected)
         return None
 
+    def knows(self, producer_id: int) -> bool:
+        return producer_id in self._producers
+
     def expected_sequence(self, producer_id: int, epoch: int) -> int | None:
         """The sequence that the next batch of the producer has to begin with in this epoch; None when any may."""
         entry = self._producers.get(producer_id)

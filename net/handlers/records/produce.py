@@ -32,7 +32,7 @@ from barnabas.net.server.purgatory import DelayedProduce, Operation
 
 from ..common.many import check_count
 from ..common.services import Services
-from .overtaken import Gap, Overtaken
+from .overtaken import MAY_LAST_MS, Gap, Overtaken
 from .preparing import AnyProduce, Preparing, Refused
 from .produce_rules import check_produced
 from .refused_sequences import RefusedSequences
@@ -128,6 +128,7 @@ class ProduceHandler:
             partition = self._replication.manager.partition(topic_partition)
             if self._refused_sequences and (repeated := self._refused_before(partition, item)) is not None:
                 raise repeated
+            self._check_beginning(partition, item)
             info, required_offset = self._replication.append(partition, item.records, acks=request.acks)
         except BarnabasError as refusal:
             # Its traceback leads to this frame and back to it: the receive buffer would live until a rare full collection.
@@ -163,6 +164,21 @@ class ProduceHandler:
         batch = read_header(item.records)
         expected = partition.log.producers.expected_sequence(batch.producer_id, batch.producer_epoch)
         return self._refused_sequences.before(partition.topic_partition, batch, expected)
+
+    def _check_beginning(self, partition: Partition, item: ProducePartition) -> None:
+        """A producer that the log does not know may begin anywhere, since it may have been forgotten. To a new leader its first
+        batch may be on the way, though: it would be refused for good behind this one, which ends librdkafka's producer."""
+        if len(item.records) < HEADER_SIZE:
+            return  # the log says so
+        led_for_ms = partition.led_for_ms(self._clock.now_ms())
+        if led_for_ms is None or led_for_ms >= MAY_LAST_MS:
+            return
+        batch = read_header(item.records)
+        if batch.base_sequence > 0 and not partition.log.producers.knows(batch.producer_id):
+            raise NotEnoughReplicasError(
+                f"producer {batch.producer_id} begins with sequence {batch.base_sequence}: this leader is new, and waits for "
+                "what may be missing"
+            )
 
     def _as_told(
         self, topic_partition: TopicPartition, item: ProducePartition, refusal: BarnabasError

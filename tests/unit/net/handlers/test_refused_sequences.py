@@ -274,6 +274,21 @@ async def test_a_new_leader_does_not_wait_for_ever() -> None:
     assert send(1) == ErrorCode.NONE
 
 
+@simulated
+async def test_a_new_leader_waits_for_the_first_batch_of_a_producer_and_not_for_ever() -> None:
+    """Behind the second one the first would be refused for good: the end of a producer of librdkafka."""
+    world = await HandlerWorld.start(topic("t", partition(0)))
+    send = sender(world)
+    await asyncio.sleep(MAY_LAST_MS / 1000)
+    world.show(topic("t", partition(0, epoch=2)), offset=11)
+    assert [send(1), send(2)] == [ErrorCode.NOT_ENOUGH_REPLICAS] * 2 and world.log().log_end_offset == 0
+    assert [send(sequence) for sequence in (0, 1, 2, 1)] == [ErrorCode.NONE] * 4 and world.log().log_end_offset == 3
+    world.log().producers.clear()  # as a producer that was silent for long
+    assert send(9) == ErrorCode.NOT_ENOUGH_REPLICAS
+    await asyncio.sleep(MAY_LAST_MS / 1000)
+    assert [send(9), send(10)] == [ErrorCode.NONE] * 2
+
+
 def test_many_gaps_do_not_grow_it() -> None:
     overtaken, gap = Overtaken(), Gap(leader_epoch=1, producer_epoch=0, expected=1)
     for producer_id in range(MAX_GAPS + 1):

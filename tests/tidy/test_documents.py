@@ -110,7 +110,7 @@ def test_the_commands_run_in_their_order(cluster: Cluster) -> None:
 
 
 def test_the_tables_of_keys_are_those_of_the_code() -> None:
-    check = [sys.executable, "-P", ROOT / "scripts/document_keys.py", "--check"]
+    check = [sys.executable, "-P", str(ROOT / "scripts/document_keys.py"), "--check"]
     checked = subprocess.run(check, capture_output=True, text=True, timeout=TIMEOUT_S)
     assert checked.returncode == 0, checked.stdout + checked.stderr
 

@@ -6,7 +6,7 @@ answers NOT_COORDINATOR. A reply leaves once the quorum has committed what it te
 a group that is running.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from barnabas.consumer_groups.coordinator import GroupCoordinator
@@ -57,9 +57,6 @@ class GroupHandlers:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._groups = services.groups
-
-    async def _decide(self, group_id: str, decide: Callable[[GroupCoordinator], CoordinatorResult[Any]]) -> Any:
-        return await self._groups.handle(group_id, decide)
 
     async def find_coordinator(
         self, request: FindCoordinatorRequest, context: RequestContext
@@ -115,16 +112,17 @@ class GroupHandlers:
             told = await self._groups.handle_parked(
                 asked.group_id, lambda machine, ticket: machine.poll_heartbeat(asked, ticket, self._groups.now_ms())
             )
-        else:
-            told = await self._decide(asked.group_id, lambda machine: machine.heartbeat(asked, self._groups.now_ms()))
-        assert isinstance(told, HeartbeatResponse)
-        return told
+            assert isinstance(told, HeartbeatResponse)
+            return told
+        return await self._groups.handle(
+            asked.group_id, lambda machine: machine.heartbeat(asked, self._groups.now_ms())
+        )
 
     # --- offsets ------------------------------------------------------------------------------------------------------
 
     async def commit_offsets(self, request: OffsetCommitRequest, context: RequestContext) -> OffsetCommitResponse:
         offsets = _as_offsets(request.partitions)
-        outcomes = await self._decide(
+        outcomes = await self._groups.handle(
             request.group_id,
             lambda machine: machine.commit_offsets(
                 group_id=request.group_id,
@@ -157,7 +155,7 @@ class GroupHandlers:
             topic_ids = self._groups.topic_ids  # as they are at the moment of the look-up
             return machine.fetch_offsets(group_id=request.group_id, partitions=wanted)
 
-        found = await self._decide(request.group_id, decide)
+        found = await self._groups.handle(request.group_id, decide)
         return OffsetFetchResponse(
             partitions=tuple(
                 CommittedOffset(
@@ -175,7 +173,7 @@ class GroupHandlers:
 
     async def reset_offsets(self, request: ResetOffsetsRequest, context: RequestContext) -> EmptyResponse:
         offsets = _as_offsets(request.partitions)
-        await self._decide(
+        await self._groups.handle(
             request.group_id,
             lambda machine: machine.reset_offsets(
                 group_id=request.group_id, offsets=offsets, now_ms=self._groups.now_ms(), by=_asker(context)
@@ -184,7 +182,7 @@ class GroupHandlers:
         return EmptyResponse()
 
     async def undo_reset(self, request: UndoOffsetResetRequest, context: RequestContext) -> UndoOffsetResetResponse:
-        undone = await self._decide(
+        undone = await self._groups.handle(
             request.group_id,
             lambda machine: machine.undo_reset(
                 group_id=request.group_id,
@@ -221,17 +219,19 @@ class GroupHandlers:
 
     async def describe_group(self, request: DescribeGroupRequest, context: RequestContext) -> DescribeGroupResponse:
         group_id = request.group_id
-        found = await self._decide(group_id, lambda machine: machine.describe_group(group_id=group_id))
+        found = await self._groups.handle(group_id, lambda machine: machine.describe_group(group_id=group_id))
         if found.phase is GroupPhase.DEAD:
             raise GroupIdNotFoundError(f"there is no group {request.group_id!r}; see them all: barnabas group list")
         told = None
         if request.explain:
             now_ms = self._groups.now_ms()
-            told = await self._decide(group_id, lambda machine: machine.explain_group(group_id=group_id, now_ms=now_ms))
+            told = await self._groups.handle(
+                group_id, lambda machine: machine.explain_group(group_id=group_id, now_ms=now_ms)
+            )
         return group_description(found, told, self._services.node_id)
 
     async def delete_group(self, request: DeleteGroupRequest, context: RequestContext) -> EmptyResponse:
-        await self._decide(
+        await self._groups.handle(
             request.group_id,
             lambda machine: machine.delete_group(group_id=request.group_id, now_ms=self._groups.now_ms()),
         )

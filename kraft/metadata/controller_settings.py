@@ -1,7 +1,13 @@
 """What the controller can be told, and the limits that it keeps, each with its reason."""
 
 from dataclasses import dataclass
+from typing import Final
 
+from barnabas.log.settings.broker_keys import BrokerKeys
+from barnabas.log.settings.config import LogConfig
+
+_KEYS: Final = BrokerKeys()
+_TOPICS: Final = LogConfig()
 MAX_PARTITIONS_PER_REQUEST = 10_000  # Kafka's limit of one batch of metadata records; it also bounds one decision
 MAX_PARTITIONS_PER_CLUSTER = 200_000  # what KRaft clusters are tested with; an image of this size is copied in ms
 MAX_REPLICATION_FACTOR = 128  # far above any use; the wire's 32767 would only make work
@@ -18,20 +24,22 @@ MAX_RECORDS_PER_COMMAND = 2_000  # of records that need not be atomic: about 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSettings:
-    """Kafka's names are in the comments. Sessions are shorter than Kafka's 9 s because fail-over is promised in 5 s."""
+    """The defaults are those of the keys. Sessions are shorter than Kafka's 9 s because fail-over is promised in 5 s."""
 
-    session_timeout_ms: int = 3_000  # broker.session.timeout.ms
-    heartbeat_interval_ms: int = 500  # broker.heartbeat.interval.ms
+    session_timeout_ms: int = _KEYS.broker_session_timeout_ms
+    heartbeat_interval_ms: int = _KEYS.broker_heartbeat_interval_ms
     # The next six are only what a cluster begins with: see cluster_settings.
-    default_partitions: int = 1  # num.partitions
-    default_replication_factor: int = -1  # default.replication.factor; -1: three, or all active brokers if fewer
-    min_insync_replicas: int = 1  # min.insync.replicas
-    unclean_leader_election: bool = False  # unclean.leader.election.enable
-    flush_messages: int = 2**63 - 1  # log.flush.interval.messages
-    producer_id_expiration_ms: int = 86_400_000  # producer.id.expiration.ms
-    auto_preferred_leaders: bool = True  # auto.leader.rebalance.enable
-    preferred_leader_check_interval_ms: int = 30_000  # leader.imbalance.check.interval.seconds
-    leader_imbalance_percentage: int = 10  # leader.imbalance.per.broker.percentage
+    default_partitions: int = _KEYS.num_partitions
+    default_replication_factor: int = _KEYS.default_replication_factor  # -1: three, or all active brokers if fewer
+    min_insync_replicas: int = _TOPICS.min_insync_replicas
+    unclean_leader_election: bool = _TOPICS.unclean_leader_election_enable
+    flush_messages: int = _TOPICS.flush_messages
+    producer_id_expiration_ms: int = _KEYS.producer_id_expiration_ms
+    auto_preferred_leaders: bool = _KEYS.auto_leader_rebalance_enable
+    preferred_leader_check_interval_ms: int = (
+        30_000  # of simulations; a broker: leader.imbalance.check.interval.seconds
+    )
+    leader_imbalance_percentage: int = _KEYS.leader_imbalance_per_broker_percentage
     returned_leader_check_interval_ms: int = 500  # leaders of a broker that has returned go home in small batches
     move_check_interval_ms: int = 500  # the next replicas of a leaving broker; the end of a throttle
     leaderless_check_interval_ms: int = 5_000  # a safety net: whatever a crash of a controller left half done

@@ -16,7 +16,6 @@ from barnabas.consumer_groups.coordinator import GroupCoordinator
 from barnabas.consumer_groups.explain.watch import AlertKind
 from barnabas.consumer_groups.model.classic_messages import Ticket
 from barnabas.consumer_groups.model.messages import CoordinatorResult
-from barnabas.consumer_groups.model.settings import MAX_GROUP_SIZE
 from barnabas.consumer_groups.subscriptions.match_budget import MatchBudget
 from barnabas.consumer_groups.subscriptions.subscriptions import TopicsView, topics_view
 from barnabas.kraft.group_state.group_slots import slot_of
@@ -24,6 +23,7 @@ from barnabas.kraft.metadata.image import SLOT_COUNT, MetadataImage, SlotImage
 from barnabas.kraft.metadata.records import Record
 from barnabas.kraft.metadata.requests import RenewSlot
 from barnabas.kraft.node.metadata_node import MetadataPublication
+from barnabas.log.settings.broker_keys import MAX_GROUP_SIZE
 from barnabas.log.vocabulary.errors import BarnabasError, CoordinatorNotAvailableError, NotCoordinatorError
 
 from ..base.clock import Clock

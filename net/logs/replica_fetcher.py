@@ -20,6 +20,7 @@ from typing import Final, NamedTuple, Protocol
 from barnabas.log.format.record_batch import HEADER_SIZE, LOG_OVERHEAD, Buffer
 from barnabas.log.replication.effects import Effect, StartFetching, StopFetching
 from barnabas.log.replication.follower import FetchAnswer, FetchPosition
+from barnabas.log.settings.broker_keys import BrokerKeys
 from barnabas.log.vocabulary.errors import BarnabasError, CorruptRecordError, ErrorCode, StorageError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
@@ -32,6 +33,7 @@ MIN_BACKOFF_MS: Final = 50
 FIRST_PARTITION_BACKOFF_MS: Final = 5
 PARTITION_BACKOFF_MS: Final = 200
 
+_KEYS: Final = BrokerKeys()
 _LENGTH_AND_EPOCH: Final = struct.Struct(">ii")
 _LENGTH_POSITION: Final = 8
 
@@ -71,15 +73,15 @@ class FollowerIdentity(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSettings:
-    """How to fetch. Kafka's names are in the comments."""
+    """How to fetch."""
 
-    max_wait_ms: int = 500  # replica.fetch.wait.max.ms: followers learn of a new high watermark at least this often
-    min_bytes: int = 1  # replica.fetch.min.bytes
-    max_bytes: int = 10 << 20  # replica.fetch.response.max.bytes: what one answer may make us buffer
-    max_partition_bytes: int = 1 << 20  # replica.fetch.max.bytes
-    call_timeout_ms: int = 10_000  # replica.socket.timeout.ms: a leader that does not answer at all is as good as gone
+    max_wait_ms: int = _KEYS.replica_fetch_wait_max_ms  # followers learn of a new high watermark at least this often
+    min_bytes: int = _KEYS.replica_fetch_min_bytes
+    max_bytes: int = _KEYS.replica_fetch_response_max_bytes  # what one answer may make us buffer
+    max_partition_bytes: int = _KEYS.replica_fetch_max_bytes
+    call_timeout_ms: int = _KEYS.replica_socket_timeout_ms  # a leader that does not answer at all is as good as gone
     max_idle_wait_ms: int = 2_000  # of a follower that has everything, the high watermark too
-    max_backoff_ms: int = 1_000  # replica.fetch.backoff.ms; a leader that comes back is found within a second
+    max_backoff_ms: int = _KEYS.replica_fetch_backoff_ms  # a leader that comes back is found within a second
 
     def __post_init__(self) -> None:
         assert self.max_wait_ms < self.call_timeout_ms, "every fetch that finds nothing new would be given up"

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from barnabas.consumer_groups.model.classic_messages import Answer, Ticket
-from barnabas.consumer_groups.model.settings import MAX_GROUP_SIZE
+from barnabas.log.settings.broker_keys import MAX_GROUP_SIZE
 from barnabas.log.vocabulary.errors import BarnabasError
 
 # Of one slot, in groups of the largest size (group.max.size). A group may use as many as it leaves free: there is room for three

@@ -1,6 +1,7 @@
 """A broker whose file says nothing runs groups with the defaults that the core documents."""
 
-from barnabas.consumer_groups.model.settings import MAX_GROUP_SIZE, GroupSettings
+from barnabas.consumer_groups.model.settings import GroupSettings
+from barnabas.log.settings.broker_keys import MAX_GROUP_SIZE
 from barnabas.net.broker.core_settings import group_settings
 from barnabas.net.settings.config import load
 

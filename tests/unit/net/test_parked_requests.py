@@ -3,7 +3,7 @@
 import pytest
 
 from barnabas.consumer_groups.model.classic_messages import Answer
-from barnabas.consumer_groups.model.settings import MAX_GROUP_SIZE
+from barnabas.log.settings.broker_keys import MAX_GROUP_SIZE
 from barnabas.log.vocabulary.errors import CoordinatorNotAvailableError, RebalanceInProgressError
 from barnabas.net.server.parked_requests import ParkedRequests
 

@@ -9,6 +9,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable
+from typing import Any, TypeVarTuple
 
 from barnabas.log.vocabulary.errors import InvalidRequestError
 
@@ -30,10 +31,13 @@ from .disk.snapshot import Snapshot, SnapshotStore
 from .disk.storage import FatalHandler
 from .internals import NO_OP, REGULAR, MessageTransport
 from .membership import RaftMembership
-from .net.wire import Hello, Message
+from .net import messages
+from .net.messages import Message
+from .net.wire import Hello
 
 _log = logging.getLogger("barnabas.quorum")
 
+Arguments = TypeVarTuple("Arguments")
 Done = Callable[[AppendOutcome], None]
 _OF_THE_CORE = (NO_OP, MEMBERSHIP)  # entries that the listener does not hear of
 _Queued = tuple[bytes | None, int, Done]  # command (None: a no-op), term, done
@@ -85,20 +89,21 @@ class RaftCore(RaftMembership):
         )
         self._compact_after_entries = max(2, int(policy.entries * rng.uniform(0.8, 1.2)))
         self._compacted_at = clock()
-        self._handlers: dict[str, Callable[[int, Message], None]] = {
-            "append_entries": self.on_append_entries,
-            "next_node_idx": self.on_next_node_idx,
-            "request_vote": self.on_request_vote,
-            "response_vote": self.on_response_vote,
-            "pre_vote": self.on_pre_vote,
-            "pre_vote_ok": self.on_pre_vote_ok,
-            "stale_term": self.on_stale_term,
-            "timeout_now": self.on_timeout_now,
-            "form_query": self.on_form_query,
-            "form_state": self.on_form_state,
-            "formed": self.on_formed,
-            "joined": self.on_joined,
-            "welcome": self.on_welcome,
+        self._handlers: dict[type[Message], Callable[[int, Any], None]] = {
+            messages.AppendEntries: self.on_append_entries,
+            messages.InstallSnapshot: self.on_install_snapshot,
+            messages.AppendReply: self.on_append_reply,
+            messages.RequestVote: self.on_request_vote,
+            messages.Vote: self.on_response_vote,
+            messages.RequestPreVote: self.on_pre_vote,
+            messages.PreVote: self.on_pre_vote_ok,
+            messages.StaleTerm: self.on_stale_term,
+            messages.TimeoutNow: self.on_timeout_now,
+            messages.FormQuery: self.on_form_query,
+            messages.FormState: self.on_form_state,
+            messages.Formed: self.on_formed,
+            messages.Joined: self.on_joined,
+            messages.Welcome: self.on_welcome,
         }
         journal.on_durable = lambda: self._guarded(self.on_durable)
         self.links_changed()
@@ -129,22 +134,20 @@ class RaftCore(RaftMembership):
         self._wake()
 
     def connected(self, peer_id: int, hello: Hello) -> None:
-        self._guarded(lambda: self.on_connected(peer_id, hello))
+        self._guarded(self.on_connected, peer_id, hello)
         self._wake()
 
     def disconnected(self, peer_id: int) -> None:
-        self._guarded(lambda: self.on_disconnected(peer_id))
+        self._guarded(self.on_disconnected, peer_id)
         self._wake()
 
     def receive(self, peer_id: int, message: Message) -> None:
-        handler = self._handlers.get(message["type"])
-        if handler is not None:
-            self._guarded(lambda: self._take(handler, peer_id, message))
-            self._wake()
+        self._guarded(self._take, peer_id, message)
+        self._wake()
 
-    def _take(self, handler: Callable[[int, Message], None], peer_id: int, message: Message) -> None:
+    def _take(self, peer_id: int, message: Message) -> None:
         if self.believes(peer_id, message):
-            handler(peer_id, message)
+            self._handlers[type(message)](peer_id, message)
 
     def load(self, snapshot: Snapshot | None) -> None:
         """Restore what was found on disk, before the first step. Raises what the listener raises."""
@@ -175,12 +178,12 @@ class RaftCore(RaftMembership):
             _log.critical("quorum stopped node=%d reason=%s", self.node_id, reason)
             self._fatal(reason)
 
-    def _guarded(self, work: Callable[[], None]) -> None:
+    def _guarded(self, work: Callable[[*Arguments], None], *arguments: *Arguments) -> None:
         """The core's boundary. A failed disk, a listener that cannot apply, a bug of ours: all end in fail-stop."""
         if self.halted:
             return
         try:
-            work()
+            work(*arguments)
         except Exception as error:  # noqa: BLE001 - whatever it was, half a transition has happened
             _log.critical("quorum failed node=%d", self.node_id, exc_info=error)
             self.halt(f"{type(error).__name__}: {error}")

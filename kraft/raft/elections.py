@@ -14,10 +14,26 @@ from ..quorum.voters import BOOTSTRAP_INDEX, Membership
 from .disk.journal import DurableJournal
 from .disk.snapshot import SnapshotSender
 from .internals import MessageTransport, RaftInternals
-from .net.wire import Message
+from .net.messages import (
+    AppendEntries,
+    Formed,
+    FormQuery,
+    FormState,
+    InstallSnapshot,
+    Joined,
+    Message,
+    PreVote,
+    RequestPreVote,
+    RequestVote,
+    StaleTerm,
+    TimeoutNow,
+    Vote,
+    Welcome,
+)
 
 _log = logging.getLogger("barnabas.quorum")
 _NEVER = float("-inf")
+FROM_THE_LEADER = (AppendEntries, InstallSnapshot)
 
 
 class RaftElections(RaftInternals):
@@ -80,12 +96,12 @@ class RaftElections(RaftInternals):
     def restart_election_timer(self) -> None:
         self.election_deadline = self._clock() + self._SyncObj__generateRaftTimeout()
 
-    def tell(self, peer_id: int, kind: str, **fields: int | bool) -> None:
-        self.port.send(peer_id, {"type": kind, **fields})
+    def tell(self, peer_id: int, message: Message) -> None:
+        self.port.send(peer_id, message)
 
-    def tell_all(self, kind: str, **fields: int | bool) -> None:
+    def tell_all(self, message: Message) -> None:
         for peer_id in self.other_ids:
-            self.tell(peer_id, kind, **fields)
+            self.port.send(peer_id, message)
 
     # Campaigning
 
@@ -106,7 +122,13 @@ class RaftElections(RaftInternals):
         self.follow(None)
         self._prevote_term = self.term + 1
         self._prevotes = {self.node_id}
-        self._ask("pre_vote", self._prevote_term)
+        self.tell_all(
+            RequestPreVote(
+                term=self._prevote_term,
+                last_log_index=self.journal.last_index,
+                last_log_term=self.journal.last_term,
+            )
+        )
 
     def _campaign(self, *, asked: bool) -> None:
         """`asked`: by the leader itself, who hands over; others then need not mind that they hear one."""
@@ -115,13 +137,16 @@ class RaftElections(RaftInternals):
         self.start_candidacy()
         self._votes = {self.node_id}
         _log.info("campaign node=%d term=%d", self.node_id, self.term)
-        self._ask("request_vote", self.term, transfer=asked)
+        self.tell_all(
+            RequestVote(
+                term=self.term,
+                last_log_index=self.journal.last_index,
+                last_log_term=self.journal.last_term,
+                is_transfer=asked,
+            )
+        )
         if self.majority == 1:
             self.become_leader()
-
-    def _ask(self, kind: str, term: int, **more: bool) -> None:
-        journal = self.journal
-        self.tell_all(kind, term=term, last_log_index=journal.last_index, last_log_term=journal.last_term, **more)
 
     def leader_link_lost(self) -> None:
         """The leader's process has ended, or the network between us; pre-vote finds out which."""
@@ -178,19 +203,19 @@ class RaftElections(RaftInternals):
 
         Raising our own term by any amount is always safe in Raft; what is refused is only to do it at once.
         """
-        term = message.get("term", 0)
+        term = message.term
         if term > self.term + MAX_TERM_STEP:
-            self._refused(peer_id, f"{message['type']} of term {term}, ours is {self.term}")
+            self._refused(peer_id, f"{type(message).__name__} of term {term}, ours is {self.term}")
             self._raise_term(message)
             return False
-        if message["type"] == "append_entries" and term == self.term and self._is_led_by_another(peer_id):
+        if term == self.term and isinstance(message, FROM_THE_LEADER) and self._is_led_by_another(peer_id):
             self._refused(peer_id, f"two leaders in term {term}: {self._leader_of_term()} and {peer_id}")
             return False
         return True
 
     def _raise_term(self, message: Message) -> None:
         now = self._clock()
-        may_learn = not self.formation.blank or message["type"] == "append_entries"
+        may_learn = not self.formation.blank or isinstance(message, FROM_THE_LEADER)
         if may_learn and now - self._term_raised_at >= self._timing.heartbeat_s:
             self._term_raised_at = now
             self.step_down(self.term + MAX_TERM_STEP)
@@ -227,16 +252,16 @@ class RaftElections(RaftInternals):
         sticky_s = self._timing.election_min_s - self._timing.heartbeat_s
         return self.is_leader or self._clock() - self._leader_heard_at < sticky_s
 
-    def on_pre_vote(self, peer_id: int, message: Message) -> None:
+    def on_pre_vote(self, peer_id: int, message: RequestPreVote) -> None:
         if self.formation.blank or self._hears_a_leader:
             return
-        if message["term"] <= self.term:
-            self.tell(peer_id, "stale_term", term=self.term)
+        if message.term <= self.term:
+            self.tell(peer_id, StaleTerm(term=self.term))
         elif self._is_up_to_date(message):
-            self.tell(peer_id, "pre_vote_ok", term=message["term"])
+            self.tell(peer_id, PreVote(term=message.term))
 
-    def on_pre_vote_ok(self, peer_id: int, message: Message) -> None:
-        if self._prevote_term != message["term"] or self._prevote_term != self.term + 1:
+    def on_pre_vote_ok(self, peer_id: int, message: PreVote) -> None:
+        if self._prevote_term != message.term or self._prevote_term != self.term + 1:
             return
         self._prevotes.add(peer_id)
         if self._are_majority(self._prevotes):
@@ -246,31 +271,31 @@ class RaftElections(RaftInternals):
         """Of the configuration in force; others may have answered because of an older one."""
         return len(voters & self.membership.current.ids) >= self.majority
 
-    def on_request_vote(self, peer_id: int, message: Message) -> None:
+    def on_request_vote(self, peer_id: int, message: RequestVote) -> None:
         """Voters ask for our vote in a configuration that we may not know yet, so it is theirs that counts, not ours."""
         if self.formation.blank:
             return
-        if message["term"] < self.term:
-            self.tell(peer_id, "stale_term", term=self.term)
-        elif message["transfer"] or not self._hears_a_leader:  # thesis, 4.2.3: whoever was removed disturbs nobody
-            self.stock_message(peer_id, message)
+        if message.term < self.term:
+            self.tell(peer_id, StaleTerm(term=self.term))
+        elif message.is_transfer or not self._hears_a_leader:  # thesis, 4.2.3: whoever was removed disturbs nobody
+            self.decide_vote(peer_id, message)
 
-    def on_response_vote(self, peer_id: int, message: Message) -> None:
-        if self.is_candidate and message["term"] == self.term and peer_id not in self._votes:
+    def on_response_vote(self, peer_id: int, message: Vote) -> None:
+        if self.is_candidate and message.term == self.term and peer_id not in self._votes:
             self._votes.add(peer_id)
             if self._are_majority(self._votes):
                 self.become_leader()
 
-    def on_stale_term(self, _peer_id: int, message: Message) -> None:
+    def on_stale_term(self, _peer_id: int, message: StaleTerm) -> None:
         if not self.formation.blank:
-            self.step_down(message["term"])
+            self.step_down(message.term)
 
-    def on_timeout_now(self, peer_id: int, message: Message) -> None:
+    def on_timeout_now(self, peer_id: int, message: TimeoutNow) -> None:
         if not self.formation.blank and self.is_voter and self.may_lead:
-            self.stock_message(peer_id, message)
+            self.take_over(peer_id, message)
 
-    def _is_up_to_date(self, message: Message) -> bool:
-        theirs = (message["last_log_term"], message["last_log_index"])
+    def _is_up_to_date(self, message: RequestPreVote) -> bool:
+        theirs = (message.last_log_term, message.last_log_index)
         return bool(theirs >= (self.journal.last_term, self.journal.last_index))
 
     # Blank voters
@@ -290,7 +315,7 @@ class RaftElections(RaftInternals):
             return
         nonce = self._rng.getrandbits(48)
         if may_form and self.formation.open_round(now, nonce):
-            self.tell_all("form_query", nonce=nonce)
+            self.tell_all(FormQuery(nonce=nonce))
         complaint = self.formation.complaint(now)
         if complaint is not None:
             _log.warning("%s", complaint)
@@ -300,32 +325,32 @@ class RaftElections(RaftInternals):
         self.formation.cleared()
         _log.info("voter takes part node=%d how=%s", self.node_id, how)
         for peer_id in sorted(self.formation.peers):
-            self.tell(peer_id, "joined")
+            self.tell(peer_id, Joined())
         if how == "learned":
             self.restart_election_timer()
         else:
             self.campaign_at_once_if_first()
 
-    def on_form_query(self, peer_id: int, message: Message) -> None:
+    def on_form_query(self, peer_id: int, message: FormQuery) -> None:
         state = self.voter_state()
-        self.formation.answer(peer_id, message["nonce"], state)
-        self.tell(peer_id, "form_state", nonce=message["nonce"], state=int(state))
+        self.formation.answer(peer_id, message.nonce, state)
+        self.tell(peer_id, FormState(nonce=message.nonce, state=state))
 
-    def on_form_state(self, peer_id: int, message: Message) -> None:
-        if self.formation.answered(peer_id, message["nonce"], VoterState(message["state"])):
-            self.tell_all("formed", nonce=message["nonce"])
+    def on_form_state(self, peer_id: int, message: FormState) -> None:
+        if self.formation.answered(peer_id, message.nonce, message.state):
+            self.tell_all(Formed(nonce=message.nonce))
             self._become_voter("formation")
 
-    def on_formed(self, peer_id: int, message: Message) -> None:
-        if self.formation.told_formed(peer_id, message["nonce"]):
+    def on_formed(self, peer_id: int, message: Formed) -> None:
+        if self.formation.told_formed(peer_id, message.nonce):
             self._become_voter("formation")
 
-    def on_joined(self, peer_id: int, _message: Message) -> None:
+    def on_joined(self, peer_id: int, _message: Joined) -> None:
         self.formation.peer_joined(peer_id)
 
-    def on_welcome(self, peer_id: int, message: Message) -> None:
+    def on_welcome(self, peer_id: int, message: Welcome) -> None:
         """The leader says that what we have on disk holds all that we may have forgotten."""
         if not self.formation.blank:
-            self.tell(peer_id, "joined")
-        elif message["term"] == self.term and message["index"] <= self.journal.durable_index:
+            self.tell(peer_id, Joined())
+        elif message.term == self.term and message.index <= self.journal.durable_index:
             self._become_voter("learned")

@@ -7,7 +7,7 @@ touched.
 
 import logging
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import pysyncobj.syncobj as syncobj
 from pysyncobj.node import Node
@@ -18,7 +18,7 @@ from ..quorum.config import RaftTiming
 from ..quorum.journal_format import Entry
 from .disk.journal import DurableJournal
 from .disk.snapshot import SnapshotSender
-from .net.wire import Message
+from .net.messages import AppendEntries, InstallSnapshot, Message, RequestVote, TimeoutNow, Vote
 
 PINNED_VERSION = "0.3.17"
 MAX_BATCH_ENTRIES = 4096  # of one message; larger batches gain nothing, and a heartbeat must not wait for one
@@ -134,8 +134,27 @@ class _TransportAdapter(Transport):  # type: ignore[misc]
         super().__init__(None, None, ())
         self._port = transport
 
-    def send(self, node: RaftNode, message: Message) -> bool:
-        return self._port.send(node.id, message)
+    def send(self, node: RaftNode, message: dict[str, Any]) -> bool:
+        return self._port.send(node.id, _typed(message))
+
+
+def _typed(message: dict[str, Any]) -> Message:
+    """What pysyncobj sends, by a leader and by a voter that is asked."""
+    kind, term = message["type"], message["term"]
+    if kind == "append_entries" and "entries" in message:
+        return AppendEntries(
+            term=term,
+            commit_index=message["commit_index"],
+            prev_index=message["prevLogIdx"],
+            prev_term=message["prevLogTerm"],
+            entries=tuple(message["entries"]),
+        )
+    if kind == "append_entries":
+        return InstallSnapshot(term=term, commit_index=message["commit_index"], chunk=message["serialized"])
+    if kind == "response_vote":
+        return Vote(term=term)
+    assert kind == "timeout_now", "nothing else is sent by what is left of pysyncobj"
+    return TimeoutNow(term=term)
 
 
 class RaftInternals(syncobj.SyncObj):  # type: ignore[misc]
@@ -303,7 +322,16 @@ class RaftInternals(syncobj.SyncObj):  # type: ignore[misc]
     def send_entries(self) -> None:
         self._SyncObj__sendAppendEntries()
 
-    def stock_message(self, peer_id: int, message: Message) -> None:
+    def decide_vote(self, peer_id: int, request: RequestVote) -> None:
+        """Vote or not, by the paper's rules; a vote is durable before it is sent."""
+        asked = {"last_log_index": request.last_log_index, "last_log_term": request.last_log_term}
+        self._stock_message(peer_id, {"type": "request_vote", "term": request.term, **asked})
+
+    def take_over(self, peer_id: int, request: TimeoutNow) -> None:
+        """The election is due at once, if it is the leader who asks."""
+        self._stock_message(peer_id, {"type": "timeout_now", "term": request.term})
+
+    def _stock_message(self, peer_id: int, message: dict[str, Any]) -> None:
         self._SyncObj__onMessageReceived(self.node_of[peer_id], message)
 
     def set_connected(self, peer_id: int, connected: bool) -> None:

@@ -19,9 +19,10 @@ from .core import RaftCore
 from .disk.journal import DurableJournal
 from .disk.snapshot import Snapshot, SnapshotStore
 from .disk.storage import DamagedQuorumError, FatalHandler, JournalStorage
+from .net.messages import Message
 from .net.network import RaftNetwork
 from .net.transport import MAX_STRANGERS, MutualTls, RaftTransport
-from .net.wire import Directory, Hello, Message, voters_hash
+from .net.wire import Directory, Hello, voters_hash
 
 _log = logging.getLogger("barnabas.quorum")
 

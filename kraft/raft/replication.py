@@ -17,7 +17,8 @@ from .disk.journal import DurableJournal
 from .disk.snapshot import Snapshot, SnapshotReceiver, SnapshotSender, SnapshotStore
 from .elections import RaftElections
 from .internals import NO_OP, MessageTransport
-from .net.wire import Hello, Message
+from .net.messages import AppendEntries, AppendReply, InstallSnapshot, StaleTerm, Welcome
+from .net.wire import Hello
 
 _log = logging.getLogger("barnabas.quorum")
 
@@ -89,22 +90,29 @@ class RaftReplication(RaftElections):
 
     # As follower
 
-    def on_append_entries(self, peer_id: int, message: Message) -> None:
-        if message["term"] < self.term:
-            self.tell(peer_id, "stale_term", term=self.term)
+    def on_append_entries(self, peer_id: int, message: AppendEntries) -> None:
+        if not self._follows(peer_id, message.term):
             return
-        assert not (message["term"] == self.term and self.is_leader), "refused before"
-        self.note_leader(peer_id, message["term"])
-        if "serialized" in message:
-            self._take_chunk(peer_id, message)
-            return
-        restart_at = self._conflict(message["prevLogIdx"], message["prevLogTerm"])
+        restart_at = self._conflict(message.prev_index, message.prev_term)
         if restart_at is not None:
             self._reply(peer_id, restart_at, reset=True, success=False)
             return
         match_index = self._store(message)
         self._acknowledge_when_durable(peer_id, match_index)
-        self.advance_commit(min(message["commit_index"], match_index))
+        self.advance_commit(min(message.commit_index, match_index))
+
+    def on_install_snapshot(self, peer_id: int, message: InstallSnapshot) -> None:
+        if self._follows(peer_id, message.term):
+            self._take_chunk(peer_id, message)
+
+    def _follows(self, peer_id: int, term: int) -> bool:
+        """Whether the sender leads; one of an earlier term is told."""
+        if term < self.term:
+            self.tell(peer_id, StaleTerm(term=self.term))
+            return False
+        assert not (term == self.term and self.is_leader), "refused before"
+        self.note_leader(peer_id, term)
+        return True
 
     def _conflict(self, prev_index: int, prev_term: int) -> int | None:
         """Where the leader should go on instead, or None where our log matches its own at `prev_index`.
@@ -123,10 +131,10 @@ class RaftReplication(RaftElections):
             index -= 1
         return index
 
-    def _store(self, message: Message) -> int:
+    def _store(self, message: AppendEntries) -> int:
         """Append what is new; remove only what conflicts. Return the last index that now matches the leader's log."""
         journal = self.journal
-        entries = message["entries"]
+        entries = message.entries
         known = 0
         while known < len(entries) and entries[known][1] <= journal.last_index:
             if journal.term_at(entries[known][1]) != entries[known][2]:
@@ -139,7 +147,7 @@ class RaftReplication(RaftElections):
             changed |= self.membership.appended(entry)
         if changed:
             self.voters_changed()
-        return entries[-1][1] if entries else int(message["prevLogIdx"])
+        return entries[-1][1] if entries else message.prev_index
 
     def _truncate(self, index: int, term: int) -> None:
         if index <= self.commit_index:
@@ -189,10 +197,10 @@ class RaftReplication(RaftElections):
             self._reply(leader_id, covered + 1, reset=False, success=True)
 
     def _reply(self, leader_id: int, next_index: int, *, reset: bool, success: bool) -> None:
-        self.tell(leader_id, "next_node_idx", term=self.term, next_node_idx=next_index, reset=reset, success=success)
+        self.tell(leader_id, AppendReply(term=self.term, next_index=next_index, is_reset=reset, is_success=success))
 
-    def _take_chunk(self, peer_id: int, message: Message) -> None:
-        chunk = message["serialized"]
+    def _take_chunk(self, peer_id: int, message: InstallSnapshot) -> None:
+        chunk = message.chunk
         snapshot = self._receiver.receive(chunk) if chunk is not None else None
         if snapshot is None:
             # Neither success nor reset: it says that we are here, or a leader that sends to us alone would give up.
@@ -221,14 +229,14 @@ class RaftReplication(RaftElections):
 
     # As leader
 
-    def on_next_node_idx(self, peer_id: int, message: Message) -> None:
-        if message["term"] > self.term and not self.formation.blank:
-            self.step_down(message["term"])
-        if message["term"] != self.term or not self.is_leader:
+    def on_append_reply(self, peer_id: int, message: AppendReply) -> None:
+        if message.term > self.term and not self.formation.blank:
+            self.step_down(message.term)
+        if message.term != self.term or not self.is_leader:
             return
-        if message["reset"]:
+        if message.is_reset:
             upper = self.journal.last_index + 1
-            self.set_next(peer_id, max(self.match_of(peer_id) + 1, min(message["next_node_idx"], upper)))
+            self.set_next(peer_id, max(self.match_of(peer_id) + 1, min(message.next_index, upper)))
             self._resend = True
         if self._sender.is_sending_to(peer_id):
             self._resend = True
@@ -236,19 +244,19 @@ class RaftReplication(RaftElections):
             self._learner_progressed(peer_id, message)
             return
         self.set_heard(peer_id, self._clock())
-        if message["success"]:
-            match_index = min(message["next_node_idx"] - 1, self.journal.last_index)
+        if message.is_success:
+            match_index = min(message.next_index - 1, self.journal.last_index)
             self.set_match(peer_id, max(match_index, self.match_of(peer_id)))
             self.set_next(peer_id, max(self.next_of(peer_id), match_index + 1))
 
-    def _learner_progressed(self, peer_id: int, message: Message) -> None:
+    def _learner_progressed(self, peer_id: int, message: AppendReply) -> None:
         """A blank peer's acknowledgement: it moves the sending, never the commit, and not our right to lead."""
-        if message["success"]:
-            self._learned[peer_id] = max(self._learned.get(peer_id, 0), message["next_node_idx"] - 1)
-            self.set_next(peer_id, max(self.next_of(peer_id), message["next_node_idx"]))
+        if message.is_success:
+            self._learned[peer_id] = max(self._learned.get(peer_id, 0), message.next_index - 1)
+            self.set_next(peer_id, max(self.next_of(peer_id), message.next_index))
         barrier = self.formation.may_welcome(peer_id, self._learned.get(peer_id, 0), self.commit_index)
         if barrier is not None:
-            self.tell(peer_id, "welcome", term=self.term, index=barrier)
+            self.tell(peer_id, Welcome(term=self.term, index=barrier))
 
     def raise_barriers(self) -> None:
         """Give every blank peer an entry to learn that is committed without it."""

@@ -33,8 +33,8 @@ def _commit_beyond_what_was_compared() -> AbstractContextManager[Any]:
 
     def on_append_entries(self: Any, peer_id: int, message: Any) -> None:
         genuine(self, peer_id, message)
-        if message["term"] == self.term and "serialized" not in message:
-            self.advance_commit(min(message["commit_index"], self.journal.last_index))
+        if message.term == self.term:
+            self.advance_commit(min(message.commit_index, self.journal.last_index))
 
     return patch.object(RaftReplication, "on_append_entries", on_append_entries)
 

@@ -6,7 +6,8 @@ What a connection means (whom it belongs to, whether it may stay) is the transpo
 import asyncio
 from typing import Any, Protocol
 
-from .wire import MAX_FRAME_BYTES, MAX_HELLO_BYTES, NO_TOKEN, Message, WireError, check_message, split_frames, unpack
+from .messages import Message, read_message
+from .wire import MAX_FRAME_BYTES, MAX_HELLO_BYTES, NO_TOKEN, WireError, split_frames, unpack
 
 
 class ConnectionOwner(Protocol):
@@ -75,7 +76,7 @@ class PeerConnection(asyncio.Protocol):
             self._greeted = True
             self._owner.first_frame(self, body)
         else:
-            self._owner.message(self, check_message(unpack(body)))
+            self._owner.message(self, read_message(unpack(body)))
 
     # For the transport
 

@@ -22,18 +22,17 @@ from typing import Protocol
 
 from .connection import PeerConnection
 from .directory import DirectoryUnavailableError, ask_confirmation
+from .messages import AppendEntries, InstallSnapshot, Message, Ping, encode_message
 from .network import Listener, RaftNetwork
 from .wire import (
     NO_TOKEN,
     Directory,
     Hello,
-    Message,
     WireError,
     decode_hello,
     encode_confirmation,
     encode_directory,
     encode_hello,
-    frame,
 )
 
 _log = logging.getLogger("barnabas.quorum")
@@ -58,7 +57,7 @@ REFUSED_WITHIN_S = 0.2  # a link that ends sooner: the other side does not know 
 PATIENT_DIAL_S = (0.2, 0.4)  # later: a peer that is down for long is still found within half a second
 MAX_REMEMBERED_REFUSALS = 256  # addresses; the log must not be a way to use up memory or disk
 REFUSAL_REPEAT_S = 60.0
-_PING = frame({"type": "ping"})
+_PING = encode_message(Ping())
 
 
 class TransportHandler(Protocol):
@@ -180,9 +179,10 @@ class RaftTransport:
         link = self._links.get(peer_id)
         if link is None or link.is_closing:
             return False
-        if link.backlog_bytes > MAX_BACKLOG_BYTES and message["type"] == "append_entries":
+        backlog_bytes = link.backlog_bytes
+        if backlog_bytes > MAX_BACKLOG_BYTES and isinstance(message, AppendEntries | InstallSnapshot):
             return False
-        if link.backlog_bytes > HARD_BACKLOG_BYTES:
+        if backlog_bytes > HARD_BACKLOG_BYTES:
             link.abort()
             return False
         link.put(self._encode(message))
@@ -194,15 +194,14 @@ class RaftTransport:
 
     def _encode(self, message: Message) -> bytes:
         """The same entries go to every follower: they are encoded once per pass of the loop."""
-        entries = message.get("entries")
-        if not entries:
-            return frame(message)
-        key = (message["term"], message["commit_index"], message["prevLogIdx"], entries[-1][1])
+        if type(message) is not AppendEntries or not message.entries:
+            return encode_message(message)
+        key = (message.term, message.commit_index, message.prev_index, message.entries[-1][1])
         encoded = self._encoded.get(key)
         if encoded is None:
             if not self._encoded:
                 self._loop.call_soon(self._encoded.clear)
-            encoded = self._encoded[key] = frame(message)
+            encoded = self._encoded[key] = encode_message(message)
         return encoded
 
     # Connections coming and going (ConnectionOwner)
@@ -302,7 +301,7 @@ class RaftTransport:
         return list(dict.fromkeys(address for address in (configured, found) if address is not None))
 
     def message(self, connection: PeerConnection, message: Message) -> None:
-        if message["type"] != "ping" and connection.peer_id is not None:
+        if type(message) is not Ping and connection.peer_id is not None:
             self._handler.message_received(connection.peer_id, message)
 
     def refuse(self, connection: PeerConnection, reason: str) -> None:

@@ -1,7 +1,7 @@
-"""What voters say to each other on the wire: frames, the hello, and the shape of every message. Pure.
+"""Frames between voters, the hello and the directory. Pure. Messages behind the hello: see `messages`.
 
 A frame is its length (4 bytes, big endian) and msgpack; never pickle, nothing else is ever decoded. What comes from
-the network is checked here, once: behind `check_message` a message has the fields and types that the core relies on.
+the network is checked here, once.
 """
 
 import zlib
@@ -11,7 +11,6 @@ from typing import Any
 
 import msgpack
 
-from ...quorum.config import MAX_TERM
 from ...quorum.formation import VoterState
 from ...quorum.voters import VoterSet, decode_voters, encode_voters
 
@@ -26,25 +25,6 @@ _HELLO_FIELDS = 8
 NO_TOKEN = 0
 _MAX_NUMBER = 1 << 63
 _MAX_ELEMENTS = 1 << 20  # of one array: msgpack would allocate it from its announced length
-
-Message = dict[str, Any]
-
-_SHAPES: dict[str, dict[str, type | tuple[type, ...]]] = {
-    "append_entries": {"term": int, "commit_index": int},
-    "next_node_idx": {"term": int, "next_node_idx": int, "reset": bool, "success": bool},
-    "request_vote": {"term": int, "last_log_index": int, "last_log_term": int, "transfer": bool},
-    "response_vote": {"term": int},
-    "pre_vote": {"term": int, "last_log_index": int, "last_log_term": int},
-    "pre_vote_ok": {"term": int},
-    "stale_term": {"term": int},
-    "timeout_now": {"term": int},
-    "form_query": {"nonce": int},
-    "form_state": {"nonce": int, "state": int},
-    "formed": {"nonce": int},
-    "welcome": {"term": int, "index": int},
-    "joined": {},
-    "ping": {},
-}
 
 
 class WireError(Exception):
@@ -193,47 +173,6 @@ def decode_directory(body: bytes) -> Directory:
     if protocol != PROTOCOL or not _is_int(node_id) or not isinstance(cluster_id, str):
         raise WireError("no directory of a quorum")
     return Directory(node_id=node_id, cluster_id=cluster_id, leader_id=leader_id, endpoints=known, voters=voters)
-
-
-def check_message(value: Any) -> Message:
-    """Return `value` as a message of a known type with its fields. Raises WireError."""
-    kind = value.get("type") if isinstance(value, dict) else None
-    shape = _SHAPES.get(kind) if isinstance(kind, str) else None
-    if shape is None:
-        raise WireError(f"an unknown message: {kind!r}"[:200])
-    if "term" in shape and isinstance(value.get("term"), int) and value["term"] >= MAX_TERM:
-        raise WireError(f"{kind} of the term {value['term']}, which no election can have reached")
-    for name, expected in shape.items():
-        if not isinstance(value.get(name), expected) or (expected is int and not _is_int(value[name])):
-            raise WireError(f"{kind} with a bad {name}")
-    if kind == "append_entries":
-        _check_append(value)
-    if kind == "form_state" and value["state"] not in VoterState.__members__.values():
-        raise WireError("form_state with an unknown state")
-    return dict(value)
-
-
-def _check_append(message: Any) -> None:
-    if "serialized" in message:
-        if message["serialized"] is not None and not _is_chunk(message["serialized"]):
-            raise WireError("append_entries with a bad piece of a snapshot")
-        return
-    previous, entries = message.get("prevLogIdx"), message.get("entries")
-    if not _is_int(previous) or not _is_int(message.get("prevLogTerm")) or not isinstance(entries, tuple):
-        raise WireError("append_entries without its place")
-    for offset, entry in enumerate(entries, previous + 1):
-        if not isinstance(entry, tuple) or len(entry) != 3 or not isinstance(entry[0], bytes) or not entry[0]:
-            raise WireError("append_entries with a bad entry")
-        if entry[1] != offset or not _is_int(entry[2]) or entry[2] > message["term"]:
-            raise WireError("append_entries with an entry out of place")
-
-
-def _is_chunk(value: Any) -> bool:
-    if not isinstance(value, tuple) or len(value) != 3 or not isinstance(value[0], tuple) or len(value[0]) != 3:
-        return False
-    (size_bytes, position, data), is_first, is_last = value
-    numbers = _is_int(size_bytes) and _is_int(position)
-    return numbers and isinstance(data, bytes) and isinstance(is_first, bool) and isinstance(is_last, bool)
 
 
 def _is_int(value: Any) -> bool:

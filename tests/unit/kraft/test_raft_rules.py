@@ -17,9 +17,11 @@ from barnabas.kraft.quorum.config import (
     MAX_TERM_STEP,
     SnapshotPolicy,
 )
+from barnabas.kraft.quorum.journal_format import Entry
 from barnabas.kraft.quorum.quorum import AppendOutcome
 from barnabas.kraft.raft.core import RaftCore
 from barnabas.kraft.raft.disk.storage import DamagedQuorumError
+from barnabas.kraft.raft.net.messages import AppendEntries, AppendReply, InstallSnapshot, RequestVote, StaleTerm
 from barnabas.kraft.raft.replication import LogDiverged
 from barnabas.log.vocabulary.errors import InvalidRequestError
 
@@ -51,7 +53,7 @@ def test_rule_4_an_acknowledgement_of_another_term_moves_nothing() -> None:
     core = core_of(cluster, cluster.wait_for_leader())
     peer = core.other_ids[0]
     before = core.match_of(peer)
-    stale = {"type": "next_node_idx", "term": core.term - 1, "next_node_idx": 999, "reset": False, "success": True}
+    stale = AppendReply(term=core.term - 1, next_index=999, is_reset=False, is_success=True)
     core.receive(peer, stale)
     assert core.match_of(peer) == before
     finish(cluster)
@@ -152,8 +154,8 @@ def test_rule_11_entries_that_match_are_kept() -> None:
     follower = core_of(cluster, leader.other_ids[0])
     last = follower.journal.last_index
     entries = tuple(follower.journal.entries_from(2, 1))
-    early = {"type": "append_entries", "term": leader.term, "commit_index": 1, "prevLogIdx": 1, "prevLogTerm": 0}
-    follower.receive(leader.node_id, {**early, "entries": entries})
+    early = AppendEntries(term=leader.term, commit_index=1, prev_index=1, prev_term=0, entries=entries)
+    follower.receive(leader.node_id, early)
     assert follower.journal.last_index == last
     finish(cluster)
 
@@ -165,7 +167,8 @@ def test_whoever_would_replace_committed_entries_is_named_with_the_cure() -> Non
     cluster.commit()
     assert cluster.wait_until_equal()
     index, term = follower.commit_index, follower.term
-    replaced = {"prevLogIdx": index - 1, "entries": ((b"\0older copy", index, term + 1),)}
+    older = ((b"\0older copy", index, term + 1),)
+    replaced = AppendEntries(term=term + 1, commit_index=0, prev_index=index - 1, prev_term=term, entries=older)
     with pytest.raises(LogDiverged) as caught:
         follower._store(replaced)
     told = str(caught.value)
@@ -180,11 +183,11 @@ def test_a_heartbeat_commits_no_entries_that_were_not_compared() -> None:
     follower = core_of(cluster, leader.other_ids[0])
     follower.journal.add(b"\0divergent", follower.journal.last_index + 1, follower.term)
     committed = follower.commit_index
-    bare = {"type": "append_entries", "term": leader.term, "commit_index": 99, "serialized": None}
+    bare = InstallSnapshot(term=leader.term, commit_index=99, chunk=None)
     follower.receive(leader.node_id, bare)
     assert follower.commit_index == committed
-    early = {"type": "append_entries", "term": leader.term, "commit_index": 99, "prevLogIdx": 1, "prevLogTerm": 0}
-    follower.receive(leader.node_id, {**early, "entries": ()})
+    early = AppendEntries(term=leader.term, commit_index=99, prev_index=1, prev_term=0, entries=())
+    follower.receive(leader.node_id, early)
     assert follower.commit_index == committed
     cluster.close()
 
@@ -194,7 +197,7 @@ def test_rule_12_an_acknowledgement_does_not_move_the_sending_back() -> None:
     core = core_of(cluster, cluster.wait_for_leader())
     peer = core.other_ids[0]
     core.set_next(peer, core.journal.last_index + 1)
-    late = {"type": "next_node_idx", "term": core.term, "next_node_idx": 2, "reset": False, "success": True}
+    late = AppendReply(term=core.term, next_index=2, is_reset=False, is_success=True)
     core.receive(peer, late)
     assert core.next_of(peer) == core.journal.last_index + 1
     finish(cluster)
@@ -450,16 +453,9 @@ def test_a_closed_quorum_tells_what_is_open_and_keeps_what_it_has() -> None:
     finish(cluster)
 
 
-def forged_append(core: RaftCore, term: int) -> dict[str, object]:
-    last = core.journal.last_index
-    return {
-        "type": "append_entries",
-        "term": term,
-        "commit_index": last,
-        "prevLogIdx": last,
-        "prevLogTerm": core.journal.last_term,
-        "entries": (),
-    }
+def forged_append(core: RaftCore, term: int, entries: tuple[Entry, ...] = ()) -> AppendEntries:
+    last, last_term = core.journal.last_index, core.journal.last_term
+    return AppendEntries(term=term, commit_index=last, prev_index=last, prev_term=last_term, entries=entries)
 
 
 def test_a_term_that_no_election_can_have_reached_is_taken_in_steps_and_the_quorum_lives_on() -> None:
@@ -467,9 +463,13 @@ def test_a_term_that_no_election_can_have_reached_is_taken_in_steps_and_the_quor
     victim = core_of(cluster, cluster.wait_for_leader())
     before = victim.term
     for _ in range(50):
-        for kind in ("stale_term", "next_node_idx", "append_entries", "request_vote"):
-            message = forged_append(victim, MAX_TERM - 1) | {"type": kind, "next_node_idx": 1, "reset": False}
-            victim.receive(victim.other_ids[0], {**message, "last_log_index": 9, "last_log_term": 9, "transfer": True})
+        for message in (
+            StaleTerm(term=MAX_TERM - 1),
+            AppendReply(term=MAX_TERM - 1, next_index=1, is_reset=False, is_success=True),
+            forged_append(victim, MAX_TERM - 1),
+            RequestVote(term=MAX_TERM - 1, last_log_index=9, last_log_term=9, is_transfer=True),
+        ):
+            victim.receive(victim.other_ids[0], message)
     assert victim.term == before + MAX_TERM_STEP and victim.refused_messages == 200
     assert not victim.halted
     cluster.commit()
@@ -481,7 +481,7 @@ def test_a_term_that_is_one_step_too_far_is_not_believed() -> None:
     cluster = running()
     victim = core_of(cluster, cluster.wait_for_leader())
     before = victim.term
-    victim.receive(victim.other_ids[0], {"type": "stale_term", "term": before + MAX_TERM_STEP + 1})
+    victim.receive(victim.other_ids[0], StaleTerm(term=before + MAX_TERM_STEP + 1))
     assert (victim.term, victim.refused_messages) == (before + MAX_TERM_STEP, 1)
     finish(cluster)
 
@@ -508,9 +508,8 @@ def test_another_leader_in_the_term_is_refused_and_stops_neither_leader_nor_foll
     assert core.is_leader and core.refused_messages == 1 and not core.halted
     follower_id, other_id = core.other_ids
     follower = core_of(cluster, follower_id)
-    forged = forged_append(follower, follower.term) | {
-        "entries": ((b"\x00forged", follower.journal.last_index + 1, follower.term),)
-    }
+    entries = ((b"\x00forged", follower.journal.last_index + 1, follower.term),)
+    forged = forged_append(follower, follower.term, entries)
     last_index = follower.journal.last_index
     follower.receive(other_id, forged)
     assert follower.refused_messages == 1 and follower.journal.last_index == last_index
@@ -534,8 +533,8 @@ def test_rule_4_an_acknowledgement_of_another_term_counts_for_no_entry_that_the_
     core = core_of(cluster, cluster.wait_for_leader())
     peer = core.other_ids[0]
     core.set_match(peer, 1)
-    stale = {"type": "next_node_idx", "term": core.term - 1, "reset": False, "success": True}
-    core.receive(peer, stale | {"next_node_idx": core.journal.last_index + 1})
+    next_index = core.journal.last_index + 1
+    core.receive(peer, AppendReply(term=core.term - 1, next_index=next_index, is_reset=False, is_success=True))
     assert core.match_of(peer) == 1
     finish(cluster)
 
@@ -563,7 +562,7 @@ def test_a_blank_voter_does_not_vote() -> None:
     cluster.start(2)
     core = core_of(cluster, 2)
     assert core.formation.blank
-    ask = {"type": "request_vote", "term": 9, "last_log_index": 99, "last_log_term": 9, "transfer": True}
+    ask = RequestVote(term=9, last_log_index=99, last_log_term=9, is_transfer=True)
     core.receive(0, ask)
     assert (core.term, core.voted_for) == (0, None)
     cluster.close()

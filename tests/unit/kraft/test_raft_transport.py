@@ -16,13 +16,13 @@ from simulation.raft_files import PlainFiles
 from barnabas.kraft.quorum.formation import VoterState
 from barnabas.kraft.quorum.quorum import AppendOutcome, CommittedCommand, Leadership
 from barnabas.kraft.raft.net.directory import DirectoryUnavailableError, ask_directory
+from barnabas.kraft.raft.net.messages import AppendEntries, read_message
 from barnabas.kraft.raft.net.network import LoopNetwork
 from barnabas.kraft.raft.net.transport import MAX_CONFIRMING, MAX_REMEMBERED_REFUSALS, MAX_STRANGERS, RefusalLog
 from barnabas.kraft.raft.net.wire import (
     MAX_HELLO_BYTES,
     Hello,
     WireError,
-    check_message,
     decode_hello,
     encode_hello,
     frame,
@@ -268,9 +268,11 @@ APPEND = {"type": "append_entries", "term": 3, "commit_index": 1, "prevLogIdx": 
 )
 def test_messages_of_a_wrong_shape_are_refused(message: object) -> None:
     with pytest.raises(WireError):
-        check_message(message)
+        read_message(message)
 
 
 def test_well_shaped_entries_pass() -> None:
-    message = {**APPEND, "entries": ((b"\0x", 5, 1), (b"\0y", 6, 3))}
-    assert check_message(message) == message
+    entries = ((b"\0x", 5, 1), (b"\0y", 6, 3))
+    assert read_message({**APPEND, "entries": entries}) == AppendEntries(
+        term=3, commit_index=1, prev_index=4, prev_term=2, entries=entries
+    )

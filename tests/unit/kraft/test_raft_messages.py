@@ -1,0 +1,93 @@
+"""The bytes of the messages between voters: they are a protocol between releases, so each one stands here as it was."""
+
+import msgpack
+import pytest
+
+from barnabas.kraft.quorum.formation import VoterState
+from barnabas.kraft.raft.net.messages import (
+    AppendEntries,
+    AppendReply,
+    Formed,
+    FormQuery,
+    FormState,
+    InstallSnapshot,
+    Joined,
+    Message,
+    Ping,
+    PreVote,
+    RequestPreVote,
+    RequestVote,
+    StaleTerm,
+    TimeoutNow,
+    Vote,
+    Welcome,
+    encode_message,
+    read_message,
+)
+from barnabas.kraft.raft.net.wire import MAX_HELLO_BYTES, WireError, split_frames, unpack
+
+ENTRIES = ((b"\x00a", 8, 3), (b"\x01", 9, 3))
+CHUNK = ((100, 0, b"piece"), True, False)
+ON_THE_WIRE: list[tuple[Message, dict[str, object]]] = [
+    (
+        AppendEntries(term=3, commit_index=7, prev_index=7, prev_term=2, entries=ENTRIES),
+        {
+            "type": "append_entries",
+            "term": 3,
+            "commit_index": 7,
+            "entries": list(ENTRIES),
+            "prevLogIdx": 7,
+            "prevLogTerm": 2,
+        },
+    ),
+    (
+        InstallSnapshot(term=3, commit_index=7, chunk=CHUNK),
+        {"type": "append_entries", "term": 3, "commit_index": 7, "serialized": CHUNK},
+    ),
+    (
+        InstallSnapshot(term=3, commit_index=7, chunk=None),
+        {"type": "append_entries", "term": 3, "commit_index": 7, "serialized": None},
+    ),
+    (
+        AppendReply(term=3, next_index=8, is_reset=False, is_success=True),
+        {"type": "next_node_idx", "term": 3, "next_node_idx": 8, "reset": False, "success": True},
+    ),
+    (
+        RequestVote(term=3, last_log_index=7, last_log_term=2, is_transfer=True),
+        {"type": "request_vote", "term": 3, "last_log_index": 7, "last_log_term": 2, "transfer": True},
+    ),
+    (Vote(term=3), {"type": "response_vote", "term": 3}),
+    (
+        RequestPreVote(term=3, last_log_index=7, last_log_term=2),
+        {"type": "pre_vote", "term": 3, "last_log_index": 7, "last_log_term": 2},
+    ),
+    (PreVote(term=3), {"type": "pre_vote_ok", "term": 3}),
+    (StaleTerm(term=3), {"type": "stale_term", "term": 3}),
+    (TimeoutNow(term=3), {"type": "timeout_now", "term": 3}),
+    (FormQuery(nonce=5), {"type": "form_query", "nonce": 5}),
+    (FormState(nonce=5, state=VoterState.PRISTINE), {"type": "form_state", "nonce": 5, "state": 1}),
+    (Formed(nonce=5), {"type": "formed", "nonce": 5}),
+    (Welcome(term=3, index=9), {"type": "welcome", "term": 3, "index": 9}),
+    (Joined(), {"type": "joined"}),
+    (Ping(), {"type": "ping"}),
+]
+
+
+@pytest.mark.parametrize(("message", "document"), ON_THE_WIRE, ids=lambda item: type(item).__name__)
+def test_a_message_has_the_bytes_of_every_release(message: Message, document: dict[str, object]) -> None:
+    (body,) = split_frames(bytearray(encode_message(message)), MAX_HELLO_BYTES)
+    assert body == msgpack.packb(document)
+    assert read_message(unpack(body)) == message
+
+
+@pytest.mark.parametrize(("message", "document"), ON_THE_WIRE, ids=lambda item: type(item).__name__)
+def test_a_message_without_one_of_its_fields_is_refused(message: Message, document: dict[str, object]) -> None:
+    del message
+    for missing in document:
+        rest = unpack(msgpack.packb({name: value for name, value in document.items() if name != missing}))
+        with pytest.raises(WireError):
+            read_message(rest)
+
+
+def test_a_field_that_a_newer_release_adds_is_passed_over() -> None:
+    assert read_message({"type": "response_vote", "term": 3, "more": b"x"}) == Vote(term=3)

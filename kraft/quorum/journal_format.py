@@ -15,6 +15,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 Entry = tuple[bytes, int, int]  # command, index, term: the shape that pysyncobj expects of a journal
+REGULAR, NO_OP = (
+    b"\x00",
+    b"\x01",
+)  # (and `voters.MEMBERSHIP`) the first byte of an entry's command, as pysyncobj writes it
 
 MAGIC = b"\xb1QJ1"
 _HEADER = struct.Struct("<4sIIBQQQ")

@@ -1,1 +1,1 @@
-"""The quorum of real voters round the consensus core of pysyncobj: votes, replication, membership."""
+"""The quorum of real voters round the consensus core of pysyncobj: on a loop, in a thread, and its recovery."""

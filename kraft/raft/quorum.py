@@ -15,7 +15,8 @@ from ..quorum.config import RaftTiming, SnapshotPolicy
 from ..quorum.formation import VoterState
 from ..quorum.quorum import AppendOutcome, Leadership, QuorumListener
 from ..quorum.voters import BOOTSTRAP_INDEX, Membership, QuorumStatus, Voter, VoterProgress, VoterSet
-from .core import RaftCore
+from .consensus.core import RaftCore
+from .consensus.ports import Ports, RaftEvent
 from .disk.journal import DurableJournal
 from .disk.snapshot import Snapshot, SnapshotStore
 from .disk.storage import DamagedQuorumError, FatalHandler, JournalStorage
@@ -150,15 +151,18 @@ class RaftQuorum:
             membership=membership,
             journal=journal,
             snapshots=snapshots,
-            transport=self._transport,
             listener=self._listener,
-            clock=self._clock,
-            rng=self._rng,
-            timing=self._timing,
             policy=self._policy,
-            wake=self._wake,
-            wake_later=self._wake_later,
             fatal=self._halt,
+            ports=Ports(
+                transport=self._transport,
+                clock=self._clock,
+                rng=self._rng,
+                timing=self._timing,
+                wake=self._wake,
+                wake_later=self._wake_later,
+                report=_log_event,
+            ),
         )
 
     async def close(self) -> None:
@@ -175,7 +179,7 @@ class RaftQuorum:
     # The port (kraft.quorum.Quorum)
 
     def append(self, command: bytes, *, term: int, done: Callable[[AppendOutcome], None]) -> None:
-        self._started.append(command, term, done)
+        self._started.commands.submit(command, term, done)
 
     @property
     def leadership(self) -> Leadership:
@@ -183,64 +187,66 @@ class RaftQuorum:
 
     @property
     def committed_index(self) -> int:
-        return self._started.applied_index
+        return self._started.applier.applied_index
 
     # Beyond the port
 
     def read_barrier(self, done: Callable[[AppendOutcome], None]) -> None:
         """Commit a no-op in the present term: COMMITTED says that this node led when it was asked."""
-        self._started.append(None, self._started.term, done)
+        core = self._started
+        core.commands.submit(None, core.engine.term, done)
 
     def transfer_leadership(self, target_id: int) -> bool:
         """Ask `target_id` to take over at once. False: not the leader, or the target lacks entries or is gone."""
-        return target_id in self._started.other_ids and self._started.ask_transfer(target_id)
+        core = self._started
+        return target_id in core.electorate.other_ids and core.engine.ask_transfer(target_id)
 
     def hand_over(self) -> bool:
         """Let the best other voter take over; False: there is none, or this node does not lead."""
-        return self._started.begin_hand_over(self._clock())
+        return self._started.hand_over.begin(self._clock())
 
     async def hand_over_and_wait(self) -> None:
         """Before leaving: a hand-over is ten times quicker than an election. Bounded by half an election timeout."""
         core = self._core
-        if core is None or core.halted or not core.is_leader or not self.hand_over():
+        if core is None or core.halted or not core.engine.is_leader or not self.hand_over():
             return
-        while core.is_leader and core.is_handing_over and not core.halted:  # noqa: ASYNC110 - the core knows no loop
+        while core.engine.is_leader and core.hand_over.is_open and not core.halted:  # noqa: ASYNC110 - the core knows no loop
             await asyncio.sleep(HAND_OVER_POLL_S)
 
     @property
     def may_lead(self) -> bool:
-        return self._started.may_lead
+        return self._started.elections.may_lead
 
     def set_may_lead(self, may_lead: bool) -> None:
         """False: hand the leadership over, and do not campaign. For a node that cannot serve as the controller."""
-        self._started.may_lead = may_lead
+        self._started.elections.may_lead = may_lead
         self._wake()
 
     def add_voter(self, voter: Voter) -> VoterProgress:
         """Begin or go on; ask until it is done. Raises NotControllerError, InvalidRequestError (refused)."""
-        return self._started.add_voter(voter, self._clock())
+        return self._started.changes.add_voter(voter, self._clock())
 
     def remove_voter(self, node_id: int) -> VoterProgress:
         """Begin or go on; ask until it is done. Raises NotControllerError, InvalidRequestError (refused)."""
-        return self._started.remove_voter(node_id, self._clock())
+        return self._started.changes.remove_voter(node_id, self._clock())
 
     def meet(self, voters: VoterSet) -> None:
         """Tell a node that hears no leader who votes now, as others say: it links to them."""
-        self._started.meet(voters)
+        self._started.links.meet(voters)
 
     def status(self) -> QuorumStatus:
-        return self._started.status(self._clock())
+        return self._started.changes.status(self._clock())
 
     @property
     def voters(self) -> VoterSet:
         """The configuration that is committed, as far as this node knows."""
         core = self._started
-        return core.membership.at(core.commit_index)
+        return core.electorate.membership.at(core.engine.commit_index)
 
     @property
     def is_voter(self) -> bool:
         """By the newest configuration that this node has in its journal."""
-        return self._started.is_voter
+        return self._started.electorate.is_voter
 
     @property
     def listens_at(self) -> tuple[str, int]:
@@ -252,7 +258,7 @@ class RaftQuorum:
 
     def take_snapshot(self) -> None:
         """Compact now, whatever the policy says."""
-        self._started.request_snapshot()
+        self._started.compaction.request()
 
     def broker_endpoint_of(self, node_id: int) -> bytes:
         """What a voter told of its broker in its hello (opaque); empty: not known."""
@@ -290,21 +296,21 @@ class RaftQuorum:
             voter_id=self._node_id,
             cluster_id=self._cluster_id,
             voters_hash=self._bootstrap_hash(),
-            state=self._core.voter_state() if self._core is not None else VoterState.BLANK,
+            state=self._core.forming.voter_state() if self._core is not None else VoterState.BLANK,
             endpoint=self._broker_endpoint,
         )
 
     def _bootstrap_hash(self) -> int:
         core = self._core
-        if core is None or not core.is_voter or core.membership.current.index != BOOTSTRAP_INDEX:
+        if core is None or not core.electorate.is_voter or core.electorate.membership.current.index != BOOTSTRAP_INDEX:
             return 0
-        return voters_hash(core.membership.current.ids)
+        return voters_hash(core.electorate.membership.current.ids)
 
     def directory(self, endpoints: dict[int, bytes]) -> Directory:
         return Directory(
             node_id=self._node_id,
             cluster_id=self._cluster_id,
-            leader_id=self._started.leader_id,
+            leader_id=self._started.engine.leader_id,
             endpoints={**endpoints, self._node_id: self._broker_endpoint},
             voters=self.voters,
         )
@@ -337,10 +343,14 @@ class RaftQuorum:
 
     def _halt(self, reason: str) -> None:
         if self._core is not None:
-            self._core.halted = True
+            self._core.stop()
         self._transport.halt()
         self._fatal(reason)
 
 
 def _places(voters: VoterSet) -> str:
     return ",".join(sorted(f"{voter.node_id}@{voter.host}:{voter.port}" for voter in voters.voters))
+
+
+def _log_event(event: RaftEvent) -> None:
+    _log.log(event.severity, "%s", event.text, exc_info=event.error)

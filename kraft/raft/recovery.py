@@ -15,12 +15,11 @@ so the term goes on behind that of the last entry. Offline, synchronous; every s
 from dataclasses import dataclass
 
 from ..quorum.config import MAX_TERM
-from ..quorum.journal_format import DamagedJournal, Entry, RecordKind, encode_record, replay
+from ..quorum.journal_format import REGULAR, DamagedJournal, Entry, RecordKind, encode_record, replay
 from ..quorum.voters import MEMBERSHIP, Membership, Voter, VoterSet, encode_voters
 from .disk.meta import MetaStore, RaftMeta, valid_slots
 from .disk.snapshot import DamagedSnapshot, Snapshot, unpack_snapshot
 from .disk.storage import DamagedQuorumError, JournalStorage
-from .internals import REGULAR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

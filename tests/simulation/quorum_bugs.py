@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+from barnabas.kraft.raft.consensus.following import Follower
+from barnabas.kraft.raft.consensus.leading import Leader
 from barnabas.kraft.raft.disk.journal import DurableJournal
 from barnabas.kraft.raft.net.transport import RaftTransport
-from barnabas.kraft.raft.replication import RaftReplication
 
 from .planted import Planted
 from .raft_cluster import run_seed
@@ -19,24 +20,25 @@ def _minority_commits() -> AbstractContextManager[Any]:
     """One durable copy less than a majority is enough."""
 
     def commit(self: Any) -> None:
-        durable = [self.match_of(peer) for peer in self.other_ids] + [self.journal.durable_index]
-        index = sorted(durable, reverse=True)[max(self.majority - 2, 0)]
-        if index > self.commit_index:
+        voters = self._electorate
+        durable = [self._engine.match_of(peer) for peer in voters.other_ids] + [self._journal.durable_index]
+        index = sorted(durable, reverse=True)[max(voters.majority - 2, 0)]
+        if index > self._engine.commit_index:
             self.advance_commit(index)
 
-    return patch.object(RaftReplication, "commit_what_a_majority_has", commit)
+    return patch.object(Leader, "commit_what_a_majority_has", commit)
 
 
 def _commit_beyond_what_was_compared() -> AbstractContextManager[Any]:
     """A follower believes the leader's commit index for entries that it has not compared (stock pysyncobj)."""
-    genuine = RaftReplication.on_append_entries
+    genuine = Follower.on_append_entries
 
     def on_append_entries(self: Any, peer_id: int, message: Any) -> None:
         genuine(self, peer_id, message)
-        if message.term == self.term:
-            self.advance_commit(min(message.commit_index, self.journal.last_index))
+        if message.term == self._engine.term:
+            self.advance_commit(min(message.commit_index, self._journal.last_index))
 
-    return patch.object(RaftReplication, "on_append_entries", on_append_entries)
+    return patch.object(Follower, "on_append_entries", on_append_entries)
 
 
 def _vote_before_it_is_on_the_disk() -> AbstractContextManager[Any]:

@@ -12,7 +12,11 @@ from simulation.raft_cluster import NEVER_COMPACT, Result, SimulatedQuorum, _Fau
 
 from barnabas.kraft.quorum.config import SnapshotPolicy
 from barnabas.kraft.quorum.voters import Voter
-from barnabas.kraft.raft.core import RaftCore
+from barnabas.kraft.raft.consensus.core import RaftCore
+from barnabas.kraft.raft.consensus.electorate import Electorate
+from barnabas.kraft.raft.consensus.leading import Leader
+from barnabas.kraft.raft.consensus.links import Links
+from barnabas.kraft.raft.consensus.voter_changes import VoterChanges
 from barnabas.kraft.raft.quorum import RaftQuorum
 from barnabas.log.vocabulary.errors import BarnabasError
 
@@ -62,7 +66,7 @@ class ChangingQuorum(SimulatedQuorum):
         return min(self._size_at(node_id) if node_id in self.nodes else self._at_rest[node_id] for node_id in self.ids)
 
     def _size_at(self, node_id: int) -> int:
-        return min(len(item.voters) for item in self.nodes[node_id].quorum._started.membership._sets)
+        return min(len(item.voters) for item in self.nodes[node_id].quorum._started.electorate.membership._sets)
 
 
 class Changes:
@@ -154,12 +158,14 @@ def _check_leader(cluster: ChangingQuorum) -> None:
     if leader is None or not oracle.acked:
         return
     core = cluster.nodes[leader].quorum._started
-    if core.term < max(oracle.leaders) or not core.is_leader:
+    if core.engine.term < max(oracle.leaders) or not core.engine.is_leader:
         return
     newest = next(reversed(oracle.acked))
     index = next((at for at, command in reversed(oracle.log.items()) if command == newest), 0)
     if core.journal.last_index < index:
-        oracle.violations.append(f"leader {leader} of term {core.term} lacks {newest!r}, acknowledged at {index}")
+        oracle.violations.append(
+            f"leader {leader} of term {core.engine.term} lacks {newest!r}, acknowledged at {index}"
+        )
 
 
 def _settle(cluster: ChangingQuorum) -> bool:
@@ -188,42 +194,69 @@ def run_changes_of(first: int, count: int) -> list[ChangeResult]:
 # --- planted faults ---------------------------------------------------------------------------------------------------
 
 
-class _OldMajority(RaftCore):
+class _OldMajority(Electorate):
     """Counts the majority that the bootstrap configuration needed, whatever is in force."""
 
-    def _take_voters(self) -> None:
-        super()._take_voters()
+    def refresh(self) -> None:
+        super().refresh()
         first = getattr(self, "_first_majority", self.majority)
         self._first_majority = self.majority = first
 
 
-class _CountsLearners(RaftCore):
+class _CountsLearners(Leader):
     """A learner's acknowledgement makes up for a voter's."""
 
+    links: Links
+
     def commit_what_a_majority_has(self) -> None:
-        voters = self.other_ids
-        if self._learner is not None:
-            self.other_ids = sorted({*voters, self._learner.voter.node_id})
+        voters = self._electorate.other_ids
+        if self.links.learner is not None:
+            self._electorate.other_ids = sorted({*voters, self.links.learner.node_id})
         super().commit_what_a_majority_has()
-        self.other_ids = voters
+        self._electorate.other_ids = voters
+
+
+class _NeverCaughtUp(VoterChanges):
+    """A learner stays a learner, so that there is always one to count."""
 
     def is_caught_up(self, learner: Any, now: float) -> bool:
-        """It stays a learner, so that there is always one to count."""
         return False
 
 
-class _TwoAtOnce(RaftCore):
+class _TwoAtOnce(VoterChanges):
     """Takes a change while another one is not committed."""
 
     def _is_settled(self) -> bool:
         return True
 
 
-class _WithoutOwnTerm(RaftCore):
+class _WithoutOwnTerm(VoterChanges):
     """Changes the configuration before an entry of its own term is committed (the fault that Ongaro reported in 2015)."""
 
     def may_change_voters(self) -> bool:
-        return self.is_leader and self._is_settled()
+        return self._engine.is_leader and self._is_settled()
+
+
+class _OldMajorityCore(RaftCore):
+    electorate_type = _OldMajority
+
+
+class _CountsLearnersCore(RaftCore):
+    leader_type = _CountsLearners
+    changes_type = _NeverCaughtUp
+
+    def __init__(self, **parts: Any) -> None:
+        super().__init__(**parts)
+        assert isinstance(self.leader, _CountsLearners)
+        self.leader.links = self.links
+
+
+class _TwoAtOnceCore(RaftCore):
+    changes_type = _TwoAtOnce
+
+
+class _WithoutOwnTermCore(RaftCore):
+    changes_type = _WithoutOwnTerm
 
 
 def _with(core: type[RaftCore]) -> type[RaftQuorum]:
@@ -231,10 +264,10 @@ def _with(core: type[RaftCore]) -> type[RaftQuorum]:
 
 
 PLANTED = {
-    "the majority of an old configuration": _with(_OldMajority),
-    "learners count": _with(_CountsLearners),
-    "two changes at once": _with(_TwoAtOnce),
-    "no entry of its own term": _with(_WithoutOwnTerm),
+    "the majority of an old configuration": _with(_OldMajorityCore),
+    "learners count": _with(_CountsLearnersCore),
+    "two changes at once": _with(_TwoAtOnceCore),
+    "no entry of its own term": _with(_WithoutOwnTermCore),
 }
 
 

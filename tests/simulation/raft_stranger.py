@@ -35,12 +35,12 @@ def speak_in_the_name_of_a_voter(cluster: "SimulatedQuorum", rng: random.Random)
         voter_id=claimed, state=rng.choice([VoterState.BLANK, VoterState.VOTER]), token=rng.getrandbits(62) + 1
     )
     last_index, last_term = core.journal.last_index, core.journal.last_term
-    term = rng.choice([core.term, core.term + 1, core.term + 1, MAX_TERM - 1])
+    term = rng.choice([core.engine.term, core.engine.term + 1, core.engine.term + 1, MAX_TERM - 1])
     messages = [
         {"type": "stale_term", "term": term},
         {"type": "request_vote", "term": term, "last_log_index": 1 << 40, "last_log_term": term, "transfer": True},
-        {"type": "response_vote", "term": core.term},
-        {"type": "next_node_idx", "term": core.term, "next_node_idx": 1 << 40, "reset": False, "success": True},
+        {"type": "response_vote", "term": core.engine.term},
+        {"type": "next_node_idx", "term": core.engine.term, "next_node_idx": 1 << 40, "reset": False, "success": True},
         {
             "type": "append_entries",
             "term": term,
@@ -49,7 +49,7 @@ def speak_in_the_name_of_a_voter(cluster: "SimulatedQuorum", rng: random.Random)
             "prevLogTerm": last_term,
             "entries": ((b"\x00forged", last_index + 1, term),),
         },
-        {"type": "welcome", "term": core.term, "index": core.journal.durable_index},
+        {"type": "welcome", "term": core.engine.term, "index": core.journal.durable_index},
     ]
     said = b"".join(frame(message) for message in rng.sample(messages, rng.randint(1, 6)))
     cluster.loop.create_task(_connect(cluster, victim, lambda: _Stranger(encode_hello(hello), said)))

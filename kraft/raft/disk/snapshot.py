@@ -248,7 +248,10 @@ class SnapshotSender:
         return (len(data), position, data[position:end]), position == 0, is_last
 
     def cancelTransmisstion(self, node: Peer) -> None:
-        self._transfers.pop(node.id, None)
+        self.cancel(node.id)
+
+    def cancel(self, node_id: int) -> None:
+        self._transfers.pop(node_id, None)
 
     def is_sending_to(self, node_id: int) -> bool:
         return node_id in self._transfers

@@ -16,7 +16,7 @@ from ...quorum.voters import VoterSet, decode_voters, encode_voters
 
 PROTOCOL = "BNBQ"
 PROTOCOL_VERSION = 2
-# Two of the largest batches of entries (raft_core.BATCH_BYTES plus one command) fit; more is a foreign protocol.
+# Two of the largest batches of entries (config.BATCH_BYTES plus one command) fit; more is a foreign protocol.
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 # Before its hello nobody has a right to our memory. HTTP, TLS and Kafka's frames all read as a far greater length.
 MAX_HELLO_BYTES = 64 * 1024

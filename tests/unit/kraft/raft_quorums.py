@@ -5,7 +5,7 @@ from simulation.raft_cluster import SimulatedQuorum
 from barnabas.kraft.quorum.config import (
     SnapshotPolicy,
 )
-from barnabas.kraft.raft.core import RaftCore
+from barnabas.kraft.raft.consensus.core import RaftCore
 
 
 def running(voters: int = 3, policy: SnapshotPolicy | None = None) -> SimulatedQuorum:

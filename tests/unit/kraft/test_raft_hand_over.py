@@ -34,7 +34,7 @@ def test_a_leader_that_must_not_lead_follows_when_nobody_takes_over_in_time() ->
     leader = cluster.wait_for_leader()
     assert cluster.loop.run_until(lambda: all_linked(cluster), 5.0)
     best, other = sorted(
-        (n for n in cluster.ids if n != leader), key=lambda n: (-core_of(cluster, leader).match_of(n), n)
+        (n for n in cluster.ids if n != leader), key=lambda n: (-core_of(cluster, leader).engine.match_of(n), n)
     )
     for node_id in (leader, best):
         cluster.nodes[node_id].quorum.set_may_lead(False)

@@ -74,14 +74,14 @@ def test_a_forged_term_goes_back_to_that_of_the_entries() -> None:
     cluster = SimulatedQuorum(3, 1)
     cluster.start_all()
     cluster.commit()
-    cluster.nodes[0].quorum._started.set_term(MAX_TERM + 5, None)
-    cluster.nodes[0].quorum._started.set_term(MAX_TERM + 6, None)
+    cluster.nodes[0].quorum._started.engine.set_term(MAX_TERM + 5, None)
+    cluster.nodes[0].quorum._started.engine.set_term(MAX_TERM + 6, None)
     cluster.kill(0)
     found = recover(cluster)
     assert found.next_term == found.last_term + 1
     cluster.start(0)
     cluster.commit()
-    assert cluster.nodes[0].quorum._started.term < 100
+    assert cluster.nodes[0].quorum._started.engine.term < 100
     cluster.close()
 
 

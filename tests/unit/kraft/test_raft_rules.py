@@ -9,7 +9,7 @@ import pytest
 from simulation.raft_cluster import DIRECTORY, TIMING, SimulatedQuorum
 from unit.kraft.raft_quorums import all_linked, core_of, finish, isolate, reunite, running
 
-import barnabas.kraft.raft.internals as internals
+import barnabas.kraft.raft.consensus.engine as engine
 from barnabas.kraft.quorum.config import (
     MAX_COMMAND_BYTES,
     MAX_PENDING_COMMANDS,
@@ -19,29 +19,29 @@ from barnabas.kraft.quorum.config import (
 )
 from barnabas.kraft.quorum.journal_format import Entry
 from barnabas.kraft.quorum.quorum import AppendOutcome
-from barnabas.kraft.raft.core import RaftCore
+from barnabas.kraft.raft.consensus.core import RaftCore
+from barnabas.kraft.raft.consensus.following import LogDiverged
 from barnabas.kraft.raft.disk.storage import DamagedQuorumError
 from barnabas.kraft.raft.net.messages import AppendEntries, AppendReply, InstallSnapshot, RequestVote, StaleTerm
-from barnabas.kraft.raft.replication import LogDiverged
 from barnabas.log.vocabulary.errors import InvalidRequestError
 
-KRAFT = pathlib.Path(inspect.getfile(internals)).parents[1]
+KRAFT = pathlib.Path(inspect.getfile(engine)).parents[2]
 
 
 def test_every_private_name_that_is_touched_is_asserted_at_start() -> None:
     used = {
         name
-        for path in KRAFT.glob("raft_*.py")
+        for path in KRAFT.rglob("*.py")
         for name in re.findall(r"_SyncObj__\w+", path.read_text())
         if name != "_SyncObj__name"
     }
-    assert used <= internals.TOUCHED_NAMES
-    assert internals.PINNED_VERSION == "0.3.17"
+    assert used <= engine.TOUCHED_NAMES
+    assert engine.PINNED_VERSION == "0.3.17"
 
 
 def test_only_one_file_imports_pysyncobj() -> None:
     importing = [p.name for p in KRAFT.rglob("*.py") if re.search(r"^(from|import) pysyncobj", p.read_text(), re.M)]
-    assert importing == ["internals.py"]
+    assert importing == ["engine.py"]
 
 
 def test_nothing_pickles() -> None:
@@ -51,11 +51,11 @@ def test_nothing_pickles() -> None:
 def test_rule_4_an_acknowledgement_of_another_term_moves_nothing() -> None:
     cluster = running()
     core = core_of(cluster, cluster.wait_for_leader())
-    peer = core.other_ids[0]
-    before = core.match_of(peer)
-    stale = AppendReply(term=core.term - 1, next_index=999, is_reset=False, is_success=True)
+    peer = core.electorate.other_ids[0]
+    before = core.engine.match_of(peer)
+    stale = AppendReply(term=core.engine.term - 1, next_index=999, is_reset=False, is_success=True)
     core.receive(peer, stale)
-    assert core.match_of(peer) == before
+    assert core.engine.match_of(peer) == before
     finish(cluster)
 
 
@@ -151,11 +151,11 @@ def test_rule_10_an_append_of_a_former_term_is_refused() -> None:
 def test_rule_11_entries_that_match_are_kept() -> None:
     cluster = running()
     leader = core_of(cluster, cluster.wait_for_leader())
-    follower = core_of(cluster, leader.other_ids[0])
+    follower = core_of(cluster, leader.electorate.other_ids[0])
     last = follower.journal.last_index
     entries = tuple(follower.journal.entries_from(2, 1))
-    early = AppendEntries(term=leader.term, commit_index=1, prev_index=1, prev_term=0, entries=entries)
-    follower.receive(leader.node_id, early)
+    early = AppendEntries(term=leader.engine.term, commit_index=1, prev_index=1, prev_term=0, entries=entries)
+    follower.receive(leader.electorate.node_id, early)
     assert follower.journal.last_index == last
     finish(cluster)
 
@@ -163,16 +163,16 @@ def test_rule_11_entries_that_match_are_kept() -> None:
 def test_whoever_would_replace_committed_entries_is_named_with_the_cure() -> None:
     cluster = running()
     leader = core_of(cluster, cluster.wait_for_leader())
-    follower = core_of(cluster, leader.other_ids[0])
+    follower = core_of(cluster, leader.electorate.other_ids[0])
     cluster.commit()
     assert cluster.wait_until_equal()
-    index, term = follower.commit_index, follower.term
+    index, term = follower.engine.commit_index, follower.engine.term
     older = ((b"\0older copy", index, term + 1),)
     replaced = AppendEntries(term=term + 1, commit_index=0, prev_index=index - 1, prev_term=term, entries=older)
     with pytest.raises(LogDiverged) as caught:
-        follower._store(replaced)
+        follower.follower._store(replaced)
     told = str(caught.value)
-    assert f"voter {leader.node_id}, replaces entry {index} of term {term}" in told
+    assert f"voter {leader.electorate.node_id}, replaces entry {index} of term {term}" in told
     assert "older copies of __cluster_metadata" in told and "barnabas cluster recover --config" in told
     finish(cluster)
 
@@ -180,26 +180,26 @@ def test_whoever_would_replace_committed_entries_is_named_with_the_cure() -> Non
 def test_a_heartbeat_commits_no_entries_that_were_not_compared() -> None:
     cluster = running()
     leader = core_of(cluster, cluster.wait_for_leader())
-    follower = core_of(cluster, leader.other_ids[0])
-    follower.journal.add(b"\0divergent", follower.journal.last_index + 1, follower.term)
-    committed = follower.commit_index
-    bare = InstallSnapshot(term=leader.term, commit_index=99, chunk=None)
-    follower.receive(leader.node_id, bare)
-    assert follower.commit_index == committed
-    early = AppendEntries(term=leader.term, commit_index=99, prev_index=1, prev_term=0, entries=())
-    follower.receive(leader.node_id, early)
-    assert follower.commit_index == committed
+    follower = core_of(cluster, leader.electorate.other_ids[0])
+    follower.journal.add(b"\0divergent", follower.journal.last_index + 1, follower.engine.term)
+    committed = follower.engine.commit_index
+    bare = InstallSnapshot(term=leader.engine.term, commit_index=99, chunk=None)
+    follower.receive(leader.electorate.node_id, bare)
+    assert follower.engine.commit_index == committed
+    early = AppendEntries(term=leader.engine.term, commit_index=99, prev_index=1, prev_term=0, entries=())
+    follower.receive(leader.electorate.node_id, early)
+    assert follower.engine.commit_index == committed
     cluster.close()
 
 
 def test_rule_12_an_acknowledgement_does_not_move_the_sending_back() -> None:
     cluster = running()
     core = core_of(cluster, cluster.wait_for_leader())
-    peer = core.other_ids[0]
-    core.set_next(peer, core.journal.last_index + 1)
-    late = AppendReply(term=core.term, next_index=2, is_reset=False, is_success=True)
+    peer = core.electorate.other_ids[0]
+    core.engine.set_next(peer, core.journal.last_index + 1)
+    late = AppendReply(term=core.engine.term, next_index=2, is_reset=False, is_success=True)
     core.receive(peer, late)
-    assert core.next_of(peer) == core.journal.last_index + 1
+    assert core.engine.next_of(peer) == core.journal.last_index + 1
     finish(cluster)
 
 
@@ -280,7 +280,7 @@ def test_a_command_that_was_overwritten_is_discarded() -> None:
     reunite(cluster, old)
     cluster.loop.run_for(1.0)
     assert outcomes == {command: AppendOutcome.DISCARDED}
-    assert not core_of(cluster, old)._waiting
+    assert not core_of(cluster, old).commands._waiting
     finish(cluster)
 
 
@@ -327,7 +327,7 @@ def test_rule_2p_the_queue_is_bounded() -> None:
     assert outcomes.count(AppendOutcome.NOT_APPENDED) == 10
     assert outcomes.count(AppendOutcome.COMMITTED) == MAX_PENDING_COMMANDS
     core = core_of(cluster, 0)
-    assert (core._waiting, core._waiting_count, core._queued_bytes) == ({}, 0, 0)
+    assert (core.commands._waiting, core.commands._waiting_count, core.commands._queued_bytes) == ({}, 0, 0)
     cluster.close()
 
 
@@ -461,7 +461,7 @@ def forged_append(core: RaftCore, term: int, entries: tuple[Entry, ...] = ()) ->
 def test_a_term_that_no_election_can_have_reached_is_taken_in_steps_and_the_quorum_lives_on() -> None:
     cluster = running()
     victim = core_of(cluster, cluster.wait_for_leader())
-    before = victim.term
+    before = victim.engine.term
     for _ in range(50):
         for message in (
             StaleTerm(term=MAX_TERM - 1),
@@ -469,8 +469,8 @@ def test_a_term_that_no_election_can_have_reached_is_taken_in_steps_and_the_quor
             forged_append(victim, MAX_TERM - 1),
             RequestVote(term=MAX_TERM - 1, last_log_index=9, last_log_term=9, is_transfer=True),
         ):
-            victim.receive(victim.other_ids[0], message)
-    assert victim.term == before + MAX_TERM_STEP and victim.refused_messages == 200
+            victim.receive(victim.electorate.other_ids[0], message)
+    assert victim.engine.term == before + MAX_TERM_STEP and victim.credibility.refused_messages == 200
     assert not victim.halted
     cluster.commit()
     assert cluster.wait_until_equal()
@@ -480,9 +480,9 @@ def test_a_term_that_no_election_can_have_reached_is_taken_in_steps_and_the_quor
 def test_a_term_that_is_one_step_too_far_is_not_believed() -> None:
     cluster = running()
     victim = core_of(cluster, cluster.wait_for_leader())
-    before = victim.term
-    victim.receive(victim.other_ids[0], StaleTerm(term=before + MAX_TERM_STEP + 1))
-    assert (victim.term, victim.refused_messages) == (before + MAX_TERM_STEP, 1)
+    before = victim.engine.term
+    victim.receive(victim.electorate.other_ids[0], StaleTerm(term=before + MAX_TERM_STEP + 1))
+    assert (victim.engine.term, victim.credibility.refused_messages) == (before + MAX_TERM_STEP, 1)
     finish(cluster)
 
 
@@ -491,12 +491,12 @@ def test_a_voter_that_is_many_terms_behind_catches_up() -> None:
     core = core_of(cluster, 2)
     cluster.kill(0)
     cluster.kill(1)
-    core.set_term(5 * MAX_TERM_STEP, None)
+    core.engine.set_term(5 * MAX_TERM_STEP, None)
     cluster.start(0)
     cluster.start(1)
     cluster.commit()
     assert cluster.wait_until_equal()
-    assert core_of(cluster, 0).term > 5 * MAX_TERM_STEP
+    assert core_of(cluster, 0).engine.term > 5 * MAX_TERM_STEP
     finish(cluster)
 
 
@@ -504,16 +504,16 @@ def test_another_leader_in_the_term_is_refused_and_stops_neither_leader_nor_foll
     cluster = running()
     leader = cluster.wait_for_leader()
     core = core_of(cluster, leader)
-    core.receive(core.other_ids[0], forged_append(core, core.term))
-    assert core.is_leader and core.refused_messages == 1 and not core.halted
-    follower_id, other_id = core.other_ids
+    core.receive(core.electorate.other_ids[0], forged_append(core, core.engine.term))
+    assert core.engine.is_leader and core.credibility.refused_messages == 1 and not core.halted
+    follower_id, other_id = core.electorate.other_ids
     follower = core_of(cluster, follower_id)
-    entries = ((b"\x00forged", follower.journal.last_index + 1, follower.term),)
-    forged = forged_append(follower, follower.term, entries)
+    entries = ((b"\x00forged", follower.journal.last_index + 1, follower.engine.term),)
+    forged = forged_append(follower, follower.engine.term, entries)
     last_index = follower.journal.last_index
     follower.receive(other_id, forged)
-    assert follower.refused_messages == 1 and follower.journal.last_index == last_index
-    assert follower.leader_id == leader
+    assert follower.credibility.refused_messages == 1 and follower.journal.last_index == last_index
+    assert follower.engine.leader_id == leader
     cluster.commit()
     assert cluster.wait_until_equal()
     finish(cluster)
@@ -521,7 +521,7 @@ def test_another_leader_in_the_term_is_refused_and_stops_neither_leader_nor_foll
 
 def test_a_folder_with_a_forged_term_is_refused_with_the_cure() -> None:
     cluster = running(1)
-    core_of(cluster, 0).set_term(MAX_TERM, None)
+    core_of(cluster, 0).engine.set_term(MAX_TERM, None)
     cluster.kill(0)
     with pytest.raises(DamagedQuorumError, match="was forged"):
         cluster.start(0)
@@ -531,11 +531,11 @@ def test_a_folder_with_a_forged_term_is_refused_with_the_cure() -> None:
 def test_rule_4_an_acknowledgement_of_another_term_counts_for_no_entry_that_the_peer_may_lack() -> None:
     cluster = running()
     core = core_of(cluster, cluster.wait_for_leader())
-    peer = core.other_ids[0]
-    core.set_match(peer, 1)
+    peer = core.electorate.other_ids[0]
+    core.engine.set_match(peer, 1)
     next_index = core.journal.last_index + 1
-    core.receive(peer, AppendReply(term=core.term - 1, next_index=next_index, is_reset=False, is_success=True))
-    assert core.match_of(peer) == 1
+    core.receive(peer, AppendReply(term=core.engine.term - 1, next_index=next_index, is_reset=False, is_success=True))
+    assert core.engine.match_of(peer) == 1
     finish(cluster)
 
 
@@ -543,13 +543,13 @@ def test_an_entry_of_an_earlier_term_is_not_committed_by_counting() -> None:
     """The paper, 5.4.2 and figure 8: a majority that has it may still be overruled."""
     cluster = running()
     core = core_of(cluster, cluster.wait_for_leader())
-    last_index = core.journal.last_index
-    core.set_term(core.term + 1, core.node_id)
-    core.commit_index = last_index - 1
-    for peer in core.other_ids:
-        core.set_match(peer, last_index)
-    core.commit_what_a_majority_has()
-    assert core.is_leader and core.commit_index == last_index - 1
+    committed, last_index = core.engine.commit_index, core.journal.last_index + 1
+    core.journal.add(b"\0of the earlier term", last_index, core.engine.term)
+    core.engine.set_term(core.engine.term + 1, core.electorate.node_id)
+    for peer in core.electorate.other_ids:
+        core.engine.set_match(peer, last_index)
+    core.leader.commit_what_a_majority_has()
+    assert core.engine.is_leader and core.engine.commit_index == committed
     cluster.close()
 
 
@@ -564,5 +564,5 @@ def test_a_blank_voter_does_not_vote() -> None:
     assert core.formation.blank
     ask = RequestVote(term=9, last_log_index=99, last_log_term=9, is_transfer=True)
     core.receive(0, ask)
-    assert (core.term, core.voted_for) == (0, None)
+    assert (core.engine.term, core.engine.voted_for) == (0, None)
     cluster.close()

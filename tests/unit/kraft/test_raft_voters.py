@@ -100,12 +100,12 @@ def test_a_learner_counts_for_nothing() -> None:
         if other not in (leader, 3):
             cluster.net.cut(leader, other, silent=True)
     core = cluster.nodes[leader].quorum._started
-    core.add_voter(voter(3), cluster.loop.time())
-    before = core.commit_index
+    core.changes.add_voter(voter(3), cluster.loop.time())
+    before = core.engine.commit_index
     cluster.append(leader)
     cluster.loop.run_for(TIMING.leader_fallback_s * 2)
-    assert core.commit_index == before
-    assert not core.is_leader
+    assert core.engine.commit_index == before
+    assert not core.engine.is_leader
     finish(cluster)
 
 

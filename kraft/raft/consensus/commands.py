@@ -1,0 +1,104 @@
+"""Commands on their way into the log and the outcomes that their senders are told."""
+
+from collections import deque
+from collections.abc import Callable
+
+from barnabas.log.vocabulary.errors import InvalidRequestError
+
+from ...quorum.config import (
+    MAX_APPENDS_PER_STEP,
+    MAX_COMMAND_BYTES,
+    MAX_PENDING_BYTES,
+    MAX_PENDING_COMMANDS,
+)
+from ...quorum.journal_format import NO_OP, REGULAR
+from ...quorum.quorum import AppendOutcome
+from ..disk.journal import DurableJournal
+from .engine import PysyncobjEngine
+from .ports import Ports
+
+Done = Callable[[AppendOutcome], None]
+
+
+class Commands:
+    """Invariant: every `done` is in exactly one of `_queue`, `_waiting` and `_outcomes`, or was called."""
+
+    def __init__(self, engine: PysyncobjEngine, journal: DurableJournal, ports: Ports) -> None:
+        self._engine = engine
+        self._journal = journal
+        self._wake = ports.wake
+        self._queue: deque[tuple[bytes | None, int, Done]] = deque()  # command (None: a no-op), term, done
+        self._queued_bytes = 0
+        self._waiting: dict[int, list[tuple[int, Done]]] = {}  # by index: the term it was appended in
+        self._waiting_count = 0
+        self._outcomes: deque[tuple[Done, AppendOutcome]] = deque()
+        self._is_closed = False
+
+    def submit(self, command: bytes | None, term: int, done: Done) -> None:
+        """`None` appends a no-op. Raises InvalidRequestError for a command that is too long."""
+        size_bytes = len(command) if command is not None else 0
+        if size_bytes > MAX_COMMAND_BYTES:
+            raise InvalidRequestError(
+                f"a metadata command of {size_bytes} bytes, allowed are {MAX_COMMAND_BYTES}: split it"
+            )
+        pending = len(self._queue) + self._waiting_count
+        if self._is_closed or pending >= MAX_PENDING_COMMANDS or self._queued_bytes + size_bytes > MAX_PENDING_BYTES:
+            self._outcomes.append((done, AppendOutcome.NOT_APPENDED))
+        else:
+            self._queue.append((command, term, done))
+            self._queued_bytes += size_bytes
+        self._wake()
+
+    def append_queued(self) -> None:
+        engine = self._engine
+        for _ in range(min(len(self._queue), MAX_APPENDS_PER_STEP)):
+            command, term, done = self._queue.popleft()
+            self._queued_bytes -= len(command) if command is not None else 0
+            if not engine.is_leader or term != engine.term:
+                self._outcomes.append((done, AppendOutcome.NOT_APPENDED))
+                continue
+            index = self._journal.last_index + 1
+            self._journal.add(NO_OP if command is None else REGULAR + command, index, term)
+            self._waiting.setdefault(index, []).append((term, done))
+            self._waiting_count += 1
+        if self._queue:
+            self._wake()
+
+    @property
+    def are_waiting(self) -> bool:
+        return bool(self._waiting)
+
+    def settle(self, index: int, committed_term: int | None) -> None:
+        """Decide what is told to those who appended at `index`; a term of None: the outcome is unknown."""
+        waiting = self._waiting.pop(index, ())
+        self._waiting_count -= len(waiting)
+        for term, done in waiting:
+            if committed_term is None:
+                outcome = AppendOutcome.UNKNOWN
+            else:
+                outcome = AppendOutcome.COMMITTED if term == committed_term else AppendOutcome.DISCARDED
+            self._outcomes.append((done, outcome))
+
+    def jumped_to(self, last_index: int) -> None:
+        """A snapshot took the place of everything up to `last_index`."""
+        for index in sorted(index for index in self._waiting if index <= last_index):
+            self.settle(index, None)
+
+    def deliver_outcomes(self) -> None:
+        for _ in range(len(self._outcomes)):
+            done, outcome = self._outcomes.popleft()
+            done(outcome)
+        if self._outcomes:
+            self._wake()
+
+    def close(self) -> None:
+        """From now on nothing is appended any more."""
+        self._is_closed = True
+
+    def abandon(self) -> None:
+        """The end: what is still open is told now."""
+        while self._queue:
+            self._outcomes.append((self._queue.popleft()[2], AppendOutcome.NOT_APPENDED))
+        for index in sorted(self._waiting):
+            self.settle(index, None)
+        self.deliver_outcomes()

@@ -1,0 +1,221 @@
+"""`RaftCore` puts the parts of consensus together and drives them by `step`.
+
+No I/O, no asyncio, no threads, no logger here. Messages come in by `receive`, everything else happens in `step`: campaign,
+count, apply, append, send once for all of it, compact, flush. Whatever goes wrong in between is a reason to stop the
+process.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVarTuple
+
+from ...quorum.config import SnapshotPolicy
+from ...quorum.formation import Formation
+from ...quorum.quorum import Leadership, QuorumListener
+from ...quorum.voters import Membership
+from ..disk.journal import DurableJournal
+from ..disk.snapshot import Snapshot, SnapshotSender, SnapshotStore
+from ..disk.storage import FatalHandler
+from ..net import messages
+from ..net.messages import Message
+from ..net.wire import Hello
+from .applying import Applier
+from .commands import Commands
+from .compaction import Compaction
+from .credibility import Credibility
+from .elections import Elections
+from .electorate import Electorate
+from .engine import PysyncobjEngine
+from .following import Follower
+from .forming import Forming
+from .hand_over import HandOver
+from .leading import Leader
+from .links import Links
+from .ports import Ports, RaftEvent, Severity, info
+from .voter_changes import VoterChanges
+
+Arguments = TypeVarTuple("Arguments")
+
+
+class RaftCore:
+    """A test's subclass names other types of parts, to show what a planted fault does."""
+
+    electorate_type: type[Electorate] = Electorate
+    leader_type: type[Leader] = Leader
+    follower_type: type[Follower] = Follower
+    changes_type: type[VoterChanges] = VoterChanges
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        membership: Membership,
+        journal: DurableJournal,
+        snapshots: SnapshotStore,
+        listener: QuorumListener,
+        policy: SnapshotPolicy,
+        fatal: FatalHandler,
+        ports: Ports,
+    ) -> None:
+        self._node_id = node_id
+        self._clock = ports.clock
+        self._wake = ports.wake
+        self._report = ports.report
+        self._listener = listener
+        self._fatal = fatal
+        self._reported = Leadership(leader_id=None, term=0, is_self=False)
+        self.halted = False
+        self.journal = journal
+        self.electorate = electorate = self.electorate_type(node_id, membership)
+        self.formation = formation = Formation(node_id, membership.current.ids, blank=journal.blank)
+        sender = SnapshotSender(snapshots.read, ports.transport.backlog_bytes)
+        self.engine = engine = PysyncobjEngine(node_id, electorate.other_ids, journal, sender, ports)
+        self.links = links = Links(electorate, formation, engine, ports)
+        self.elections = elections = Elections(electorate, formation, engine, journal, ports)
+        self.credibility = Credibility(node_id, engine, formation, elections, ports)
+        self.forming = Forming(electorate, formation, engine, journal, elections, ports)
+        self.commands = Commands(engine, journal, ports)
+        self.applier = Applier(node_id, engine, journal, self.commands, listener, ports)
+        self.compaction = Compaction(journal, snapshots, membership, self.applier, listener, policy, ports)
+        self.follower = self.follower_type(
+            electorate, engine, journal, snapshots, elections, links, self.applier, ports
+        )
+        self.leader = self.leader_type(electorate, formation, engine, journal, elections, sender, ports)
+        self.hand_over = HandOver(electorate, engine, elections, ports)
+        self.changes = self.changes_type(
+            electorate, formation, engine, journal, elections, self.leader, links, self.hand_over, ports
+        )
+        self._handlers = self._table_of_handlers()
+        journal.on_durable = lambda: self._guarded(self.follower.on_durable)
+        links.changed()
+
+    def _table_of_handlers(self) -> dict[type[Message], Callable[[int, Any], None]]:
+        return {
+            messages.AppendEntries: self.follower.on_append_entries,
+            messages.InstallSnapshot: self.follower.on_install_snapshot,
+            messages.AppendReply: self.leader.on_append_reply,
+            messages.RequestVote: self.elections.on_request_vote,
+            messages.Vote: self.elections.on_response_vote,
+            messages.RequestPreVote: self.elections.on_pre_vote,
+            messages.PreVote: self.elections.on_pre_vote_ok,
+            messages.StaleTerm: self.elections.on_stale_term,
+            messages.TimeoutNow: self.elections.on_timeout_now,
+            messages.FormQuery: self.forming.on_form_query,
+            messages.FormState: self.forming.on_form_state,
+            messages.Formed: self.forming.on_formed,
+            messages.Joined: self.forming.on_joined,
+            messages.Welcome: self.forming.on_welcome,
+        }
+
+    # From outside
+
+    @property
+    def leadership(self) -> Leadership:
+        engine = self.engine
+        return Leadership(leader_id=engine.leader_id, term=engine.term, is_self=engine.is_leader)
+
+    def connected(self, peer_id: int, hello: Hello) -> None:
+        self._guarded(self._connected, peer_id, hello)
+        self._wake()
+
+    def _connected(self, peer_id: int, hello: Hello) -> None:
+        self.engine.set_connected(peer_id, True)
+        self.formation.peer_connected(peer_id, hello.state)
+        self.leader.peer_connected(peer_id)
+        if self.formation.peers.keys() >= set(self.electorate.other_ids):
+            self.elections.campaign_at_once_if_first()
+        self.leader.must_send = True
+
+    def disconnected(self, peer_id: int) -> None:
+        self._guarded(self._disconnected, peer_id)
+        self._wake()
+
+    def _disconnected(self, peer_id: int) -> None:
+        was_leader = self.engine.leader_id == peer_id and not self.engine.is_leader
+        self.engine.set_connected(peer_id, False)
+        self.formation.peer_disconnected(peer_id)
+        self.leader.peer_disconnected(peer_id)
+        if was_leader:
+            self.elections.leader_link_lost()
+
+    def receive(self, peer_id: int, message: Message) -> None:
+        self._guarded(self._take, peer_id, message)
+        self._wake()
+
+    def _take(self, peer_id: int, message: Message) -> None:
+        if self.credibility.believes(peer_id, message):
+            self._handlers[type(message)](peer_id, message)
+
+    def load(self, snapshot: Snapshot | None) -> None:
+        """Restore what was found on disk, before the first step. Raises what the listener raises."""
+        if snapshot is not None:
+            self.applier.restore(snapshot)
+
+    def step(self) -> None:
+        self._guarded(self._step)
+
+    def tidy(self) -> None:
+        """Now and then: mark in the journal what is durable."""
+        self._guarded(self.journal.onOneSecondTimer)
+
+    def abandon(self) -> None:
+        """The end: those who wait for what is still open are told."""
+        self.halted = True
+        self.commands.abandon()
+
+    def stop(self) -> None:
+        """Take no further step."""
+        self.halted = True
+        self.commands.close()
+
+    def _guarded(self, work: Callable[[*Arguments], None], *arguments: *Arguments) -> None:
+        """The core's boundary. A failed disk, a listener that cannot apply, an internal error: all end in fail-stop."""
+        if self.halted:
+            return
+        try:
+            work(*arguments)
+        except Exception as error:  # noqa: BLE001 - whatever it was, half a transition has happened
+            self._report(RaftEvent(Severity.CRITICAL, f"quorum failed node={self._node_id}", error))
+            self._halt(f"{type(error).__name__}: {error}")
+
+    def _halt(self, reason: str) -> None:
+        """Fail-stop, and say why."""
+        if not self.halted:
+            self.stop()
+            self.journal.halt()
+            self._report(RaftEvent(Severity.CRITICAL, f"quorum stopped node={self._node_id} reason={reason}"))
+            self._fatal(reason)
+
+    # The step
+
+    def _step(self) -> None:
+        now = self._clock()
+        engine, journal, leader, hand_over = self.engine, self.journal, self.leader, self.hand_over
+        self.forming.form_if_possible(now)
+        self.elections.campaign_if_due(now)
+        before = (journal.last_index, engine.commit_index)
+        if engine.is_leader:
+            leader.commit_what_a_majority_has()
+            self.elections.give_up_if_isolated(now)
+        self.applier.apply_committed()
+        self._report_leadership()
+        if not hand_over.is_open:
+            self.commands.append_queued()
+        self.changes.advance(now)
+        hand_over.give_way(now)
+        self.links.follow_commit()
+        hand_over.advance(now)
+        self.electorate.membership.applied(self.applier.applied_index)
+        if engine.is_leader:
+            leader.raise_barriers()
+            leader.send_if_due(now, has_moved=before != (journal.last_index, engine.commit_index))
+        self.commands.deliver_outcomes()
+        self.compaction.compact_if_due(now)
+        journal.sync_soon()
+
+    def _report_leadership(self) -> None:
+        leadership = self.leadership
+        if leadership != self._reported:
+            self._reported = leadership
+            leader_id, term = leadership.leader_id, leadership.term
+            self._report(info(f"leadership node={self._node_id} leader={leader_id} term={term}"))
+            self._listener.leadership_changed(leadership)

@@ -1,0 +1,232 @@
+"""Who may lead: pre-vote, votes, stale terms, and the hint of a broken link.
+
+Pre-vote (Ongaro, 9.6) and leader stickiness keep a voter that was away from deposing a healthy leader. With them it
+is safe to take the broken link to a leader as a hint to campaign at once, so kill -9 costs less than 100 ms.
+"""
+
+from ...quorum.config import LINK_LOSS_DELAY_S, LINK_LOSS_STEP_S
+from ...quorum.formation import Formation
+from ..disk.journal import DurableJournal
+from ..net.messages import Message, PreVote, RequestPreVote, RequestVote, StaleTerm, TimeoutNow, Vote
+from .electorate import Electorate
+from .engine import PysyncobjEngine
+from .ports import Ports, info, warning
+
+NEVER = float("-inf")
+
+
+class Elections:
+    """Invariant: while `formation.blank`, this voter's term and vote never change by an election."""
+
+    def __init__(
+        self,
+        electorate: Electorate,
+        formation: Formation,
+        engine: PysyncobjEngine,
+        journal: DurableJournal,
+        ports: Ports,
+    ) -> None:
+        self._node_id = electorate.node_id
+        self._electorate = electorate
+        self._formation = formation
+        self._engine = engine
+        self._journal = journal
+        self._transport = ports.transport
+        self._clock = ports.clock
+        self._rng = ports.rng
+        self._timing = ports.timing
+        self._wake = ports.wake
+        self._wake_later = ports.wake_later
+        self._report = ports.report
+        self._leader_heard_at = NEVER
+        self._prevote_term: int | None = None  # of the poll that is open
+        self._prevotes: set[int] = set()
+        self._votes: set[int] = set()
+        self._led_by = (-1, -1)  # (term, its leader): a term never has another one
+        self._is_taking_over = False  # the leader has asked us to: its heartbeats do not put off our campaign
+        self.may_lead = True  # False: this node votes and follows, and leaves the leadership to others if there are any
+        self.restart_timer()
+
+    def restart_timer(self) -> None:
+        timeout_s = self._rng.uniform(self._timing.election_min_s, self._timing.election_max_s)
+        self._deadline = self._clock() + timeout_s
+
+    def _tell_all(self, message: Message) -> None:
+        for peer_id in self._electorate.other_ids:
+            self._transport.send(peer_id, message)
+
+    # Campaigning
+
+    def campaign_if_due(self, now: float) -> None:
+        if self._engine.is_leader or self._formation.blank or not self._electorate.is_voter:
+            return
+        if not self._electorate.other_ids:  # the only voter has nobody to wait for
+            self._campaign(asked=False)
+        elif now <= self._deadline or not self.may_lead:
+            return
+        elif self._is_taking_over:
+            self._campaign(asked=True)
+        else:
+            self._start_prevote()
+
+    def _start_prevote(self) -> None:
+        self.restart_timer()
+        self._engine.follow(None)
+        self._prevote_term = self._engine.term + 1
+        self._prevotes = {self._node_id}
+        self._tell_all(
+            RequestPreVote(
+                term=self._prevote_term,
+                last_log_index=self._journal.last_index,
+                last_log_term=self._journal.last_term,
+            )
+        )
+
+    def _campaign(self, *, asked: bool) -> None:
+        """`asked`: by the leader itself, who hands over; others then need not mind that they hear one."""
+        self._prevote_term = None
+        self.restart_timer()
+        self._is_taking_over = False
+        self._engine.start_candidacy()
+        self._votes = {self._node_id}
+        self._report(info(f"campaign node={self._node_id} term={self._engine.term}"))
+        self._tell_all(
+            RequestVote(
+                term=self._engine.term,
+                last_log_index=self._journal.last_index,
+                last_log_term=self._journal.last_term,
+                is_transfer=asked,
+            )
+        )
+        if self._electorate.majority == 1:
+            self.become_leader()
+
+    def leader_link_lost(self) -> None:
+        """The leader's process has ended, or the network between us; pre-vote finds out which."""
+        self._leader_heard_at = NEVER
+        before_us = sum(
+            other < self._node_id for other in self._electorate.other_ids if other != self._engine.leader_id
+        )
+        delay_s = self._rng.uniform(*LINK_LOSS_DELAY_S) + before_us * LINK_LOSS_STEP_S
+        if self._clock() + delay_s < self._deadline:
+            self._deadline = self._clock() + delay_s
+            self._wake_later(delay_s + 0.001)
+
+    def campaign_at_once_if_first(self) -> None:
+        """At a cold start the lowest id does not wait for its timeout. Pre-vote spares a leader that exists."""
+        cold = self._leader_heard_at == NEVER and not self._engine.is_leader and self._engine.leader_id is None
+        if (
+            cold
+            and self._electorate.is_voter
+            and not self._formation.blank
+            and all(self._node_id < other for other in self._electorate.other_ids)
+        ):
+            self._deadline = 0.0
+            self._wake()
+
+    def note_leader(self, peer_id: int, term: int) -> None:
+        """A message that only the leader of `term` sends; `term` is not behind ours."""
+        self._leader_heard_at = self._clock()
+        self._prevote_term = None
+        if term > self._engine.term:
+            self._is_taking_over = False
+            self._engine.set_term(term, None)
+        if not self._is_taking_over:
+            self.restart_timer()
+        self._led_by = (term, peer_id)
+        self._engine.follow(peer_id)
+
+    def step_down(self, term: int) -> None:
+        if term > self._engine.term:
+            self._engine.set_term(term, None)
+            self._engine.follow(None)
+
+    def give_up_if_isolated(self, now: float) -> None:
+        """A leader that hears no majority stops before the others may have elected another one."""
+        oldest = now - self._timing.leader_fallback_s
+        heard = sum(
+            1
+            for peer in self._electorate.other_ids
+            if self._formation.counts(peer) and self._engine.heard_at(peer) > oldest
+        )
+        if heard + 1 < self._electorate.majority:
+            self.give_up("no majority in reach")
+
+    def give_up(self, reason: str) -> None:
+        """Follow, and let the others elect."""
+        self._report(warning(f"leader gives up node={self._node_id} term={self._engine.term} reason={reason}"))
+        self._engine.follow(None)
+        self.restart_timer()
+
+    def is_live(self, peer_id: int, now: float) -> bool:
+        """As leader: whether this voter is connected, counts, and has answered lately."""
+        if peer_id == self._node_id:
+            return True
+        recent = now - self._engine.heard_at(peer_id) <= self._timing.leader_fallback_s
+        return peer_id in self._formation.peers and self._formation.counts(peer_id) and recent
+
+    def become_leader(self) -> None:
+        self._led_by = (self._engine.term, self._node_id)
+        self._engine.become_leader()
+
+    @property
+    def leader_of_term(self) -> int | None:
+        """Who has led the present term as far as we know."""
+        term, leader_id = self._led_by
+        return leader_id if term == self._engine.term else None
+
+    # Messages
+
+    @property
+    def _hears_a_leader(self) -> bool:
+        sticky_s = self._timing.election_min_s - self._timing.heartbeat_s
+        return self._engine.is_leader or self._clock() - self._leader_heard_at < sticky_s
+
+    def on_pre_vote(self, peer_id: int, message: RequestPreVote) -> None:
+        if self._formation.blank or self._hears_a_leader:
+            return
+        if message.term <= self._engine.term:
+            self._transport.send(peer_id, StaleTerm(term=self._engine.term))
+        elif self._is_up_to_date(message):
+            self._transport.send(peer_id, PreVote(term=message.term))
+
+    def on_pre_vote_ok(self, peer_id: int, message: PreVote) -> None:
+        if self._prevote_term != message.term or self._prevote_term != self._engine.term + 1:
+            return
+        self._prevotes.add(peer_id)
+        if self._electorate.are_majority(self._prevotes):
+            self._campaign(asked=False)
+
+    def on_request_vote(self, peer_id: int, message: RequestVote) -> None:
+        """Voters ask for our vote in a configuration that we may not know yet, so it is theirs that counts, not ours."""
+        if self._formation.blank:
+            return
+        if message.term < self._engine.term:
+            self._transport.send(peer_id, StaleTerm(term=self._engine.term))
+            return
+        may_vote = message.is_transfer or not self._hears_a_leader  # thesis, 4.2.3: a removed voter disturbs no leader
+        if may_vote and self._engine.decide_vote(peer_id, message):
+            self.restart_timer()
+
+    def on_response_vote(self, peer_id: int, message: Vote) -> None:
+        if self._engine.is_candidate and message.term == self._engine.term and peer_id not in self._votes:
+            self._votes.add(peer_id)
+            if self._electorate.are_majority(self._votes):
+                self.become_leader()
+
+    def on_stale_term(self, _peer_id: int, message: StaleTerm) -> None:
+        if not self._formation.blank:
+            self.step_down(message.term)
+
+    def on_timeout_now(self, peer_id: int, message: TimeoutNow) -> None:
+        if not self._formation.blank and self._electorate.is_voter and self.may_lead:
+            self._take_over_if_asked(peer_id, message)
+
+    def _take_over_if_asked(self, peer_id: int, message: TimeoutNow) -> None:
+        if self._engine.is_asked_to_take_over(peer_id, message):
+            self._is_taking_over = True
+            self._deadline = 0.0
+
+    def _is_up_to_date(self, message: RequestPreVote) -> bool:
+        theirs = (message.last_log_term, message.last_log_index)
+        return bool(theirs >= (self._journal.last_term, self._journal.last_index))

@@ -1,0 +1,116 @@
+"""As leader: what followers have, and what is committed by it.
+
+Stock pysyncobj does not tag acknowledgements with their term, moves the sending back for each of them, and counts what is not
+on disk.
+"""
+
+from ...quorum.formation import Formation
+from ...quorum.journal_format import NO_OP
+from ..disk.journal import DurableJournal
+from ..disk.snapshot import SnapshotSender
+from ..net.messages import AppendReply, Welcome
+from .elections import Elections
+from .electorate import Electorate
+from .engine import PysyncobjEngine
+from .ports import Ports
+
+
+class Leader:
+    """Invariant: match index of a peer <= what it has on disk, in this term."""
+
+    def __init__(
+        self,
+        electorate: Electorate,
+        formation: Formation,
+        engine: PysyncobjEngine,
+        journal: DurableJournal,
+        elections: Elections,
+        sender: SnapshotSender,
+        ports: Ports,
+    ) -> None:
+        self._electorate = electorate
+        self._formation = formation
+        self._engine = engine
+        self._journal = journal
+        self._elections = elections
+        self._transport = ports.transport
+        self._sender = sender
+        self._clock = ports.clock
+        self._wake = ports.wake
+        self._learned: dict[int, int] = {}  # what blank peers have on disk; it does not count
+        self._led_term: int | None = None
+        self.must_send = False  # at the next step, whatever has moved
+
+    def peer_connected(self, peer_id: int) -> None:
+        if not self._formation.counts(peer_id):
+            self._learned[peer_id] = 0
+            self._engine.set_match(peer_id, 0)  # what it had acknowledged it may have forgotten
+
+    def peer_disconnected(self, peer_id: int) -> None:
+        self._sender.cancel(peer_id)
+
+    def on_append_reply(self, peer_id: int, message: AppendReply) -> None:
+        engine = self._engine
+        if message.term > engine.term and not self._formation.blank:
+            self._elections.step_down(message.term)
+        if message.term != engine.term or not engine.is_leader:
+            return
+        if message.is_reset:
+            upper = self._journal.last_index + 1
+            engine.set_next(peer_id, max(engine.match_of(peer_id) + 1, min(message.next_index, upper)))
+            self.must_send = True
+        if self._sender.is_sending_to(peer_id):
+            self.must_send = True
+        if not self._formation.counts(peer_id):
+            self._learner_progressed(peer_id, message)
+            return
+        engine.set_heard(peer_id, self._clock())
+        if message.is_success:
+            match_index = min(message.next_index - 1, self._journal.last_index)
+            engine.set_match(peer_id, max(match_index, engine.match_of(peer_id)))
+            engine.set_next(peer_id, max(engine.next_of(peer_id), match_index + 1))
+
+    def _learner_progressed(self, peer_id: int, message: AppendReply) -> None:
+        """A blank peer's acknowledgement: it moves the sending, never the commit, and not our right to lead."""
+        if message.is_success:
+            self._learned[peer_id] = max(self._learned.get(peer_id, 0), message.next_index - 1)
+            self._engine.set_next(peer_id, max(self._engine.next_of(peer_id), message.next_index))
+        learned = self._learned.get(peer_id, 0)
+        barrier = self._formation.may_welcome(peer_id, learned, self._engine.commit_index)
+        if barrier is not None:
+            self._transport.send(peer_id, Welcome(term=self._engine.term, index=barrier))
+
+    def commit_what_a_majority_has(self) -> None:
+        """The median of what is on disk, ours included; by counting only entries of this term (paper, 5.4.2)."""
+        engine, formation, electorate = self._engine, self._formation, self._electorate
+        durable = [engine.match_of(peer) if formation.counts(peer) else 0 for peer in electorate.other_ids]
+        if electorate.is_voter:
+            durable.append(self._journal.durable_index)
+        durable.sort(reverse=True)
+        index = durable[electorate.majority - 1]
+        if index > engine.commit_index and self._journal.term_at(index) == engine.term:
+            self.advance_commit(index)
+
+    def advance_commit(self, index: int) -> None:
+        if self._engine.advance_commit(index):
+            self._wake()
+
+    def raise_barriers(self) -> None:
+        """Give every blank peer an entry to learn that is committed without it."""
+        term = self._engine.term
+        if self._led_term != term:
+            self._led_term = term
+            self._formation.barriers.clear()
+            self._learned.clear()
+        blank = self._formation.peers_without_barrier()
+        if blank:
+            index = self._journal.last_index + 1
+            self._journal.add(NO_OP, index, term)
+            for peer_id in blank:
+                self._formation.barriers[peer_id] = index
+
+    def send_if_due(self, now: float, *, has_moved: bool) -> None:
+        """`has_moved`: the log or the commit index, in this step."""
+        must_send, self.must_send = self.must_send, False
+        if must_send or has_moved or self._engine.heartbeat_is_due(now):
+            self._engine.send_entries()

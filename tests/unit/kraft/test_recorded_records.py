@@ -1,0 +1,132 @@
+"""Metadata records, snapshots and the controller's requests, in the very bytes in which version 0.1.0 wrote them: they lie on
+users' disks, and brokers of two versions exchange them during an upgrade."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from unit.kraft.group_state_fake import FakeGroupState
+from unit.recorded_bytes import Samples, assert_as_recorded
+
+from barnabas.kraft.metadata import records, requests
+from barnabas.kraft.metadata.image import (
+    SLOT_COUNT,
+    BrokerImage,
+    ControllerTerm,
+    MetadataImage,
+    PartitionImage,
+    QuorumVoter,
+    SlotImage,
+    TopicImage,
+)
+from barnabas.kraft.metadata.records import GroupRecord, Record, RecordBatch, decode_batch, encode_batch
+from barnabas.kraft.metadata.requests import (
+    ControllerRequest,
+    decode_answer,
+    decode_request,
+    encode_answer,
+    encode_request,
+)
+from barnabas.kraft.node.snapshot import decode_snapshot, encode_snapshot
+from barnabas.log.vocabulary.errors import NotControllerError
+
+RECORDING = Path(__file__).with_name("recorded_records.json")
+
+
+def defined_in(module: Any, base: type) -> list[Any]:
+    return [cls for cls in vars(module).values() if isinstance(cls, type) and issubclass(cls, base) and cls is not base]
+
+
+def batches() -> dict[str, RecordBatch]:
+    samples = Samples()
+    made = {
+        f"{make.__name__} {cls.__name__}": RecordBatch(controller_epoch=3, records=(make(cls),))
+        for make in (samples.full, samples.least)
+        for cls in defined_in(records, Record)
+    }
+    several = tuple(record for batch in made.values() for record in batch.records)
+    return made | {"all of them": RecordBatch(controller_epoch=2**40, records=several)}
+
+
+def controller_requests() -> dict[str, ControllerRequest]:
+    samples = Samples()
+    made = (samples.full, samples.least)
+    return {
+        f"{make.__name__} {cls.__name__}": make(cls) for make in made for cls in defined_in(requests, ControllerRequest)
+    }
+
+
+def answers() -> dict[str, tuple[ControllerRequest, Any]]:
+    samples = Samples()
+    return {
+        f"{make.__name__} {type(request).response_type.__name__} to {name}": (
+            request,
+            make(type(request).response_type),
+        )
+        for name, request in controller_requests().items()
+        for make in (samples.full, samples.least)
+    }
+
+
+def image() -> MetadataImage:
+    samples = Samples()
+    topics = {
+        name: TopicImage(name=name, topic_id=name * 8, partitions=(samples.full(PartitionImage), samples.least(PartitionImage)))
+        for name in ("a", "b")
+    }  # fmt: skip
+    return MetadataImage(
+        cluster_id="cluster",
+        offset=7,
+        controller_epoch=5,
+        controller_id=2,
+        feature_level=3,
+        next_producer_id=2**40,
+        brokers={number: samples.full(BrokerImage) for number in range(2)},
+        topics=topics,
+        topic_names={topic.topic_id: name for name, topic in topics.items()},
+        topic_configs={"a": {"k": "v"}},
+        broker_configs={"": {"k": "v"}, "1": {"k": "w"}},
+        group_configs={"g": {"k": "v"}},
+        slots=tuple(SlotImage(coordinator=number % 3, coordinator_epoch=number) for number in range(SLOT_COUNT)),
+        voters=(samples.full(QuorumVoter),),
+        voters_index=6,
+        terms=(samples.full(ControllerTerm), samples.full(ControllerTerm)),
+        recovery_epoch=4,
+        recovery_offset=3,
+    )
+
+
+def snapshot() -> list[bytes]:
+    state = FakeGroupState()
+    state.replay(GroupRecord(slot=3, coordinator_epoch=0, group_id="g", group_epoch=1, assignment_epoch=1), 1)
+    return list(encode_snapshot(image(), state))
+
+
+def test_records_and_requests_are_written_as_ever() -> None:
+    now = {name: encode_batch(batch) for name, batch in batches().items()}
+    now |= {f"request: {name}": encode_request(request) for name, request in controller_requests().items()}
+    now |= {f"answer: {name}": encode_answer(answer) for name, (_, answer) in answers().items()}
+    now |= {f"snapshot {number}": chunk for number, chunk in enumerate(snapshot())}
+    now["answer: error"] = encode_answer(NotControllerError("elsewhere"))
+    assert_as_recorded(RECORDING, now)
+
+
+def test_records_and_requests_are_read_as_ever() -> None:
+    recorded = {name: bytes.fromhex(data) for name, data in json.loads(RECORDING.read_text()).items()}
+    for name, batch in batches().items():
+        assert decode_batch(recorded[name]) == batch, name
+    for name, request in controller_requests().items():
+        assert decode_request(recorded[f"request: {name}"]) == request, name
+    for name, (request, answer) in answers().items():
+        assert decode_answer(request, recorded[f"answer: {name}"]) == answer, name
+    chunks = [data for name, data in recorded.items() if name.startswith("snapshot ")]
+    decoded, groups = decode_snapshot(chunks)
+    made = image()
+    assert list(decoded.brokers.values())[-1] == list(made.brokers.values())[-1]
+    assert (decoded.topics, decoded.slots, decoded.terms, decoded.voters) == (
+        made.topics,
+        made.slots,
+        made.terms,
+        made.voters,
+    )
+    assert [record.group_id for record in groups if isinstance(record, GroupRecord)] == ["g"]

@@ -1,0 +1,70 @@
+"""Every message of our own protocol, in the very bytes in which version 0.1.0 wrote it."""
+
+import json
+from pathlib import Path
+from typing import Any, get_args
+
+from unit.recorded_bytes import Samples, assert_as_recorded
+
+from barnabas.log.vocabulary.errors import InvalidRequestError
+from barnabas.net.protocol.codec import DecodedRequest
+from barnabas.net.protocol.msgpack import ClientHello, MsgpackCodec, ServerHello, read_hello, write_hello
+from barnabas.net.protocol.requests import Request
+from barnabas.net.protocol.responses import RESPONSE_OF, ErrorResponse
+
+RECORDING = Path(__file__).with_name("recorded_messages.json")
+CODEC = MsgpackCodec()
+HELLOS: tuple[Any, ...] = (ClientHello, ServerHello)
+
+
+def joined(chunks: list[Any]) -> bytes:
+    return b"".join(bytes(chunk) for chunk in chunks)
+
+
+def asked(request_type: Any) -> DecodedRequest:
+    return DecodedRequest(77, int(request_type.api_key), 1, InvalidRequestError())
+
+
+def messages() -> dict[str, tuple[Any, Any]]:
+    """By name: what encodes and decodes it, and the value."""
+    samples = Samples()
+    made: dict[str, tuple[Any, Any]] = {}
+    for make in (samples.full, samples.least):
+        for request_type in get_args(Request):
+            made[f"{make.__name__} {request_type.__name__}"] = (None, make(request_type))
+        for request_type, response_type in RESPONSE_OF.items():
+            response = make(response_type)
+            made[f"{make.__name__} {response_type.__name__} to {request_type.__name__}"] = (request_type, response)
+            made[f"{make.__name__} ErrorResponse to {request_type.__name__}"] = (request_type, make(ErrorResponse))
+    return made
+
+
+def written(request_type: Any, value: Any) -> bytes:
+    if request_type is None:
+        return joined(CODEC.encode_request(2**40, value))
+    return joined(CODEC.encode_response(asked(request_type), value))
+
+
+def hellos() -> dict[str, Any]:
+    samples = Samples()
+    return {f"{make.__name__} {cls.__name__}": make(cls) for make in (samples.full, samples.least) for cls in HELLOS}
+
+
+def test_messages_are_written_as_ever() -> None:
+    now = {name: written(*message) for name, message in messages().items()}
+    now |= {name: write_hello(hello) for name, hello in hellos().items()}
+    assert_as_recorded(RECORDING, now)
+
+
+def test_messages_are_read_as_ever() -> None:
+    recorded = {name: bytes.fromhex(data) for name, data in json.loads(RECORDING.read_text()).items()}
+    for name, (request_type, value) in messages().items():
+        frame = memoryview(bytearray(recorded.pop(name)))[4:]
+        if request_type is None:
+            decoded = CODEC.decode_request(frame)
+            assert decoded.correlation_id == 2**40 and decoded.payload == value, name
+        else:
+            assert CODEC.response_body(request_type, CODEC.decode_response(frame)) == value, name
+    for name, hello in hellos().items():
+        assert read_hello(type(hello), recorded.pop(name)[4:]) == hello
+    assert not recorded

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from barnabas.kraft.metadata.image import NO_LEADER, MetadataImage
 from barnabas.kraft.metadata.records import BROKER_RESOURCE

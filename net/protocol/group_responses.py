@@ -1,35 +1,31 @@
 """Responses about consumer groups, as frozen values: who is in them, what they own, committed and did."""
 
-from dataclasses import dataclass
+from barnabas.log.vocabulary.message import Message
 
-from .requests import OwnedPartitions
+from .requests import Items, OwnedPartitions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FindCoordinatorResponse:
+class FindCoordinatorResponse(Message, frozen=True, kw_only=True):
     node_id: int
     host: str
     port: int
     coordinator_epoch: int = -1  # -1: told by a broker that does not order commits
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerGroupHeartbeatResponse:
+class ConsumerGroupHeartbeatResponse(Message, frozen=True, kw_only=True):
     member_id: str
     member_epoch: int
     heartbeat_interval_ms: int
-    assignment: tuple[OwnedPartitions, ...] | None = None  # None: unchanged
+    assignment: Items[OwnedPartitions] | None = None  # None: unchanged
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinedMember:
+class JoinedMember(Message, frozen=True, kw_only=True):
     member_id: str
     instance_id: str | None
     metadata: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinGroupResponse:
+class JoinGroupResponse(Message, frozen=True, kw_only=True):
     """`error` MEMBER_ID_REQUIRED: join again with this member id. `members` is told to the leader alone."""
 
     member_id: str
@@ -37,31 +33,27 @@ class JoinGroupResponse:
     generation: int = -1
     protocol_name: str = ""
     leader_id: str = ""
-    members: tuple[JoinedMember, ...] = ()
+    members: Items[JoinedMember] = ()
     skip_assignment: bool = False  # KIP-814
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncGroupResponse:
+class SyncGroupResponse(Message, frozen=True, kw_only=True):
     protocol_name: str
     assignment: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetCommitPartitionResponse:
+class OffsetCommitPartitionResponse(Message, frozen=True, kw_only=True):
     topic: str
     partition: int
     error: int = 0
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetCommitResponse:
-    partitions: tuple[OffsetCommitPartitionResponse, ...]
+class OffsetCommitResponse(Message, frozen=True, kw_only=True):
+    partitions: Items[OffsetCommitPartitionResponse]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommittedOffset:
+class CommittedOffset(Message, frozen=True, kw_only=True):
     """`offset` -1: nothing committed."""
 
     topic: str
@@ -73,34 +65,30 @@ class CommittedOffset:
     topic_id: str = ""  # of the topic that has this name at the coordinator; "": not known
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetFetchResponse:
-    partitions: tuple[CommittedOffset, ...]
+class OffsetFetchResponse(Message, frozen=True, kw_only=True):
+    partitions: Items[CommittedOffset]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedGroup:
+class ListedGroup(Message, frozen=True, kw_only=True):
     group_id: str
     state: str
     protocol: str
     member_count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListGroupsResponse:
-    groups: tuple[ListedGroup, ...]
+class ListGroupsResponse(Message, frozen=True, kw_only=True):
+    groups: Items[ListedGroup]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupMember:
+class GroupMember(Message, frozen=True, kw_only=True):
     member_id: str
     instance_id: str | None
     client_id: str
     client_host: str
     member_epoch: int
-    subscribed_topics: tuple[str, ...]
-    assigned: tuple[OwnedPartitions, ...]
-    target: tuple[OwnedPartitions, ...]
+    subscribed_topics: Items[str]
+    assigned: Items[OwnedPartitions]
+    target: Items[OwnedPartitions]
     # Explained only; -1: not known, or nothing of the kind.
     silent_ms: int = -1  # since its last heartbeat
     session_left_ms: int = -1
@@ -108,8 +96,7 @@ class GroupMember:
     is_away: bool = False  # a static member that will be back
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RebalanceReason:
+class RebalanceReason(Message, frozen=True, kw_only=True):
     """`cause` is a stable code; `member_id` "": no single member is the cause."""
 
     at_ms: int
@@ -122,8 +109,7 @@ class RebalanceReason:
     group_epoch: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnerChange:
+class OwnerChange(Message, frozen=True, kw_only=True):
     """`from_member`, `to_member` "": nobody. `pause_ms` None: nobody took it."""
 
     topic: str
@@ -134,8 +120,7 @@ class OwnerChange:
     pause_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RebalanceEvent:
+class RebalanceEvent(Message, frozen=True, kw_only=True):
     """`cause` and `member_id` are those of the first of `reasons`; `moves` are the first of `moved_count`.
 
     Reasons and moves are told on demand."""
@@ -145,16 +130,15 @@ class RebalanceEvent:
     member_id: str
     group_epoch: int
     rebalance_id: int = 0
-    reasons: tuple[RebalanceReason, ...] = ()
-    moves: tuple[OwnerChange, ...] = ()
+    reasons: Items[RebalanceReason] = ()
+    moves: Items[OwnerChange] = ()
     moved_count: int = 0
     longest_pause_ms: int = 0
     stable_after_ms: int | None = None  # None: not stable yet
     is_superseded: bool = False  # cut before it was stable; the next record goes on
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnownedPartition:
+class UnownedPartition(Message, frozen=True, kw_only=True):
     """Read by nobody. `reason` is a stable code, `text` says it in words; -1: since or until nobody knows when."""
 
     topic: str
@@ -166,21 +150,19 @@ class UnownedPartition:
     ends_in_ms: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeGroupResponse:
+class DescribeGroupResponse(Message, frozen=True, kw_only=True):
     group_id: str
     state: str
     group_epoch: int
     assignment_epoch: int
     assignor: str
     coordinator: int
-    members: tuple[GroupMember, ...]
-    rebalances: tuple[RebalanceEvent, ...] = ()
-    unowned: tuple[UnownedPartition, ...] = ()  # explained only
+    members: Items[GroupMember]
+    rebalances: Items[RebalanceEvent] = ()
+    unowned: Items[UnownedPartition] = ()  # explained only
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnreadPartitionResponse:
+class UnreadPartitionResponse(Message, frozen=True, kw_only=True):
     """`first_unread_ms` is when the oldest unread record was appended, `last_append_ms` when the last record was, both -1 when
     there is none or it is not known, and both by the leader's clock, which `now_ms` is too."""
 
@@ -196,13 +178,11 @@ class UnreadPartitionResponse:
     is_estimate: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnreadResponse:
-    partitions: tuple[UnreadPartitionResponse, ...]
+class UnreadResponse(Message, frozen=True, kw_only=True):
+    partitions: Items[UnreadPartitionResponse]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UndoneOffset:
+class UndoneOffset(Message, frozen=True, kw_only=True):
     """-1: nothing committed."""
 
     topic: str
@@ -211,11 +191,10 @@ class UndoneOffset:
     after: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UndoOffsetResetResponse:
+class UndoOffsetResetResponse(Message, frozen=True, kw_only=True):
     """The reset that was taken back, and what its undoing has changed."""
 
     reset_id: int
     at_ms: int
     by: str
-    offsets: tuple[UndoneOffset, ...]
+    offsets: Items[UndoneOffset]

@@ -4,13 +4,24 @@ Versions end in the codecs. Topic names are used throughout; where a request mus
 again under the same name (replication), the topic id travels too. `RESPONSE_OF` (responses.py) pairs them with their answers.
 """
 
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar
+
+from msgspec import Meta
 
 from barnabas.log.format.record_batch import Buffer
-from barnabas.log.vocabulary.quick_init import quick_init
+from barnabas.log.vocabulary.message import Message
 
+from ..base.limits import MAX_ARRAY_LENGTH
 from .api_keys import ApiKey
+
+T = TypeVar("T")
+Items = Annotated[tuple[T, ...], Meta(max_length=MAX_ARRAY_LENGTH)]
+Texts = Annotated[dict[str, str], Meta(max_length=MAX_ARRAY_LENGTH)]
+if TYPE_CHECKING:
+    Records = Buffer
+else:
+    # What msgspec decodes: an envelope has the size of the records, and MsgpackCodec puts the records in its place.
+    Records = Annotated[int, Meta(ge=0)]
 
 EARLIEST_TIMESTAMP = -2
 LATEST_TIMESTAMP = -1
@@ -20,41 +31,33 @@ READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
 
 
-@quick_init
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducePartition:
+class ProducePartition(Message, frozen=True, kw_only=True):
     topic: str
     partition: int
-    records: Buffer  # one or more whole batches; writable, because the leader patches them in place
+    records: Records  # one or more whole batches; writable, because the leader patches them in place
 
 
-@quick_init
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProduceRequest:
+class ProduceRequest(Message, frozen=True, kw_only=True):
     api_key: ClassVar[ApiKey] = ApiKey.PRODUCE
     acks: int  # 0 no reply, 1 leader, -1 all in-sync replicas
     timeout_ms: int
-    partitions: tuple[ProducePartition, ...]
+    partitions: Items[ProducePartition]
     transactional_id: str | None = None
     kafka_version: ClassVar[int] = -1
 
 
-@quick_init
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KafkaProduceRequest:
+class KafkaProduceRequest(Message, frozen=True, kw_only=True):
     """The same as it comes from Kafka's clients: versions have rules of their own. Never on our wire."""
 
     api_key: ClassVar[ApiKey] = ApiKey.PRODUCE
     acks: int
     timeout_ms: int
-    partitions: tuple[ProducePartition, ...]
+    partitions: Items[ProducePartition]
     transactional_id: str | None = None
     kafka_version: int
 
 
-@quick_init
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchPartition:
+class FetchPartition(Message, frozen=True, kw_only=True):
     topic: str
     partition: int
     fetch_offset: int
@@ -65,22 +68,19 @@ class FetchPartition:
     topic_id: str = ""  # that the offset is of; "": not checked
 
 
-@quick_init
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchRequest:
+class FetchRequest(Message, frozen=True, kw_only=True):
     api_key: ClassVar[ApiKey] = ApiKey.FETCH
     max_wait_ms: int
     min_bytes: int
     max_bytes: int
-    partitions: tuple[FetchPartition, ...]
+    partitions: Items[FetchPartition]
     replica_id: int = CONSUMER_REPLICA_ID
     broker_epoch: int = -1  # of the fetching follower (KIP-903)
     isolation_level: int = READ_UNCOMMITTED
     rack: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListOffsetsPartition:
+class ListOffsetsPartition(Message, frozen=True, kw_only=True):
     topic: str
     partition: int
     timestamp_ms: int  # or one of the negative constants above
@@ -88,52 +88,46 @@ class ListOffsetsPartition:
     topic_id: str = ""  # of the topic that is meant; "": not checked
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListOffsetsRequest:
+class ListOffsetsRequest(Message, frozen=True, kw_only=True):
     api_key: ClassVar[ApiKey] = ApiKey.LIST_OFFSETS
-    partitions: tuple[ListOffsetsPartition, ...]
+    partitions: Items[ListOffsetsPartition]
     isolation_level: int = READ_UNCOMMITTED
     replica_id: int = CONSUMER_REPLICA_ID
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataRequest:
+class MetadataRequest(Message, frozen=True, kw_only=True):
     """`topics` None: all. `known_offset`: with a wait, answer as soon as the metadata is newer (0: answer at once).
     `topic_ids`: more topics, by their ids in hexadecimal (KIP-516)."""
 
     api_key: ClassVar[ApiKey] = ApiKey.METADATA
-    topics: tuple[str, ...] | None = None
+    topics: Items[str] | None = None
     allow_auto_topic_creation: bool = False
     known_offset: int = 0
     max_wait_ms: int = 0
-    topic_ids: tuple[str, ...] = ()
+    topic_ids: Items[str] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpochPartition:
+class EpochPartition(Message, frozen=True, kw_only=True):
     topic: str
     partition: int
     leader_epoch: int
     current_leader_epoch: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InitProducerIdRequest:
+class InitProducerIdRequest(Message, frozen=True, kw_only=True):
     """An id for an idempotent producer (KIP-98)."""
 
     api_key: ClassVar[ApiKey] = ApiKey.INIT_PRODUCER_ID
     transactional_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetForLeaderEpochRequest:
+class OffsetForLeaderEpochRequest(Message, frozen=True, kw_only=True):
     api_key: ClassVar[ApiKey] = ApiKey.OFFSET_FOR_LEADER_EPOCH
-    partitions: tuple[EpochPartition, ...]
+    partitions: Items[EpochPartition]
     replica_id: int = CONSUMER_REPLICA_ID
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteRecordsRequest:
+class DeleteRecordsRequest(Message, frozen=True, kw_only=True):
     """Move the log start offset of one partition to `before_offset` (-1: the high watermark)."""
 
     api_key: ClassVar[ApiKey] = ApiKey.DELETE_RECORDS
@@ -145,14 +139,13 @@ class DeleteRecordsRequest:
 # --- topics and configuration ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateTopicRequest:
+class CreateTopicRequest(Message, frozen=True, kw_only=True):
     api_key: ClassVar[ApiKey] = ApiKey.CREATE_TOPIC
     name: str
     partition_count: int = -1
     replication_factor: int = -1
-    assignment: tuple[tuple[int, ...], ...] = ()
-    configs: dict[str, str] | None = None
+    assignment: Items[Items[int]] = ()
+    configs: Texts | None = None
     validate_only: bool = False
     timeout_ms: int = 30_000
     topic_id: str = (
@@ -160,46 +153,40 @@ class CreateTopicRequest:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteTopicRequest:
+class DeleteTopicRequest(Message, frozen=True, kw_only=True):
     api_key: ClassVar[ApiKey] = ApiKey.DELETE_TOPIC
     name: str
     timeout_ms: int = 30_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddPartitionsRequest:
+class AddPartitionsRequest(Message, frozen=True, kw_only=True):
     api_key: ClassVar[ApiKey] = ApiKey.ADD_PARTITIONS
     name: str
     total_count: int
-    assignment: tuple[tuple[int, ...], ...] = ()
+    assignment: Items[Items[int]] = ()
     validate_only: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigEntryChange:
+class ConfigEntryChange(Message, frozen=True, kw_only=True):
     key: str
     value: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterConfigRequest:
+class AlterConfigRequest(Message, frozen=True, kw_only=True):
     api_key: ClassVar[ApiKey] = ApiKey.ALTER_CONFIG
     resource_type: int  # 2 topic, 4 broker, as in Kafka
     resource: str
-    changes: tuple[ConfigEntryChange, ...]
+    changes: Items[ConfigEntryChange]
     validate_only: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeConfigsRequest:
+class DescribeConfigsRequest(Message, frozen=True, kw_only=True):
     api_key: ClassVar[ApiKey] = ApiKey.DESCRIBE_CONFIGS
     resource_type: int
     resource: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ElectLeaderRequest:
+class ElectLeaderRequest(Message, frozen=True, kw_only=True):
     api_key: ClassVar[ApiKey] = ApiKey.ELECT_LEADER
     topic: str
     partition: int
@@ -207,17 +194,15 @@ class ElectLeaderRequest:
     unclean: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AssignReplicasRequest:
+class AssignReplicasRequest(Message, frozen=True, kw_only=True):
     api_key: ClassVar[ApiKey] = ApiKey.ASSIGN_REPLICAS
     topic: str
     partition: int
-    replicas: tuple[int, ...]
+    replicas: Items[int]
     throttle_bytes_per_s: int = 0  # of all moves, until the last has ended; 0: as it is
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeMovesRequest:
+class DescribeMovesRequest(Message, frozen=True, kw_only=True):
     """All partitions that are being moved; how far they are is known of those that the asked broker leads."""
 
     api_key: ClassVar[ApiKey] = ApiKey.DESCRIBE_MOVES
@@ -226,18 +211,15 @@ class DescribeMovesRequest:
 # --- the cluster -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeClusterRequest:
+class DescribeClusterRequest(Message, frozen=True, kw_only=True):
     api_key: ClassVar[ApiKey] = ApiKey.DESCRIBE_CLUSTER
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeQuorumRequest:
+class DescribeQuorumRequest(Message, frozen=True, kw_only=True):
     api_key: ClassVar[ApiKey] = ApiKey.DESCRIBE_QUORUM
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterVotersRequest:
+class AlterVotersRequest(Message, frozen=True, kw_only=True):
     """Add a broker to the voters of the quorum, or remove a voter; answered when it is done."""
 
     api_key: ClassVar[ApiKey] = ApiKey.ALTER_VOTERS
@@ -246,8 +228,7 @@ class AlterVotersRequest:
     timeout_ms: int = 30_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuorumRoleRequest:
+class QuorumRoleRequest(Message, frozen=True, kw_only=True):
     """Broker to broker: open your quorum port and learn (`join`), or look whether you have been removed."""
 
     api_key: ClassVar[ApiKey] = ApiKey.QUORUM_ROLE
@@ -255,22 +236,19 @@ class QuorumRoleRequest:
     join: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnregisterBrokerRequest:
+class UnregisterBrokerRequest(Message, frozen=True, kw_only=True):
     api_key: ClassVar[ApiKey] = ApiKey.UNREGISTER_BROKER
     node_id: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControllerCallRequest:
+class ControllerCallRequest(Message, frozen=True, kw_only=True):
     """Broker to controller: one request of kraft.requests, opaque here."""
 
     api_key: ClassVar[ApiKey] = ApiKey.CONTROLLER_CALL
     body: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataFeedRequest:
+class MetadataFeedRequest(Message, frozen=True, kw_only=True):
     """An observer asks a voter for committed commands behind `after_offset` (long poll)."""
 
     api_key: ClassVar[ApiKey] = ApiKey.METADATA_FEED
@@ -283,20 +261,17 @@ class MetadataFeedRequest:
 # --- consumer groups -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FindCoordinatorRequest:
+class FindCoordinatorRequest(Message, frozen=True, kw_only=True):
     api_key: ClassVar[ApiKey] = ApiKey.FIND_COORDINATOR
     group_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnedPartitions:
+class OwnedPartitions(Message, frozen=True, kw_only=True):
     topic: str
-    partitions: tuple[int, ...]
+    partitions: Items[int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerGroupHeartbeatRequest:
+class ConsumerGroupHeartbeatRequest(Message, frozen=True, kw_only=True):
     """KIP-848. `member_epoch` 0 joins, -1 leaves, -2 leaves as a static member who will be back. None: unchanged."""
 
     api_key: ClassVar[ApiKey] = ApiKey.CONSUMER_GROUP_HEARTBEAT
@@ -306,26 +281,24 @@ class ConsumerGroupHeartbeatRequest:
     instance_id: str | None = None
     rack: str | None = None
     client_id: str = ""
-    subscribed_topics: tuple[str, ...] | None = None
+    subscribed_topics: Items[str] | None = None
     subscribed_pattern: str | None = None
     rebalance_timeout_ms: int = -1
     session_timeout_ms: int = -1
     assignor: str | None = None
-    owned: tuple[OwnedPartitions, ...] | None = None
+    owned: Items[OwnedPartitions] | None = None
     reason: str = ""  # of leaving: "poll_interval_exceeded", or a sentence
     max_wait_ms: int = 0  # while the coordinator has nothing to tell, the answer may wait so long
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupProtocol:
+class GroupProtocol(Message, frozen=True, kw_only=True):
     """An assignor that a classic member knows, and its subscription in the form of that protocol."""
 
     name: str
     metadata: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinGroupRequest:
+class JoinGroupRequest(Message, frozen=True, kw_only=True):
     """Classic groups: become a member, or join again in a rebalance. Answered when the others have joined too (KIP-62)."""
 
     api_key: ClassVar[ApiKey] = ApiKey.JOIN_GROUP
@@ -336,18 +309,16 @@ class JoinGroupRequest:
     session_timeout_ms: int
     rebalance_timeout_ms: int
     protocol_type: str
-    protocols: tuple[GroupProtocol, ...]  # the member's favourite first
+    protocols: Items[GroupProtocol]  # the member's favourite first
     reason: str = ""  # KIP-800
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberAssignment:
+class MemberAssignment(Message, frozen=True, kw_only=True):
     member_id: str
     assignment: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncGroupRequest:
+class SyncGroupRequest(Message, frozen=True, kw_only=True):
     """Classic groups: the leader hands in the assignment, everybody gets theirs."""
 
     api_key: ClassVar[ApiKey] = ApiKey.SYNC_GROUP
@@ -357,11 +328,10 @@ class SyncGroupRequest:
     instance_id: str | None = None
     protocol_type: str | None = None
     protocol_name: str | None = None
-    assignments: tuple[MemberAssignment, ...] = ()
+    assignments: Items[MemberAssignment] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeartbeatRequest:
+class HeartbeatRequest(Message, frozen=True, kw_only=True):
     """Classic groups. Refused with REBALANCE_IN_PROGRESS: join again."""
 
     api_key: ClassVar[ApiKey] = ApiKey.HEARTBEAT
@@ -371,8 +341,7 @@ class HeartbeatRequest:
     instance_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaveGroupRequest:
+class LeaveGroupRequest(Message, frozen=True, kw_only=True):
     """Classic groups. A static member may be named by its instance id alone (`member_id` "")."""
 
     api_key: ClassVar[ApiKey] = ApiKey.LEAVE_GROUP
@@ -382,8 +351,7 @@ class LeaveGroupRequest:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetCommitPartition:
+class OffsetCommitPartition(Message, frozen=True, kw_only=True):
     topic: str
     partition: int
     offset: int
@@ -392,8 +360,7 @@ class OffsetCommitPartition:
     topic_id: str = ""  # of the topic that the offset is of; "": not checked
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetCommitRequest:
+class OffsetCommitRequest(Message, frozen=True, kw_only=True):
     """`member_id` "" with epoch -1: a commit from outside of the group, taken while it has no members.
 
     `member_epoch` is the generation where the group is classic, and `instance_id` fences its static members. A request that
@@ -404,32 +371,29 @@ class OffsetCommitRequest:
     group_id: str
     member_id: str
     member_epoch: int
-    partitions: tuple[OffsetCommitPartition, ...]
+    partitions: Items[OffsetCommitPartition]
     instance_id: str | None = None
     committer: str = ""  # "": may be taken in any order
     sequence: int = -1  # of this request among those of its committer
     coordinator_epoch: int = -1  # as FindCoordinator told: another coordinator does not know what this one has taken
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetFetchRequest:
+class OffsetFetchRequest(Message, frozen=True, kw_only=True):
     """`partitions` None: all that the group has committed."""
 
     api_key: ClassVar[ApiKey] = ApiKey.OFFSET_FETCH
     group_id: str
-    partitions: tuple[OwnedPartitions, ...] | None = None
+    partitions: Items[OwnedPartitions] | None = None
     require_stable: bool = False  # wait for transactions that hold offsets open (KIP-447); today there are none
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListGroupsRequest:
+class ListGroupsRequest(Message, frozen=True, kw_only=True):
     """Lists the groups that the asked broker coordinates."""
 
     api_key: ClassVar[ApiKey] = ApiKey.LIST_GROUPS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeGroupRequest:
+class DescribeGroupRequest(Message, frozen=True, kw_only=True):
     """`explain`: also what moved in each rebalance, and what the group waits for now."""
 
     api_key: ClassVar[ApiKey] = ApiKey.DESCRIBE_GROUPS
@@ -437,39 +401,34 @@ class DescribeGroupRequest:
     explain: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteGroupRequest:
+class DeleteGroupRequest(Message, frozen=True, kw_only=True):
     api_key: ClassVar[ApiKey] = ApiKey.DELETE_GROUP
     group_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResetOffsetsRequest:
+class ResetOffsetsRequest(Message, frozen=True, kw_only=True):
     """`group seek`: set committed offsets, also of a group that is running."""
 
     api_key: ClassVar[ApiKey] = ApiKey.RESET_OFFSETS
     group_id: str
-    partitions: tuple[OffsetCommitPartition, ...]
+    partitions: Items[OffsetCommitPartition]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnreadPartition:
+class UnreadPartition(Message, frozen=True, kw_only=True):
     topic: str
     partition: int
     offset: int  # of the next record to read; -1: nothing was read yet
     current_leader_epoch: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnreadRequest:
+class UnreadRequest(Message, frozen=True, kw_only=True):
     """What a reader who stands at these offsets has still to read, in records and in time: asked of the leaders."""
 
     api_key: ClassVar[ApiKey] = ApiKey.UNREAD
-    partitions: tuple[UnreadPartition, ...]
+    partitions: Items[UnreadPartition]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UndoOffsetResetRequest:
+class UndoOffsetResetRequest(Message, frozen=True, kw_only=True):
     """`group seek --undo`: back to what was committed before the last reset, which may have been an undo itself."""
 
     api_key: ClassVar[ApiKey] = ApiKey.UNDO_OFFSET_RESET
@@ -477,24 +436,21 @@ class UndoOffsetResetRequest:
     validate_only: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerShutdownRequest:
+class BrokerShutdownRequest(Message, frozen=True, kw_only=True):
     """Ask this broker to stop in a controlled way (`broker drain` and the scripts)."""
 
     api_key: ClassVar[ApiKey] = ApiKey.BROKER_SHUTDOWN
     node_id: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeStorageRequest:
+class DescribeStorageRequest(Message, frozen=True, kw_only=True):
     """The data folders of the broker that is asked."""
 
     api_key: ClassVar[ApiKey] = ApiKey.DESCRIBE_STORAGE
     node_id: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BringBackFolderRequest:
+class BringBackFolderRequest(Message, frozen=True, kw_only=True):
     """Recover an offline data folder of this broker, whose disk has been mended or replaced."""
 
     api_key: ClassVar[ApiKey] = ApiKey.BRING_BACK_FOLDER
@@ -502,8 +458,7 @@ class BringBackFolderRequest:
     path: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecommissionBrokerRequest:
+class DecommissionBrokerRequest(Message, frozen=True, kw_only=True):
     """Empty a broker for good, or (cancel) give it back. A voter of the quorum first loses its vote."""
 
     api_key: ClassVar[ApiKey] = ApiKey.DECOMMISSION_BROKER
@@ -512,8 +467,7 @@ class DecommissionBrokerRequest:
     throttle_bytes_per_s: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FillBrokerRequest:
+class FillBrokerRequest(Message, frozen=True, kw_only=True):
     """Move a fair share of replicas and leaderships to a broker."""
 
     api_key: ClassVar[ApiKey] = ApiKey.FILL_BROKER

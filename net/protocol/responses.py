@@ -3,11 +3,11 @@
 A request that fails as a whole is answered by `ErrorResponse`, whatever its API.
 """
 
-from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from barnabas.log.format.record_batch import Buffer
-from barnabas.log.vocabulary.quick_init import quick_init
+from msgspec import field
+
+from barnabas.log.vocabulary.message import Message
 
 from . import requests
 from .group_responses import (
@@ -22,6 +22,7 @@ from .group_responses import (
     UndoOffsetResetResponse,
     UnreadResponse,
 )
+from .requests import Items, Records, Texts
 
 
 class FileRegion(Protocol):
@@ -37,15 +38,18 @@ class FileRegion(Protocol):
     def read(self) -> bytes: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorResponse:
+if TYPE_CHECKING:
+    FetchedRecords = Records | FileRegion
+else:
+    FetchedRecords = Records
+
+
+class ErrorResponse(Message, frozen=True, kw_only=True):
     error: int
     message: str
 
 
-@quick_init
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducePartitionResponse:
+class ProducePartitionResponse(Message, frozen=True, kw_only=True):
     topic: str
     partition: int
     error: int = 0
@@ -57,14 +61,11 @@ class ProducePartitionResponse:
     leader_epoch: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProduceResponse:
-    partitions: tuple[ProducePartitionResponse, ...]
+class ProduceResponse(Message, frozen=True, kw_only=True):
+    partitions: Items[ProducePartitionResponse]
 
 
-@quick_init
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchPartitionResponse:
+class FetchPartitionResponse(Message, frozen=True, kw_only=True):
     topic: str
     partition: int
     error: int = 0
@@ -77,16 +78,14 @@ class FetchPartitionResponse:
     leader_id: int = -1
     leader_epoch: int = -1
     preferred_read_replica: int = -1
-    records: Buffer | FileRegion = b""
+    records: FetchedRecords = b""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchResponse:
-    partitions: tuple[FetchPartitionResponse, ...]
+class FetchResponse(Message, frozen=True, kw_only=True):
+    partitions: Items[FetchPartitionResponse]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListOffsetsPartitionResponse:
+class ListOffsetsPartitionResponse(Message, frozen=True, kw_only=True):
     topic: str
     partition: int
     error: int = 0
@@ -96,52 +95,46 @@ class ListOffsetsPartitionResponse:
     leader_epoch: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListOffsetsResponse:
-    partitions: tuple[ListOffsetsPartitionResponse, ...]
+class ListOffsetsResponse(Message, frozen=True, kw_only=True):
+    partitions: Items[ListOffsetsPartitionResponse]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerMetadata:
+class BrokerMetadata(Message, frozen=True, kw_only=True):
     node_id: int
     host: str
     port: int
     rack: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionMetadata:
+class PartitionMetadata(Message, frozen=True, kw_only=True):
     error: int
     leader: int
     leader_epoch: int
-    replicas: tuple[int, ...]
-    isr: tuple[int, ...]
-    offline: tuple[int, ...] = ()
-    eligible: tuple[int, ...] = ()  # KIP-966: outside of the ISR, with everything that is committed
+    replicas: Items[int]
+    isr: Items[int]
+    offline: Items[int] = ()
+    eligible: Items[int] = ()  # KIP-966: outside of the ISR, with everything that is committed
     unclean_elections: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicMetadata:
+class TopicMetadata(Message, frozen=True, kw_only=True):
     error: int
     name: str
     topic_id: str = ""
     internal: bool = False
-    partitions: tuple[PartitionMetadata, ...] = ()
+    partitions: Items[PartitionMetadata] = ()
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataResponse:
+class MetadataResponse(Message, frozen=True, kw_only=True):
     cluster_id: str
     controller_id: int
     offset: int
-    brokers: tuple[BrokerMetadata, ...]
-    topics: tuple[TopicMetadata, ...]
+    brokers: Items[BrokerMetadata]
+    topics: Items[TopicMetadata]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpochEndOffset:
+class EpochEndOffset(Message, frozen=True, kw_only=True):
     topic: str
     partition: int
     error: int = 0
@@ -149,41 +142,35 @@ class EpochEndOffset:
     end_offset: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InitProducerIdResponse:
+class InitProducerIdResponse(Message, frozen=True, kw_only=True):
     producer_id: int = -1
     producer_epoch: int = -1
     error: int = 0  # of Kafka's answer; ours says it as an ErrorResponse
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetForLeaderEpochResponse:
-    partitions: tuple[EpochEndOffset, ...]
+class OffsetForLeaderEpochResponse(Message, frozen=True, kw_only=True):
+    partitions: Items[EpochEndOffset]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteRecordsResponse:
+class DeleteRecordsResponse(Message, frozen=True, kw_only=True):
     log_start_offset: int
 
 
 # --- topics and configuration ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateTopicResponse:
+class CreateTopicResponse(Message, frozen=True, kw_only=True):
     name: str
     topic_id: str
     partition_count: int
     replication_factor: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmptyResponse:
+class EmptyResponse(Message, frozen=True, kw_only=True):
     """It is done and committed; there is nothing more to say."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigEntry:
+class ConfigEntry(Message, frozen=True, kw_only=True):
     key: str
     value: str | None
     source: str  # "topic" | "broker" | "default"
@@ -193,16 +180,14 @@ class ConfigEntry:
     sensitive: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeConfigsResponse:
-    entries: tuple[ConfigEntry, ...]
+class DescribeConfigsResponse(Message, frozen=True, kw_only=True):
+    entries: Items[ConfigEntry]
 
 
 # --- the cluster -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TroubledFolder:
+class TroubledFolder(Message, frozen=True, kw_only=True):
     """A data folder that is not well."""
 
     path: str
@@ -211,8 +196,7 @@ class TroubledFolder:
     since_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IgnoredSetting:
+class IgnoredSetting(Message, frozen=True, kw_only=True):
     """A setting with one value for the cluster, of which a broker's own file says something else."""
 
     key: str
@@ -220,8 +204,7 @@ class IgnoredSetting:
     of_cluster: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterBroker:
+class ClusterBroker(Message, frozen=True, kw_only=True):
     node_id: int
     host: str
     port: int
@@ -231,25 +214,23 @@ class ClusterBroker:
     broker_epoch: int
     admin_host: str = ""
     admin_port: int = -1
-    troubled_folders: tuple[TroubledFolder, ...] = ()
+    troubled_folders: Items[TroubledFolder] = ()
     decommissioning: bool = False
     replica_count: int = 0
     slot_count: int = 0  # of consumer groups
-    ignored_settings: tuple[IgnoredSetting, ...] = ()
+    ignored_settings: Items[IgnoredSetting] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeClusterResponse:
+class DescribeClusterResponse(Message, frozen=True, kw_only=True):
     cluster_id: str
     controller_id: int
     offset: int
-    brokers: tuple[ClusterBroker, ...]
-    settings: dict[str, str] = field(default_factory=dict)  # those with one value for the cluster
-    quarantined: tuple[str, ...] = ()  # committed metadata records that the asked broker could not apply
+    brokers: Items[ClusterBroker]
+    settings: Texts = field(default_factory=dict)  # those with one value for the cluster
+    quarantined: Items[str] = ()  # committed metadata records that the asked broker could not apply
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StorageFolder:
+class StorageFolder(Message, frozen=True, kw_only=True):
     """One entry of `log.dirs`. Sizes are -1 where the folder cannot be asked."""
 
     path: str
@@ -258,21 +239,19 @@ class StorageFolder:
     cause: str
     since_ms: int
     partitions: int
-    offline_partitions: tuple[str, ...]
+    offline_partitions: Items[str]
     size_bytes: int
     free_bytes: int
     total_bytes: int
-    strays: tuple[str, ...] = ()  # folders of replicas that the cluster assigns to nobody here
+    strays: Items[str] = ()  # folders of replicas that the cluster assigns to nobody here
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeStorageResponse:
+class DescribeStorageResponse(Message, frozen=True, kw_only=True):
     node_id: int
-    folders: tuple[StorageFolder, ...]
+    folders: Items[StorageFolder]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuorumPeer:
+class QuorumPeer(Message, frozen=True, kw_only=True):
     """A voter, or a node that learns to become one. `lag_entries`: what it lacks on disk, -1: not known."""
 
     node_id: int
@@ -283,58 +262,51 @@ class QuorumPeer:
     lag_entries: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeQuorumResponse:
+class DescribeQuorumResponse(Message, frozen=True, kw_only=True):
     leader_id: int
     term: int
     committed_index: int
-    voters: tuple[int, ...]
-    observers: tuple[int, ...] = ()
-    peers: tuple[QuorumPeer, ...] = ()  # empty where the leader could not be asked
+    voters: Items[int]
+    observers: Items[int] = ()
+    peers: Items[QuorumPeer] = ()  # empty where the leader could not be asked
     change: str = ""  # of the voters, under way
     unconfirmed_ms: int = -1  # how old the metadata is that no leader of the quorum vouches for now; -1: one does
-    unreachable_voters: tuple[int, ...] = ()  # where none does: voters that do not answer the broker that was asked
-    refused_brokers: tuple[str, ...] = ()  # whose metadata contradicts that of the quorum, in words
+    unreachable_voters: Items[int] = ()  # where none does: voters that do not answer the broker that was asked
+    refused_brokers: Items[str] = ()  # whose metadata contradicts that of the quorum, in words
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterVotersResponse:
+class AlterVotersResponse(Message, frozen=True, kw_only=True):
     state: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuorumRoleResponse:
+class QuorumRoleResponse(Message, frozen=True, kw_only=True):
     """The address of the quorum port; port -1 where it has none."""
 
     host: str
     port: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControllerCallResponse:
+class ControllerCallResponse(Message, frozen=True, kw_only=True):
     body: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeedEntry:
+class FeedEntry(Message, frozen=True, kw_only=True):
     index: int
     term: int
     command: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataFeedResponse:
+class MetadataFeedResponse(Message, frozen=True, kw_only=True):
     """Either commands behind the offset asked for, or (when those are gone) a snapshot and its offset."""
 
     leader_id: int
     term: int
-    entries: tuple[FeedEntry, ...] = ()
+    entries: Items[FeedEntry] = ()
     snapshot_offset: int = -1
-    snapshot_chunks: tuple[bytes, ...] = ()
+    snapshot_chunks: Items[bytes] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CatchingUp:
+class CatchingUp(Message, frozen=True, kw_only=True):
     """A replica that is being added. -1: only the leader knows."""
 
     node_id: int
@@ -342,25 +314,22 @@ class CatchingUp:
     bytes_left: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionMove:
+class PartitionMove(Message, frozen=True, kw_only=True):
     topic: str
     partition: int
     leader: int
-    replicas: tuple[int, ...]
-    adding: tuple[int, ...]
-    removing: tuple[int, ...]
-    catching_up: tuple[CatchingUp, ...] = ()
+    replicas: Items[int]
+    adding: Items[int]
+    removing: Items[int]
+    catching_up: Items[CatchingUp] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeMovesResponse:
-    moves: tuple[PartitionMove, ...]
+class DescribeMovesResponse(Message, frozen=True, kw_only=True):
+    moves: Items[PartitionMove]
     throttle_bytes_per_s: int = 0  # 0: none
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FillBrokerResponse:
+class FillBrokerResponse(Message, frozen=True, kw_only=True):
     move_count: int
 
 

@@ -12,6 +12,7 @@ from random import Random
 from typing import Any, get_args
 
 import msgpack
+import msgspec
 from crc32c import crc32c
 from fuzz.mutations import mutated
 from simulation.disk import SimulatedDisk
@@ -49,6 +50,9 @@ _NUMBERS: typing.Final = (-1, 0, 1, 7, 2**31 - 1, 2**40)
 
 def sample(rng: Random, hint: Any) -> Any:
     """Some value that a field declared so may hold."""
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        hints = typing.get_type_hints(hint) | {"records": bytes}
+        return hint(**{field.name: sample(rng, hints[field.name]) for field in msgspec.structs.fields(hint)})
     if dataclasses.is_dataclass(hint):
         hints = typing.get_type_hints(hint)
         return hint(**{field.name: sample(rng, hints[field.name]) for field in dataclasses.fields(hint)})  # type: ignore[operator]

@@ -14,6 +14,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct, structs
+
 BOUNDARY_INTS = (1, 127, 128, 255, 65_536, 2**31, 2**40, -1, -33, -(2**31), 0)  # each has another form in msgpack
 
 
@@ -59,6 +61,8 @@ class Samples:
 
 def fields_of(cls: Any) -> list[tuple[str, bool]]:
     """Names of the fields in order, and whether a value must be given."""
+    if issubclass(cls, Struct):
+        return [(field.name, field.required) for field in structs.fields(cls)]
     return [
         (field.name, field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING)
         for field in dataclasses.fields(cls)

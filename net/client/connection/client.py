@@ -8,9 +8,10 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import replace
 from random import Random
 from typing import Any, NamedTuple, TypeVar
+
+from msgspec.structs import replace
 
 from ...base.clock import Clock, SystemClock
 from ...protocol.group_responses import FindCoordinatorResponse

@@ -7,7 +7,7 @@ when it is larger than the limits (KIP-74). Divergence is told in the answer (KI
 broker from the state of the quorum (`offsets_topic`).
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from barnabas.log.replication.partition_reads import PartitionRead
 from barnabas.log.replication.ports import slice_size

@@ -13,9 +13,11 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
+
+from msgspec.structs import replace
 
 from barnabas.log.format.compression import Compression
 from barnabas.log.format.recompression import codec_named, is_stored_otherwise, recompressed

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from barnabas.log.vocabulary.errors import InvalidRequestError
@@ -19,8 +18,7 @@ _MAX_FAILED = 100  # topics that a refusal of the whole request is told at
 _IDS_SINCE = 12  # Versions 10 and 11 have the field and must not use it (KIP-516).
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KafkaMetadataRequest(MetadataRequest):
+class KafkaMetadataRequest(MetadataRequest, frozen=True, kw_only=True):
     """With all that an encoded answer depends on, so that it can be kept by its request."""
 
     api_key: ClassVar[KafkaApi] = KafkaApi.METADATA  # type: ignore[assignment]  # it has a handler of its own

@@ -1,28 +1,34 @@
-import dataclasses
 import types
 import typing
 from enum import IntEnum
 from typing import Any, get_args
 
 import msgpack
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from unit.net.wire_world import fetch_response, produce_request, produce_response
 
 from barnabas.log.vocabulary.errors import InvalidRequestError, UnsupportedVersionError
-from barnabas.log.vocabulary.value_codec import to_plain
-from barnabas.net.base.limits import MAX_ARRAY_LENGTH
+from barnabas.net.base.limits import MAX_ARRAY_LENGTH, MAX_ENVELOPE_BYTES
 from barnabas.net.protocol.codec import DecodedRequest, size_of
 from barnabas.net.protocol.msgpack import (
     ClientHello,
     MsgpackCodec,
     ServerHello,
     read_hello,
-    unpack,
     write_hello,
 )
-from barnabas.net.protocol.requests import FetchPartition, FetchRequest, ListGroupsRequest, ProduceRequest, Request
+from barnabas.net.protocol.requests import (
+    FetchPartition,
+    FetchRequest,
+    ListGroupsRequest,
+    MetadataRequest,
+    ProduceRequest,
+    Request,
+)
 from barnabas.net.protocol.responses import (
     RESPONSE_OF,
     EmptyResponse,
@@ -36,18 +42,15 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 
 def values_of(hint: Any) -> st.SearchStrategy[Any]:
     """Any value that a field declared so may hold."""
-    if dataclasses.is_dataclass(hint):
-        hints = typing.get_type_hints(hint)
-        arguments = {field.name: values_of(hints[field.name]) for field in dataclasses.fields(hint)}
-        return st.builds(hint, **arguments)
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        hints = typing.get_type_hints(hint) | {"records": bytes}
+        return st.builds(hint, **{field.name: values_of(hints[field.name]) for field in structs.fields(hint)})
     origin, arguments_of = typing.get_origin(hint), typing.get_args(hint)
     if origin is tuple:
         return st.lists(values_of(arguments_of[0]), max_size=3).map(tuple)
     if origin is dict:
         return st.dictionaries(st.text(max_size=5), values_of(arguments_of[1]), max_size=3)
     if origin in (typing.Union, types.UnionType):
-        if memoryview in arguments_of:
-            return st.binary(max_size=50)
         return st.none() | values_of(next(item for item in arguments_of if item is not type(None)))
     if issubclass(hint, IntEnum):
         return st.sampled_from(hint)
@@ -66,9 +69,8 @@ def decoded_as(value: object) -> object:
     """What the receiver gets: views become comparable bytes."""
     if isinstance(value, memoryview):
         return bytes(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        changes = {field.name: decoded_as(getattr(value, field.name)) for field in dataclasses.fields(value)}
-        return dataclasses.replace(value, **changes)
+    if isinstance(value, msgspec.Struct):
+        return structs.replace(value, **{field: decoded_as(item) for field, item in structs.asdict(value).items()})
     return tuple(decoded_as(item) for item in value) if isinstance(value, tuple) else value
 
 
@@ -103,13 +105,14 @@ def test_every_response_comes_back_as_it_was(cls: Any) -> None:
 
 
 @given(values_of(ProduceRequest))
-def test_the_fast_code_writes_what_the_generic_code_would(request: ProduceRequest) -> None:
+def test_an_envelope_has_the_sizes_of_the_records_that_follow_it(request: ProduceRequest) -> None:
     frame = joined(MsgpackCodec().encode_request(1, request))
-    envelope = msgpack.unpackb(frame[4 : 4 + int.from_bytes(frame[:4], "big")])
-    plain = to_plain(request)
-    for partition in plain[2]:
-        partition[2] = len(partition[2])
-    assert envelope == [1, 0, 1, plain]
+    end = 4 + int.from_bytes(frame[:4], "big")
+    partitions = [[item.topic, item.partition, len(item.records)] for item in request.partitions]
+    assert msgpack.unpackb(frame[4:end]) == [
+        1, 0, 1, [request.acks, request.timeout_ms, partitions, request.transactional_id],
+    ]  # fmt: skip
+    assert frame[end:] == b"".join(bytes(item.records) for item in request.partitions)
 
 
 def test_an_error_is_told_from_an_answer() -> None:
@@ -229,16 +232,53 @@ ENVELOPES = {
 
 @pytest.mark.parametrize("name", ENVELOPES)
 def test_hostile_msgpack_is_a_clear_error(name: str) -> None:
-    with pytest.raises(InvalidRequestError, match="envelope"):
-        unpack(ENVELOPES[name])
     frame = len(ENVELOPES[name]).to_bytes(4, "big") + ENVELOPES[name]
-    with pytest.raises(InvalidRequestError):
+    with pytest.raises(InvalidRequestError, match="Envelope"):
         MsgpackCodec().decode_request(memoryview(frame))
 
 
-def test_long_honest_lists_pass_the_nesting_check() -> None:
-    plain = [[["name", number, b"\xdd\xdc\xde\xdf" * 20, {"k": [number]}] for number in range(1000)]] * 3
-    assert unpack(msgpack.packb(plain)) == plain
+BODIES = {
+    "a list of everything": b"\x93\x01\x05\xdd\xff\xff\xff\xff",
+    "strings of everything": b"\x93\x01\x05\x91\x93\xdb\xff\xff\xff\xff",
+    "nesting": b"\x93\x01\x05" + b"\x91" * 100_000,
+    "nesting in a field of later versions": b"\x95\x01\x05\x90\xc0" + b"\x91" * 100_000,
+    "trailing bytes": b"\x93\x01\x05\x90\x00",
+    "never used": b"\x93\x01\x05\xc1",
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_a_hostile_body_makes_its_whole_envelope_invalid(name: str) -> None:
+    envelope = b"\x94\x09\x00\x01" + BODIES[name]
+    with pytest.raises(InvalidRequestError, match="Envelope"):
+        MsgpackCodec().decode_request(memoryview(len(envelope).to_bytes(4, "big") + envelope))
+
+
+@pytest.mark.parametrize("topic", [b"\xa2\xff\xfe", b"\xd4\x05\x00", b"\xd6\xff\x00\x00\x00\x00"])
+def test_a_hostile_string_is_an_error_for_its_request_only(topic: bytes) -> None:
+    envelope = b"\x94\x09\x00\x01\x93\x01\x05\x91\x93" + topic + b"\x00\x00"
+    decoded = MsgpackCodec().decode_request(memoryview(len(envelope).to_bytes(4, "big") + envelope))
+    assert isinstance(decoded.payload, InvalidRequestError)
+
+
+@pytest.mark.parametrize(("excess", "is_taken"), [(0, True), (1, False)])
+def test_a_list_has_a_greatest_length(excess: int, is_taken: bool) -> None:
+    topics = ("",) * (MAX_ARRAY_LENGTH + excess)
+    frame = joined(MsgpackCodec().encode_request(9, MetadataRequest(topics=topics)))
+    payload = MsgpackCodec().decode_request(frame).payload
+    assert payload == MetadataRequest(topics=topics) if is_taken else isinstance(payload, InvalidRequestError)
+
+
+def test_an_envelope_has_a_greatest_size() -> None:
+    envelope = MAX_ENVELOPE_BYTES + 1
+    with pytest.raises(InvalidRequestError, match=str(MAX_ENVELOPE_BYTES)):
+        MsgpackCodec().decode_request(memoryview(envelope.to_bytes(4, "big") + bytes(envelope)))
+
+
+@pytest.mark.parametrize("cls", [*get_args(Request), *RESPONSE_OF.values(), ClientHello, ServerHello])
+def test_messages_are_frozen_lists_of_fields_that_are_named_where_one_is_made(cls: Any) -> None:
+    config = cls.__struct_config__
+    assert config.frozen and config.array_like and cls.__match_args__ == ()
 
 
 def test_values_that_msgpack_cannot_carry_are_our_error() -> None:
@@ -274,5 +314,5 @@ def test_hellos(client: ClientHello, server: ServerHello) -> None:
 def test_empty_responses_have_a_body() -> None:
     codec = MsgpackCodec()
     frame = joined(codec.encode_response(DecodedRequest(1, 42, 1, InvalidRequestError()), EmptyResponse()))
-    assert codec.decode_response(frame).body == []
+    assert bytes(codec.decode_response(frame).body) == b"\x90"
     assert FetchPartitionResponse(topic="t", partition=0).records == b""

@@ -264,14 +264,19 @@ def test_a_server_that_talks_nonsense_is_a_network_error(says: bytes) -> None:
     run_in_simulation(body)
 
 
-def test_an_answer_of_the_wrong_shape_fails_its_request(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("wrong_partition", "told"), [(object(), "could not be encoded"), ("no partition", "cannot be decoded")]
+)
+def test_an_answer_of_the_wrong_shape_fails_its_request(
+    caplog: pytest.LogCaptureFixture, wrong_partition: Any, told: str
+) -> None:
     async def body(world: World) -> None:
         def wrong(request: Any, context: Any, reply: Any) -> None:
-            reply(ProduceResponse(partitions=("no partition",)))  # type: ignore[arg-type]
+            reply(ProduceResponse(partitions=(wrong_partition,)))
 
         server = await serve(world, wrong)
         connection = await open_connection(world, server)
-        with pytest.raises(BarnabasError, match="could not be encoded"):
+        with pytest.raises(BarnabasError, match=told):
             await connection.call(produce_request(), timeout_ms=1000)
         await connection.close()
         await server.close()

@@ -5,12 +5,12 @@ import json
 import logging
 import socket
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
+from msgspec.structs import replace
 from unit.net.admin.test_admin_api import CLUSTER, JSON, FakeBroker
 
 from barnabas.log.vocabulary.errors import ErrorCode

@@ -1,11 +1,11 @@
 """The command line from arguments to exit code, output and calls, with a cluster in memory."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from unit.net.cli.fake_cluster import FakeCluster, FakeRecord
 
 from barnabas.consumer_groups.offsets.offsets_topic import shown

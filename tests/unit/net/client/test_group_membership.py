@@ -4,9 +4,9 @@ A member takes what it is given only when its application asks for records, so i
 carried out the first.
 """
 
-import dataclasses
 from random import Random
 
+from msgspec import structs
 from unit.consumer_groups.coordinator_bench import GROUP, Bench
 
 from barnabas.consumer_groups.model.messages import HeartbeatRequest, HeartbeatResponse
@@ -60,7 +60,7 @@ class Member:
 
 
 def asked(request: ConsumerGroupHeartbeatRequest) -> HeartbeatRequest:
-    fields = {field.name: getattr(request, field.name) for field in dataclasses.fields(request)}
+    fields = structs.asdict(request)
     if request.owned is not None:
         fields["owned"] = tuple(TopicPartitions(topic=i.topic, partitions=i.partitions) for i in request.owned)
     return HeartbeatRequest(**fields)

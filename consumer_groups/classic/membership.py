@@ -6,8 +6,10 @@ members; its assignment when the leader has sent it. A coordinator that takes ov
 that come, go or change in between are known here alone (`classic_group`), as are parked requests.
 """
 
+import dataclasses
 import random
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from barnabas.kraft.group_state.group_slots import SlotState
 from barnabas.kraft.metadata.records import MemberRecord, RemoveMemberRecord
@@ -157,7 +159,7 @@ class ClassicMembership:
         was_leader = group.leader_id == old.member_id
         holds = old.holds
         self._let_go(group, old, holds, lost_ms)
-        member = replace(old, record=record)
+        member = dataclasses.replace(old, record=record)
         group.swap(old, member)
         if was_leader:
             group.leader_id = member_id

@@ -3,8 +3,10 @@
 Sessions and rebalance timeouts are the only things that a coordinator holds alone. They start afresh with it.
 """
 
+import dataclasses
 import random
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from barnabas.kraft.group_state.group_slots import GroupState, SlotState
 from barnabas.kraft.metadata.records import CurrentAssignmentRecord, GroupRecord, MemberRecord, RemoveMemberRecord
@@ -67,7 +69,7 @@ class Membership:
         if request.max_wait_ms > 0 and request.member_epoch > MemberEpoch.JOIN and _says_nothing(response, request):
             member = self._state.groups[request.group_id].members[response.member_id]
             wait_ms = min(request.max_wait_ms, self._interval_ms(member, request))
-            parked = ParkedHeartbeat(request=replace(request, owned=None), ticket=ticket)
+            parked = ParkedHeartbeat(request=dataclasses.replace(request, owned=None), ticket=ticket)
             self.parked.park(response.member_id, parked, decision.now_ms + wait_ms)
         else:
             decision.answers.append(Answer(ticket=ticket, value=response))
@@ -308,7 +310,7 @@ class Membership:
         self, group: GroupState, member: MemberRecord, cause: RebalanceCause, detail: str, decision: Decision
     ) -> None:
         """Its partitions wait for it until its session ends; it reads none of them, so it has let go of the others."""
-        away = replace(
+        away = dataclasses.replace(
             Holding.of(group.currents[member.member_id]),
             member_epoch=AWAY_EPOCH,
             previous_member_epoch=NO_EPOCH,
@@ -365,7 +367,7 @@ class Membership:
             state = MemberState(current.state)
             if state is MemberState.STABLE and to_set(current.assigned) != self._targets.target_of(group, member_id):
                 state = MemberState.UNRELEASED_PARTITIONS  # its epoch no longer tells that it is behind
-            fenced = replace(
+            fenced = dataclasses.replace(
                 Holding.of(current),
                 member_epoch=group.group.group_epoch,
                 previous_member_epoch=NO_EPOCH,

@@ -2,7 +2,8 @@
 
 from collections import Counter
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from barnabas.kraft.group_state.group_slots import GroupState, SlotState
 from barnabas.kraft.metadata.records import (

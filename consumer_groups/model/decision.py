@@ -4,7 +4,9 @@ What the records say about who reads what is told to the rebalance log on the wa
 """
 
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from barnabas.kraft.group_state.group_slots import SlotState, SlotStateRecord, partition_keys
 from barnabas.kraft.metadata.records import (

@@ -5,7 +5,7 @@ How fast the new ones may copy is the brokers' business (net/logs/replication_th
 configuration of all brokers, and is taken away here when the last move has ended.
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from barnabas.log.vocabulary.errors import InvalidReplicaAssignmentError
 

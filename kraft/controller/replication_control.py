@@ -7,7 +7,8 @@ The rules for one partition are in `partition_change`; topics come and go in `to
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from barnabas.log.vocabulary.errors import (
     BarnabasError,

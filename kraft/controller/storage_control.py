@@ -7,8 +7,10 @@ cluster had assigned to the broker before, and no other folder has, is in that o
 A report may be cut anywhere between its records: it is noted last, so its repetition does what is missing.
 """
 
+import dataclasses
 from collections import Counter
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from barnabas.log.vocabulary.errors import InvalidRequestError
 
@@ -90,7 +92,7 @@ def _changes(
             others = active - {node_id}
             if place in hand_over and hangs and node_id in wanted.isr and others.intersection(wanted.isr):
                 # Whoever flushes before it counts would wait for this disk, also behind another leader.
-                left = replace(rules, active=frozenset(others))
+                left = dataclasses.replace(rules, active=frozenset(others))
                 wanted = elect(without_inactive(wanted, left), left, leaders)
             elif place in hand_over and wanted.leader == node_id:
                 wanted = _handed_over(wanted, rules, leaders)

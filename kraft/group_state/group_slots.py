@@ -13,7 +13,9 @@ of atoms: there may be a million of them, and the garbage collector leaves such 
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from barnabas.log.vocabulary.murmur2 import murmur2_positive
 
@@ -35,7 +37,6 @@ from ..metadata.records import (
     TargetAssignmentRecord,
     decode_batch,
     encode_batch,
-    encode_plain,
 )
 from .group_state import AnyGroupRecord
 from .offsets_log import NO_LOG_OFFSET, POSITION_BITS, SHOWN_RECORDS, SlotLog, SlotTail, first_log_offset, read_log
@@ -241,19 +242,16 @@ class SlotState:
             yield encode_batch(RecordBatch(controller_epoch=0, records=(record,)))
 
     def _offset_batches(self, group_id: str, offsets: dict[PartitionKey, OffsetValue]) -> Iterator[bytes]:
-        plain: list[list[object]] = []
+        records: list[OffsetCommitRecord] = []
         size_bytes = 0
-        for (topic, partition), (offset, leader_epoch, metadata, timestamp_ms, log_offset) in offsets.items():
-            plain.append(
-                [OffsetCommitRecord.opcode, self.slot, self.coordinator_epoch, group_id, topic, partition, offset,
-                 leader_epoch, metadata, timestamp_ms, log_offset]
-            )  # fmt: skip
-            size_bytes += _OFFSET_BYTES + len(group_id) + len(topic) + 4 * len(metadata)
+        for key, value in offsets.items():
+            records.append(self._offset_record(group_id, key, value))
+            size_bytes += _OFFSET_BYTES + len(group_id) + len(key[0]) + 4 * len(value[2])
             if size_bytes > MAX_OFFSET_BATCH_BYTES:
-                yield encode_plain(plain)
-                plain, size_bytes = [], 0
-        if plain:
-            yield encode_plain(plain)
+                yield encode_batch(RecordBatch(controller_epoch=0, records=tuple(records)))
+                records, size_bytes = [], 0
+        if records:
+            yield encode_batch(RecordBatch(controller_epoch=0, records=tuple(records)))
 
     def copy(self) -> "SlotState":
         return SlotState(

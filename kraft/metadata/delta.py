@@ -7,8 +7,9 @@ class, so that what it decides upon is exactly what will be replayed.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import TypeVar, cast
+
+from msgspec.structs import replace
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 

@@ -5,8 +5,9 @@ Images are made by `delta.MetadataDelta` from records; nothing else builds them.
 image, per slot (`group_slots`), because they change with every commit.
 """
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
+from barnabas.log.vocabulary.message import Message
 from barnabas.log.vocabulary.metadata_position import MetadataPosition
 from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_PARTITIONS, TopicPartition
 
@@ -15,8 +16,7 @@ NO_COORDINATOR = -1
 SLOT_COUNT = CONSUMER_OFFSETS_PARTITIONS  # coordinator slots; slot N is partition N of __consumer_offsets
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
+class Endpoint(Message, frozen=True, kw_only=True):
     """Where one listener of a broker is reached: its name as in Kafka (`PLAINTEXT`, or one that the user gave)."""
 
     listener: str
@@ -30,8 +30,7 @@ FOLDER_HANGING = "hanging"  # its disk does not come back from a flush; likewise
 IMPAIRED = (FOLDER_FULL, FOLDER_HANGING)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FolderTrouble:
+class FolderTrouble(Message, frozen=True, kw_only=True):
     """A data folder (an entry of `log.dirs`) that is not well, as its broker told it."""
 
     path: str
@@ -41,8 +40,7 @@ class FolderTrouble:
     since_ms: int  # wall clock of the broker
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerImage:
+class BrokerImage(Message, frozen=True, kw_only=True):
     """A registered broker. `broker_epoch` is the index of the registration: a restart gives a larger one."""
 
     node_id: int
@@ -79,8 +77,7 @@ class BrokerImage:
         return any(folder.state in IMPAIRED for folder in self.troubled_folders)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionImage:
+class PartitionImage(Message, frozen=True, kw_only=True):
     """The state of one partition. `isr` is the *committed* in-sync replica set; the leader may know a larger maximal one."""
 
     replicas: tuple[int, ...]  # the first one is the preferred leader
@@ -106,23 +103,20 @@ class PartitionImage:
         return tuple(replica for replica in self.replicas if replica not in self.removing_replicas)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicImage:
+class TopicImage(Struct, frozen=True, kw_only=True):
     name: str
     topic_id: str  # 32 hexadecimal digits
     partitions: tuple[PartitionImage, ...]  # indexed by partition
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotImage:
+class SlotImage(Message, frozen=True, kw_only=True):
     """Who coordinates the groups of a slot. `coordinator_epoch` grows with every move; older group records are void."""
 
     coordinator: int = NO_COORDINATOR
     coordinator_epoch: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuorumVoter:
+class QuorumVoter(Message, frozen=True, kw_only=True):
     """A voter of the quorum and the address of its quorum port."""
 
     node_id: int
@@ -130,8 +124,7 @@ class QuorumVoter:
     port: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControllerTerm:
+class ControllerTerm(Message, frozen=True, kw_only=True):
     """The first record of a controller's term: its index, and what the controller drew for it."""
 
     epoch: int
@@ -139,8 +132,7 @@ class ControllerTerm:
     claim: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataImage:
+class MetadataImage(Struct, frozen=True, kw_only=True):
     """Everything that the cluster agreed on up to the quorum index `offset`."""
 
     cluster_id: str = ""
@@ -196,8 +188,7 @@ class MetadataImage:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataChanges:
+class MetadataChanges(Struct, frozen=True, kw_only=True):
     """What differs between two images: whoever follows the metadata looks only there."""
 
     brokers: frozenset[int] = frozenset()

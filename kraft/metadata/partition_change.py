@@ -16,7 +16,9 @@ is counted in the partition (`unclean_elections`) and shown wherever the partiti
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from .image import NO_LEADER, PartitionImage
 from .records import PartitionChangeRecord

@@ -1,52 +1,33 @@
 """Metadata records: the only thing that changes what the cluster agrees on. One quorum command holds one atomic batch.
 
 Opcodes live in one versioned space and are never reused; a record may only gain trailing fields with defaults
-(`value_codec`). A broker that meets an opcode it does not know stops, because skipping it would make its image differ from
+(`Message`). A broker that meets an opcode it does not know stops, because skipping it would make its image differ from
 everybody else's. Wire form of a command: msgpack [format version, controller epoch, [[opcode, fields...], ...]].
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import ClassVar, TypeVar
+from functools import reduce
+from operator import or_
+from typing import Any
 
-import msgpack
+import msgspec
+from msgspec.msgpack import Decoder
 
-from barnabas.log.vocabulary.value_codec import from_plain, to_plain
+from barnabas.log.vocabulary.message import Message, encode
 
 from .image import NO_LEADER, Endpoint, FolderTrouble, QuorumVoter
 
 FORMAT_VERSION = 1
 
 
-class Record:
-    """Base of the frozen dataclasses below."""
-
-    __slots__ = ()
-    opcode: ClassVar[int]
+class Record(Message, frozen=True, kw_only=True):
+    """Base of the records below. The tag of each is its opcode."""
 
 
 class UnknownRecordError(Exception):
     """A command that this version of Barnabas cannot apply. The process must stop: upgrade it, then start it again."""
 
 
-R = TypeVar("R", bound=type)
-_by_opcode: dict[int, type] = {}
-
-
-def record(opcode: int) -> Callable[[R], R]:
-    """Give a record class its opcode (class decorator, outside of `dataclass`)."""
-
-    def register(cls: R) -> R:
-        assert opcode not in _by_opcode, f"opcode {opcode} is taken by {_by_opcode[opcode].__name__}"
-        cls.opcode = opcode  # type: ignore[attr-defined]
-        _by_opcode[opcode] = cls
-        return cls
-
-    return register
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordBatch:
+class RecordBatch(msgspec.Struct, frozen=True, kw_only=True):
     """The records of one command: applied together or not at all."""
 
     controller_epoch: int
@@ -54,57 +35,19 @@ class RecordBatch:
 
 
 def encode_batch(batch: RecordBatch) -> bytes:
-    packed: bytes = msgpack.packb(
-        [FORMAT_VERSION, batch.controller_epoch, [[item.opcode, *to_plain(item)] for item in batch.records]]
-    )
-    return packed
-
-
-def encode_plain(plain: list[list[object]]) -> bytes:
-    """As `encode_batch`, of records that are lists already: opcode, then the fields in order. For a million of them."""
-    packed: bytes = msgpack.packb([FORMAT_VERSION, 0, plain])
-    return packed
-
-
-def decode_batch(command: bytes) -> RecordBatch:
-    """Raises UnknownRecordError for a format, an opcode or a shape that this version does not know."""
-    try:
-        version, controller_epoch, plain = msgpack.unpackb(command)
-        if version != FORMAT_VERSION:
-            raise UnknownRecordError(
-                f"metadata format {version}; this version reads {FORMAT_VERSION}: upgrade this broker"
-            )
-        records: tuple[Record, ...] = tuple(from_plain(_class_of(item[0]), item[1:]) for item in plain)
-    except UnknownRecordError:
-        raise
-    except Exception as error:  # whatever is wrong with it: it cannot be applied, and that must stop us
-        raise UnknownRecordError(f"a metadata command cannot be read: {error!r}") from error
-    return RecordBatch(controller_epoch=controller_epoch, records=records)
-
-
-def _class_of(opcode: int) -> type:
-    try:
-        return _by_opcode[opcode]
-    except KeyError:
-        raise UnknownRecordError(
-            f"metadata opcode {opcode} is not known to this version: upgrade this broker"
-        ) from None
+    return encode((FORMAT_VERSION, batch.controller_epoch, batch.records))
 
 
 # --- the cluster -----------------------------------------------------------------------------------------------------
 
 
-@record(1)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterRecord(Record):
+class ClusterRecord(Record, frozen=True, kw_only=True, tag=1):
     """The first record ever: it names the cluster."""
 
     cluster_id: str
 
 
-@record(2)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControllerRecord(Record):
+class ControllerRecord(Record, frozen=True, kw_only=True, tag=2):
     """The first record of a controller's term: from here on it decides."""
 
     controller_id: int
@@ -112,15 +55,11 @@ class ControllerRecord(Record):
     claim: int = 0  # random: two histories may give the same term to the same node; 0: an older version's
 
 
-@record(3)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeatureLevelRecord(Record):
+class FeatureLevelRecord(Record, frozen=True, kw_only=True, tag=3):
     feature_level: int
 
 
-@record(4)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegisterBrokerRecord(Record):
+class RegisterBrokerRecord(Record, frozen=True, kw_only=True, tag=4):
     """The broker epoch is the quorum index of this record. A broker is registered fenced."""
 
     node_id: int
@@ -131,18 +70,16 @@ class RegisterBrokerRecord(Record):
     directories: tuple[str, ...]
     min_feature_level: int
     max_feature_level: int
-    file_settings: dict[str, str] = field(default_factory=dict)  # what the broker's file has of cluster_settings
+    file_settings: dict[str, str] = msgspec.field(
+        default_factory=dict
+    )  # what the broker's file has of cluster_settings
 
 
-@record(5)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnregisterBrokerRecord(Record):
+class UnregisterBrokerRecord(Record, frozen=True, kw_only=True, tag=5):
     node_id: int
 
 
-@record(6)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerChangeRecord(Record):
+class BrokerChangeRecord(Record, frozen=True, kw_only=True, tag=6):
     """Fences, unfences, or begins a controlled shutdown. Void unless the broker epoch is the current one."""
 
     node_id: int
@@ -151,17 +88,13 @@ class BrokerChangeRecord(Record):
     in_controlled_shutdown: bool
 
 
-@record(7)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerIdsRecord(Record):
+class ProducerIdsRecord(Record, frozen=True, kw_only=True, tag=7):
     """All producer ids below `next_producer_id` have been given out in blocks."""
 
     next_producer_id: int
 
 
-@record(8)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerStorageRecord(Record):
+class BrokerStorageRecord(Record, frozen=True, kw_only=True, tag=8):
     """Which data folders of a broker are not well. Void unless the broker epoch is the current one and the report a newer
     one."""
 
@@ -171,9 +104,7 @@ class BrokerStorageRecord(Record):
     troubled_folders: tuple[FolderTrouble, ...]
 
 
-@record(13)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecoveryRecord(Record):
+class RecoveryRecord(Record, frozen=True, kw_only=True, tag=13):
     """An operator has accepted a loss (`cluster recover`): what was committed behind this record's predecessor is gone.
 
     Replay raises everything that brokers may have seen a higher value of in the lost part: leader epochs, partition
@@ -183,18 +114,14 @@ class RecoveryRecord(Record):
     recovery_epoch: int  # the wall clock of the recovery in ms: it rises even if an older copy is recovered later
 
 
-@record(12)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecommissionRecord(Record):
+class DecommissionRecord(Record, frozen=True, kw_only=True, tag=12):
     """A broker begins to be emptied for good, or is taken back. It holds for the node id, whatever process has it."""
 
     node_id: int
     decommissioning: bool
 
 
-@record(10)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VotersRecord(Record):
+class VotersRecord(Record, frozen=True, kw_only=True, tag=10):
     """Tells everybody who votes since the quorum's entry `index`, after that was committed. It changes nothing by itself: the
     quorum's own configuration is an entry of its own, which brokers beyond the voters do not see."""
 
@@ -205,22 +132,16 @@ class VotersRecord(Record):
 # --- topics ----------------------------------------------------------------------------------------------------------
 
 
-@record(20)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicRecord(Record):
+class TopicRecord(Record, frozen=True, kw_only=True, tag=20):
     name: str
     topic_id: str
 
 
-@record(21)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoveTopicRecord(Record):
+class RemoveTopicRecord(Record, frozen=True, kw_only=True, tag=21):
     topic_id: str
 
 
-@record(22)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionRecord(Record):
+class PartitionRecord(Record, frozen=True, kw_only=True, tag=22):
     """A new partition, or the whole new state of one (what it says of the epochs is final)."""
 
     topic_id: str
@@ -237,9 +158,7 @@ class PartitionRecord(Record):
     offline_replicas: tuple[int, ...] = ()
 
 
-@record(23)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionChangeRecord(Record):
+class PartitionChangeRecord(Record, frozen=True, kw_only=True, tag=23):
     """Changes of one partition; None leaves a field as it is.
 
     Replay adds 1 to the partition epoch, and 1 to the leader epoch when `leader` is given (even the same leader again).
@@ -263,9 +182,7 @@ BROKER_RESOURCE = 4
 GROUP_RESOURCE = 32
 
 
-@record(24)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigRecord(Record):
+class ConfigRecord(Record, frozen=True, kw_only=True, tag=24):
     """One configuration value; None removes it. `resource` is a topic's name, a node id ("" for all brokers), or a group id."""
 
     resource_type: int
@@ -277,9 +194,7 @@ class ConfigRecord(Record):
 # --- consumer groups: every record carries its slot and the coordinator epoch; replay discards what is stale ----------
 
 
-@record(40)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotRecord(Record):
+class SlotRecord(Record, frozen=True, kw_only=True, tag=40):
     """A slot moves to another coordinator."""
 
     slot: int
@@ -287,9 +202,7 @@ class SlotRecord(Record):
     coordinator_epoch: int
 
 
-@record(41)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupRecord(Record):
+class GroupRecord(Record, frozen=True, kw_only=True, tag=41):
     """A group, created or changed. `group_epoch` grows when the wanted assignment may change (members, topics)."""
 
     slot: int
@@ -305,9 +218,7 @@ class GroupRecord(Record):
     log_offset: int = -1  # in snapshots only: where it stands in the slot's partition of __consumer_offsets
 
 
-@record(42)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoveGroupRecord(Record):
+class RemoveGroupRecord(Record, frozen=True, kw_only=True, tag=42):
     """A group and all its members are gone; its offsets go with `RemoveOffsetRecord`."""
 
     slot: int
@@ -315,17 +226,14 @@ class RemoveGroupRecord(Record):
     group_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicPartitions:
+class TopicPartitions(Message, frozen=True, kw_only=True):
     """Some partitions of one topic, sorted."""
 
     topic: str
     partitions: tuple[int, ...]
 
 
-@record(43)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberRecord(Record):
+class MemberRecord(Record, frozen=True, kw_only=True, tag=43):
     """A member joined, or changed what it wants."""
 
     slot: int
@@ -344,18 +252,14 @@ class MemberRecord(Record):
     classic_metadata: dict[str, bytes] | None = None  # protocol name -> subscription, opaque
 
 
-@record(44)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoveMemberRecord(Record):
+class RemoveMemberRecord(Record, frozen=True, kw_only=True, tag=44):
     slot: int
     coordinator_epoch: int
     group_id: str
     member_id: str
 
 
-@record(45)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetAssignmentRecord(Record):
+class TargetAssignmentRecord(Record, frozen=True, kw_only=True, tag=45):
     """What a member shall own once everybody else has let go."""
 
     slot: int
@@ -365,9 +269,7 @@ class TargetAssignmentRecord(Record):
     partitions: tuple[TopicPartitions, ...]
 
 
-@record(46)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CurrentAssignmentRecord(Record):
+class CurrentAssignmentRecord(Record, frozen=True, kw_only=True, tag=46):
     """What a member owns now, and what it has been told to let go."""
 
     slot: int
@@ -382,9 +284,7 @@ class CurrentAssignmentRecord(Record):
     classic_assignment: bytes | None = None
 
 
-@record(47)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetCommitRecord(Record):
+class OffsetCommitRecord(Record, frozen=True, kw_only=True, tag=47):
     slot: int
     coordinator_epoch: int
     group_id: str
@@ -400,9 +300,7 @@ class OffsetCommitRecord(Record):
 ALL_PARTITIONS = -1
 
 
-@record(48)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoveOffsetRecord(Record):
+class RemoveOffsetRecord(Record, frozen=True, kw_only=True, tag=48):
     """One offset is forgotten. ALL_PARTITIONS: whatever the group remembers of the topic, its past resets too."""
 
     slot: int
@@ -412,8 +310,7 @@ class RemoveOffsetRecord(Record):
     partition: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetBefore:
+class OffsetBefore(Message, frozen=True, kw_only=True):
     """What a reset has replaced. `offset` -1: nothing was committed."""
 
     topic: str
@@ -423,9 +320,7 @@ class OffsetBefore:
     metadata: str = ""
 
 
-@record(49)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetResetRecord(Record):
+class OffsetResetRecord(Record, frozen=True, kw_only=True, tag=49):
     """Somebody has reset offsets of a group: what they were before, so that it can be undone. The newest ones are kept."""
 
     slot: int
@@ -438,9 +333,7 @@ class OffsetResetRecord(Record):
     undoes: int = -1  # the reset that this one took back
 
 
-@record(50)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StagedDecisionRecord(Record):
+class StagedDecisionRecord(Record, frozen=True, kw_only=True, tag=50):
     """One part of a decision that is too long for one quorum command: some bytes of its encoded batch.
 
     Parts follow each other in the slot's log; all are applied together with the last one, and none if that never comes
@@ -452,3 +345,41 @@ class StagedDecisionRecord(Record):
     part: int  # from 0
     part_count: int
     batch: bytes
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+RECORD_TYPES: tuple[Any, ...] = tuple(Record.__subclasses__())
+_OPCODES = frozenset(cls.__struct_config__.tag for cls in RECORD_TYPES)
+_command = Decoder(tuple[int, int, msgspec.Raw])
+_records: Decoder[Any] = Decoder(tuple[reduce(or_, RECORD_TYPES), ...])  # type: ignore[misc]
+
+
+def decode_batch(command: bytes) -> RecordBatch:
+    """Raises UnknownRecordError for a format, an opcode or a shape that this version does not know."""
+    try:
+        version, controller_epoch, encoded = _command.decode(command)
+        if version != FORMAT_VERSION:
+            raise UnknownRecordError(
+                f"metadata format {version}; this version reads {FORMAT_VERSION}: upgrade this broker"
+            )
+        records: tuple[Record, ...] = _records.decode(encoded)
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # whatever is wrong with it: it cannot be applied, and that must stop us
+        unknown = _unknown_opcodes(command)
+        if unknown:
+            raise UnknownRecordError(
+                f"metadata opcode {unknown[0]} is not known to this version: upgrade this broker"
+            ) from error
+        raise UnknownRecordError(f"a metadata command cannot be read: {error}") from error
+    return RecordBatch(controller_epoch=controller_epoch, records=records)
+
+
+def _unknown_opcodes(command: bytes) -> list[object]:
+    try:
+        _, _, plain = msgspec.msgpack.decode(command)
+        return [item[0] for item in plain if item[0] not in _OPCODES]
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return []

@@ -5,25 +5,23 @@ in its own process or by the broker-to-controller RPC. An error answers instead 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import ClassVar, TypeVar
 
-import msgpack
+from msgspec import Raw, field
 
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, InvalidRequestError, error_for
+from barnabas.log.vocabulary.message import Message, decode, encode
 from barnabas.log.vocabulary.metadata_position import MetadataPosition
-from barnabas.log.vocabulary.value_codec import from_plain, to_plain
 
 from ..quorum.voters import QuorumPeer
 from .image import Endpoint, FolderTrouble
 from .records import Record, RecordBatch, decode_batch, encode_batch
 
 
-class ControllerRequest:
+class ControllerRequest(Message, frozen=True, kw_only=True):
     """Base of the requests below."""
 
-    __slots__ = ()
     kind: ClassVar[int]
     response_type: ClassVar[type]
 
@@ -43,15 +41,13 @@ def _request(kind: int, response_type: type) -> Callable[[C], C]:
     return register
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class Done(Message, frozen=True, kw_only=True):
     """It is committed. `offset` is the quorum index: an image of at least this offset shows it."""
 
     offset: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registered:
+class Registered(Message, frozen=True, kw_only=True):
     broker_epoch: int
     offset: int = 0
     recovery_epoch: int = 0  # of the last accepted loss, and the offset from which the quorum went on
@@ -59,8 +55,7 @@ class Registered:
 
 
 @_request(1, Registered)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegisterBroker(ControllerRequest):
+class RegisterBroker(ControllerRequest, frozen=True, kw_only=True):
     node_id: int
     incarnation: str  # fresh for every start of a process: a retry of the same one gets the same broker epoch
     cluster_id: str  # "" when the broker's folders are empty
@@ -76,15 +71,13 @@ class RegisterBroker(ControllerRequest):
     applied: MetadataPosition | None = None  # of the image that its process holds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeartbeatAnswer:
+class HeartbeatAnswer(Message, frozen=True, kw_only=True):
     fenced: bool
     may_shut_down: bool  # a controlled shutdown has moved everything away
 
 
 @_request(2, HeartbeatAnswer)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerHeartbeat(ControllerRequest):
+class BrokerHeartbeat(ControllerRequest, frozen=True, kw_only=True):
     node_id: int
     broker_epoch: int
     metadata_offset: int  # of the image that the broker has applied
@@ -94,19 +87,16 @@ class BrokerHeartbeat(ControllerRequest):
 
 
 @_request(3, Done)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnregisterBroker(ControllerRequest):
+class UnregisterBroker(ControllerRequest, frozen=True, kw_only=True):
     node_id: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IsrMember:
+class IsrMember(Message, frozen=True, kw_only=True):
     node_id: int
     broker_epoch: int  # KIP-903: of the incarnation that the leader saw fetching; -1 for the leader itself
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionIsrProposal:
+class PartitionIsrProposal(Message, frozen=True, kw_only=True):
     topic_id: str
     partition: int
     leader_epoch: int
@@ -114,8 +104,7 @@ class PartitionIsrProposal:
     isr: tuple[IsrMember, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionIsrAnswer:
+class PartitionIsrAnswer(Message, frozen=True, kw_only=True):
     topic_id: str
     partition: int
     error: int  # an ErrorCode; 0: the proposal is committed
@@ -126,14 +115,12 @@ class PartitionIsrAnswer:
     eligible_leader_replicas: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterPartitionAnswer:
+class AlterPartitionAnswer(Message, frozen=True, kw_only=True):
     partitions: tuple[PartitionIsrAnswer, ...]
 
 
 @_request(4, AlterPartitionAnswer)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterPartition(ControllerRequest):
+class AlterPartition(ControllerRequest, frozen=True, kw_only=True):
     """A leader proposes new in-sync replica sets. Refused as a whole when the broker epoch of the leader is stale."""
 
     node_id: int
@@ -141,8 +128,7 @@ class AlterPartition(ControllerRequest):
     partitions: tuple[PartitionIsrProposal, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicCreated:
+class TopicCreated(Message, frozen=True, kw_only=True):
     name: str
     topic_id: str
     partition_count: int
@@ -151,8 +137,7 @@ class TopicCreated:
 
 
 @_request(5, TopicCreated)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateTopic(ControllerRequest):
+class CreateTopic(ControllerRequest, frozen=True, kw_only=True):
     name: str
     partition_count: int = -1  # -1: the cluster's default
     replication_factor: int = -1
@@ -163,15 +148,13 @@ class CreateTopic(ControllerRequest):
 
 
 @_request(6, Done)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteTopic(ControllerRequest):
+class DeleteTopic(ControllerRequest, frozen=True, kw_only=True):
     name: str
     topic_id: str = ""  # in place of the name: the topic that has this id, and no newer one of its name
 
 
 @_request(7, Done)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddPartitions(ControllerRequest):
+class AddPartitions(ControllerRequest, frozen=True, kw_only=True):
     name: str
     total_count: int
     assignment: tuple[tuple[int, ...], ...] = ()  # of the new partitions only
@@ -186,16 +169,14 @@ class ConfigOperation(IntEnum):
     SUBTRACT = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigChange:
+class ConfigChange(Message, frozen=True, kw_only=True):
     key: str
     value: str | None  # None: back to the default
     operation: ConfigOperation = ConfigOperation.SET
 
 
 @_request(8, Done)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterConfig(ControllerRequest):
+class AlterConfig(ControllerRequest, frozen=True, kw_only=True):
     resource_type: int
     resource: str
     changes: tuple[ConfigChange, ...]
@@ -204,8 +185,7 @@ class AlterConfig(ControllerRequest):
 
 
 @_request(9, Done)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ElectLeader(ControllerRequest):
+class ElectLeader(ControllerRequest, frozen=True, kw_only=True):
     """Preferred: back to the first replica. A target must be in the ISR (`partition transfer-leadership`)."""
 
     topic: str
@@ -214,21 +194,18 @@ class ElectLeader(ControllerRequest):
     unclean: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerIdBlock:
+class ProducerIdBlock(Message, frozen=True, kw_only=True):
     first: int
     count: int
 
 
 @_request(10, ProducerIdBlock)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocateProducerIds(ControllerRequest):
+class AllocateProducerIds(ControllerRequest, frozen=True, kw_only=True):
     node_id: int
     broker_epoch: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotAppend:
+class SlotAppend(Message, frozen=True, kw_only=True):
     """Records of one slot, as an encoded record batch."""
 
     slot: int
@@ -244,15 +221,13 @@ class SlotAppend:
         return decode_batch(self.batch).records
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotRefusal:
+class SlotRefusal(Message, frozen=True, kw_only=True):
     slot: int
     error: int  # an ErrorCode
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupRecordsAppended:
+class GroupRecordsAppended(Message, frozen=True, kw_only=True):
     """All is committed but what was refused: definitely not appended."""
 
     refused: tuple[SlotRefusal, ...] = ()
@@ -260,8 +235,7 @@ class GroupRecordsAppended:
 
 
 @_request(22, GroupRecordsAppended)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppendGroupRecords(ControllerRequest):
+class AppendGroupRecords(ControllerRequest, frozen=True, kw_only=True):
     """What a broker's coordinators have decided, in one quorum command.
 
     A slot whose coordinator epoch is stale is refused by itself; each slot is named once.
@@ -272,8 +246,7 @@ class AppendGroupRecords(ControllerRequest):
 
 
 @_request(13, Done)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RenewSlot(ControllerRequest):
+class RenewSlot(ControllerRequest, frozen=True, kw_only=True):
     """The coordinator of a slot asks for a newer coordinator epoch, which makes its earlier records void where they have
     not been applied yet: after an append whose outcome it does not know. A repetition does no harm."""
 
@@ -283,8 +256,7 @@ class RenewSlot(ControllerRequest):
 
 
 @_request(14, Done)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FenceBroker(ControllerRequest):
+class FenceBroker(ControllerRequest, frozen=True, kw_only=True):
     """This incarnation of a broker is gone: its process took no connection any more. It need not be waited for until its
     session ends; if it lives after all, its next heartbeat unfences it."""
 
@@ -292,8 +264,7 @@ class FenceBroker(ControllerRequest):
     broker_epoch: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicNumbers:
+class TopicNumbers(Message, frozen=True, kw_only=True):
     """Some partitions of one topic."""
 
     topic_id: str
@@ -301,8 +272,7 @@ class TopicNumbers:
 
 
 @_request(15, Done)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportOfflineReplicas(ControllerRequest):
+class ReportOfflineReplicas(ControllerRequest, frozen=True, kw_only=True):
     """How a broker's disks are (KIP-112, KIP-858): all of it, so that a repetition does no harm and nothing is forgotten.
 
     Reports are numbered from 1 within a registration; one that comes late, behind a newer one, is void.
@@ -318,8 +288,7 @@ class ReportOfflineReplicas(ControllerRequest):
 
 
 @_request(12, Done)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AssignReplicas(ControllerRequest):
+class AssignReplicas(ControllerRequest, frozen=True, kw_only=True):
     """A reassignment: the replicas that a partition shall have in the end; () cancels one under way."""
 
     topic: str
@@ -329,8 +298,7 @@ class AssignReplicas(ControllerRequest):
 
 
 @_request(18, Done)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecommissionBroker(ControllerRequest):
+class DecommissionBroker(ControllerRequest, frozen=True, kw_only=True):
     """Empty a broker for good, or (cancel) give it back. The controller does the rest, also after it was replaced."""
 
     node_id: int
@@ -338,23 +306,20 @@ class DecommissionBroker(ControllerRequest):
     throttle_bytes_per_s: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MovesBegun:
+class MovesBegun(Message, frozen=True, kw_only=True):
     count: int
     offset: int = 0
 
 
 @_request(19, MovesBegun)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FillBroker(ControllerRequest):
+class FillBroker(ControllerRequest, frozen=True, kw_only=True):
     """Move a fair share of replicas and leaderships to a broker that has less."""
 
     node_id: int
     throttle_bytes_per_s: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VotersAnswer:
+class VotersAnswer(Message, frozen=True, kw_only=True):
     """How far a change of the voters is, in words; it is asked for again until it is done."""
 
     done: bool
@@ -363,8 +328,7 @@ class VotersAnswer:
 
 
 @_request(16, VotersAnswer)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterVoters(ControllerRequest):
+class AlterVoters(ControllerRequest, frozen=True, kw_only=True):
     """Begin to add or to remove a voter of the quorum, or go on with it. `check_only`: would it be refused?"""
 
     node_id: int
@@ -374,8 +338,7 @@ class AlterVoters(ControllerRequest):
     check_only: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuorumAnswer:
+class QuorumAnswer(Message, frozen=True, kw_only=True):
     leader_id: int
     term: int
     committed_index: int
@@ -386,14 +349,12 @@ class QuorumAnswer:
 
 
 @_request(17, QuorumAnswer)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeVoters(ControllerRequest):
+class DescribeVoters(ControllerRequest, frozen=True, kw_only=True):
     """What only the quorum's leader knows of its voters."""
 
 
 @_request(21, Done)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResignReplica(ControllerRequest):
+class ResignReplica(ControllerRequest, frozen=True, kw_only=True):
     """This broker's replica has lost what it had acknowledged (bit rot): take it out of the ISR and of the eligible leaders, so
     that it may throw its log away and copy another one. Refused with ELIGIBLE_LEADERS_NOT_AVAILABLE while nobody else is in
     sync. The leader epoch rises: a late fetch of the old log must not bring the replica back. A repetition does no harm.
@@ -407,34 +368,30 @@ class ResignReplica(ControllerRequest):
 
 
 def encode_request(request: ControllerRequest) -> bytes:
-    packed: bytes = msgpack.packb([request.kind, to_plain(request)])
-    return packed
+    return encode((request.kind, request))
 
 
 def decode_request(body: bytes) -> ControllerRequest:
     """Raises InvalidRequestError."""
-    try:
-        kind, plain = msgpack.unpackb(body)
-        cls = _by_kind[kind]
-    except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
-        raise InvalidRequestError(f"not a request that this controller knows: {error!r}") from error
-    request: ControllerRequest = from_plain(cls, plain)
+    kind, encoded = decode(tuple[int, Raw], body)
+    cls = _by_kind.get(kind)
+    if cls is None:
+        raise InvalidRequestError(f"request kind {kind} is not known to this controller: upgrade its broker")
+    request: ControllerRequest = decode(cls, encoded)
     return request
 
 
 def encode_answer(answer: object) -> bytes:
     """`answer` is a response value or a BarnabasError."""
     if isinstance(answer, BarnabasError):
-        packed: bytes = msgpack.packb([int(answer.code), answer.message])
-    else:
-        packed = msgpack.packb([0, to_plain(answer)])
-    return packed
+        return encode((int(answer.code), answer.message))
+    return encode((0, answer))
 
 
 def decode_answer(request: ControllerRequest, body: bytes) -> object:
     """Return the response; raise the error that was answered."""
-    code, plain = msgpack.unpackb(body)
+    code, encoded = decode(tuple[int, Raw], body)
     if code != ErrorCode.NONE:
-        raise error_for(code, plain)
-    response: object = from_plain(request.response_type, plain)
+        raise error_for(code, decode(str, encoded))
+    response: object = decode(request.response_type, encoded)
     return response

@@ -15,8 +15,10 @@ import base64
 import logging
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+
+from msgspec.structs import replace
 
 from barnabas.log.vocabulary.errors import BarnabasError, BrokerNotAvailableError, NotControllerError
 

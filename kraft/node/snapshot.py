@@ -5,13 +5,12 @@ snapshot of any size streams through small frames. The last chunk counts the oth
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any
 
-import msgpack
+from msgspec import Raw
+from msgspec.structs import replace
 
 from barnabas.log.vocabulary.errors import BarnabasError
-from barnabas.log.vocabulary.value_codec import from_plain, to_plain
+from barnabas.log.vocabulary.message import Message, decode, encode
 
 from ..group_state.group_state import GroupState
 from ..metadata.image import (
@@ -39,8 +38,7 @@ class SnapshotError(Exception):
     """These chunks are no complete snapshot of a version that this one reads. The process must stop."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Header:
+class _Header(Message, frozen=True, kw_only=True):
     cluster_id: str
     offset: int
     controller_epoch: int
@@ -59,8 +57,8 @@ def encode_snapshot(image: MetadataImage, groups: GroupState) -> Iterator[bytes]
     count = 0
     for kind, payload in _parts(image, groups):
         count += 1
-        yield msgpack.packb([kind, payload])
-    yield msgpack.packb([_END, count])
+        yield encode((kind, payload))
+    yield encode((_END, count))
 
 
 def decode_snapshot(chunks: Iterable[bytes]) -> tuple[MetadataImage, list[Record]]:
@@ -68,8 +66,8 @@ def decode_snapshot(chunks: Iterable[bytes]) -> tuple[MetadataImage, list[Record
     reader = _Reader()
     try:
         for chunk in chunks:
-            reader.read(*msgpack.unpackb(chunk))
-    except (BarnabasError, UnknownRecordError, ValueError, TypeError, KeyError, IndexError) as error:
+            reader.read(*decode(tuple[int, Raw], chunk))
+    except (BarnabasError, UnknownRecordError, KeyError) as error:
         raise SnapshotError(f"a chunk of the snapshot cannot be read: {error!r}") from error
     return reader.result()
 
@@ -88,12 +86,12 @@ def _parts(image: MetadataImage, groups: GroupState) -> Iterator[tuple[int, obje
         recovery_epoch=image.recovery_epoch,
         recovery_offset=image.recovery_offset,
     )
-    yield _HEADER, [SNAPSHOT_VERSION, to_plain(header)]
-    for some in _limited(to_plain(broker) for broker in image.brokers.values()):
+    yield _HEADER, (SNAPSHOT_VERSION, header)
+    for some in _limited(image.brokers.values()):
         yield _BROKERS, some
     for topic in image.topics.values():
         yield _TOPIC, [topic.name, topic.topic_id]
-        for some in _limited(to_plain(partition) for partition in topic.partitions):
+        for some in _limited(topic.partitions):
             yield _PARTITIONS, [topic.name, some]
     for kind, configs in (
         (_TOPIC_CONFIGS, image.topic_configs),
@@ -103,7 +101,7 @@ def _parts(image: MetadataImage, groups: GroupState) -> Iterator[tuple[int, obje
         entries = ([resource, key, value] for resource, values in configs.items() for key, value in values.items())
         for some in _limited(entries):
             yield kind, some
-    yield _SLOTS, [to_plain(slot) for slot in image.slots]
+    yield _SLOTS, image.slots
     for slot in range(SLOT_COUNT):
         for some in _limited(groups.batches_of(slot)):
             yield _GROUPS, some
@@ -114,7 +112,7 @@ def _limited(items: Iterable[object]) -> Iterator[list[object]]:
     some: list[object] = []
     size_bytes = 0
     for item in items:
-        item_bytes = len(item) if isinstance(item, bytes) else len(msgpack.packb(item))
+        item_bytes = len(item) if isinstance(item, bytes) else len(encode(item))
         if some and size_bytes + item_bytes > _TARGET_CHUNK_BYTES:
             yield some
             some, size_bytes = [], 0
@@ -141,45 +139,43 @@ class _Reader:
         self._slots: tuple[SlotImage, ...] = ()
         self._groups: list[Record] = []
 
-    def read(self, kind: int, payload: Any) -> None:
+    def read(self, kind: int, payload: Raw) -> None:
         if self._complete or (self._header is None) != (kind == _HEADER):
             raise SnapshotError("the chunks of the snapshot are out of order")
         if kind == _END:
-            if payload != self._count:
-                raise SnapshotError(f"the snapshot has {self._count} chunks; {payload} were written")
+            written = decode(int, payload)
+            if written != self._count:
+                raise SnapshotError(f"the snapshot has {self._count} chunks; {written} were written")
             self._complete = True
             return
         self._count += 1
         self._read_part(kind, payload)
 
-    def _read_part(self, kind: int, payload: Any) -> None:
+    def _read_part(self, kind: int, payload: Raw) -> None:
         if kind == _HEADER:
-            version, header = payload
+            version, header = decode(tuple[int, Raw], payload)
             if version != SNAPSHOT_VERSION:
                 raise SnapshotError(f"snapshot format {version}; this version reads {SNAPSHOT_VERSION}: upgrade")
-            self._header = from_plain(_Header, header)
+            self._header = decode(_Header, header)
         elif kind == _BROKERS:
-            brokers = (from_plain(BrokerImage, plain) for plain in payload)
-            self._brokers.update((broker.node_id, broker) for broker in brokers)
-        elif kind in (_TOPIC, _PARTITIONS):
-            self._read_topic(kind, *payload)
+            self._brokers.update((broker.node_id, broker) for broker in decode(tuple[BrokerImage, ...], payload))
+        elif kind == _TOPIC:
+            name, topic_id = decode(tuple[str, str], payload)
+            self._topics[name] = TopicImage(name=name, topic_id=topic_id, partitions=())
+        elif kind == _PARTITIONS:
+            name, more = decode(tuple[str, tuple[PartitionImage, ...]], payload)
+            self._topics[name] = replace(self._topics[name], partitions=self._topics[name].partitions + more)
         elif kind in self._configs:
-            for resource, key, value in payload:
+            for resource, key, value in decode(tuple[tuple[str, str, str], ...], payload):
                 self._configs[kind].setdefault(resource, {})[key] = value
         elif kind == _SLOTS:
-            self._slots = tuple(from_plain(SlotImage, plain) for plain in payload)
+            self._slots = decode(tuple[SlotImage, ...], payload)
         elif kind == _GROUPS:
-            self._groups.extend(record for batch in payload for record in decode_batch(batch).records)
+            self._groups.extend(
+                record for batch in decode(tuple[bytes, ...], payload) for record in decode_batch(batch).records
+            )
         else:
             raise SnapshotError(f"the snapshot has a part of kind {kind}, which this version does not know: upgrade")
-
-    def _read_topic(self, kind: int, name: str, rest: Any) -> None:
-        if kind == _TOPIC:
-            self._topics[name] = TopicImage(name=name, topic_id=rest, partitions=())
-            return
-        topic = self._topics[name]
-        more = tuple(from_plain(PartitionImage, plain) for plain in rest)
-        self._topics[name] = replace(topic, partitions=topic.partitions + more)
 
     def result(self) -> tuple[MetadataImage, list[Record]]:
         if not self._complete or self._header is None or len(self._slots) != SLOT_COUNT:

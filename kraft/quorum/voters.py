@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import msgpack
 
+from barnabas.log.vocabulary.message import Message
+
 from .journal_format import Entry
 
 MEMBERSHIP = b"\x02"  # the first byte of an entry with a configuration, pysyncobj's number for it
@@ -59,8 +61,7 @@ class VoterProgress:
     state: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuorumPeer:
+class QuorumPeer(Message, frozen=True, kw_only=True):
     """What the leader knows of a voter, or of a learner. `lag_entries`: what its disk lacks, -1: not known."""
 
     node_id: int

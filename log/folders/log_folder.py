@@ -6,11 +6,12 @@ is remembered in a file of its own until the cluster has been told: the next sta
 killed before it registers.
 """
 
-import dataclasses
 import logging
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+from msgspec import structs
 
 from ..checkpoints import checkpoint
 from ..disk.files import Files
@@ -26,7 +27,7 @@ LOST_WRITES_FILE = ".barnabas_lost_writes"
 META_PROPERTIES = "meta.properties"
 KNOWN_METADATA_FILE = ".barnabas_known_metadata"
 _VERSION = "1"
-_POSITION_FIELDS = frozenset(field.name for field in dataclasses.fields(MetadataPosition))
+_POSITION_FIELDS = frozenset(MetadataPosition.__struct_fields__)
 _log = logging.getLogger("barnabas.log")
 
 
@@ -174,7 +175,7 @@ class LogFolder:
         with self._writing:
             known = self.known_metadata
             if known != self._written_metadata:
-                noted = {key: str(value) for key, value in dataclasses.asdict(known).items()}
+                noted = {key: str(value) for key, value in structs.asdict(known).items()}
                 checkpoint.write_properties(self._files, f"{self.path}/{KNOWN_METADATA_FILE}", noted)
                 self._written_metadata = known
 

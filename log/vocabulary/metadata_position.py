@@ -4,11 +4,10 @@ A broker keeps it in its data folders, beside the records whose leaders and topi
 from old copies of its folders is recognized: see `kraft.metadata_history`.
 """
 
-from dataclasses import dataclass
+from .message import Message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class MetadataPosition:
+class MetadataPosition(Message, frozen=True, kw_only=True, order=True):
     """Ordered: of two positions in one history, the larger one knows more. All 0: nothing is known."""
 
     recovery_epoch: int = 0  # of the last accepted loss (`cluster recover`); 0: there was none

@@ -5,9 +5,10 @@ heartbeats, proposals and fetches, so that nothing an earlier incarnation said c
 """
 
 import asyncio
-import dataclasses
 import logging
 from collections.abc import Callable
+
+from msgspec.structs import replace
 
 from barnabas.kraft.metadata.requests import BrokerHeartbeat, HeartbeatAnswer, RegisterBroker, Registered
 from barnabas.log.vocabulary.errors import (
@@ -92,14 +93,14 @@ class BrokerLifecycle:
         self._tell_loss(answer)
         self.broker_epoch = answer.broker_epoch
         # Told once: what this process writes after the registration is not lost by it.
-        self._registration = dataclasses.replace(self._registration, lost_unflushed_data=False)
+        self._registration = replace(self._registration, lost_unflushed_data=False)
         self._registered(answer.broker_epoch)
         logger.info("registered node=%d broker_epoch=%d", self._registration.node_id, self.broker_epoch)
 
     def _named(self) -> RegisterBroker:
         """With the cluster that this broker has joined since its start: a controller of another one must refuse it."""
         known = self._registration.cluster_id or self._metadata.image.cluster_id
-        return dataclasses.replace(
+        return replace(
             self._registration,
             cluster_id=known,
             known=self._known_metadata(),

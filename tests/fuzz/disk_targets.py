@@ -230,7 +230,7 @@ def metadata_snapshots(rng: Random) -> None:
 def _record_types() -> tuple[type, ...]:
     from barnabas.kraft.metadata import records
 
-    return tuple(records._by_opcode.values())
+    return records.RECORD_TYPES
 
 
 def metadata_commands(rng: Random) -> None:

@@ -1,6 +1,5 @@
 """What is read from the wire: requests and answers of every kind, hellos, the quorum's messages, record batches."""
 
-import dataclasses
 import itertools
 import struct
 import types
@@ -53,9 +52,6 @@ def sample(rng: Random, hint: Any) -> Any:
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         hints = typing.get_type_hints(hint) | {"records": bytes}
         return hint(**{field.name: sample(rng, hints[field.name]) for field in msgspec.structs.fields(hint)})
-    if dataclasses.is_dataclass(hint):
-        hints = typing.get_type_hints(hint)
-        return hint(**{field.name: sample(rng, hints[field.name]) for field in dataclasses.fields(hint)})  # type: ignore[operator]
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is tuple:
         return tuple(sample(rng, arguments[0]) for _ in range(rng.randrange(3)))

@@ -4,7 +4,6 @@ A recording is a JSON file of `name: hexadecimal`. Bytes on the wire and on disk
 ever extended: `RECORD=1 pytest FILE` adds the entries that it lacks, and refuses to change one.
 """
 
-import dataclasses
 import json
 import os
 import types
@@ -14,7 +13,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 BOUNDARY_INTS = (1, 127, 128, 255, 65_536, 2**31, 2**40, -1, -33, -(2**31), 0)  # each has another form in msgpack
 
@@ -61,12 +60,7 @@ class Samples:
 
 def fields_of(cls: Any) -> list[tuple[str, bool]]:
     """Names of the fields in order, and whether a value must be given."""
-    if issubclass(cls, Struct):
-        return [(field.name, field.required) for field in structs.fields(cls)]
-    return [
-        (field.name, field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING)
-        for field in dataclasses.fields(cls)
-    ]
+    return [(field.name, field.required) for field in structs.fields(cls)]
 
 
 def assert_as_recorded(recording: Path, written: Mapping[str, bytes]) -> None:

@@ -1,8 +1,9 @@
 """Patterns in groups: what is matched when, at which cost, and what becomes of patterns that RE2 refuses."""
 
-import dataclasses
 import random
 from collections.abc import Mapping
+
+from msgspec.structs import replace
 
 from barnabas.consumer_groups.coordinator import GroupCoordinator
 from barnabas.consumer_groups.explain.watch import AlertKind
@@ -139,7 +140,7 @@ def refused_member(bench: Bench) -> Client:
     """A member whose pattern an older version has stored, which took Python's dialect."""
     client = by_pattern(bench, "a", "o.*")
     (record,) = bench.slots.slot(SLOT).groups[GROUP].members.values()
-    old = dataclasses.replace(record, subscribed_pattern=r"(o)(?=r).*", coordinator_epoch=bench.epoch)
+    old = replace(record, subscribed_pattern=r"(o)(?=r).*", coordinator_epoch=bench.epoch)
     bench.commit((old,))
     return client
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
+from msgspec.structs import replace
 from unit.kraft.single_controller import SingleController
 
 from barnabas.kraft.metadata.controller_errors import BrokerIdNotRegisteredError

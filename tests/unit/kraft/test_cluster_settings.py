@@ -1,8 +1,8 @@
 """Settings with one value for the cluster: written once, kept through failovers, changed for everybody at once."""
 
 import random
-from dataclasses import replace
 
+from msgspec.structs import replace
 from unit.kraft.metadata_cluster import MetadataCluster
 from unit.kraft.single_controller import NO_BALANCING, SingleController
 

@@ -1,9 +1,9 @@
 """Changes of configurations as the controller decides them: lists, what is wrong only together, and replacing all."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from unit.kraft.single_controller import SingleController
 
 from barnabas.kraft.controller.configuration_control import ConfigRules, ConfigurationControl

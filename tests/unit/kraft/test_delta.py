@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from barnabas.kraft.metadata.delta import MetadataDelta
 from barnabas.kraft.metadata.image import MetadataChanges, MetadataImage, PartitionImage, QuorumVoter, SlotImage

@@ -1,6 +1,6 @@
 """When a broker that leaves for good holds nothing any more."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from barnabas.kraft.metadata.image import BrokerImage, MetadataImage, SlotImage
 

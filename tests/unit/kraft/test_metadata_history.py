@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from unit.kraft.single_controller import SingleController
 
 from barnabas.kraft.metadata.controller_errors import DivergentMetadataError

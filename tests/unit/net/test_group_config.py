@@ -1,8 +1,7 @@
 """Configurations of single groups: which there are, their ranges, and what a member's heartbeats are told of them."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from unit.net.handlers.handler_world import HandlerWorld, ask
 from unit.net.handlers.kafka_client import KafkaClient, made
 from unit.net.shell_world import partition, simulated, topic, turns

@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 from unit.net.shell_world import Shell, broker, image_of, now_ms, partition, simulated, topic, turns
 
 from barnabas.consumer_groups.model.messages import CoordinatorResult

@@ -2,10 +2,10 @@
 
 import asyncio
 import random
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from barnabas.consumer_groups.coordinator import GroupCoordinator
 from barnabas.consumer_groups.model.classic_messages import JoinAnswer, JoinRequest

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from barnabas.kraft.metadata.image import MetadataChanges, MetadataImage, PartitionImage, TopicImage
 from barnabas.kraft.metadata.topic_settings import CLUSTER_DEFAULT, REASSIGNMENT_THROTTLE

@@ -2,11 +2,11 @@
 
 import logging
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from barnabas.kraft.metadata.image import BrokerImage, Endpoint, MetadataImage, PartitionImage, TopicImage
 from barnabas.kraft.node.metadata_node import MetadataPublication, differences

@@ -1,9 +1,9 @@
 """The disks of a broker as a shell: what fails goes offline, is told to the controller, and comes back when asked for."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from simulation.disk import SimulatedDisk
 from simulation.log_building import batch_of
 from unit.net.shell_world import NoEffects, Shell, broker, image_of, partition, simulated, topic, turns

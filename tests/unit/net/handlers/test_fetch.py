@@ -1,8 +1,8 @@
 """Fetch: what a consumer and a follower see, how long they wait, and how much they get."""
 
 import asyncio
-from dataclasses import replace
 
+from msgspec.structs import replace
 from unit.net.handlers.handler_world import HandlerWorld, data, fetch, only, position, produce, soon, values
 from unit.net.shell_world import Client, broker, now_ms, partition, simulated, topic
 

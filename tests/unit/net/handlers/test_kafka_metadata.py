@@ -1,9 +1,9 @@
 """Metadata for Kafka's clients: answers encoded once, kept while they are true, within a bound."""
 
-import dataclasses
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from unit.net.handlers.handler_world import HandlerWorld
 from unit.net.handlers.test_kafka_configs import request
 from unit.net.shell_world import Client, broker, image_of, partition, simulated, topic
@@ -133,7 +133,7 @@ async def test_a_topic_that_is_not_there_is_looked_for_every_time() -> None:
 def test_commits_that_show_nothing_drop_nothing() -> None:
     answers, image = EncodedAnswers(), image_of(broker(0), topics=[T])
     answers.keep(image, "key", b"body", key_bytes=1)
-    quiet = dataclasses.replace(image, offset=99, next_producer_id=5, topic_configs={"t": {"retention.ms": "5"}})
+    quiet = replace(image, offset=99, next_producer_id=5, topic_configs={"t": {"retention.ms": "5"}})
     assert answers.find(quiet, "key") == b"body"
 
 
@@ -150,7 +150,7 @@ def test_commits_that_show_nothing_drop_nothing() -> None:
 def test_whatever_is_shown_drops_all_when_it_changes(change: dict[str, Any]) -> None:
     answers, image = EncodedAnswers(), image_of(broker(0), topics=[T])
     answers.keep(image, "key", b"body", key_bytes=1)
-    assert answers.find(dataclasses.replace(image, **change), "key") is None
+    assert answers.find(replace(image, **change), "key") is None
     assert answers.size_bytes == 0
 
 

@@ -1,9 +1,9 @@
 """Metadata as Kafka's clients ask for it: every version's shape, topics by name and by id, the controller, automatic creation."""
 
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 from unit.net.handlers.handler_world import HandlerWorld
 from unit.net.handlers.kafka_client import KafkaClient, made, versions_of
 from unit.net.shell_world import broker, partition, simulated, topic

@@ -1,9 +1,9 @@
 """Partitions as Kafka's tools look after them: every version's shape, an error for each, what the controller is asked."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from unit.net.handlers.handler_world import HandlerWorld
 from unit.net.handlers.kafka_client import KafkaClient, made, versions_of
 from unit.net.shell_world import partition, simulated, topic

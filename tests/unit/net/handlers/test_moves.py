@@ -1,9 +1,9 @@
 """Moves as they are described, and brokers that may not leave."""
 
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 from unit.net.handlers.handler_world import HandlerWorld, ask
 from unit.net.shell_world import broker, partition, simulated, topic
 

@@ -22,12 +22,11 @@ Source: Kafka documentation, "Record Batch"; KIP-98; KIP-534.
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from crc32c import crc32c
+from msgspec import Struct
 
 from ..vocabulary.errors import CorruptRecordError
-from ..vocabulary.quick_init import quick_init
 
 Buffer = bytes | bytearray | memoryview
 
@@ -56,9 +55,7 @@ LENGTH_POSITION = 8
 LEADER_EPOCH_POSITION = 12
 
 
-@quick_init
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchHeader:
+class BatchHeader(Struct, frozen=True, kw_only=True):
     """The header of one batch, read and structurally checked. `position` is where the batch began in its buffer."""
 
     position: int

@@ -8,9 +8,10 @@ and the controller's word.
 
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from ..format.record_batch import Buffer
 from ..vocabulary.errors import ErrorCode
-from ..vocabulary.quick_init import quick_init
 from ..vocabulary.topic_partition import TopicPartition
 from .log_change import LogChange
 
@@ -39,51 +40,39 @@ class PartitionAssignment:
     is_new: bool = True  # False: this broker may have had the replica before, so an empty one must not take its place
 
 
-@quick_init
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HighWatermarkAdvanced:
+class HighWatermarkAdvanced(Struct, frozen=True, kw_only=True):
     """Wake the acks=all producers and the consumers of the partition."""
 
     topic_partition: TopicPartition
     high_watermark: int
 
 
-@quick_init
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogEndAdvanced:
+class LogEndAdvanced(Struct, frozen=True, kw_only=True):
     """Wake the followers that are parked on the partition."""
 
     topic_partition: TopicPartition
     log_end_offset: int
 
 
-@quick_init
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlushLog:
+class FlushLog(Struct, frozen=True, kw_only=True):
     """Bring the log to the disk, as soon as may be, and tell `Partition.flushed`. Asked once more, it is one flush."""
 
     topic_partition: TopicPartition
 
 
-@quick_init
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogFlushed:
+class LogFlushed(Struct, frozen=True, kw_only=True):
     """Wake the acks=1 producers of a leader that acknowledges only what is on the disk."""
 
     topic_partition: TopicPartition
 
 
-@quick_init
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResumeFetching:
+class ResumeFetching(Struct, frozen=True, kw_only=True):
     """A follower that had to flush before it says how far it has come may ask for more."""
 
     topic_partition: TopicPartition
 
 
-@quick_init
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resign:
+class Resign(Struct, frozen=True, kw_only=True):
     """Ask the controller to count on our replica no more: some of its log is damaged. When it has agreed, and with a leader
     epoch above this one, tell `Partition.resigned`; asked again as long as the damage is there."""
 
@@ -179,9 +168,7 @@ class StartOver:
     offset: int
 
 
-@quick_init
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppendFetched:
+class AppendFetched(Struct, frozen=True, kw_only=True):
     """`high_watermark` is the leader's; ours is that, but not behind our own log end."""
 
     records: Buffer

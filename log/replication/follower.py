@@ -7,12 +7,12 @@ replicated since.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 from ..format.record_batch import Buffer
 from ..vocabulary.errors import ErrorCode
-from ..vocabulary.quick_init import quick_init
 from .effects import NO_LEADER, AppendFetched, LogEffect, StartOver, Truncate
 
 UNDEFINED: Final = -1
@@ -28,9 +28,7 @@ class FetchPosition(NamedTuple):
     sequence: int
 
 
-@quick_init
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchAnswer:
+class FetchAnswer(Struct, frozen=True, kw_only=True):
     """The part of a fetch response that speaks of one partition."""
 
     error: int = ErrorCode.NONE

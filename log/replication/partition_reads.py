@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final
 
+from msgspec import Struct
+
 from ..format.record_codec import LookIntoBatch, first_record_at_or_after
 from ..vocabulary.errors import (
     CorruptRecordError,
@@ -21,7 +23,6 @@ from ..vocabulary.errors import (
     StorageError,
     UnknownLeaderEpochError,
 )
-from ..vocabulary.quick_init import quick_init
 from ..vocabulary.topic_partition import TopicPartition
 from .effects import NO_LEADER, Effect, HighWatermarkAdvanced
 from .follower import UNDEFINED, FollowerState
@@ -40,9 +41,7 @@ MAX_TIMESTAMP: Final = -3  # KIP-734
 EARLIEST_LOCAL_TIMESTAMP: Final = -4  # KIP-405: of what is not in a remote store, which is everything here
 
 
-@quick_init
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionRead:
+class PartitionRead(Struct, frozen=True, kw_only=True):
     """What a fetch gets of one partition. OFFSET_OUT_OF_RANGE is an `error` here and not raised, because its answer
     carries the offsets too; a diverging epoch (KIP-595) comes with no records."""
 

@@ -8,10 +8,10 @@ through before they come here (`record_check`), off the event loop.
 
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from crc32c import crc32c
+from msgspec import Struct
 
 from ..format.record_batch import (
     COMPRESSION_MASK,
@@ -43,7 +43,6 @@ from ..vocabulary.errors import (
     RecordTooLargeError,
     UnsupportedCompressionError,
 )
-from ..vocabulary.quick_init import quick_init
 from .producer_state import AppendedBatch, ProducerState
 
 _HIGHEST_CODEC = 4
@@ -56,9 +55,7 @@ _CRC = struct.Struct(">I")
 _unpack_header = HEADER.unpack_from
 
 
-@quick_init
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppendInfo:
+class AppendInfo(Struct, frozen=True, kw_only=True):
     """What became of the batches of one append."""
 
     first_offset: int

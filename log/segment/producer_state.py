@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from crc32c import crc32c
+from msgspec import Struct
 
 from ..format.record_batch import BatchHeader
 from ..vocabulary.errors import (
@@ -19,7 +20,6 @@ from ..vocabulary.errors import (
     InvalidProducerEpochError,
     OutOfOrderSequenceError,
 )
-from ..vocabulary.quick_init import quick_init
 
 REMEMBERED_BATCHES = 5  # max.in.flight.requests.per.connection of an idempotent producer: any of them may be retried.
 MAX_PRODUCERS = 20_000  # per partition, 15 MB at most; the producer that was silent for longest is forgotten first.
@@ -33,9 +33,7 @@ _PRODUCER = struct.Struct(">qhqqB")
 _BATCH = struct.Struct(">iqiq")
 
 
-@quick_init
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppendedBatch:
+class AppendedBatch(Struct, frozen=True, kw_only=True):
     """One of the last batches of a producer."""
 
     first_sequence: int

@@ -8,8 +8,9 @@ is believed when the batch that it points to is the one that it names.
 import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from ..disk.files import AppendFile, Files
 from ..format.record_batch import (
@@ -25,7 +26,6 @@ from ..format.record_batch import (
     read_header,
 )
 from ..vocabulary.errors import CorruptRecordError, DiskFullError, StorageError
-from ..vocabulary.quick_init import quick_init
 from .append_check import PlacedBatch
 from .damage import DamagedRange, SegmentView, range_of
 from .offset_index import MAX_RELATIVE_OFFSET, NO_ENTRY, OffsetIndex
@@ -44,9 +44,7 @@ _PLACE = struct.Struct(">qi11xi")  # base offset, length, (epoch, magic, CRC, at
 _UNKNOWN = -1
 
 
-@quick_init
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileSlice:
+class FileSlice(Struct, frozen=True, kw_only=True):
     """Whole batches in a file. The file stays open as long as somebody holds the slice, even when it was removed."""
 
     file: AppendFile
@@ -60,9 +58,7 @@ class FileSlice:
         return self.file.fileno()
 
 
-@quick_init
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogRead:
+class LogRead(Struct, frozen=True, kw_only=True):
     """Whole batches of one segment. The first one holds the offset that was asked for, or is the next one behind it."""
 
     slice: FileSlice | bytes

@@ -1,5 +1,6 @@
 """What is read from the wire: requests and answers of every kind, hellos, the quorum's messages, record batches."""
 
+import dataclasses
 import itertools
 import struct
 import types

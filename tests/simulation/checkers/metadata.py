@@ -109,5 +109,5 @@ def check_owners(groups: GroupSlots) -> None:
 
 
 def _difference(one: MetadataImage, other: MetadataImage) -> str:
-    names = [name for name in one.__slots__ if getattr(one, name) != getattr(other, name)]
+    names = [name for name in one.__struct_fields__ if getattr(one, name) != getattr(other, name)]
     return ", ".join(f"{name}: {getattr(one, name)!r:.200} / {getattr(other, name)!r:.200}" for name in names)

@@ -7,18 +7,17 @@ from random import Random
 
 import pytest
 from fuzz.mutations import mutated
-from fuzz.wire_targets import MESSAGES, REQUEST_TYPES, request_frame, sample
+from fuzz.wire_targets import MESSAGES, ODD_REQUESTS, request_frame, sample
 from integration.cluster import Cluster, until
 from integration.load import send
 from integration.wire import HELLO, call, connected, greeted
 
 from barnabas.kraft.raft.net.wire import frame
 from barnabas.net.protocol.msgpack import MsgpackCodec
-from barnabas.net.protocol.requests import BrokerShutdownRequest, MetadataRequest
+from barnabas.net.protocol.requests import MetadataRequest
 
 CONNECTIONS = 120
 MAX_GROWTH_MIB = 150  # P19
-ODD_REQUESTS = [kind for kind in REQUEST_TYPES if kind is not BrokerShutdownRequest]  # which does what it says
 BOMB = struct.pack(">I", 2**31 - 1)
 
 

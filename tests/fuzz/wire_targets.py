@@ -40,11 +40,13 @@ from barnabas.log.format.record_codec import ProducerFields, decode_batch, decod
 from barnabas.log.vocabulary.errors import BarnabasError
 from barnabas.net.protocol.codec import DecodedRequest
 from barnabas.net.protocol.msgpack import ClientHello, MsgpackCodec, ServerHello, read_hello, write_hello
-from barnabas.net.protocol.requests import Request
+from barnabas.net.protocol.requests import BrokerShutdownRequest, Request
 from barnabas.net.protocol.responses import RESPONSE_OF
 
 CODEC: typing.Final = MsgpackCodec()
 REQUEST_TYPES: typing.Final[tuple[Any, ...]] = get_args(Request)
+# For brokers that shall live: a damaged request to stop is often still one, and does what it says.
+ODD_REQUESTS: typing.Final = tuple(kind for kind in REQUEST_TYPES if kind is not BrokerShutdownRequest)
 _NUMBERS: typing.Final = (-1, 0, 1, 7, 2**31 - 1, 2**40)
 
 

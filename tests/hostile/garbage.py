@@ -8,7 +8,7 @@ from random import Random
 
 from fuzz.kafka_targets import any_version, kafka_frame
 from fuzz.mutations import mutated
-from fuzz.wire_targets import request_frame
+from fuzz.wire_targets import ODD_REQUESTS, request_frame
 from integration.kafka_wire import METADATA, asked, join_group, metadata
 
 from barnabas.net.protocol.msgpack import PREAMBLE, ClientHello, write_hello
@@ -31,7 +31,7 @@ def garbage(rng: Random) -> bytes:
             return rng.randbytes(rng.randrange(1, 5_000))
         case 1:
             hello = PREAMBLE + write_hello(ClientHello(versions=(1,), client_id="stranger"))
-            return hello + b"".join(mutated(rng, request_frame(rng)) for _ in range(5))
+            return hello + b"".join(mutated(rng, request_frame(rng, ODD_REQUESTS)) for _ in range(5))
         case 2:
             body = mutated(rng, kafka_frame(rng, *any_version(rng)))
             return _SIZE.pack(len(body)) + body

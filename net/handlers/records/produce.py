@@ -168,12 +168,13 @@ class ProduceHandler:
     def _check_beginning(self, partition: Partition, item: ProducePartition) -> None:
         """A producer that the log does not know may begin anywhere, since it may have been forgotten. To a new leader its first
         batch may be on the way, though: it would be refused for good behind this one, which ends librdkafka's producer."""
-        if len(item.records) < HEADER_SIZE:
-            return  # the log says so
         led_for_ms = partition.led_for_ms(self._clock.now_ms())
         if led_for_ms is None or led_for_ms >= MAY_LAST_MS:
             return
-        batch = read_header(item.records)
+        try:
+            batch = read_header(item.records)
+        except CorruptRecordError:
+            return  # the log says what is wrong with it
         if batch.base_sequence > 0 and not partition.log.producers.knows(batch.producer_id):
             raise NotEnoughReplicasError(
                 f"producer {batch.producer_id} begins with sequence {batch.base_sequence}: this leader is new, and waits for "

@@ -28,6 +28,7 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 REFUSED = NotEnoughReplicasError("too few")
 LAST_SEQUENCE = 2**31 - 1
 CRC = struct.Struct(">I")
+LAST_OFFSET_DELTA, LAST_OFFSET_DELTA_POSITION = struct.Struct(">i"), 23
 
 
 def batch(sequence: int, *, producer_id: int = 5, epoch: int = 0) -> BatchHeader:
@@ -327,3 +328,17 @@ async def test_a_gap_behind_what_this_leader_has_stored_itself_is_told_at_once()
     world.show(topic("t", partition(0, epoch=2)), offset=11)
     assert send(1) == ErrorCode.NONE  # the first record of its term
     assert send(3) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+@simulated
+async def test_a_new_leader_leaves_the_judgement_of_a_damaged_batch_to_the_log() -> None:
+    """INVALID_RECORD, and not the CORRUPT_MESSAGE of a look at the header before."""
+    world = await HandlerWorld.start(topic("t", partition(0)))
+    damaged = bytearray(world.batch(b"a"))
+    LAST_OFFSET_DELTA.pack_into(damaged, LAST_OFFSET_DELTA_POSITION, -5)
+    CRC.pack_into(damaged, CRC_POSITION, crc32c(memoryview(damaged)[CRC_COVERS_FROM:]))
+    client = Client()
+    ProduceHandler(world.services)(produce(bytes(damaged)), client, client.reply)  # type: ignore[arg-type]
+    response = client.answer()
+    assert isinstance(response, ProduceResponse)
+    assert response.partitions[0].error == ErrorCode.INVALID_RECORD

@@ -72,6 +72,11 @@ class ProducerEntry:
         return (self.batches[-1].last_sequence + 1) % SEQUENCES if self.batches else None
 
 
+def is_behind(sequence: int, other: int) -> bool:
+    """Whether `sequence` comes later than `other`. Sequence numbers wrap: of their circle, one half lies behind each."""
+    return 0 < (sequence - other) % SEQUENCES < SEQUENCES // 2
+
+
 class ProducerState:
     """All producers of one partition, in the order of their last batch."""
 
@@ -135,7 +140,7 @@ class ProducerState:
     def missing_sequence(self, producer_id: int, epoch: int, first_sequence: int, *, since_offset: int) -> int | None:
         """The sequence that is missing before this one, of a producer whose last batch lies before `since_offset`."""
         expected, entry = self.expected_sequence(producer_id, epoch), self._producers.get(producer_id)
-        if expected is None or entry is None or not 0 < (first_sequence - expected) % SEQUENCES < SEQUENCES // 2:
+        if expected is None or entry is None or not is_behind(first_sequence, expected):
             return None
         is_older = not entry.batches or entry.batches[-1].last_offset < since_offset
         return expected if is_older else None

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from barnabas.log.format.record_batch import NO_PRODUCER_ID, BatchHeader
-from barnabas.log.segment.producer_state import REMEMBERED_BATCHES, SEQUENCES
+from barnabas.log.segment.producer_state import REMEMBERED_BATCHES, is_behind
 from barnabas.log.vocabulary.errors import BarnabasError, RetriableError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
@@ -53,11 +53,11 @@ class RefusedSequences:
         refusal = self._refusals.get(key)
         if refusal is None or refusal.producer_epoch != batch.producer_epoch:
             return None
-        if expected is not None and _is_behind(expected, refusal.newest_sequence):
+        if expected is not None and is_behind(expected, refusal.newest_sequence):
             del self._refusals[key]  # all that was refused has come since
             return None
         awaited = refusal.first_sequence if expected is None else expected
-        if not _is_behind(batch.base_sequence, awaited) or refusal.followers_left == 0:
+        if not is_behind(batch.base_sequence, awaited) or refusal.followers_left == 0:
             return None
         refusal.followers_left -= 1
         return refusal.error(refusal.message)
@@ -70,7 +70,7 @@ class RefusedSequences:
         known = self._refusals.get(key)
         first = batch.base_sequence
         if known is not None and known.producer_epoch == batch.producer_epoch:
-            first = known.first_sequence if _is_behind(first, known.first_sequence) else first
+            first = known.first_sequence if is_behind(first, known.first_sequence) else first
         self._refusals[key] = Refusal(
             producer_epoch=batch.producer_epoch,
             first_sequence=first,
@@ -89,13 +89,8 @@ class RefusedSequences:
         if refusal is None:
             return
         is_same_epoch = batch.producer_epoch == refusal.producer_epoch
-        has_come = batch.base_sequence == refusal.first_sequence or _is_behind(
+        has_come = batch.base_sequence == refusal.first_sequence or is_behind(
             batch.base_sequence, refusal.first_sequence
         )
         if batch.producer_epoch > refusal.producer_epoch or (is_same_epoch and has_come):
             del self._refusals[key]
-
-
-def _is_behind(sequence: int, other: int) -> bool:
-    """Sequence numbers wrap: of their circle, one half lies behind each."""
-    return 0 < (sequence - other) % SEQUENCES < SEQUENCES // 2

@@ -60,6 +60,7 @@ class ClusterControl:
         self._replication = replication
         self._shutdown_offsets: dict[int, int] = {}  # broker -> the committed offset that began its shutdown
         self._replaced: dict[int, deque[str]] = {}  # broker -> its last incarnations that another one has replaced
+        self._former: frozenset[int] = frozenset()  # unfenced when the quorum was recovered, and not fenced since
         self.refused: dict[int, str] = {}  # broker -> how its metadata contradicts ours; at most MAX_REFUSED
 
     # --- registration ------------------------------------------------------------------------------------------------
@@ -173,6 +174,15 @@ class ClusterControl:
             return ControllerResult()
         return ControllerResult(records=self.fence(view, frozenset({request.node_id})))
 
+    def fence_former_processes(self, view: MetadataDelta) -> tuple[Record, ...]:
+        """After a recovery nothing is known of the processes that were registered before, and many will never come back.
+
+        All are fenced at once, so that each of an ISR stays eligible. One after the other, the first to register again (most
+        often the machine that the quorum was recovered on) would lose its place to brokers that are gone.
+        """
+        former, self._former = self._former, frozenset()
+        return self.fence(view, former & frozenset(unfenced_brokers(view))) if former else ()
+
     def expired(self, view: MetadataDelta, now_ms: int) -> frozenset[int]:
         """Unfenced brokers whose session is over."""
         unfenced = unfenced_brokers(view)
@@ -219,6 +229,7 @@ class ClusterControl:
         draining = [broker.node_id for broker in image.brokers.values() if broker.in_controlled_shutdown]
         self._shutdown_offsets = dict.fromkeys(draining, image.offset)
         self._replaced = {}
+        self._former = _registered_before_recovery(image)
         self.refused = {}
 
     def committed(self, record: Record, index: int) -> None:
@@ -226,6 +237,13 @@ class ClusterControl:
             self._shutdown_offsets[record.node_id] = index
         elif isinstance(record, RegisterBrokerRecord | UnregisterBrokerRecord):
             self._shutdown_offsets.pop(record.node_id, None)
+
+
+def _registered_before_recovery(image: MetadataImage) -> frozenset[int]:
+    """In the first term after a recovery; later who is still unfenced has been heard since."""
+    if sum(term.start > image.recovery_offset for term in image.terms) != 1:
+        return frozenset()
+    return frozenset(broker.node_id for broker in image.brokers.values() if broker.broker_epoch < image.recovery_offset)
 
 
 def unfenced_brokers(view: MetadataDelta) -> tuple[int, ...]:

@@ -149,6 +149,10 @@ class Controller:
                 relieved = self._relieved(view, topics, min_insync(record.value, self._settings))
         return (*unset, *relieved)
 
+    def fence_former_processes(self) -> tuple[Record, ...]:
+        """The records, to be appended before anything is decided, that fence who registered before a recovery; () mostly."""
+        return self._cluster.fence_former_processes(self.overlay)
+
     # --- decisions ---------------------------------------------------------------------------------------------------
 
     def decide(self, request: ControllerRequest, now_ms: int) -> ControllerResult:

@@ -128,7 +128,7 @@ class MetadataNode:
         if self._pending.record_count >= MAX_PENDING_RECORDS:
             answer(BrokerNotAvailableError("the controller has too many changes waiting for the quorum; try again"))
             return
-        self._write_cluster_settings()
+        self._prepare()
         try:
             result = self._controller.decide(request, now_ms)
         except BarnabasError as error:
@@ -142,7 +142,7 @@ class MetadataNode:
         if self._must_claim:
             self._claim()
         if self._controller.is_active:
-            self._write_cluster_settings()
+            self._prepare()
         for _ in range(_MAX_WORK_PER_TICK):
             if not self._controller.is_active or self._pending.record_count >= MAX_PENDING_RECORDS:
                 return
@@ -151,11 +151,15 @@ class MetadataNode:
                 return
             self._perform(ControllerResult(records=records, atomic=False), _nobody_waits)
 
-    def _write_cluster_settings(self) -> None:
-        """Before anything is decided, so that every decision stands on the cluster's values and not on this node's file."""
+    def _prepare(self) -> None:
+        """Before anything is decided, so that every decision stands on the cluster's values and not on this node's file, and
+        on brokers that have been heard since a recovery."""
         records = self._controller.unset_cluster_settings()
         if records:
             self._perform(ControllerResult(records=records), _nobody_waits)
+        former = self._controller.fence_former_processes()
+        if former:
+            self._perform(ControllerResult(records=former, atomic=False), _nobody_waits)
 
     def note_voters(self, voters: tuple[QuorumVoter, ...], index: int) -> None:
         """The quorum has committed another configuration: let everybody know, unless that is under way."""

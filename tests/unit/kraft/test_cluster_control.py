@@ -9,7 +9,15 @@ from unit.kraft.single_controller import SingleController
 
 from barnabas.kraft.metadata.controller_errors import BrokerIdNotRegisteredError
 from barnabas.kraft.metadata.image import NO_COORDINATOR
-from barnabas.kraft.metadata.records import GroupRecord, Record, StagedDecisionRecord, TopicRecord
+from barnabas.kraft.metadata.records import (
+    GroupRecord,
+    Record,
+    RecordBatch,
+    RecoveryRecord,
+    StagedDecisionRecord,
+    TopicRecord,
+    encode_batch,
+)
 from barnabas.kraft.metadata.requests import (
     AllocateProducerIds,
     AppendGroupRecords,
@@ -322,3 +330,25 @@ def test_a_broker_whose_process_is_gone_is_fenced_at_once_but_not_its_successor(
     assert isinstance(cluster.ask(gone), Done) and cluster.image.offset == before, "the word is of the process before"
     assert not cluster.image.brokers[0].fenced
     assert isinstance(cluster.ask(FenceBroker(node_id=7, broker_epoch=1)), Done) and cluster.image.offset == before
+
+
+def test_after_a_recovery_the_survivor_leads_though_the_others_never_come_back() -> None:
+    """Its registration is the first thing that the controller hears; the brokers of before seem to be alive still."""
+    cluster = SingleController(3)
+    cluster.topic(0, 1, 2, min_insync_replicas="2")
+    quorums = cluster.cluster
+    accepted = RecordBatch(controller_epoch=quorums.term, records=(RecoveryRecord(recovery_epoch=1_000),))
+    quorums.quorums[0].append(encode_batch(accepted), term=quorums.term, done=lambda outcome: None)
+    quorums.run()
+    quorums.elect(0)
+    quorums.run()
+    cluster.register(0, "second")
+    assert all(broker.fenced for broker in cluster.image.brokers.values())
+    assert cluster.partition().eligible_leader_replicas == (0, 1, 2)
+    assert not cluster.beat(0).fenced
+    assert (cluster.partition().leader, cluster.partition().isr) == (0, (0,))
+    assert cluster.partition().eligible_leader_replicas == (1, 2)
+    quorums.elect(0)  # a later term: nobody is fenced again
+    quorums.run()
+    cluster.tick()
+    assert not cluster.image.brokers[0].fenced

@@ -14,6 +14,7 @@ from barnabas.log.vocabulary.metadata_position import MetadataPosition
 
 from .controller_errors import DivergentMetadataError
 from .delta import MetadataDelta
+from .image import MetadataImage
 
 _CURE = (
     "the voters were restored from old copies of their quorum folders: stop them and bring the newest folders back, or, if "
@@ -22,7 +23,11 @@ _CURE = (
 
 
 def check_position(
-    view: MetadataDelta, node_id: int, *, known: MetadataPosition | None, applied: MetadataPosition | None
+    view: MetadataDelta | MetadataImage,
+    node_id: int,
+    *,
+    known: MetadataPosition | None,
+    applied: MetadataPosition | None,
 ) -> None:
     """`known`: what the broker has noted on its disks. `applied`: what its process holds, and would build upon. None: not told.
 
@@ -39,12 +44,22 @@ def check_position(
         )
 
 
-def is_of_before_recovery(view: MetadataDelta, position: MetadataPosition) -> bool:
+def check_follower(view: MetadataImage, node_id: int, applied: MetadataPosition) -> None:
+    """As `check_position`, by a voter that may not have heard yet of all that is committed: an observer that knows more through
+    another voter contradicts nothing. Raises DivergentMetadataError."""
+    is_behind = view.offset < applied.offset and (
+        (view.recovery_epoch, view.controller_epoch) < (applied.recovery_epoch, applied.controller_epoch)
+    )
+    if not is_behind:
+        check_position(view, node_id, known=None, applied=applied)
+
+
+def is_of_before_recovery(view: MetadataDelta | MetadataImage, position: MetadataPosition) -> bool:
     """Does it reach beyond the place where the quorum was recovered, without knowing of that?"""
     return position.recovery_epoch < view.recovery_epoch and position.offset >= view.recovery_offset
 
 
-def _contradiction(view: MetadataDelta, position: MetadataPosition) -> str | None:
+def _contradiction(view: MetadataDelta | MetadataImage, position: MetadataPosition) -> str | None:
     if position.recovery_epoch < view.recovery_epoch or position.controller_epoch == 0:
         return None
     if position.recovery_epoch > view.recovery_epoch:
@@ -57,7 +72,7 @@ def _contradiction(view: MetadataDelta, position: MetadataPosition) -> str | Non
     return _other_term(view, position)
 
 
-def _other_term(view: MetadataDelta, position: MetadataPosition) -> str | None:
+def _other_term(view: MetadataDelta | MetadataImage, position: MetadataPosition) -> str | None:
     """The term of the position, as this quorum remembers it."""
     if not view.terms or view.terms[0].epoch > position.controller_epoch:
         return None  # it was too long ago

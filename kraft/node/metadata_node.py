@@ -21,6 +21,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from barnabas.log.vocabulary.errors import BarnabasError, BrokerNotAvailableError, NotControllerError
+from barnabas.log.vocabulary.metadata_position import MetadataPosition
 
 from ..controller.controller import Controller
 from ..group_state.group_state import GROUP_RECORDS, GroupState
@@ -30,6 +31,7 @@ from ..metadata.controller_result import ControllerResult, Respond
 from ..metadata.controller_settings import MAX_RECORDS_PER_COMMAND
 from ..metadata.delta import MetadataDelta
 from ..metadata.image import SLOT_COUNT, MetadataChanges, MetadataImage, QuorumVoter
+from ..metadata.metadata_history import check_follower
 from ..metadata.pending_appends import Answer, PendingAppend, PendingAppends, Waiter
 from ..metadata.records import (
     ClusterRecord,
@@ -313,6 +315,7 @@ class MetadataNode:
             if pending is not None:
                 settled.append((command.index, pending))
         self._image = delta.apply(commands[-1].index)
+        self._follow_controller()
         self._advance_controller(replayed, settled)
         self._publish(changes=delta.changes, group_records=tuple(group_records))
         for index, pending in settled:
@@ -367,6 +370,7 @@ class MetadataNode:
         self._must_claim = self._leadership.is_self
         changes = differences(self._image, image)
         self._image = replace(image, offset=max(index, image.offset))
+        self._follow_controller()
         self._groups = self._new_groups()
         self._occupied_slots = set()
         for record in records:
@@ -393,21 +397,45 @@ class MetadataNode:
 
     # --- observers ---------------------------------------------------------------------------------------------------
 
-    def feed(self, after_offset: int, max_bytes: int) -> MetadataFeed | Callable[[], MetadataFeed]:
+    def feed(
+        self, after_offset: int, max_bytes: int, *, node_id: int = -1, applied: MetadataPosition | None = None
+    ) -> MetadataFeed | Callable[[], MetadataFeed]:
         """What an observer at `after_offset` needs next: about `max_bytes` of commands, or a snapshot if it is too old. The
-        snapshot is packed by whoever calls what is returned, in any thread: that takes longer than an election timeout."""
+        snapshot is packed by whoever calls what is returned, in any thread: that takes longer than an election timeout.
+
+        Commands of this quorum on top of the metadata of another history would make a third one, so an observer whose
+        `applied` position contradicts gets none. Raises DivergentMetadataError.
+        """
+        if applied is not None:
+            check_follower(self._image, node_id, applied)
         commands = self._feed.after(after_offset, max_bytes)
         if commands is not None:
             return MetadataFeed(commands=commands)
         offset, pack = self._image.offset, self.snapshot()
         return lambda: MetadataFeed(snapshot_index=offset, snapshot=tuple(pack()))
 
-    def apply_feed(self, feed: MetadataFeed) -> None:
-        """Follow another node's feed. What was seen already is skipped, so a repeated answer does no harm."""
+    def apply_feed(self, feed: MetadataFeed, leader: Leadership | None = None) -> None:
+        """Follow another node's feed. What was seen already is skipped, so a repeated answer does no harm.
+
+        `leader` is whom that node follows. It counts without any command, too: nothing of a quorum that was restored from the
+        past may be applied here, but its controller must hear of this broker to refuse it.
+        """
         assert self._quorum is None, "a voter learns from its quorum only"
         if feed.snapshot_index is not None and feed.snapshot_index > self._image.offset:
             self.restore(feed.snapshot_index, feed.snapshot)
         self.committed([command for command in feed.commands if command.index > self._image.offset])
+        # An answer with commands may have been put together just before its sender heard of the leader of their term.
+        is_empty = not feed.commands and feed.snapshot_index is None
+        if leader is not None and leader != self._leadership and (is_empty or leader.term > self._leadership.term):
+            self._leadership = leader
+            self._publish()
+
+    def _follow_controller(self) -> None:
+        """An observer hears who leads from the record of a new controller, if not earlier from the voter that it follows."""
+        if self._quorum is None and self._image.controller_epoch > self._leadership.term:
+            self._leadership = Leadership(
+                leader_id=self._image.controller_id, term=self._image.controller_epoch, is_self=False
+            )
 
     def _publish(
         self,
@@ -415,16 +443,12 @@ class MetadataNode:
         group_records: tuple[tuple[int, Record], ...] = (),
         restored: bool = False,
     ) -> None:
-        leader = self._leadership
-        if self._quorum is None:
-            image = self._image
-            leader = Leadership(leader_id=image.controller_id, term=image.controller_epoch, is_self=False)
         self._publish_to(
             MetadataPublication(
                 image=self._image,
                 changes=changes or MetadataChanges(),
                 group_records=group_records,
-                leader=leader,
+                leader=self._leadership,
                 is_active_controller=self._controller.is_active,
                 restored=restored,
                 quarantined=self._quarantine.listed,

@@ -14,8 +14,14 @@ from barnabas.kraft.metadata.records import Record
 from barnabas.kraft.metadata.requests import ControllerRequest
 from barnabas.kraft.node.metadata_feed import MetadataFeed
 from barnabas.kraft.node.metadata_node import MetadataNode
-from barnabas.kraft.quorum.quorum import CommittedCommand
-from barnabas.log.vocabulary.errors import BarnabasError, BrokerNotAvailableError, NotControllerError
+from barnabas.kraft.quorum.quorum import CommittedCommand, Leadership
+from barnabas.log.vocabulary.errors import (
+    BarnabasError,
+    BrokerNotAvailableError,
+    InconsistentClusterIdError,
+    NotControllerError,
+)
+from barnabas.log.vocabulary.metadata_position import MetadataPosition
 
 from ..protocol.requests import MetadataFeedRequest
 from ..protocol.responses import MetadataFeedResponse
@@ -96,10 +102,13 @@ class MetadataObserver:
             after_offset=self._node.image.offset,
             max_bytes=FEED_MAX_BYTES,
             max_wait_ms=FEED_WAIT_MS,
+            applied=self._node.image.position,
         )
         answer = await connection.call(request, timeout_ms=FEED_TIMEOUT_MS)
         assert isinstance(answer, MetadataFeedResponse)
         self._apply(answer)
+        if answer.contradiction:
+            raise InconsistentClusterIdError(answer.contradiction)
         if answer.leader_id < 0 and not answer.entries:
             raise BrokerNotAvailableError("this voter knows no leader of the quorum; another one may")
 
@@ -112,7 +121,8 @@ class MetadataObserver:
                 ),
                 snapshot_index=None if answer.snapshot_offset < 0 else answer.snapshot_offset,
                 snapshot=answer.snapshot_chunks,
-            )
+            ),
+            None if answer.leader_id < 0 else Leadership(leader_id=answer.leader_id, term=answer.term, is_self=False),
         )
 
     async def submit(self, request: ControllerRequest) -> object:
@@ -124,7 +134,9 @@ class MetadataObserver:
     async def slot_log(self, slot: int, log_offset: int, limit: int) -> SlotLog:
         return self._node.slot_log(slot, log_offset, limit)
 
-    async def feed(self, after_offset: int, max_bytes: int) -> MetadataFeed:
+    async def feed(
+        self, after_offset: int, max_bytes: int, *, node_id: int = -1, applied: MetadataPosition | None = None
+    ) -> MetadataFeed:
         raise NotControllerError(f"broker {self._node_id} is an observer of the quorum; ask a voter")
 
     def broker_address(self, node_id: int) -> tuple[str, int] | None:

@@ -17,6 +17,7 @@ from barnabas.kraft.node.metadata_feed import MetadataFeed
 from barnabas.kraft.node.metadata_node import MetadataPublication
 from barnabas.kraft.quorum.quorum import Leadership
 from barnabas.log.vocabulary.errors import InvalidRequestError, LeaderNotAvailableError, RequestTimedOutError
+from barnabas.log.vocabulary.metadata_position import MetadataPosition
 
 logger = logging.getLogger("barnabas.metadata")
 
@@ -38,7 +39,9 @@ class MetadataSource(Protocol):
     async def slot_log(self, slot: int, log_offset: int, limit: int) -> SlotLog:
         """What `__consumer_offsets` has of the slot from that offset on."""
 
-    async def feed(self, after_offset: int, max_bytes: int) -> MetadataFeed:
+    async def feed(
+        self, after_offset: int, max_bytes: int, *, node_id: int = -1, applied: MetadataPosition | None = None
+    ) -> MetadataFeed:
         """What an observer is missing. Raises NotControllerError on a node that holds no quorum log."""
 
     def broker_address(self, node_id: int) -> tuple[str, int] | None:

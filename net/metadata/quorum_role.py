@@ -18,6 +18,7 @@ from barnabas.kraft.node.metadata_feed import MetadataFeed
 from barnabas.kraft.node.metadata_node import MetadataPublication, differences
 from barnabas.kraft.quorum.voters import Voter
 from barnabas.log.vocabulary.errors import BrokerNotAvailableError
+from barnabas.log.vocabulary.metadata_position import MetadataPosition
 
 from .metadata_observer import MetadataObserver
 from .metadata_service import MetadataSource, Subscriber
@@ -86,8 +87,10 @@ class QuorumRole:
     async def slot_log(self, slot: int, log_offset: int, limit: int) -> SlotLog:
         return await self._active.source.slot_log(slot, log_offset, limit)
 
-    async def feed(self, after_offset: int, max_bytes: int) -> MetadataFeed:
-        return await self._active.source.feed(after_offset, max_bytes)
+    async def feed(
+        self, after_offset: int, max_bytes: int, *, node_id: int = -1, applied: MetadataPosition | None = None
+    ) -> MetadataFeed:
+        return await self._active.source.feed(after_offset, max_bytes, node_id=node_id, applied=applied)
 
     def broker_address(self, node_id: int) -> tuple[str, int] | None:
         return self._active.source.broker_address(node_id)

@@ -20,6 +20,7 @@ from barnabas.kraft.node.metadata_node import MetadataNode, MetadataPublication
 from barnabas.kraft.quorum.voters import VoterSet
 from barnabas.kraft.raft.quorum import RaftQuorum
 from barnabas.kraft.raft.thread import RaftThread
+from barnabas.log.vocabulary.metadata_position import MetadataPosition
 
 from .loop_watch import ASK_INTERVAL_MS, LoopWatch
 from .metadata_service import Subscriber
@@ -268,8 +269,10 @@ class VoterMetadata:
     async def slot_log(self, slot: int, log_offset: int, limit: int) -> SlotLog:
         return await self._ask(lambda node: node.slot_log(slot, log_offset, limit))
 
-    async def feed(self, after_offset: int, max_bytes: int) -> MetadataFeed:
-        feed = await self._ask(lambda node: node.feed(after_offset, max_bytes))
+    async def feed(
+        self, after_offset: int, max_bytes: int, *, node_id: int = -1, applied: MetadataPosition | None = None
+    ) -> MetadataFeed:
+        feed = await self._ask(lambda node: node.feed(after_offset, max_bytes, node_id=node_id, applied=applied))
         return feed if isinstance(feed, MetadataFeed) else await self._loop.run_in_executor(None, feed)
 
     async def _ask(self, question: Callable[[MetadataNode], Result]) -> Result:

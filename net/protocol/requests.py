@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from barnabas.log.format.record_batch import Buffer
 from barnabas.log.vocabulary.message import Message
+from barnabas.log.vocabulary.metadata_position import MetadataPosition
 
 from ..base.limits import MAX_ARRAY_LENGTH
 from .api_keys import ApiKey
@@ -256,6 +257,7 @@ class MetadataFeedRequest(Message, frozen=True, kw_only=True):
     after_offset: int
     max_bytes: int
     max_wait_ms: int
+    applied: MetadataPosition | None = None  # what the observer holds, which must be of this quorum's history
 
 
 # --- consumer groups -------------------------------------------------------------------------------------------------

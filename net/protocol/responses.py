@@ -304,6 +304,7 @@ class MetadataFeedResponse(Message, frozen=True, kw_only=True):
     entries: Items[FeedEntry] = ()
     snapshot_offset: int = -1
     snapshot_chunks: Items[bytes] = ()
+    contradiction: str = ""  # why the observer gets nothing: what it holds is of another history
 
 
 class CatchingUp(Message, frozen=True, kw_only=True):

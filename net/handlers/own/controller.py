@@ -4,7 +4,9 @@ Versions: 0. Behaviour: a controller call is decided by the controller of this n
 not the active one; the caller then asks elsewhere. A feed is answered by any voter: committed commands behind an offset.
 """
 
+from barnabas.kraft.metadata.controller_errors import DivergentMetadataError
 from barnabas.kraft.metadata.requests import decode_request, encode_answer
+from barnabas.kraft.node.metadata_feed import MetadataFeed
 from barnabas.log.vocabulary.errors import BarnabasError, RequestTimedOutError
 from barnabas.net.protocol.requests import ControllerCallRequest, MetadataFeedRequest
 from barnabas.net.protocol.responses import ControllerCallResponse, FeedEntry, MetadataFeedResponse
@@ -34,7 +36,16 @@ class ControllerHandlers:
             await metadata.wait_for_offset(request.after_offset + 1, timeout_ms=wait_ms)
         except (TimeoutError, RequestTimedOutError):
             pass  # an empty answer still tells who leads
-        feed = await metadata.source.feed(request.after_offset, min(request.max_bytes, MAX_FEED_BYTES))
+        feed, contradiction = MetadataFeed(), ""
+        try:
+            feed = await metadata.source.feed(
+                request.after_offset,
+                min(request.max_bytes, MAX_FEED_BYTES),
+                node_id=request.node_id,
+                applied=request.applied,
+            )
+        except DivergentMetadataError as error:
+            contradiction = error.message
         leader_id = metadata.leadership.leader_id
         return MetadataFeedResponse(
             leader_id=-1 if leader_id is None else leader_id,
@@ -44,4 +55,5 @@ class ControllerHandlers:
             ),
             snapshot_offset=-1 if feed.snapshot_index is None else feed.snapshot_index,
             snapshot_chunks=feed.snapshot,
+            contradiction=contradiction,
         )

@@ -29,8 +29,8 @@ NO_BALANCING = ControllerSettings(auto_preferred_leaders=False)
 
 
 class SingleController:
-    def __init__(self, brokers: int = 3, settings: ControllerSettings = NO_BALANCING) -> None:
-        self.cluster = MetadataCluster(1, settings=settings)
+    def __init__(self, brokers: int = 3, settings: ControllerSettings = NO_BALANCING, seed: int = 0) -> None:
+        self.cluster = MetadataCluster(1, settings=settings, seed=seed)
         self.now_ms = 1_000
         self.epochs: dict[int, int] = {}
         self.cluster.elect(0)

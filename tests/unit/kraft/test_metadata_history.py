@@ -9,7 +9,7 @@ from unit.kraft.single_controller import SingleController
 from barnabas.kraft.metadata.controller_errors import DivergentMetadataError
 from barnabas.kraft.metadata.delta import LOST_EPOCHS, LOST_PRODUCER_IDS, MAX_TERMS, MetadataDelta
 from barnabas.kraft.metadata.image import ControllerTerm, MetadataImage
-from barnabas.kraft.metadata.metadata_history import check_position
+from barnabas.kraft.metadata.metadata_history import check_follower, check_position
 from barnabas.kraft.metadata.records import ControllerRecord, RecoveryRecord
 from barnabas.kraft.metadata.requests import BrokerHeartbeat, RegisterBroker, Registered, decode_request, encode_request
 from barnabas.kraft.node.snapshot import decode_snapshot, encode_snapshot
@@ -147,6 +147,27 @@ def test_a_term_of_which_only_the_end_is_known_is_no_evidence() -> None:
         check_position(delta, 3, known=at(8, 301, claim=13), applied=at(7, 299, claim=11))
         with pytest.raises(DivergentMetadataError, match="began at offset 300 already"):
             check_position(delta, 3, known=at(7, 300), applied=None)
+
+
+@pytest.mark.parametrize(
+    "applied", [at(6, 160), at(5, 160, claim=9), at(5, 160, recovery_epoch=4), at(5, 120, claim=9)]
+)
+def test_a_voter_that_is_behind_an_observer_contradicts_nothing(applied: MetadataPosition) -> None:
+    check_follower(IMAGE, 3, applied)
+
+
+@pytest.mark.parametrize(
+    "applied",
+    [
+        at(6, 150),  # this voter has that offset, of an earlier epoch
+        at(3, 160, claim=8),
+        at(5, 160, claim=10),
+        at(5, 120, recovery_epoch=4),
+    ],
+)
+def test_a_voter_that_is_behind_still_tells_another_history(applied: MetadataPosition) -> None:
+    with pytest.raises(DivergentMetadataError):
+        check_follower(IMAGE, 3, applied)
 
 
 def test_a_recovery_raises_all_that_may_have_been_seen_in_the_lost_part() -> None:

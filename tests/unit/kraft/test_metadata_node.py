@@ -13,6 +13,7 @@ from unit.kraft.single_controller import SingleController
 
 from barnabas.kraft.controller.controller import Controller
 from barnabas.kraft.group_state.group_slots import GroupSlots
+from barnabas.kraft.metadata.controller_errors import DivergentMetadataError
 from barnabas.kraft.metadata.controller_result import ControllerResult
 from barnabas.kraft.metadata.image import SLOT_COUNT
 from barnabas.kraft.metadata.records import (
@@ -268,6 +269,33 @@ def test_an_observer_that_is_too_old_gets_a_snapshot() -> None:
     follow(observer, cluster)
     assert observer.image == cluster.image
     assert cluster.cluster.publications[0][-1].restored
+
+
+def test_an_observer_of_another_history_gets_nothing_and_hears_whom_to_ask() -> None:
+    """The voters went back to old copies: commands of their new history on top of what it has would make a third one."""
+    cluster = SingleController(2)
+    observer = cluster.cluster.new_node(0)
+    follow(observer, cluster)
+    other = SingleController(2, seed=1)
+    node = other.cluster.nodes[0]
+    other.topic(0, name="later")
+    mine = observer.image
+    assert node.image.offset > mine.offset and node.image.controller_epoch == mine.controller_epoch
+    with pytest.raises(DivergentMetadataError, match="broker 7 knows .* another controller, or another process of it"):
+        node.feed(mine.offset, 100, node_id=7, applied=mine.position)
+    observer.apply_feed(MetadataFeed(), Leadership(leader_id=4, term=mine.controller_epoch, is_self=False))
+    assert observer.image == mine
+    assert cluster.cluster.publications[0][-1].leader.leader_id == 4
+    observer.apply_feed(MetadataFeed(), Leadership(leader_id=5, term=mine.controller_epoch - 1, is_self=False))
+    assert cluster.cluster.publications[0][-1].leader.leader_id == 5  # the restored voters may be in an earlier term
+
+
+def test_a_leader_that_is_older_than_the_commands_beside_it_does_not_count() -> None:
+    cluster = SingleController(1)
+    observer = cluster.cluster.new_node(0)
+    feed = packed(cluster.cluster.nodes[0].feed(0, 10_000))
+    observer.apply_feed(feed, Leadership(leader_id=4, term=0, is_self=False))
+    assert cluster.cluster.publications[0][-1].leader == Leadership(leader_id=0, term=1, is_self=False)
 
 
 def test_the_ring_is_bounded_and_knows_what_it_lost() -> None:

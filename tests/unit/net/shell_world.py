@@ -33,6 +33,7 @@ from barnabas.log.replication.effects import (
 )
 from barnabas.log.replication.log_change import LogChange
 from barnabas.log.vocabulary.errors import NotControllerError
+from barnabas.log.vocabulary.metadata_position import MetadataPosition
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.base.clock import SimulatedClock
 from barnabas.net.base.folder_writers import ended_future
@@ -175,7 +176,7 @@ class ScriptedSource:
         self.addresses: dict[int, tuple[str, int]] = {}
         self.slots: dict[int, tuple[int, list[Record]]] = {}
         self.slots_asked: list[int] = []
-        self.feeds: list[MetadataFeed] = []
+        self.feeds: list[MetadataFeed | Exception] = []
         self.is_closed = False
         self._publish: Subscriber | None = None
 
@@ -231,8 +232,13 @@ class ScriptedSource:
         self.slots_asked.append(slot)
         return self.slots.get(slot, (self.image.offset, []))
 
-    async def feed(self, after_offset: int, max_bytes: int) -> MetadataFeed:
-        return self.feeds.pop(0) if self.feeds else MetadataFeed()
+    async def feed(
+        self, after_offset: int, max_bytes: int, *, node_id: int = -1, applied: MetadataPosition | None = None
+    ) -> MetadataFeed:
+        feed = self.feeds.pop(0) if self.feeds else MetadataFeed()
+        if isinstance(feed, Exception):
+            raise feed
+        return feed
 
     def broker_address(self, node_id: int) -> tuple[str, int] | None:
         return self.addresses.get(node_id)

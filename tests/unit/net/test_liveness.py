@@ -11,6 +11,7 @@ from barnabas.kraft.metadata.requests import ControllerRequest, Done, FenceBroke
 from barnabas.kraft.node.metadata_feed import MetadataFeed
 from barnabas.kraft.node.metadata_node import MetadataPublication
 from barnabas.kraft.quorum.quorum import Leadership
+from barnabas.log.vocabulary.metadata_position import MetadataPosition
 from barnabas.net.metadata.liveness import LivenessWatch, client_id_of
 from barnabas.net.metadata.metadata_service import MetadataService, Subscriber
 from barnabas.net.wire.network import Listener, ProtocolFactory
@@ -54,7 +55,9 @@ class Source:
     async def slot_snapshot(self, slot: int) -> tuple[int, list[Record]]:
         raise NotImplementedError
 
-    async def feed(self, after_offset: int, max_bytes: int) -> MetadataFeed:
+    async def feed(
+        self, after_offset: int, max_bytes: int, *, node_id: int = -1, applied: MetadataPosition | None = None
+    ) -> MetadataFeed:
         raise NotImplementedError
 
     def broker_address(self, node_id: int) -> tuple[str, int] | None:

@@ -12,10 +12,18 @@ from unit.net.shell_world import LISTENER, now_ms, simulated
 from barnabas.kraft.controller.controller import Controller
 from barnabas.kraft.group_state.group_slots import GroupSlots
 from barnabas.kraft.metadata.controller_settings import ControllerSettings
-from barnabas.kraft.metadata.records import ClusterRecord, FeatureLevelRecord, Record, RecordBatch, encode_batch
+from barnabas.kraft.metadata.records import (
+    ClusterRecord,
+    ControllerRecord,
+    FeatureLevelRecord,
+    Record,
+    RecordBatch,
+    encode_batch,
+)
 from barnabas.kraft.metadata.requests import DeleteTopic
 from barnabas.kraft.node.metadata_node import MetadataNode, MetadataPublication
 from barnabas.log.vocabulary.errors import InvalidRequestError, NotControllerError
+from barnabas.log.vocabulary.metadata_position import MetadataPosition
 from barnabas.net.metadata.metadata_observer import MetadataObserver
 from barnabas.net.metadata.metadata_service import Subscriber
 from barnabas.net.protocol.api_keys import ApiKey
@@ -158,7 +166,7 @@ async def test_a_snapshot_replaces_everything_and_commands_go_on_behind_it() -> 
     answers = [answer(snapshot_offset=40, snapshot_chunks=chunks), answer(entry(41))]
     world.voters[0].decide = lambda request: answers.pop(0) if answers else None
     await asyncio.sleep(0.1)
-    assert [item.restored for item in world.published if item.image.offset] == [True, False]
+    assert [item.restored for item in world.published if item.image.offset] == [True, False, False]  # and who leads
     assert (world.offset, world.published[-1].image.cluster_id, world.published[-1].image.feature_level) == (
         41,
         "c",
@@ -187,6 +195,22 @@ async def test_another_voter_is_followed_when_the_first_fails(trouble: str) -> N
         followed.decide = lambda request: answer(leader_id=-1)
     await asyncio.sleep(7 if trouble == "is silent" else 1.5)
     assert world.offset == 5 and world.fatal == []
+
+
+@simulated
+async def test_voters_of_another_history_are_asked_now_and_then_and_their_controller_hears_of_this_broker() -> None:
+    world = await World.start(0, 1)
+    for voter in world.voters:
+        voter.has(entry(4, ControllerRecord(controller_id=0, controller_epoch=TERM, claim=17)))
+    await asyncio.sleep(0.1)
+    for voter in world.voters:
+        voter.requests.clear()
+        voter.decide = lambda request: answer(leader_id=1, contradiction="it knows more")
+    await asyncio.sleep(2)
+    asked = world.voters[0].requests + world.voters[1].requests
+    assert 20 <= len(asked) <= 44
+    assert {request.applied for request in asked} == {MetadataPosition(controller_epoch=TERM, claim=17, offset=4)}
+    assert (world.offset, world.published[-1].leader.leader_id, world.fatal) == (4, 1, [])
 
 
 @simulated

@@ -6,6 +6,7 @@ import pytest
 from unit.net.handlers.handler_world import HandlerWorld, ask
 from unit.net.shell_world import now_ms, simulated
 
+from barnabas.kraft.metadata.controller_errors import DivergentMetadataError
 from barnabas.kraft.metadata.requests import DeleteTopic, Done, decode_answer, encode_request
 from barnabas.kraft.node.metadata_feed import MetadataFeed
 from barnabas.kraft.quorum.quorum import CommittedCommand
@@ -70,6 +71,14 @@ async def test_who_is_too_far_back_gets_a_snapshot() -> None:
     world.source.feeds.append(MetadataFeed(snapshot_index=9, snapshot=(b"a", b"b")))
     response = await feed(world, after_offset=0, max_wait_ms=0)
     assert (response.snapshot_offset, response.snapshot_chunks, response.entries) == (9, (b"a", b"b"), ())
+
+
+@simulated
+async def test_an_observer_of_another_history_is_told_so_and_who_leads() -> None:
+    world = await HandlerWorld.start()
+    world.source.feeds.append(DivergentMetadataError("broker 5 knows more"))
+    response = await feed(world, after_offset=8, max_wait_ms=0)
+    assert (response.contradiction, response.leader_id, response.entries) == ("broker 5 knows more", 0, ())
 
 
 @simulated

@@ -36,6 +36,7 @@ from .replication_control import leader_counts
 
 _Assignment = tuple[tuple[int, ...], ...]
 _TOPIC_ID = re.compile("[0-9a-f]{32}")
+_REQUEST_DIGITS = 16  # of a topic's id: 64 bits, which tell two requests for one name from each other
 _DEFAULT_REPLICATION_FACTOR = 3  # survives one broker with min.insync.replicas=2; Kafka's usual choice for production
 _MAX_NAME_VARIANTS = 64  # from here on it is quicker to look at all names than at all spellings of this one
 
@@ -50,7 +51,7 @@ class TopicControl:
 
     def create(self, view: MetadataDelta, request: CreateTopic) -> ControllerResult:
         made = view.topic(request.name)
-        if made is not None and made.topic_id == request.topic_id:  # a repetition: the answer got lost
+        if made is not None and _is_of(request, made.topic_id):  # a repetition: the answer got lost
             return ControllerResult(
                 respond=_created(made.name, made.topic_id, tuple(partition.replicas for partition in made.partitions))
             )
@@ -59,7 +60,7 @@ class TopicControl:
         self._configurations.check_new_topic(configs)
         assignment = self._assignment(view, request)
         _check_total(view, len(assignment))
-        topic_id = _checked_topic_id(view, request.topic_id) if request.topic_id else self._fresh_topic_id(view)
+        topic_id = self._fresh_topic_id(view, request)
         if request.validate_only:
             return ControllerResult(respond=_created(request.name, topic_id, assignment))
         return ControllerResult(
@@ -144,9 +145,19 @@ class TopicControl:
             rng=self._rng,
         )
 
-    def _fresh_topic_id(self, view: MetadataDelta) -> str:
-        while True:  # ends: a random number of 128 bits is hardly ever taken, let alone twice
-            topic_id = new_topic_id(self._rng)
+    def _fresh_topic_id(self, view: MetadataDelta, request: CreateTopic) -> str:
+        """The first half is what the request has drawn, the second is drawn here.
+
+        The first half makes a repetition find what its first copy has made. The second keeps a late repetition, behind the
+        deletion of that topic, from making a topic with the id of the deleted one: brokers would take its records for theirs.
+        """
+        if (
+            request.topic_id and _TOPIC_ID.fullmatch(request.topic_id) is None
+        ):  # it becomes part of the names of folders
+            raise InvalidRequestError(f"{request.topic_id!r} cannot be the id of a topic: give 32 hexadecimal digits")
+        while True:  # ends: a random number of 64 bits is hardly ever taken, let alone twice
+            drawn = new_topic_id(self._rng)
+            topic_id = request.topic_id[:_REQUEST_DIGITS] + drawn[len(request.topic_id[:_REQUEST_DIGITS]) :]
             if view.topic_name(topic_id) is None:
                 return topic_id
 
@@ -155,13 +166,8 @@ def new_topic_id(rng: random.Random) -> str:
     return f"{rng.getrandbits(128):032x}"
 
 
-def _checked_topic_id(view: MetadataDelta, topic_id: str) -> str:
-    """It becomes part of the names of folders, so nothing but what `new_topic_id` makes is taken."""
-    if _TOPIC_ID.fullmatch(topic_id) is None or view.topic_name(topic_id) is not None:
-        raise InvalidRequestError(
-            f"{topic_id!r} cannot be the id of a new topic: 32 hexadecimal digits that no topic has"
-        )
-    return topic_id
+def _is_of(request: CreateTopic, topic_id: str) -> bool:
+    return bool(request.topic_id) and topic_id.startswith(request.topic_id[:_REQUEST_DIGITS])
 
 
 def _existing(view: MetadataDelta, name: str) -> TopicImage:

@@ -144,7 +144,8 @@ class CreateTopic(ControllerRequest, frozen=True, kw_only=True):
     assignment: tuple[tuple[int, ...], ...] = ()  # replicas by partition, instead of the two above
     configs: dict[str, str] | None = None
     validate_only: bool = False
-    topic_id: str = ""  # chosen by who asks, so that a repetition finds what its first copy has made; "": none is
+    # Chosen by who asks, so that a repetition finds what its first copy has made; the topic's id gets its first half. "": none
+    topic_id: str = ""
 
 
 @_request(6, Done)

@@ -149,9 +149,9 @@ class CreateTopicRequest(Message, frozen=True, kw_only=True):
     configs: Texts | None = None
     validate_only: bool = False
     timeout_ms: int = 30_000
-    topic_id: str = (
-        ""  # chosen by the client, so that its repetition finds what the first copy has made; "": by the broker
-    )
+    # Chosen by the client, so that its repetition finds what the first copy has made: the first half of the topic's id is of
+    # it. "": chosen by the broker.
+    topic_id: str = ""
 
 
 class DeleteTopicRequest(Message, frozen=True, kw_only=True):

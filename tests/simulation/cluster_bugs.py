@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 from unittest.mock import patch
 
+from barnabas.kraft.controller.topic_control import TopicControl, new_topic_id
 from barnabas.kraft.group_state.group_slots import SlotState
 from barnabas.kraft.metadata.records import OffsetCommitRecord
 from barnabas.log.compaction.cleaner_offset_map import OffsetMap
@@ -155,6 +156,17 @@ def _retention_passes_the_high_watermark() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _ids_of_requests() -> Iterator[None]:
+    """A topic gets the id that its request has drawn, so a late repetition behind its deletion gets it again."""
+
+    def as_asked(self: Any, view: Any, request: Any) -> str:
+        return str(request.topic_id or new_topic_id(self._rng))
+
+    with patch.object(TopicControl, "_fresh_topic_id", as_asked):
+        yield
+
+
+@contextlib.contextmanager
 def _compaction_takes_the_newest_too() -> Iterator[None]:
     """A record that is the last one of its key is taken for superseded by itself."""
 
@@ -172,6 +184,7 @@ BUGS: InHistories = {
     "group answers before their commit": (_commits_before_the_quorum, ("kill", "kill_all", "isolate")),
     "a power loss that is not noticed": (_forgotten_loss, ("power_loss", "kill")),
     "a deleted topic's log goes to its successor": (_successor_takes_the_log, ("recreate", "kill")),
+    "a repeated creation has the deleted topic's id": (_ids_of_requests, ("recreate", "slow", "stall", "die_in_write")),
     "offset commits applied out of order": (commits_out_of_order, ("slow",)),
     "consumers read up to the log end": (_consumers_read_the_log_end, ("kill", "isolate")),
     "compaction takes a key's last value": (_compaction_takes_the_newest_too, ("compact", "kill")),

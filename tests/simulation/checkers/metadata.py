@@ -22,6 +22,7 @@ class MetadataChecker:
         self.group_states = 0  # that were looked at
         self.seen: dict[SimulatedProcess, MetadataImage] = {}
         self.leaders: dict[tuple[str, int, int], int] = {}  # topic id, partition, leader epoch -> node
+        self.former_topics: set[str] = set()  # the ids of topics that were deleted
         self._newest = MetadataImage()
         cluster.ended.append(self._ended)
 
@@ -53,6 +54,10 @@ class MetadataChecker:
         newest = self._newest
         if image.offset < newest.offset or image.topics is newest.topics:
             return
+        self.former_topics.update(newest.topic_names.keys() - image.topic_names.keys())
+        returned = self.former_topics.intersection(image.topic_names)
+        if returned:
+            raise Violation(f"the ids of deleted topics belong to topics again: {sorted(returned)}")
         for topic in image.topics.values():
             former = newest.topics.get(topic.name)
             if former is topic:

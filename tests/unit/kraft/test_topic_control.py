@@ -47,10 +47,23 @@ def test_a_repeated_creation_finds_what_its_first_copy_has_made() -> None:
     assert isinstance(created, TopicCreated)
     assert created == again
     assert cluster.image.offset == offset
-    assert created.topic_id == cluster.image.topics["t"].topic_id == request.topic_id
+    assert created.topic_id == cluster.image.topics["t"].topic_id
     cluster.refused(CreateTopic(name="t", topic_id="1" * 32), TopicAlreadyExistsError)
-    cluster.refused(CreateTopic(name="u", topic_id=request.topic_id), InvalidRequestError)
+    cluster.refused(CreateTopic(name="t"), TopicAlreadyExistsError)
     cluster.refused(CreateTopic(name="u", topic_id="../" + "0" * 29), InvalidRequestError)
+
+
+def test_a_creation_that_is_repeated_behind_the_deletion_makes_another_topic() -> None:
+    """With the id of the deleted one, a broker that was away would take its old records for those of the new topic."""
+    cluster = SingleController(2)
+    request = CreateTopic(name="t", topic_id="0" * 31 + "f")
+    ids = []
+    for _ in range(2):
+        created = cluster.ask(request)
+        assert isinstance(created, TopicCreated)
+        assert not isinstance(cluster.ask(DeleteTopic(name="t")), BarnabasError)
+        ids.append(created.topic_id)
+    assert ids[0] != ids[1] and all(len(topic_id) == 32 and topic_id.startswith("0" * 16) for topic_id in ids)
 
 
 def test_a_topic_with_defaults() -> None:

@@ -108,6 +108,7 @@ class ClusterControl:
     def unregister(self, view: MetadataDelta, request: UnregisterBroker) -> ControllerResult:
         if view.broker(request.node_id) is None:
             raise BrokerIdNotRegisteredError(f"broker {request.node_id} is not registered")
+        self.refused.pop(request.node_id, None)
         moved = self._moved_away(view, frozenset({request.node_id}))
         return ControllerResult(records=(*moved, UnregisterBrokerRecord(node_id=request.node_id)), atomic=False)
 
@@ -126,7 +127,7 @@ class ClusterControl:
             )
 
     def _check_history(self, view: MetadataDelta, request: RegisterBroker | BrokerHeartbeat) -> None:
-        """Who is refused is told by `barnabas cluster health`, until it is taken."""
+        """Who is refused is told by `barnabas cluster health`, until it is accepted or removed from the cluster."""
         known = request.known if isinstance(request, RegisterBroker) else None
         try:
             check_position(view, request.node_id, known=known, applied=request.applied)

@@ -57,5 +57,8 @@ def _message_of(error: BaseException) -> str:
     if isinstance(error, BarnabasError):
         return " ".join(error.message.split())
     if isinstance(error, TimeoutError):
-        return "no answer in time; is the cluster up? Give it longer with --timeout SECONDS"
+        return (
+            "no answer in time; a change may still be made, so look before you repeat it. Is the cluster up? "
+            "Give it longer with --timeout SECONDS"
+        )
     return " ".join(str(error).split()) or type(error).__name__

@@ -69,8 +69,11 @@ class TopicHandlers:
         self, request: DeleteTopicRequest, context: RequestContext, *, timeout_ms: int = CHANGE_TIMEOUT_MS
     ) -> EmptyResponse:
         self.check_deletable(request.name)
-        wanted = DeleteTopic(name=request.name)
-        return await self.change(wanted, done_already=(UnknownTopicOrPartitionError,), timeout_ms=timeout_ms)
+        return await self.change(
+            DeleteTopic(name=request.name),
+            done_already=(UnknownTopicOrPartitionError,),
+            timeout_ms=min(request.timeout_ms, timeout_ms),
+        )
 
     def check_deletable(self, name: str) -> None:
         if not self._services.config.delete_topic_enable:

@@ -159,6 +159,15 @@ async def test_a_check_of_a_topic_waits_for_nothing() -> None:
 
 
 @simulated
+async def test_a_deletion_takes_no_longer_than_the_client_wants() -> None:
+    world = await HandlerWorld.start()
+    world.source.publish(leader=None)
+    with pytest.raises(RequestTimedOutError):
+        await ask(TopicHandlers(world.services).delete, DeleteTopicRequest(name="t", timeout_ms=700))
+    assert now_ms() <= 702
+
+
+@simulated
 async def test_a_creation_takes_no_longer_than_the_client_wants() -> None:
     world = await HandlerWorld.start()
     world.source.publish(leader=None)

@@ -11,6 +11,7 @@ import typing
 from collections.abc import Mapping
 from enum import IntEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from msgspec import structs
@@ -19,14 +20,19 @@ BOUNDARY_INTS = (1, 127, 128, 255, 65_536, 2**31, 2**40, -1, -33, -(2**31), 0)  
 
 
 class Samples:
-    """Values of message classes, the same ones each time: `full` sets every field, `least` only those without a default."""
+    """Values of message classes, the same ones each time: `full` sets every field, `least` only those without a default.
 
-    def __init__(self) -> None:
+    `added`, by the name of a class: fields that it got after the recording. `full` leaves them at their defaults.
+    """
+
+    def __init__(self, added: Mapping[str, tuple[str, ...]] = MappingProxyType({})) -> None:
+        self._added = added
         self._count = 0
 
     def full(self, cls: Any) -> Any:
         hints = typing.get_type_hints(cls)
-        return cls(**{name: self._of(name, hints[name]) for name, _ in fields_of(cls)})
+        later = self._added.get(cls.__name__, ())
+        return cls(**{name: self._of(name, hints[name]) for name, _ in fields_of(cls) if name not in later})
 
     def least(self, cls: Any) -> Any:
         hints = typing.get_type_hints(cls)

@@ -25,7 +25,7 @@ class Replication:
         if topic_partition.partition != 0:
             raise NotLeaderOrFollowerError("the leader is broker 2")
         log = SimpleNamespace(log_start_offset=0, config=LogConfig())
-        return SimpleNamespace(topic_partition=topic_partition, log=log)
+        return SimpleNamespace(topic_partition=topic_partition, log=log, led_for_ms=lambda now_ms: 60_000)
 
     def find(self, topic_partition: TopicPartition) -> Any:
         return self.partition(topic_partition) if topic_partition.partition == 0 else None

@@ -7,6 +7,7 @@ from unittest.mock import patch
 
 from barnabas.kraft.controller.topic_control import TopicControl, new_topic_id
 from barnabas.kraft.group_state.group_slots import SlotState
+from barnabas.kraft.metadata import partition_change
 from barnabas.kraft.metadata.records import OffsetCommitRecord
 from barnabas.log.compaction.cleaner_offset_map import OffsetMap
 from barnabas.log.folders.log_folder import LogFolder
@@ -156,6 +157,20 @@ def _retention_passes_the_high_watermark() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _last_leader_before_eligible() -> Iterator[None]:
+    """Who led last is elected although other replicas are eligible."""
+    genuine = partition_change._outside_isr
+
+    def outside(partition: Any, rules: Any) -> int | None:
+        able = rules.able(partition).intersection(partition.replicas)
+        last = partition.last_known_leader
+        return last if not partition.isr and last in able else genuine(partition, rules)
+
+    with patch.object(partition_change, "_outside_isr", outside):
+        yield
+
+
+@contextlib.contextmanager
 def _ids_of_requests() -> Iterator[None]:
     """A topic gets the id that its request has drawn, so a late repetition behind its deletion gets it again."""
 
@@ -185,6 +200,7 @@ BUGS: InHistories = {
     "a power loss that is not noticed": (_forgotten_loss, ("power_loss", "kill")),
     "a deleted topic's log goes to its successor": (_successor_takes_the_log, ("recreate", "kill")),
     "a repeated creation has the deleted topic's id": (_ids_of_requests, ("recreate", "slow", "stall", "die_in_write")),
+    "the last leader before eligible ones": (_last_leader_before_eligible, ("power_loss", "stop", "min_insync")),
     "offset commits applied out of order": (commits_out_of_order, ("slow",)),
     "consumers read up to the log end": (_consumers_read_the_log_end, ("kill", "isolate")),
     "compaction takes a key's last value": (_compaction_takes_the_newest_too, ("compact", "kill")),

@@ -16,12 +16,14 @@ from typing import Any, Final
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from barnabas.log.vocabulary.errors import BarnabasError
+
 from .frame import openapi
 from .frame.backend import AdminBackend
 from .frame.call import Call, Json, Reply, Route, check_body
 from .frame.connections import IDLE_S, MAX_CONNECTIONS, SWEEP_S, AdminConnections
 from .frame.doubts import STALE, Doubts
-from .frame.errors import ApiError, bad_request
+from .frame.errors import ApiError, bad_request, refusal
 from .frame.lags import LagsOfGroups
 from .frame.origins import SAFE_METHODS, check_host, check_media_type, check_origin
 from .routes import clusters, configs, group_explain, group_seek, groups, metrics, records, storage, topics
@@ -231,6 +233,9 @@ async def _errors_as_json(
         return await handler(request)
     except ApiError as error:
         return _error(error.status, error.error_code, str(error))
+    except BarnabasError as refused:
+        told = refusal(refused)
+        return _error(told.status, told.error_code, str(told))
     except web.HTTPException as error:
         answer = _error(error.status, error.status, _words(request, error))
         answer.headers.update({name: value for name, value in error.headers.items() if name == "Allow"})

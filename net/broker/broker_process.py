@@ -29,7 +29,6 @@ from ..settings.endpoints import Endpoints, remove_endpoints, write_endpoints
 from ..settings.listeners import advertise_name, needs_name, own_names, reachable_host
 from ..wire.greeting import Greeting, greet, mismatch
 from ..wire.tcp import TcpNetwork
-from .admin_backend import BrokerBackend
 from .broker import Broker, Ports
 from .metadata_sources import build_source
 
@@ -165,6 +164,8 @@ async def _serve_admin(broker: Broker, listening: socket.socket) -> None:
     finally:
         loop.remove_reader(listening)
     app = await loop.run_in_executor(None, importlib.import_module, "barnabas.net.admin.app")
+    from .admin_backend import BrokerBackend  # It needs the client, which the app has imported by now.
+
     backend = BrokerBackend(broker, own_names(broker.config, socket.gethostname()))
     server: AdminServer = await app.start_admin(backend, listening, broker.ports.max_strangers)
     try:

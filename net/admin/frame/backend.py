@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from barnabas.kraft.metadata.image import MetadataImage
-from barnabas.net.protocol.requests import Request
-from barnabas.net.protocol.responses import Response
+from barnabas.net.client.admin.admin import Admin
+from barnabas.net.client.connection.ports import Connection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +38,9 @@ class AdminBackend(Protocol):
     def metrics(self) -> Sequence[Sample]:
         """The broker's own metrics, `barnabas_*`."""
 
-    async def handle(self, request: Request) -> Response:
-        """Run a request wherever in the cluster it belongs: leader, coordinator, controller. ListGroups: of all brokers.
+    @property
+    def here(self) -> Connection:
+        """To this broker only, as if a client had connected to it."""
 
-        Never raises for what a request may meet; that is an ErrorResponse, or an error within the response.
-        """
-
-    async def handle_here(self, request: Request) -> Response:
-        """Run a request in this broker only, as if a client had sent it here."""
+    def admin(self) -> Admin:
+        """An admin client for one call, not yet started: what it asks goes to wherever in the cluster it belongs."""

@@ -14,16 +14,17 @@ from urllib.parse import quote
 
 from barnabas.kraft.metadata.image import MetadataImage, PartitionImage, TopicImage
 from barnabas.log.settings.kinds import MAX_INT32
+from barnabas.net.client.admin.admin import Admin
 from barnabas.net.protocol.requests import Request
-from barnabas.net.protocol.responses import ErrorResponse
 
 from .backend import AdminBackend
-from .errors import SHOWN_CHARS, bad_request, kafka_error, not_found, unknown_topic_or_partition
+from .errors import SHOWN_CHARS, bad_request, not_found, unknown_topic_or_partition
 
 if TYPE_CHECKING:
     from .lags import LagsOfGroups
 
 R = TypeVar("R")
+HERE_TIMEOUT_MS: Final = 30_000  # as long as a broker itself looks for the controller
 Json = dict[str, Any]
 _NUMBER: Final = re.compile(r"[0-9]{1,10}")  # longer ones are no int32, and int() of thousands of digits raises
 
@@ -62,13 +63,14 @@ class Call:
     def image(self) -> MetadataImage:
         return self.backend.image()
 
-    async def ask(self, request: Request, expected: type[R]) -> R:
-        """Run a request in the cluster; its error is the error of the call."""
-        response = await self.backend.handle(request)
-        if isinstance(response, ErrorResponse):
-            raise kafka_error(response.error, response.message)
-        assert isinstance(response, expected), f"{type(request).__name__} was answered by {type(response).__name__}"
-        return response
+    async def ask(self, question: Callable[[Admin], Awaitable[R]]) -> R:
+        """Ask the cluster by an admin client of this call's own: its metadata is as new as the call, and goes with it."""
+        async with self.backend.admin() as admin:
+            return await question(admin)
+
+    async def ask_here(self, request: Request) -> Any:
+        """Ask this broker only."""
+        return await self.backend.here.call(request, timeout_ms=HERE_TIMEOUT_MS)
 
     def number(self, name: str) -> int:
         """A number in the path."""

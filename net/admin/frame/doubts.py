@@ -8,7 +8,7 @@ from barnabas.net.protocol.requests import DescribeQuorumRequest
 from barnabas.net.protocol.responses import DescribeQuorumResponse
 
 from .backend import AdminBackend
-from .call import Json
+from .call import HERE_TIMEOUT_MS, Json
 
 KEEP_S: Final = 1.0  # The quorum is asked so seldom, however often the API is.
 STALE: Final = '110 - "Response is Stale"'  # Warning, RFC 7234, 5.5.1: tools know it, though RFC 9111 has dropped it.
@@ -30,6 +30,6 @@ class Doubts:
 
 
 async def _ask(backend: AdminBackend) -> Json | None:
-    answer = await backend.handle_here(DescribeQuorumRequest())
-    assert isinstance(answer, DescribeQuorumResponse), "the voters' handler answers without a quorum too"
+    # The voters' handler answers without a quorum too.
+    answer: DescribeQuorumResponse = await backend.here.call(DescribeQuorumRequest(), timeout_ms=HERE_TIMEOUT_MS)
     return doubt_of(answer)

@@ -3,7 +3,7 @@
 from http import HTTPStatus
 from typing import Final
 
-from barnabas.log.vocabulary.errors import ErrorCode
+from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
 
 BAD_REQUEST: Final = 400
 KAFKA_BAD_REQUEST: Final = 40002
@@ -51,6 +51,11 @@ def kafka_error(code: int, message: str) -> ApiError:
     else:
         status, number = _BY_CODE.get(code, (HTTPStatus.BAD_REQUEST, KAFKA_BAD_REQUEST))
     return ApiError(status, number, message or _name(code))
+
+
+def refusal(error: BarnabasError) -> ApiError:
+    """The error of a call that the cluster refused. An error without a class of its own has its code in its message."""
+    return kafka_error(error.code, error.message.removeprefix(f"{_name(error.code)}: "))
 
 
 def bad_request(message: str) -> ApiError:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from barnabas.log.vocabulary.errors import BarnabasError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.protocol.group_responses import (
     DescribeGroupResponse,
@@ -16,21 +17,12 @@ from barnabas.net.protocol.group_responses import (
     ListGroupsResponse,
     OffsetFetchResponse,
     UnreadPartitionResponse,
-    UnreadResponse,
 )
 from barnabas.net.protocol.lag import NOTHING_COMMITTED, Lag, lag_behind
-from barnabas.net.protocol.requests import (
-    DescribeGroupRequest,
-    ListGroupsRequest,
-    OffsetFetchRequest,
-    UnreadPartition,
-    UnreadRequest,
-)
+from barnabas.net.protocol.requests import DescribeGroupRequest, ListGroupsRequest, OffsetFetchRequest
 
 from .call import Call
-from .errors import ApiError
 
-MAX_PARTITIONS_A_REQUEST: Final = 1_000  # so that no request holds up a leader's loop for more than some milliseconds
 CACHE_S: Final = 1.0  # lag is to be right within a second
 
 
@@ -55,13 +47,13 @@ class _Standing:
 
     group: DescribeGroupResponse
     offsets: Mapping[TopicPartition, int]
-    owners: Mapping[TopicPartition, GroupMember]
 
 
 async def lags_of(call: Call, group: DescribeGroupResponse) -> list[GroupLag]:
     """The lag of one group in each of its partitions. One that cannot be asked now (no leader, say) is left out."""
-    standing = await _standing(call, group)
-    return _lags(standing, await _unread(call, [standing]))
+    found = await call.ask(lambda admin: admin.group_offsets(group.group_id, only_reachable=True))
+    owners = _owners(group)
+    return [GroupLag(place=place, lag=lag, member=owners.get(place)) for place, lag in sorted(found.items())]
 
 
 class LagsOfGroups:
@@ -82,53 +74,43 @@ class LagsOfGroups:
 
 
 async def _lags_of_groups_here(call: Call) -> list[LaggingGroup]:
-    listed = await call.backend.handle_here(ListGroupsRequest())
+    listed: ListGroupsResponse = await call.ask_here(ListGroupsRequest())
     standings: list[_Standing] = []
-    if isinstance(listed, ListGroupsResponse):
-        for group in listed.groups:
-            try:
-                described = await call.ask(DescribeGroupRequest(group_id=group.group_id), DescribeGroupResponse)
-                standings.append(await _standing(call, described))
-            except ApiError:
-                continue  # deleted or moved since it was listed: the next scrape knows more
-    answers = await _unread(call, standings)
+    for group in listed.groups:
+        try:
+            standings.append(await _standing(call, group.group_id))
+        except BarnabasError:
+            continue  # deleted or moved since it was listed: the next scrape knows more
+    places = {
+        item for standing in standings for item in standing.offsets.items()
+    }  # Groups at one place share an answer.
+    answers = await call.ask(lambda admin: admin.unread_now(places)) if places else {}
     return [LaggingGroup(group=standing.group, lags=_lags(standing, answers)) for standing in standings]
 
 
-async def _standing(call: Call, group: DescribeGroupResponse) -> _Standing:
-    fetched = await call.ask(OffsetFetchRequest(group_id=group.group_id), OffsetFetchResponse)
-    owners = {
+async def _standing(call: Call, group_id: str) -> _Standing:
+    group: DescribeGroupResponse = await call.ask_here(DescribeGroupRequest(group_id=group_id))
+    fetched: OffsetFetchResponse = await call.ask_here(OffsetFetchRequest(group_id=group_id))
+    offsets = dict.fromkeys(_owners(group), NOTHING_COMMITTED)
+    offsets |= {
+        TopicPartition(item.topic, item.partition): item.offset for item in fetched.partitions if item.offset >= 0
+    }
+    return _Standing(group=group, offsets=offsets)
+
+
+def _owners(group: DescribeGroupResponse) -> dict[TopicPartition, GroupMember]:
+    return {
         TopicPartition(owned.topic, partition): member
         for member in group.members
         for owned in member.assigned
         for partition in owned.partitions
     }
-    offsets = dict.fromkeys(owners, NOTHING_COMMITTED)
-    offsets |= {
-        TopicPartition(item.topic, item.partition): item.offset for item in fetched.partitions if item.offset >= 0
-    }
-    return _Standing(group=group, offsets=offsets, owners=owners)
-
-
-async def _unread(
-    call: Call, standings: Sequence[_Standing]
-) -> dict[tuple[TopicPartition, int], UnreadPartitionResponse]:
-    """What is unread behind each (partition, offset); groups that stand at the same place share an answer."""
-    wanted = sorted({item for standing in standings for item in standing.offsets.items()})
-    found: dict[tuple[TopicPartition, int], UnreadPartitionResponse] = {}
-    for start in range(0, len(wanted), MAX_PARTITIONS_A_REQUEST):
-        part = wanted[start : start + MAX_PARTITIONS_A_REQUEST]
-        asked = tuple(
-            UnreadPartition(topic=place.topic, partition=place.partition, offset=offset) for place, offset in part
-        )
-        answer = await call.ask(UnreadRequest(partitions=asked), UnreadResponse)
-        found.update((key, item) for key, item in zip(part, answer.partitions, strict=True) if not item.error)
-    return found
 
 
 def _lags(standing: _Standing, answers: Mapping[tuple[TopicPartition, int], UnreadPartitionResponse]) -> list[GroupLag]:
+    owners = _owners(standing.group)
     return [
-        GroupLag(place=place, lag=lag_behind(offset, answers[place, offset]), member=standing.owners.get(place))
+        GroupLag(place=place, lag=lag_behind(offset, answers[place, offset]), member=owners.get(place))
         for place, offset in sorted(standing.offsets.items())
         if (place, offset) in answers
     ]

@@ -1,20 +1,19 @@
 """Configurations of topics and brokers: list, get, set, reset, and several at once (`configs:alter`)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
-from barnabas.net.protocol.requests import AlterConfigRequest, ConfigEntryChange, DescribeConfigsRequest
-from barnabas.net.protocol.responses import ConfigEntry, DescribeConfigsResponse, EmptyResponse
+from barnabas.log.vocabulary.errors import ErrorCode
+from barnabas.net.client.admin.admin import BROKER
+from barnabas.net.client.admin.admin import TOPIC as TOPIC_RESOURCE
+from barnabas.net.protocol.responses import ConfigEntry
 
 from ..frame.call import Call, Field, Json, Reply, Route, objects, optional_text, text_of
-from ..frame.errors import bad_request, not_found
+from ..frame.errors import bad_request, kafka_error, not_found
 from .clusters import CLUSTER, broker_of
 from .topics import TOPIC
-
-_TOPIC_RESOURCE: Final = 2
-_BROKER_RESOURCE: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,19 +25,18 @@ class _Kind:
     find: Callable[[Call], str]  # the name of the resource that the path means; "" is the default of all brokers
 
     def path(self, resource: str) -> tuple[object, ...]:
-        if self.resource_type == _TOPIC_RESOURCE:
+        if self.resource_type == TOPIC_RESOURCE:
             return ("topics", resource, "configs")
         return ("brokers", resource, "configs") if resource else ("broker-configs",)
 
 
-_TOPICS: Final = _Kind(label="Topic", resource_type=_TOPIC_RESOURCE, find=lambda call: call.topic().name)
-_BROKERS: Final = _Kind(label="Broker", resource_type=_BROKER_RESOURCE, find=lambda call: str(broker_of(call).node_id))
-_DEFAULTS: Final = _Kind(label="Cluster", resource_type=_BROKER_RESOURCE, find=lambda call: "")
+_TOPICS: Final = _Kind(label="Topic", resource_type=TOPIC_RESOURCE, find=lambda call: call.topic().name)
+_BROKERS: Final = _Kind(label="Broker", resource_type=BROKER, find=lambda call: str(broker_of(call).node_id))
+_DEFAULTS: Final = _Kind(label="Cluster", resource_type=BROKER, find=lambda call: "")
 
 
-async def _entries(call: Call, kind: _Kind, resource: str) -> tuple[ConfigEntry, ...]:
-    request = DescribeConfigsRequest(resource_type=kind.resource_type, resource=resource)
-    return (await call.ask(request, DescribeConfigsResponse)).entries
+async def _entries(call: Call, kind: _Kind, resource: str) -> list[ConfigEntry]:
+    return await call.ask(lambda admin: admin.describe_configs(resource, resource_type=kind.resource_type))
 
 
 def _shown(call: Call, kind: _Kind, resource: str, entry: ConfigEntry) -> Json:
@@ -81,25 +79,24 @@ def _routes(kind: _Kind, path: str) -> tuple[Route, ...]:
                 return Reply(body=_shown(call, kind, resource, entry))
         raise not_found(f"there is no config {name}")
 
-    async def change(call: Call, changes: tuple[ConfigEntryChange, ...]) -> Reply:
-        request = AlterConfigRequest(
-            resource_type=kind.resource_type,
-            resource=kind.find(call),
-            changes=changes,
-            validate_only=bool(call.body.get("validate_only")),
+    async def change(call: Call, changes: Mapping[str, str | None]) -> Reply:
+        resource, validate_only = kind.find(call), bool(call.body.get("validate_only"))
+        await call.ask(
+            lambda admin: admin.alter_config(
+                resource, changes, resource_type=kind.resource_type, validate_only=validate_only
+            )
         )
-        await call.ask(request, EmptyResponse)
         return Reply(status=HTTPStatus.NO_CONTENT)
 
     async def put(call: Call) -> Reply:
         value = optional_text(call.body, "value")
-        return await change(call, (ConfigEntryChange(key=call.path["name"], value=value),))
+        return await change(call, {call.path["name"]: value})
 
     async def reset(call: Call) -> Reply:
-        return await change(call, (ConfigEntryChange(key=call.path["name"], value=None),))
+        return await change(call, {call.path["name"]: None})
 
     async def alter(call: Call) -> Reply:
-        return await change(call, tuple(_change(item) for item in objects(call.body, "data")))
+        return await change(call, _changes(objects(call.body, "data")))
 
     what = kind.label.lower()
     one = f"{path}/{{name}}"
@@ -138,12 +135,22 @@ _CHANGE: Final = (
 )
 
 
-def _change(item: Json) -> ConfigEntryChange:
+def _changes(items: Sequence[Json]) -> dict[str, str | None]:
+    changes: dict[str, str | None] = {}
+    for item in items:
+        name, value = _change(item)
+        if name in changes:
+            raise kafka_error(ErrorCode.INVALID_REQUEST, f"{name} is named twice in one request; name it once")
+        changes[name] = value
+    return changes
+
+
+def _change(item: Json) -> tuple[str, str | None]:
     operation = optional_text(item, "operation") or "SET"
     if operation not in ("SET", "DELETE"):
         raise bad_request(f"operation is SET or DELETE, not {operation}")
     value = None if operation == "DELETE" else optional_text(item, "value")
-    return ConfigEntryChange(key=text_of(item, "name"), value=value)
+    return text_of(item, "name"), value
 
 
 ROUTES = (

@@ -2,15 +2,13 @@
 
 from barnabas.net.groups.group_explanation import explanation, rebalance_row
 from barnabas.net.protocol.group_responses import DescribeGroupResponse
-from barnabas.net.protocol.requests import DescribeGroupRequest
 
 from ..frame.call import Call, Reply, Route
 from .groups import GROUP
 
 
 async def _ask(call: Call) -> DescribeGroupResponse:
-    request = DescribeGroupRequest(group_id=call.path["consumer_group_id"], explain=True)
-    return await call.ask(request, DescribeGroupResponse)
+    return await call.ask(lambda admin: admin.explain_group(call.path["consumer_group_id"]))
 
 
 async def _explain(call: Call) -> Reply:

@@ -6,13 +6,7 @@ from barnabas.kraft.group_state.group_slots import slot_of
 from barnabas.kraft.metadata.image import MetadataImage
 from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net.protocol.group_responses import DescribeGroupResponse, GroupMember, ListedGroup, ListGroupsResponse
-from barnabas.net.protocol.requests import (
-    DeleteGroupRequest,
-    DescribeGroupRequest,
-    ListGroupsRequest,
-)
-from barnabas.net.protocol.responses import EmptyResponse
+from barnabas.net.protocol.group_responses import DescribeGroupResponse, GroupMember, ListedGroup
 
 from ..frame.call import Call, Json, Reply, Route
 from ..frame.errors import kafka_error, not_found
@@ -25,7 +19,7 @@ CONSUMER = GROUP + "/consumers/{consumer_id}"
 
 
 async def _describe(call: Call) -> DescribeGroupResponse:
-    return await call.ask(DescribeGroupRequest(group_id=call.path["consumer_group_id"]), DescribeGroupResponse)
+    return await call.ask(lambda admin: admin.describe_group(call.path["consumer_group_id"]))
 
 
 def _group(call: Call, name: str, state: str, assignor: str, coordinator: int) -> Json:
@@ -49,11 +43,8 @@ def _coordinator(image: MetadataImage, group: ListedGroup) -> int:
 
 
 async def _list(call: Call) -> Reply:
-    groups = (await call.ask(ListGroupsRequest(), ListGroupsResponse)).groups
-    data = [
-        _group(call, group.group_id, group.state, "", _coordinator(call.image, group))
-        for group in sorted(groups, key=lambda group: group.group_id)
-    ]
+    groups = await call.ask(lambda admin: admin.list_groups())
+    data = [_group(call, group.group_id, group.state, "", _coordinator(call.image, group)) for group in groups]
     return call.listed("KafkaConsumerGroupList", ("consumer-groups",), data)
 
 
@@ -63,7 +54,7 @@ async def _get(call: Call) -> Reply:
 
 
 async def _delete(call: Call) -> Reply:
-    await call.ask(DeleteGroupRequest(group_id=call.path["consumer_group_id"]), EmptyResponse)
+    await call.ask(lambda admin: admin.delete_group(call.path["consumer_group_id"]))
     return Reply(status=HTTPStatus.NO_CONTENT)
 
 

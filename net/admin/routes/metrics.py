@@ -125,21 +125,21 @@ async def _offset_samples(call: Call) -> list[Sample]:
     places = [place for place, partition in _led_here(call) if partition.leader >= 0]
     samples = []
     for name, timestamp in (("current", LATEST_TIMESTAMP), ("oldest", EARLIEST_TIMESTAMP)):
-        for place, offset in (await offsets_at(call, places, timestamp)).items():
+        for place, offset in (await _offsets_at(call, places, timestamp)).items():
             labels = {"topic": place.topic, "partition": str(place.partition)}
             samples.append(_gauge(f"kafka_topic_partition_{name}_offset", offset, **labels))
     return samples
 
 
-async def offsets_at(call: Call, places: Sequence[TopicPartition], timestamp_ms: int) -> dict[TopicPartition, int]:
-    """Offsets of that time. A partition that cannot answer now (no leader, say) is left out."""
+async def _offsets_at(call: Call, places: Sequence[TopicPartition], timestamp_ms: int) -> dict[TopicPartition, int]:
+    """Offsets of that time, of partitions that this broker leads. One that it has just given up is left out."""
     if not places:
         return {}
     wanted = tuple(
         ListOffsetsPartition(topic=place.topic, partition=place.partition, timestamp_ms=timestamp_ms)
         for place in places
     )
-    answer = await call.ask(ListOffsetsRequest(partitions=wanted), ListOffsetsResponse)
+    answer: ListOffsetsResponse = await call.ask_here(ListOffsetsRequest(partitions=wanted))
     return {TopicPartition(item.topic, item.partition): item.offset for item in answer.partitions if not item.error}
 
 

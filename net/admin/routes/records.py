@@ -11,6 +11,8 @@ from typing import Any, Final
 from barnabas.kraft.metadata.image import TopicImage
 from barnabas.log.format.record_codec import encode_batch
 from barnabas.log.vocabulary.murmur2 import murmur2_positive
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.admin.admin import Admin
 from barnabas.net.protocol.requests import ProducePartition, ProduceRequest
 from barnabas.net.protocol.responses import ProduceResponse
 
@@ -103,7 +105,15 @@ async def _produce(call: Call) -> Reply:
         timeout_ms=PRODUCE_TIMEOUT_MS,
         partitions=(ProducePartition(topic=topic.name, partition=partition, records=bytearray(batch)),),
     )
-    (answer,) = (await call.ask(request, ProduceResponse)).partitions
+
+    async def produce(admin: Admin) -> ProduceResponse:
+        """Once: a copy that may have been written is not sent again."""
+        admin.client.want_topic(topic.name)
+        await admin.client.refresh()
+        response: ProduceResponse = await admin.client.call_leader(TopicPartition(topic.name, partition), request)
+        return response
+
+    (answer,) = (await call.ask(produce)).partitions
     if answer.error:
         raise kafka_error(answer.error, answer.message)
     stamped_ms = answer.log_append_time_ms if answer.log_append_time_ms >= 0 else timestamp_ms

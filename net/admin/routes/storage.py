@@ -1,7 +1,6 @@
 """/v3/.../brokers/{broker_id}/barnabas/folders: the data folders of a broker. Ours: Confluent's API has nothing of the kind."""
 
-from barnabas.net.protocol.requests import BringBackFolderRequest, DescribeStorageRequest
-from barnabas.net.protocol.responses import DescribeStorageResponse, StorageFolder
+from barnabas.net.protocol.responses import StorageFolder
 
 from ..frame.call import Call, Field, Json, Reply, Route, text_of
 from .clusters import CLUSTER, broker_of
@@ -32,15 +31,15 @@ def _folder(call: Call, node_id: int, folder: StorageFolder) -> Json:
 
 async def _list_folders(call: Call) -> Reply:
     node_id = broker_of(call).node_id
-    found = await call.ask(DescribeStorageRequest(node_id=node_id), DescribeStorageResponse)
+    found = await call.ask(lambda admin: admin.describe_storage(node_id))
     data = [_folder(call, node_id, folder) for folder in found.folders]
     return call.listed("BarnabasFolderList", ("brokers", node_id, "barnabas", "folders"), data)
 
 
 async def _bring_back(call: Call) -> Reply:
     node_id = broker_of(call).node_id
-    request = BringBackFolderRequest(node_id=node_id, path=text_of(call.body, "path"))
-    found = await call.ask(request, DescribeStorageResponse)
+    path = text_of(call.body, "path")
+    found = await call.ask(lambda admin: admin.bring_back_folder(node_id, path))
     return Reply(body=_folder(call, node_id, found.folders[0]))
 
 

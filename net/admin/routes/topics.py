@@ -5,8 +5,6 @@ from http import HTTPStatus
 from barnabas.kraft.metadata.image import PartitionImage, TopicImage
 from barnabas.log.settings.kinds import MAX_INT32
 from barnabas.log.vocabulary.topic_partition import INTERNAL_TOPICS
-from barnabas.net.protocol.requests import AddPartitionsRequest, CreateTopicRequest, DeleteTopicRequest
-from barnabas.net.protocol.responses import CreateTopicResponse, EmptyResponse
 
 from ..frame.call import Call, Field, Json, Reply, Route, objects, optional_text, text_of
 from ..frame.errors import bad_request, not_found
@@ -48,16 +46,17 @@ async def _get(call: Call) -> Reply:
 
 async def _create(call: Call) -> Reply:
     body = call.body
+    assignment = _assignment(body)
+    configs = {text_of(item, "name"): optional_text(item, "value") or "" for item in objects(body, "configs")}
     created = await call.ask(
-        CreateTopicRequest(
-            name=body["topic_name"],
-            partition_count=_count(body, "partitions_count"),
+        lambda admin: admin.create_topic(
+            body["topic_name"],
+            partitions=_count(body, "partitions_count"),
             replication_factor=_count(body, "replication_factor"),
-            assignment=_assignment(body),
-            configs={text_of(item, "name"): optional_text(item, "value") or "" for item in objects(body, "configs")},
+            assignment=assignment,
+            configs=configs,
             validate_only=bool(body.get("validate_only")),
-        ),
-        CreateTopicResponse,
+        )
     )
     topic = _topic(call, created.name, created.partition_count, created.replication_factor)
     return Reply(status=HTTPStatus.OK if body.get("validate_only") else HTTPStatus.CREATED, body=topic)
@@ -84,13 +83,14 @@ def _assignment(body: Json) -> tuple[tuple[int, ...], ...]:
 async def _grow(call: Call) -> Reply:
     topic = call.topic()
     total = call.body["partitions_count"]
-    await call.ask(AddPartitionsRequest(name=topic.name, total_count=total), EmptyResponse)
+    await call.ask(lambda admin: admin.add_partitions(topic.name, total))
     factor = len(topic.partitions[0].replicas) if topic.partitions else 0
     return Reply(body=_topic(call, topic.name, total, factor))
 
 
 async def _delete(call: Call) -> Reply:
-    await call.ask(DeleteTopicRequest(name=call.topic().name), EmptyResponse)
+    name = call.topic().name
+    await call.ask(lambda admin: admin.delete_topic(name))
     return Reply(status=HTTPStatus.NO_CONTENT)
 
 

@@ -27,7 +27,7 @@ from ...protocol.responses import (
 )
 from ...wire.network import Network
 from ..connection.client import API_TIMEOUT_MS, DEFAULT_BOOTSTRAP, REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS, Client
-from ..connection.errors import BarnabasError, LeaderNotAvailableError, UnknownTopicOrPartitionError, error_for
+from ..connection.errors import BarnabasError, UnknownTopicOrPartitionError, error_for
 from ..connection.records import OffsetAndTimestamp
 from ..positions.offset_lookup import EARLIEST, LATEST, list_offsets
 from .admin_groups import GroupAdmin
@@ -80,6 +80,11 @@ class Admin(GroupAdmin):
 
     async def close(self) -> None:
         await self._client.close()
+
+    @property
+    def client(self) -> Client:
+        """The connections and the metadata, which producers, consumers and admins share."""
+        return self._client
 
     # --- topics ------------------------------------------------------------------------------------------------------
 
@@ -170,10 +175,7 @@ class Admin(GroupAdmin):
         request = q.DeleteRecordsRequest(topic=topic, partition=partition, before_offset=before_offset)
 
         async def attempt() -> DeleteRecordsResponse:
-            leader = self._client.metadata.leader(TopicPartition(topic, partition)).node_id
-            if leader < 0:
-                raise LeaderNotAvailableError(f"{topic}-{partition} has no leader now")
-            response: DeleteRecordsResponse = await self._client.call(leader, request)
+            response: DeleteRecordsResponse = await self._client.call_leader(TopicPartition(topic, partition), request)
             return response
 
         found = await self._client.retrying(attempt, timeout_ms=self._timeout_ms, before_retry=self._client.refresh)

@@ -1,19 +1,25 @@
 """The part of `Admin` that deals with consumer groups."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ...protocol import requests as q
-from ...protocol.group_responses import DescribeGroupResponse, ListedGroup, ListGroupsResponse, UndoOffsetResetResponse
+from ...protocol.group_responses import (
+    DescribeGroupResponse,
+    ListedGroup,
+    ListGroupsResponse,
+    UndoOffsetResetResponse,
+    UnreadPartitionResponse,
+)
 from ...protocol.lag import NOTHING_COMMITTED, Lag, lag_behind
 from ..connection.client import Client
 from ..connection.errors import BarnabasError, GroupIdNotFoundError, UnknownTopicOrPartitionError
 from ..connection.records import OffsetAndMetadata
 from ..group.group_offsets import commit_offsets, fetch_committed
-from ..positions.offset_lookup import unread_behind
+from ..positions.offset_lookup import unread_behind, unread_now
 
 
 class GroupAdmin:
@@ -45,18 +51,28 @@ class GroupAdmin:
         """Delete a group that has no members, with its offsets."""
         await self._coordinator(group_id, q.DeleteGroupRequest(group_id=group_id))
 
-    async def group_offsets(self, group_id: str) -> dict[TopicPartition, Lag]:
+    async def group_offsets(self, group_id: str, *, only_reachable: bool = False) -> dict[TopicPartition, Lag]:
         """Where the group stands, with its lag: in all partitions where it has committed, and those that its members own.
 
-        Partitions of deleted topics are left out.
+        Partitions of deleted topics are left out. `only_reachable` also leaves out partitions whose leader cannot be asked
+        now, instead of waiting for it.
         """
         committed = await fetch_committed(self._client, group_id, None, timeout_ms=self._timeout_ms)
         offsets = {partition: item.offset for partition, item in committed.items()}
         for partition in await self._owned(group_id):
             offsets.setdefault(partition, NOTHING_COMMITTED)
         known = {partition: offset for partition, offset in offsets.items() if await self._exists(partition)}
+        if only_reachable:
+            found = await unread_now(self._client, known.items())
+            return {place: lag_behind(offset, answer) for (place, offset), answer in found.items()}
         answers = await unread_behind(self._client, known, timeout_ms=self._timeout_ms)
         return {partition: lag_behind(offset, answers[partition]) for partition, offset in known.items()}
+
+    async def unread_now(
+        self, places: Iterable[tuple[TopicPartition, int]]
+    ) -> dict[tuple[TopicPartition, int], UnreadPartitionResponse]:
+        """What there is to read behind offsets, asked of each leader once; what cannot be asked now is left out."""
+        return await unread_now(self._client, places)
 
     async def _owned(self, group_id: str) -> list[TopicPartition]:
         try:

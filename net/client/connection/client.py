@@ -13,6 +13,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+
 from ...base.clock import Clock, SystemClock
 from ...protocol.group_responses import FindCoordinatorResponse
 from ...protocol.requests import FindCoordinatorRequest, MetadataRequest, OffsetCommitRequest, Request
@@ -27,6 +29,7 @@ from .errors import (
     BrokerNotAvailableError,
     ClientClosedError,
     ConcurrentUseError,
+    LeaderNotAvailableError,
     NetworkError,
     NoBrokersAvailableError,
     RequestTimedOutError,
@@ -46,6 +49,17 @@ SLOW_CONNECT_S = 0.5  # Longer than any handshake that works, on one machine or 
 METADATA_MAX_AGE_MS = 300_000  # Kafka's metadata.max.age.ms: partitions that were added are noticed by then.
 RETRY_BACKOFF_MS = 50
 RETRY_BACKOFF_MAX_MS = 1_000  # Kafka's retry.backoff.max.ms.
+
+
+class Home(NamedTuple):
+    """The broker that a client in the same process belongs to, and the address under which the pool knows it.
+
+    It answers whatever any broker can answer. It also forwards changes to the controller, so that its own metadata shows
+    them when the answer comes; and it can be asked before the cluster knows it, or after the cluster has fenced it.
+    """
+
+    node_id: int
+    address: Address
 
 
 class _Coordinator(NamedTuple):
@@ -68,6 +82,7 @@ class Client:
         clock: Clock | None = None,
         rng: Random | None = None,
         new_pool: Callable[[], Pool] | None = None,
+        home: Home | None = None,
     ) -> None:
         self.bootstrap = parse_bootstrap(bootstrap)
         self.client_id = client_id
@@ -80,6 +95,7 @@ class Client:
         self._told_by = ""  # The address that the newest metadata came from.
         self._clock = clock
         self._network = network
+        self._home = home
         self._new_pool = new_pool or self._rpc_pool
         self._metadata_max_age_ms = metadata_max_age_ms
         self._topics: dict[str, bool] = {}  # That we keep metadata of -> whether they may be created.
@@ -145,6 +161,8 @@ class Client:
     async def connect(self, node_id: int, *, bulk: bool = False) -> Connection:
         """Return the connection to a broker. Raises NetworkError, or BrokerNotAvailableError for an unknown broker."""
         self._check_open()
+        if self._home is not None and node_id == self._home.node_id:
+            return await self._control.get(*self._home.address)
         broker = self.metadata.brokers.get(node_id)
         if broker is None:
             raise BrokerNotAvailableError(f"broker {node_id} is not in the metadata: it is down or still starting")
@@ -209,12 +227,21 @@ class Client:
         connection = await self.connect(node_id)
         return await connection.call(request, timeout_ms=timeout_ms or self.request_timeout_ms)
 
+    async def call_leader(self, partition: TopicPartition, request: Request) -> Any:
+        """Ask the leader of a partition, once. Raises LeaderNotAvailableError."""
+        leader = self.metadata.leader(partition).node_id
+        if leader < 0:
+            raise LeaderNotAvailableError(f"{partition} has no leader now")
+        return await self.call(leader, request)
+
     async def call_any(self, request: Request) -> Any:
         """Ask brokers in random order until one answers. Raises NoBrokersAvailableError when none does.
 
         Who cannot be connected to soon is left for last: behind a cut wire that takes seconds to fail.
         """
         self._check_open()
+        if self._home is not None:
+            return await self.call(self._home.node_id, request)
         reasons: list[str] = []
         addresses = self._addresses()
         for patience_s in (SLOW_CONNECT_S, None):
@@ -271,7 +298,7 @@ class Client:
         async def attempt() -> Any:
             nonlocal may_be_done
             try:
-                if self.metadata.controller_id in self.metadata.brokers:
+                if self._home is None and self.metadata.controller_id in self.metadata.brokers:
                     return await self.call(self.metadata.controller_id, request, timeout_ms=timeout_ms)
                 return await self.call_any(request)
             except final as error:

@@ -1,12 +1,13 @@
 """What only the leaders of partitions know, asked of each for its own: offsets by time, and what is unread behind an offset.
 Consumer and admin share it."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
-from ...protocol.group_responses import UnreadPartitionResponse
+from ...protocol.group_responses import UnreadPartitionResponse, UnreadResponse
 from ...protocol.requests import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -19,10 +20,12 @@ from ...protocol.requests import (
 )
 from ..connection.client import API_TIMEOUT_MS, Client
 from ..connection.errors import BarnabasError, LeaderNotAvailableError, error_for
+from ..connection.metadata import NO_LEADER
 from ..connection.records import OffsetAndTimestamp
 
 EARLIEST = EARLIEST_TIMESTAMP
 LATEST = LATEST_TIMESTAMP
+MAX_UNREAD_PER_REQUEST: Final = 1_000  # so that no request holds up a leader's loop for more than some milliseconds
 
 
 async def list_offsets(
@@ -88,6 +91,39 @@ async def unread_behind(
         )
 
     return await _ask_leaders(client, list(offsets), request, timeout_ms=timeout_ms)
+
+
+async def unread_now(
+    client: Client, places: Iterable[tuple[TopicPartition, int]]
+) -> dict[tuple[TopicPartition, int], UnreadPartitionResponse]:
+    """The same for pairs of a partition and an offset, asked once: what cannot be answered now is left out."""
+    wanted = sorted(set(places))
+    for topic in sorted({partition.topic for partition, _ in wanted}):
+        client.want_topic(topic)
+    await client.refresh()
+    by_leader: dict[int, list[tuple[TopicPartition, int]]] = {}
+    for place in wanted:
+        by_leader.setdefault(client.metadata.leader(place[0]).node_id, []).append(place)
+    by_leader.pop(NO_LEADER, None)
+    found: dict[tuple[TopicPartition, int], UnreadPartitionResponse] = {}
+
+    async def ask(node_id: int, asked: Sequence[tuple[TopicPartition, int]]) -> None:
+        for start in range(0, len(asked), MAX_UNREAD_PER_REQUEST):
+            part = asked[start : start + MAX_UNREAD_PER_REQUEST]
+            request = UnreadRequest(
+                partitions=tuple(
+                    UnreadPartition(topic=partition.topic, partition=partition.partition, offset=offset)
+                    for partition, offset in part
+                )
+            )
+            try:
+                response: UnreadResponse = await client.call(node_id, request)
+            except BarnabasError:
+                continue  # It is not there, or does not lead any more: its partitions are left out.
+            found.update((place, item) for place, item in zip(part, response.partitions, strict=True) if not item.error)
+
+    await asyncio.gather(*(ask(node_id, asked) for node_id, asked in by_leader.items()))
+    return found
 
 
 async def _ask_leaders(

@@ -11,7 +11,8 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from msgspec.structs import replace
-from unit.net.admin.test_admin_api import CLUSTER, JSON, FakeBroker
+from unit.net.admin.fake_broker import FakeBroker
+from unit.net.admin.test_admin_api import CLUSTER, JSON
 
 from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.net.admin.app import ROUTES, build_app, start_admin
@@ -271,7 +272,12 @@ async def test_no_request_whatsoever_is_an_internal_error(client: Client, broker
             data = None if body is None else json.dumps(body).encode()
             answer = await client.request(route.method, path, data=data, headers=JSON if body is not None else {})
             count += 1
-            assert answer.status < 500, (route.method, path[:200], str(body)[:200], await answer.text())
+            assert answer.status < 500 or answer.status == 503, (  # 503: a partition without a leader
+                route.method,
+                path[:200],
+                str(body)[:200],
+                await answer.text(),
+            )
     assert count > 400
 
 

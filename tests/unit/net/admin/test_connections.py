@@ -4,7 +4,7 @@ import asyncio
 import socket
 
 import pytest
-from unit.net.admin.test_admin_api import FakeBroker
+from unit.net.admin.fake_broker import FakeBroker
 
 from barnabas.net.admin.app import start_admin
 from barnabas.net.admin.frame.connections import FIRST_REQUEST_S, IDLE_S, AdminConnection, AdminConnections

@@ -1,0 +1,226 @@
+"""A broker behind the HTTP API: a small cluster in memory that answers from a table, and notes what it was asked."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from barnabas.kraft.metadata.image import BrokerImage, Endpoint, MetadataImage, PartitionImage, TopicImage
+from barnabas.log.vocabulary.errors import ErrorCode
+from barnabas.net.admin.frame.backend import Sample
+from barnabas.net.broker.in_process import InProcessConnection
+from barnabas.net.client.admin.admin import Admin
+from barnabas.net.client.connection.client import Client, Home
+from barnabas.net.client.connection.ports import Connection
+from barnabas.net.protocol import group_responses, requests, responses
+from barnabas.net.protocol.api_keys import ApiKey
+from barnabas.net.protocol.requests import OwnedPartitions
+from barnabas.net.server.dispatcher import Dispatcher, Reply
+
+
+def an_image() -> MetadataImage:
+    brokers = {
+        node: BrokerImage(
+            node_id=node,
+            broker_epoch=node + 1,
+            incarnation=str(node),
+            endpoints=(Endpoint(listener="PLAINTEXT", host="h", port=9092 + node),),
+            fenced=node == 2,
+        )
+        for node in range(3)
+    }
+    partitions = (
+        PartitionImage(replicas=(0, 1), isr=(0, 1), leader=0, leader_epoch=3),
+        PartitionImage(replicas=(1, 2), isr=(1,), leader=1, adding_replicas=(2,)),
+        PartitionImage(replicas=(2,), isr=(2,), leader=-1),
+    )
+    topic = TopicImage(name="t", topic_id="a" * 32, partitions=partitions)
+    return MetadataImage(cluster_id="c1", controller_id=0, brokers=brokers, topics={"t": topic})
+
+
+class FakeBroker:
+    """Answers from a table of functions by request class and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.node_id = 0
+        self.ready = (True, "")
+        self.topics = dict(an_image().topics)  # as clients are told
+        self.quorum = responses.DescribeQuorumResponse(leader_id=0, term=1, committed_index=1, voters=(0, 1, 2))
+        self.asked: list[requests.Request] = []
+        self.dispatcher = Dispatcher(dict.fromkeys(ApiKey, self._answer))
+        self.answers: dict[type, Callable[[Any], responses.Response]] = {
+            requests.ListGroupsRequest: lambda _: group_responses.ListGroupsResponse(
+                groups=(group_responses.ListedGroup(group_id="g", state="Stable", protocol="consumer", member_count=1),)
+            ),
+            requests.DescribeGroupRequest: described,
+            requests.OffsetFetchRequest: lambda _: group_responses.OffsetFetchResponse(
+                partitions=(
+                    group_responses.CommittedOffset(topic="t", partition=0, offset=40),
+                    group_responses.CommittedOffset(topic="t", partition=1, offset=95),
+                )
+            ),
+            requests.ListOffsetsRequest: _offsets,
+            requests.UnreadRequest: _unread,
+            requests.DescribeConfigsRequest: lambda request: responses.DescribeConfigsResponse(
+                entries=(_entry("retention.ms", "5", "topic"), _entry("segment.bytes", "9", "default"))
+            ),
+            requests.ProduceRequest: _produced,
+            requests.CreateTopicRequest: lambda request: responses.CreateTopicResponse(
+                name=request.name, topic_id="b" * 32, partition_count=4, replication_factor=2
+            ),
+        }
+
+    def image(self) -> MetadataImage:
+        return an_image()
+
+    def host_names(self) -> set[str]:
+        return {"broker-0.example"}
+
+    def is_ready(self) -> tuple[bool, str]:
+        return self.ready
+
+    def metrics(self) -> list[Sample]:
+        return [
+            Sample(name="barnabas_requests_total", type="counter", help="Requests.", value=3, labels={"api": 'a"b\n'})
+        ]
+
+    @property
+    def here(self) -> Connection:
+        return InProcessConnection(self.dispatcher, "PLAINTEXT", "admin-api")
+
+    def admin(self) -> Admin:
+        """All brokers of this cluster are the same one. No retry fits into the time: each refusal is told at once."""
+        home = Home(self.node_id, ("here", 0))
+        client = Client(new_pool=lambda: OneBroker(self.here), home=home, retry_backoff_ms=60_000)
+        return Admin(client=client, timeout_ms=30_000)
+
+    def _answer(self, request: requests.Request, context: object, reply: Reply) -> None:
+        if isinstance(request, requests.DescribeQuorumRequest):
+            return reply(self.quorum)
+        if isinstance(request, requests.MetadataRequest):
+            return reply(_metadata(request, self.topics))
+        if isinstance(request, requests.FindCoordinatorRequest):
+            return reply(group_responses.FindCoordinatorResponse(node_id=0, host="h", port=9092))
+        self.asked.append(request)
+        return reply(self.answers.get(type(request), lambda _: responses.EmptyResponse())(request))
+
+
+class OneBroker:
+    """A pool whose every address leads to the same broker."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def peek(self, host: str, port: int) -> Connection:
+        return self._connection
+
+    async def get(self, host: str, port: int) -> Connection:
+        return self._connection
+
+    async def close(self) -> None:
+        """Nothing was opened."""
+
+
+def _metadata(request: requests.MetadataRequest, topics: Mapping[str, TopicImage]) -> responses.MetadataResponse:
+    return responses.MetadataResponse(
+        cluster_id="c1",
+        controller_id=0,
+        offset=1,
+        brokers=tuple(responses.BrokerMetadata(node_id=node, host="h", port=9092 + node) for node in range(2)),
+        topics=tuple(_topic(name, topics.get(name)) for name in request.topics or ()),
+    )
+
+
+def _topic(name: str, topic: TopicImage | None) -> responses.TopicMetadata:
+    if topic is None:
+        return responses.TopicMetadata(
+            error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name, topic_id="", partitions=()
+        )
+    partitions = tuple(
+        responses.PartitionMetadata(
+            error=0, leader=one.leader, leader_epoch=one.leader_epoch, replicas=one.replicas, isr=one.isr
+        )
+        for one in topic.partitions
+    )
+    return responses.TopicMetadata(error=0, name=name, topic_id=topic.topic_id, partitions=partitions)
+
+
+def described(request: requests.DescribeGroupRequest) -> responses.Response:
+    if request.group_id != "g":
+        return responses.ErrorResponse(error=ErrorCode.GROUP_ID_NOT_FOUND, message="no such group")
+    member = group_responses.GroupMember(
+        member_id="m1",
+        instance_id=None,
+        client_id="app",
+        client_host="/127.0.0.1",
+        member_epoch=2,
+        subscribed_topics=("t",),
+        assigned=(OwnedPartitions(topic="t", partitions=(0,)),),
+        target=(OwnedPartitions(topic="t", partitions=(0,)),),
+    )
+    event = group_responses.RebalanceEvent(
+        at_ms=60,
+        cause="member_expired",
+        member_id="m0",
+        group_epoch=2,
+        rebalance_id=4,
+        reasons=(group_responses.RebalanceReason(at_ms=60, cause="member_expired", member_id="m0"),),
+        moves=(
+            group_responses.OwnerChange(
+                topic="t", partition=0, from_member="m0", to_member="m1", at_ms=70, pause_ms=45_000
+            ),
+        ),
+        moved_count=1,
+        stable_after_ms=12,
+    )
+    return group_responses.DescribeGroupResponse(
+        group_id="g",
+        state="Stable",
+        group_epoch=2,
+        assignment_epoch=2,
+        assignor="range",
+        coordinator=0,
+        members=(member,),
+        rebalances=(event,),
+        unowned=(group_responses.UnownedPartition(topic="t", partition=1, reason="member_away", text="it is away"),),
+    )
+
+
+def _offsets(request: requests.ListOffsetsRequest) -> responses.Response:
+    return responses.ListOffsetsResponse(
+        partitions=tuple(
+            responses.ListOffsetsPartitionResponse(
+                topic=item.topic,
+                partition=item.partition,
+                offset=100 if item.timestamp_ms == requests.LATEST_TIMESTAMP else 10,
+            )
+            for item in request.partitions
+        )
+    )
+
+
+def _unread(request: requests.UnreadRequest) -> responses.Response:
+    """Record n was appended at second n; it is second 103 now."""
+    return group_responses.UnreadResponse(
+        partitions=tuple(
+            group_responses.UnreadPartitionResponse(
+                topic=item.topic,
+                partition=item.partition,
+                log_start_offset=10,
+                log_end_offset=100,
+                first_unread_ms=1_000 * max(item.offset, 10) if item.offset < 100 else -1,
+                last_append_ms=99_000,
+                now_ms=103_000,
+            )
+            for item in request.partitions
+        )
+    )
+
+
+def _produced(request: requests.ProduceRequest) -> responses.Response:
+    (item,) = request.partitions
+    return responses.ProduceResponse(
+        partitions=(responses.ProducePartitionResponse(topic=item.topic, partition=item.partition, base_offset=7),)
+    )
+
+
+def _entry(key: str, value: str, source: str) -> responses.ConfigEntry:
+    return responses.ConfigEntry(key=key, value=value, source=source, default="0", documentation="what it does")

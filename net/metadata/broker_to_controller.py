@@ -21,13 +21,14 @@ from barnabas.log.vocabulary.errors import (
 )
 
 from ..base.clock import Clock
+from ..base.retries import OUTCOME_UNKNOWN, Backoff, Copies
 from ..protocol.requests import ControllerCallRequest, Request
 from ..protocol.responses import ControllerCallResponse, Response
 from ..wire.rpc import RpcPool
 from .metadata_service import MetadataService
 
-RETRY_BACKOFF_MS = 20  # first pause after a refusal: an election takes tens of milliseconds
-MAX_RETRY_BACKOFF_MS = 500
+# An election takes tens of milliseconds. Brokers of a cluster lose their controller at once: they must not ask in step.
+BACKOFF = Backoff(first_ms=20, max_ms=500, jitter=0.5)
 ATTEMPT_TIMEOUT_MS = 2_000  # a controller that says nothing for so long may be frozen, and another one elected
 
 
@@ -85,8 +86,7 @@ class ControllerChannel:
         A refusal of `done_already` is answered as `Done` when an earlier copy of this request may have been carried out.
         """
         deadline_ms = self._clock.now_ms() + timeout_ms
-        backoff_ms = RETRY_BACKOFF_MS
-        may_be_done = False
+        copies, failures = Copies(), 0
         throttled: ThrottlingQuotaExceededError | None = None
         while True:
             remaining_ms = deadline_ms - self._clock.now_ms()
@@ -97,21 +97,22 @@ class ControllerChannel:
             try:
                 attempt_ms = min(remaining_ms, self._attempt_timeout_ms)
                 return await self._attempt(request, attempt_ms, may_give_up=repeat_when_unknown)
-            except (NetworkError, RequestTimedOutError):
+            except OUTCOME_UNKNOWN as error:
                 if not repeat_when_unknown:
                     raise
-                may_be_done, throttled = True, None
+                copies.failed(error)
+                throttled = None
             except ThrottlingQuotaExceededError as error:
                 throttled = error  # definite: nothing was done
             except (NotControllerError, BrokerNotAvailableError):
                 pass  # definite: nothing was done
-            except done_already:
-                if may_be_done:
+            except done_already as error:
+                if copies.is_done(error, done_already):
                     return Done(offset=self._metadata.image.offset)
                 raise
-            pause_ms = min(backoff_ms * self._rng.uniform(0.5, 1.5), max(1, deadline_ms - self._clock.now_ms()))
+            failures += 1
+            pause_ms = min(BACKOFF.delay_ms(failures, self._rng.random), max(1, deadline_ms - self._clock.now_ms()))
             await asyncio.sleep(pause_ms / 1000)
-            backoff_ms = min(backoff_ms * 2, MAX_RETRY_BACKOFF_MS)
 
     async def _attempt(self, request: ControllerRequest, timeout_ms: int, *, may_give_up: bool) -> object:
         scope = asyncio.timeout(timeout_ms / 1000)

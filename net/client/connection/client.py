@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ...base.clock import Clock, SystemClock
+from ...base.retries import Backoff, Copies
 from ...protocol.group_responses import FindCoordinatorResponse
 from ...protocol.requests import FindCoordinatorRequest, MetadataRequest, OffsetCommitRequest, Request
 from ...protocol.responses import MetadataResponse
@@ -23,7 +24,6 @@ from ...wire.network import Network
 from ...wire.rpc import RpcPool
 from ...wire.tcp import TcpNetwork
 from .addresses import Address, parse_bootstrap
-from .backoff import Backoff
 from .errors import (
     BarnabasError,
     BrokerNotAvailableError,
@@ -32,7 +32,6 @@ from .errors import (
     LeaderNotAvailableError,
     NetworkError,
     NoBrokersAvailableError,
-    RequestTimedOutError,
 )
 from .metadata import Broker, MetadataCache
 from .ports import Connection, Pool
@@ -293,18 +292,17 @@ class Client:
         `final` refusals are not tried again, whatever they say of themselves. One of `done_already` is no refusal (None is
         returned) when an earlier copy of the request may have been carried out: the connection was lost behind it.
         """
-        may_be_done = False
+        copies = Copies(NoBrokersAvailableError)  # behind which a connection may have been lost
 
         async def attempt() -> Any:
-            nonlocal may_be_done
             try:
                 if self._home is None and self.metadata.controller_id in self.metadata.brokers:
                     return await self.call(self.metadata.controller_id, request, timeout_ms=timeout_ms)
                 return await self.call_any(request)
             except final as error:
-                return None if may_be_done and isinstance(error, done_already) else error
-            except (NetworkError, RequestTimedOutError, NoBrokersAvailableError):
-                may_be_done = True
+                return None if copies.is_done(error, done_already) else error
+            except BarnabasError as error:
+                copies.failed(error)
                 raise
 
         outcome = await self.retrying(attempt, timeout_ms=timeout_ms, before_retry=self.refresh)

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from barnabas.log.format.compression import Compression
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
+from ...base.retries import Backoff
 from ...protocol.requests import MetadataRequest, ProducePartition, ProduceRequest
 from ...protocol.responses import ErrorResponse, ProducePartitionResponse, ProduceResponse, Response
-from ..connection.backoff import Backoff
 from ..connection.client import Client
 from ..connection.errors import (
     BarnabasError,

@@ -11,8 +11,8 @@ from barnabas.log.format.compression import Compression
 from barnabas.log.format.record_codec import iter_records
 from barnabas.log.vocabulary.errors import InvalidRecordError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.base.retries import Backoff, Copies
 from barnabas.net.client.connection.addresses import parse_bootstrap
-from barnabas.net.client.connection.backoff import Backoff
 from barnabas.net.client.connection.errors import FencedMemberEpochError, InvalidConfigError, NetworkError
 from barnabas.net.client.connection.metadata import MetadataCache
 from barnabas.net.client.connection.records import consumer_record
@@ -251,3 +251,22 @@ def test_leaving_and_coming_back() -> None:
     machine.subscribe(Subscription(topics=("u",)))
     assert machine.heartbeat().subscribed_topics == ("u",)
     assert GroupMembership("g", "m", Subscription(), instance_id="i").leave() is None
+
+
+def test_it_is_so_already_is_a_success_only_behind_a_copy_whose_end_is_unknown() -> None:
+    refusal, already = FencedMemberEpochError("it is so already"), (FencedMemberEpochError,)
+    copies = Copies()
+    copies.failed(InvalidConfigError("definite: nothing was done"))
+    assert not copies.is_done(refusal, already)
+    copies.failed(NetworkError("the connection was lost"))
+    assert copies.is_done(refusal, already)
+    assert not copies.is_done(InvalidConfigError("another refusal"), already)
+    more = Copies(InvalidConfigError)
+    more.failed(InvalidConfigError("unknown to this caller"))
+    assert more.is_done(refusal, already)
+
+
+def test_brokers_spread_their_pauses_more_widely_than_clients() -> None:
+    backoff = Backoff(first_ms=20, max_ms=500, jitter=0.5)
+    assert [backoff.delay_ms(failures, lambda: 0.0) for failures in (1, 2, 9)] == [10, 20, 250]
+    assert backoff.delay_ms(9, lambda: 1.0) == 750

@@ -57,13 +57,20 @@ def imports(file: SourceFile) -> Iterator[tuple[str, int]]:
             for alias in node.names:
                 yield alias.name, node.lineno
         elif isinstance(node, ast.ImportFrom):
-            base = _absolute(file, node)
+            base = absolute(file, node)
             yield base, node.lineno
             for alias in node.names:
                 yield f"{base}.{alias.name}", node.lineno
 
 
-def _absolute(file: SourceFile, node: ast.ImportFrom) -> str:
+def module_of(file: SourceFile) -> str:
+    """Its name when it is installed."""
+    name = file.name.removesuffix(".py").removesuffix("/__init__").replace(f"{FACE}/", "")
+    return f"barnabas.{name.replace('/', '.')}"
+
+
+def absolute(file: SourceFile, node: ast.ImportFrom) -> str:
+    """The module that an import names, also where it is written with dots."""
     if node.level == 0:
         return node.module or ""
     package = "barnabas" if file.folder == FACE else "barnabas." + file.folder.replace("/", ".")

@@ -1,9 +1,11 @@
-"""What can be counted in a file: its length, that of its functions, its docstring, its name, its words."""
+"""What can be counted in a file: its length, that of its functions and classes, its docstring, its name, its words."""
 
 import ast
 import re
 from typing import Final
 
+from tidy.class_shapes import class_shapes
+from tidy.large_classes import LARGE_CLASSES, MAX_LINES, MAX_METHODS, Allowed
 from tidy.source_tree import SourceFile, files_of_tests, functions, production_files
 
 MAX_FILE_LINES: Final = 600
@@ -32,6 +34,24 @@ def test_no_function_is_longer_than_70_lines() -> None:
         if (length := (node.end_lineno or 0) - node.lineno + 1) > MAX_FUNCTION_LINES
     ]
     assert not long, "name the steps"
+
+
+def test_no_class_has_more_than_30_methods_or_400_lines() -> None:
+    """With those that it inherits, so that a class that is cut into a line of ancestors is as large as before."""
+    ordinary = Allowed(methods=MAX_METHODS, lines=MAX_LINES, reason="")
+    large = [
+        f"{shape.name} has {shape.methods} methods and {shape.lines} lines"
+        for shape in class_shapes()
+        if (limit := LARGE_CLASSES.get(shape.name, ordinary))
+        if shape.methods > limit.methods or shape.lines > limit.lines
+    ]
+    assert not large, "hand a part of its work to a class of its own, and hold that"
+
+
+def test_the_classes_that_may_be_large_are_large() -> None:
+    large = {shape.name for shape in class_shapes() if shape.methods > MAX_METHODS or shape.lines > MAX_LINES}
+    assert LARGE_CLASSES.keys() <= large, "take these out of the list of exceptions"
+    assert all(allowed.reason for allowed in LARGE_CLASSES.values())
 
 
 def test_every_module_says_what_it_is() -> None:

@@ -241,10 +241,11 @@ class ClusterControl:
 
 
 def _registered_before_recovery(image: MetadataImage) -> frozenset[int]:
-    """In the first term after a recovery; later who is still unfenced has been heard since."""
-    if sum(term.start > image.recovery_offset for term in image.terms) != 1:
+    """As long as nobody has registered since the recovery: the controller fences them before it takes any registration, so
+    then an earlier one may have fallen before it had fenced all. Later who is still unfenced has been heard since."""
+    if any(broker.broker_epoch > image.recovery_offset for broker in image.brokers.values()):
         return frozenset()
-    return frozenset(broker.node_id for broker in image.brokers.values() if broker.broker_epoch < image.recovery_offset)
+    return frozenset(image.brokers)
 
 
 def unfenced_brokers(view: MetadataDelta) -> tuple[int, ...]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from msgspec.structs import replace
+from unit.kraft.metadata_cluster import MetadataCluster
 from unit.kraft.single_controller import SingleController
 
 from barnabas.kraft.metadata.controller_errors import BrokerIdNotRegisteredError
+from barnabas.kraft.metadata.controller_settings import MAX_RECORDS_PER_COMMAND
 from barnabas.kraft.metadata.image import NO_COORDINATOR
 from barnabas.kraft.metadata.records import (
     GroupRecord,
@@ -22,6 +25,7 @@ from barnabas.kraft.metadata.requests import (
     AllocateProducerIds,
     AppendGroupRecords,
     BrokerHeartbeat,
+    CreateTopic,
     Done,
     FenceBroker,
     GroupRecordsAppended,
@@ -332,14 +336,20 @@ def test_a_broker_whose_process_is_gone_is_fenced_at_once_but_not_its_successor(
     assert isinstance(cluster.ask(FenceBroker(node_id=7, broker_epoch=1)), Done) and cluster.image.offset == before
 
 
-def test_after_a_recovery_the_survivor_leads_though_the_others_never_come_back() -> None:
-    """Its registration is the first thing that the controller hears; the brokers of before seem to be alive still."""
-    cluster = SingleController(3)
-    cluster.topic(0, 1, 2, min_insync_replicas="2")
+def recovered(cluster: SingleController) -> MetadataCluster:
+    """The quorum went on from an old copy, and has no leader yet."""
     quorums = cluster.cluster
     accepted = RecordBatch(controller_epoch=quorums.term, records=(RecoveryRecord(recovery_epoch=1_000),))
     quorums.quorums[0].append(encode_batch(accepted), term=quorums.term, done=lambda outcome: None)
     quorums.run()
+    return quorums
+
+
+def test_after_a_recovery_the_survivor_leads_though_the_others_never_come_back() -> None:
+    """Its registration is the first thing that the controller hears; the brokers of before seem to be alive still."""
+    cluster = SingleController(3)
+    cluster.topic(0, 1, 2, min_insync_replicas="2")
+    quorums = recovered(cluster)
     quorums.elect(0)
     quorums.run()
     cluster.register(0, "second")
@@ -352,3 +362,26 @@ def test_after_a_recovery_the_survivor_leads_though_the_others_never_come_back()
     quorums.run()
     cluster.tick()
     assert not cluster.image.brokers[0].fenced
+
+
+@pytest.mark.parametrize("commands", [0, 1], ids=["before its first decision", "half-way"])
+def test_the_first_controller_after_a_recovery_may_fall_before_it_has_fenced_all(commands: int) -> None:
+    """The process that was recovered is killed just after it claimed its term, and started again."""
+    cluster = SingleController(3)
+    cluster.ask(CreateTopic(name="many", assignment=((0, 1, 2),) * MAX_RECORDS_PER_COMMAND))
+    cluster.topic(0, 1, 2, min_insync_replicas="2")
+    quorums = recovered(cluster)
+    quorums.elect(0)
+    quorums.run()
+    quorums.tick(cluster.now_ms)
+    assert len(quorums.tail) > 1
+    quorums.commit(commands)
+    quorums.tail.clear()
+    quorums.restart(0, from_snapshot=False)
+    quorums.elect(0)
+    quorums.run()
+    cluster.register(0, "second")
+    assert all(broker.fenced for broker in cluster.image.brokers.values())
+    assert not cluster.beat(0).fenced
+    for name in ("many", "t"):
+        assert (cluster.partition(name).leader, cluster.partition(name).isr) == (0, (0,))

@@ -26,7 +26,7 @@ _NOT_YET = "not split yet"
 
 LARGE_CLASSES: Final = {
     # The verbs that a user of the SDK calls on one object, as in Kafka's clients; what they do is in parts that it holds.
-    "net/client/admin/admin.py:Admin": _allowed(47, 400, _PUBLIC),
+    "net/client/admin/admin.py:Admin": _allowed(49, 425, _PUBLIC),
     "net/client/consumer/consumer.py:Consumer": _allowed(52, 525, _PUBLIC),
     "net/client/producer/producer.py:Producer": _allowed(41, 550, _PUBLIC),
     "scripts/barnabas/sync.py:Consumer": _allowed(33, 150, f"{_PUBLIC}, each of them one line"),
@@ -55,5 +55,5 @@ LARGE_CLASSES: Final = {
     "kraft/raft/quorum.py:RaftQuorum": _allowed(38, 325, f"{_NOT_YET}: the port, the steps and the peers"),
     "kraft/raft/net/transport.py:RaftTransport": _allowed(31, 325, f"{_NOT_YET}: dialing, admission and links"),
     "net/broker/broker.py:Broker": _allowed(32, 425, "the composition root: it makes and connects all parts"),
-    "net/client/connection/client.py:Client": _allowed(33, 400, f"{_NOT_YET}: metadata, connections and retries"),
+    "net/client/connection/client.py:Client": _allowed(34, 425, f"{_NOT_YET}: metadata, connections and retries"),
 }

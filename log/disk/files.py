@@ -3,7 +3,7 @@
 `Files` is the port; `RealFiles` stands on the operating system, `tests/simulation/disk.py` on a disk that loses what
 was not flushed. Every OSError becomes a StorageError in one place, `_refused`, with the path and the cure.
 
-Appends are `os.write` on an O_APPEND descriptor: mapped appends cost two to three times as much (research/hot_path.md).
+Appends are `os.write` on an O_APPEND descriptor: mapped appends cost two to three times as much.
 """
 
 import errno

@@ -1,4 +1,4 @@
-"""Kafka's record batch v2: the one format on disk, between brokers and in both protocols (DESIGN.md, section 2).
+"""Kafka's record batch v2: the one format on disk, between brokers and in both protocols.
 
 Here lives the 61-byte header: parsing, checking and the two fields that a leader patches before it appends. Records
 inside of a batch are not looked at: see `record_codec`. Layout (big endian), with the position of each field:

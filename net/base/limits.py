@@ -21,7 +21,7 @@ MAX_WIDE_ITEMS = 65_536
 # partitions or groups to name at a time.
 MAX_DATA_ITEMS = 20_000
 MAX_FRAMES_PER_TURN = 64  # Of one connection, fewer in a crowd (fair_reads); then it is the others' turn.
-SENDFILE_MIN_BYTES = 256 * 1024  # Below it one pread and one write are faster than sendfile (hot_path.md, fetch).
+SENDFILE_MIN_BYTES = 256 * 1024  # Below it one pread and one write are faster than sendfile (measured).
 SENDMSG_MIN_BYTES = 64 * 1024  # From here on, joining buffers for one write costs more than a gathering write.
 WRITE_RUN_BYTES = 512 * 1024  # Handed to the socket at once: bounds what a blocked transport holds in its own buffer.
 UNLIMITED_DESCRIPTORS = 2**31  # No descriptor has such a number: for networks without descriptors, and for tests.

@@ -1,6 +1,6 @@
 """Some brokers with one partition, a model controller, clients and faults, on virtual time and from one seed.
 
-The partitions, their machines and the purgatory are the real ones. Every invariant of DESIGN.md, section 7, that
+The partitions, their machines and the purgatory are the real ones. Every invariant of ARCHITECTURE.md, What always holds, that
 concerns one partition is checked after each event; a breach raises `Violation` (or an AssertionError of the machines
 themselves).
 """

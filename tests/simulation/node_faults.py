@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from .fault_room import FaultRoom
 
-MOST_LOSSY = 1  # min.insync.replicas - 1, see DESIGN.md, section 7
+MOST_LOSSY = 1  # min.insync.replicas - 1: with more losses a record may go (docs/guarantees.md)
 LONGEST_CLOCK_JUMP_MS = 3_600_000
 
 

@@ -17,7 +17,7 @@ from barnabas.consumer_groups.model.rebalance_causes import CAUSES
 from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.client.producer.producer import Producer
 
-from .source_tree import ROOT
+from .source_tree import ROOT, files_of_tests, production_files
 
 TIMEOUT_S = 60
 SCRIPT_TIMEOUT_S = 240  # Some 30 commands, each a start of Python, beside other tests on busy cores.
@@ -142,6 +142,17 @@ def test_every_link_leads_somewhere(name: str) -> None:
         path = document.parent / file if file else document
         assert path.exists(), target
         assert not anchor or anchor in anchors(path.read_text(encoding="utf-8")), target
+
+
+def test_code_cites_only_documents_that_are_in_this_repository() -> None:
+    cited = re.compile(r"(?<![\w/.-])((?:docs/)?[A-Za-z_-]+\.md)\b")
+    missing = {
+        f"{file.name}: {name}"
+        for file in (*production_files(), *files_of_tests())
+        for name in cited.findall(file.text)
+        if not (ROOT / name).exists()
+    }
+    assert not missing
 
 
 def test_the_readme_is_what_a_newcomer_reads_in_ten_minutes() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from .errors import InvalidConfigError
 
-DEFAULT_PORT = 9092  # Port of node 0, clients' side (DESIGN.md, section 6).
+DEFAULT_PORT = 9092  # Port of node 0 for clients.
 Address = tuple[str, int]
 
 

@@ -1,4 +1,4 @@
-"""What consumer groups promise their members, checked while it happens (DESIGN.md, section 7).
+"""What consumer groups promise their members, checked while it happens (ARCHITECTURE.md, What always holds).
 
 Two sides are held against each other: what members of the SDK see (which partitions are theirs, which records they were
 handed out and are done with), and the group state that is committed, followed on whichever voter has come furthest.

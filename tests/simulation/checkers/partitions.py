@@ -1,4 +1,4 @@
-"""What must hold of partitions after every event: leaders, high watermarks, logs (DESIGN.md, section 7).
+"""What must hold of partitions after every event: leaders, high watermarks, logs (ARCHITECTURE.md, What always holds).
 
 For every replica a view of its log is kept (which batches it holds), and brought up to date when its log has changed;
 across all replicas and all time: which batch stood at (leader epoch, offset), and which batches are committed. A batch is

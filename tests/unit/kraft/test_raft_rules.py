@@ -1,4 +1,4 @@
-"""The rules of research/pysyncobj.md, one test each: rule_N is FIX N there, rule_2x is row x of its section 2."""
+"""What the quorum adds to the rules of pysyncobj's core, one test each; the numbers only keep them apart."""
 
 import inspect
 import pathlib

@@ -6,15 +6,18 @@ type of every field while it decodes, and allocates nothing for what a length me
 """
 
 from functools import cache
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.msgpack import Decoder, Encoder
 
 from .errors import InvalidRequestError
 
 T = TypeVar("T")
+MAX_ARRAY_LENGTH = 262_144  # Items of one array or map: a quarter of a million partitions in one message.
+Items = Annotated[tuple[T, ...], Meta(max_length=MAX_ARRAY_LENGTH)]
+Texts = Annotated[dict[str, str], Meta(max_length=MAX_ARRAY_LENGTH)]
 
 
 class Message(Struct, frozen=True, kw_only=True, array_like=True):

@@ -12,7 +12,6 @@ RETAINED_BUFFER_BYTES = (
 MAX_ENVELOPE_BYTES = (
     16 * 1024 * 1024
 )  # msgpack in front of the raw batches; the largest honest one is a metadata answer.
-MAX_ARRAY_LENGTH = 262_144  # Items of one msgpack array or map: a quarter of a million partitions in one message.
 MAX_MESSAGE_ITEMS = 262_144  # Of all arrays of one Kafka answer: a frame of 100 MiB may name fifty million empty ones.
 # Of Kafka's requests that name more than one thing for each that is done (replicas, keys), and of Metadata, whose handler tells a
 # client with too many topics so: a tenth of a second of decoding.

@@ -4,19 +4,16 @@
 """
 
 from dataclasses import dataclass
-from typing import Protocol, get_args
+from typing import Protocol
 
 from barnabas.log.format.record_batch import Buffer
 from barnabas.log.vocabulary.errors import BarnabasError
 
-from .api_keys import ApiKey
 from .kafka.apis import KafkaRequest, KafkaResponse
 from .requests import Request
 from .responses import FileRegion, Response
 
 Chunk = Buffer | FileRegion  # What a response is sent as: bytes, or a range of a file that is never read into Python.
-
-REQUEST_OF: dict[int, type[Request]] = {int(cls.api_key): cls for cls in get_args(Request)}
 
 
 @dataclass(slots=True)
@@ -56,10 +53,3 @@ _BUFFERS = frozenset({bytes, bytearray, memoryview})
 def size_of(chunk: Chunk) -> int:
     """Return the bytes that `chunk` puts on the wire."""
     return len(chunk) if type(chunk) in _BUFFERS else chunk.size_bytes  # type: ignore[arg-type, union-attr]
-
-
-def api_name(api: int) -> str:
-    try:
-        return ApiKey(api).name
-    except ValueError:
-        return f"API {api}"

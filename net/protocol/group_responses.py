@@ -1,8 +1,8 @@
 """Responses about consumer groups, as frozen values: who is in them, what they own, committed and did."""
 
-from barnabas.log.vocabulary.message import Message
+from barnabas.log.vocabulary.message import Items, Message
 
-from .requests import Items, OwnedPartitions
+from .requests import OwnedPartitions
 
 
 class FindCoordinatorResponse(Message, frozen=True, kw_only=True):

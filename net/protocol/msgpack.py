@@ -22,11 +22,12 @@ from barnabas.log.vocabulary.errors import BarnabasError, InvalidRequestError, U
 from barnabas.log.vocabulary.message import Message, decode, encode
 
 from ..base.limits import MAX_ENVELOPE_BYTES
-from .codec import REQUEST_OF, Chunk, DecodedRequest, api_name, size_of
+from .apis import REQUEST_OF, RESPONSE_OF, api_name, key_of
+from .codec import Chunk, DecodedRequest, size_of
 from .framing import SIZE
 from .kafka.apis import KafkaResponse
 from .requests import ProducePartition, ProduceRequest, Request
-from .responses import RESPONSE_OF, ErrorResponse, FetchPartitionResponse, FetchResponse, Response
+from .responses import ErrorResponse, FetchPartitionResponse, FetchResponse, Response
 
 PREAMBLE = b"BNB1"
 VERSION = 1
@@ -110,7 +111,7 @@ class MsgpackCodec:
     def encode_request(self, correlation_id: int, request: Request) -> list[Chunk]:
         """Raises InvalidRequestError for values that msgpack cannot carry."""
         body, raw = _without_records(request) if type(request) is ProduceRequest else (request, [])
-        return _frame((correlation_id, int(request.api_key), VERSION, body), raw)
+        return _frame((correlation_id, int(key_of(type(request))), VERSION, body), raw)
 
     def decode_response(self, frame: memoryview) -> DecodedResponse:
         envelope, raw = _split(ResponseEnvelope, frame)
@@ -120,7 +121,7 @@ class MsgpackCodec:
         """Return the answer to a request of this class. Record bytes are copied: they stay valid for the receiver."""
         if response.api == ERROR_API:
             return decode(ErrorResponse, response.body)
-        if response.api != int(request_type.api_key):
+        if response.api != int(key_of(request_type)):
             raise InvalidRequestError(f"{request_type.__name__} was answered as {api_name(response.api)}")
         value: Response = decode(RESPONSE_OF[request_type], response.body)
         if type(value) is FetchResponse:

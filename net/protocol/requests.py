@@ -1,23 +1,17 @@
 """Requests as frozen values: what handlers see, whatever protocol and version they came in.
 
 Versions end in the codecs. Topic names are used throughout; where a request must not meet a topic that was deleted and made
-again under the same name (replication), the topic id travels too. `RESPONSE_OF` (responses.py) pairs them with their answers.
+again under the same name (replication), the topic id travels too. `apis` pairs them with their answers and gives each its key.
 """
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from msgspec import Meta
 
 from barnabas.log.format.record_batch import Buffer
-from barnabas.log.vocabulary.message import Message
+from barnabas.log.vocabulary.message import Items, Message, Texts
 from barnabas.log.vocabulary.metadata_position import MetadataPosition
 
-from ..base.limits import MAX_ARRAY_LENGTH
-from .api_keys import ApiKey
-
-T = TypeVar("T")
-Items = Annotated[tuple[T, ...], Meta(max_length=MAX_ARRAY_LENGTH)]
-Texts = Annotated[dict[str, str], Meta(max_length=MAX_ARRAY_LENGTH)]
 if TYPE_CHECKING:
     Records = Buffer
 else:
@@ -39,7 +33,6 @@ class ProducePartition(Message, frozen=True, kw_only=True):
 
 
 class ProduceRequest(Message, frozen=True, kw_only=True):
-    api_key: ClassVar[ApiKey] = ApiKey.PRODUCE
     acks: int  # 0 no reply, 1 leader, -1 all in-sync replicas
     timeout_ms: int
     partitions: Items[ProducePartition]
@@ -50,7 +43,6 @@ class ProduceRequest(Message, frozen=True, kw_only=True):
 class KafkaProduceRequest(Message, frozen=True, kw_only=True):
     """The same as it comes from Kafka's clients: versions have rules of their own. Never on our wire."""
 
-    api_key: ClassVar[ApiKey] = ApiKey.PRODUCE
     acks: int
     timeout_ms: int
     partitions: Items[ProducePartition]
@@ -70,7 +62,6 @@ class FetchPartition(Message, frozen=True, kw_only=True):
 
 
 class FetchRequest(Message, frozen=True, kw_only=True):
-    api_key: ClassVar[ApiKey] = ApiKey.FETCH
     max_wait_ms: int
     min_bytes: int
     max_bytes: int
@@ -90,7 +81,6 @@ class ListOffsetsPartition(Message, frozen=True, kw_only=True):
 
 
 class ListOffsetsRequest(Message, frozen=True, kw_only=True):
-    api_key: ClassVar[ApiKey] = ApiKey.LIST_OFFSETS
     partitions: Items[ListOffsetsPartition]
     isolation_level: int = READ_UNCOMMITTED
     replica_id: int = CONSUMER_REPLICA_ID
@@ -100,12 +90,20 @@ class MetadataRequest(Message, frozen=True, kw_only=True):
     """`topics` None: all. `known_offset`: with a wait, answer as soon as the metadata is newer (0: answer at once).
     `topic_ids`: more topics, by their ids in hexadecimal (KIP-516)."""
 
-    api_key: ClassVar[ApiKey] = ApiKey.METADATA
     topics: Items[str] | None = None
     allow_auto_topic_creation: bool = False
     known_offset: int = 0
     max_wait_ms: int = 0
     topic_ids: Items[str] = ()
+
+
+class KafkaMetadataRequest(MetadataRequest, frozen=True, kw_only=True):
+    """As it comes from Kafka's clients, with all that an encoded answer depends on, so that it can be kept by its request.
+    Never on our wire."""
+
+    kafka_version: int
+    tells_topic_operations: bool = False
+    tells_cluster_operations: bool = False
 
 
 class EpochPartition(Message, frozen=True, kw_only=True):
@@ -118,12 +116,10 @@ class EpochPartition(Message, frozen=True, kw_only=True):
 class InitProducerIdRequest(Message, frozen=True, kw_only=True):
     """An id for an idempotent producer (KIP-98)."""
 
-    api_key: ClassVar[ApiKey] = ApiKey.INIT_PRODUCER_ID
     transactional_id: str | None = None
 
 
 class OffsetForLeaderEpochRequest(Message, frozen=True, kw_only=True):
-    api_key: ClassVar[ApiKey] = ApiKey.OFFSET_FOR_LEADER_EPOCH
     partitions: Items[EpochPartition]
     replica_id: int = CONSUMER_REPLICA_ID
 
@@ -131,7 +127,6 @@ class OffsetForLeaderEpochRequest(Message, frozen=True, kw_only=True):
 class DeleteRecordsRequest(Message, frozen=True, kw_only=True):
     """Move the log start offset of one partition to `before_offset` (-1: the high watermark)."""
 
-    api_key: ClassVar[ApiKey] = ApiKey.DELETE_RECORDS
     topic: str
     partition: int
     before_offset: int
@@ -141,7 +136,6 @@ class DeleteRecordsRequest(Message, frozen=True, kw_only=True):
 
 
 class CreateTopicRequest(Message, frozen=True, kw_only=True):
-    api_key: ClassVar[ApiKey] = ApiKey.CREATE_TOPIC
     name: str
     partition_count: int = -1
     replication_factor: int = -1
@@ -155,13 +149,11 @@ class CreateTopicRequest(Message, frozen=True, kw_only=True):
 
 
 class DeleteTopicRequest(Message, frozen=True, kw_only=True):
-    api_key: ClassVar[ApiKey] = ApiKey.DELETE_TOPIC
     name: str
     timeout_ms: int = 30_000
 
 
 class AddPartitionsRequest(Message, frozen=True, kw_only=True):
-    api_key: ClassVar[ApiKey] = ApiKey.ADD_PARTITIONS
     name: str
     total_count: int
     assignment: Items[Items[int]] = ()
@@ -174,7 +166,6 @@ class ConfigEntryChange(Message, frozen=True, kw_only=True):
 
 
 class AlterConfigRequest(Message, frozen=True, kw_only=True):
-    api_key: ClassVar[ApiKey] = ApiKey.ALTER_CONFIG
     resource_type: int  # 2 topic, 4 broker, as in Kafka
     resource: str
     changes: Items[ConfigEntryChange]
@@ -182,13 +173,11 @@ class AlterConfigRequest(Message, frozen=True, kw_only=True):
 
 
 class DescribeConfigsRequest(Message, frozen=True, kw_only=True):
-    api_key: ClassVar[ApiKey] = ApiKey.DESCRIBE_CONFIGS
     resource_type: int
     resource: str
 
 
 class ElectLeaderRequest(Message, frozen=True, kw_only=True):
-    api_key: ClassVar[ApiKey] = ApiKey.ELECT_LEADER
     topic: str
     partition: int
     target: int | None = None
@@ -196,7 +185,6 @@ class ElectLeaderRequest(Message, frozen=True, kw_only=True):
 
 
 class AssignReplicasRequest(Message, frozen=True, kw_only=True):
-    api_key: ClassVar[ApiKey] = ApiKey.ASSIGN_REPLICAS
     topic: str
     partition: int
     replicas: Items[int]
@@ -206,24 +194,21 @@ class AssignReplicasRequest(Message, frozen=True, kw_only=True):
 class DescribeMovesRequest(Message, frozen=True, kw_only=True):
     """All partitions that are being moved; how far they are is known of those that the asked broker leads."""
 
-    api_key: ClassVar[ApiKey] = ApiKey.DESCRIBE_MOVES
-
 
 # --- the cluster -----------------------------------------------------------------------------------------------------
 
 
 class DescribeClusterRequest(Message, frozen=True, kw_only=True):
-    api_key: ClassVar[ApiKey] = ApiKey.DESCRIBE_CLUSTER
+    """The brokers, as the asked one knows them."""
 
 
 class DescribeQuorumRequest(Message, frozen=True, kw_only=True):
-    api_key: ClassVar[ApiKey] = ApiKey.DESCRIBE_QUORUM
+    """The voters, as the asked broker knows them."""
 
 
 class AlterVotersRequest(Message, frozen=True, kw_only=True):
     """Add a broker to the voters of the quorum, or remove a voter; answered when it is done."""
 
-    api_key: ClassVar[ApiKey] = ApiKey.ALTER_VOTERS
     node_id: int
     add: bool
     timeout_ms: int = 30_000
@@ -232,27 +217,23 @@ class AlterVotersRequest(Message, frozen=True, kw_only=True):
 class QuorumRoleRequest(Message, frozen=True, kw_only=True):
     """Broker to broker: open your quorum port and learn (`join`), or look whether you have been removed."""
 
-    api_key: ClassVar[ApiKey] = ApiKey.QUORUM_ROLE
     node_id: int
     join: bool
 
 
 class UnregisterBrokerRequest(Message, frozen=True, kw_only=True):
-    api_key: ClassVar[ApiKey] = ApiKey.UNREGISTER_BROKER
     node_id: int
 
 
 class ControllerCallRequest(Message, frozen=True, kw_only=True):
     """Broker to controller: one request of kraft.requests, opaque here."""
 
-    api_key: ClassVar[ApiKey] = ApiKey.CONTROLLER_CALL
     body: bytes
 
 
 class MetadataFeedRequest(Message, frozen=True, kw_only=True):
     """An observer asks a voter for committed commands behind `after_offset` (long poll)."""
 
-    api_key: ClassVar[ApiKey] = ApiKey.METADATA_FEED
     node_id: int
     after_offset: int
     max_bytes: int
@@ -264,7 +245,6 @@ class MetadataFeedRequest(Message, frozen=True, kw_only=True):
 
 
 class FindCoordinatorRequest(Message, frozen=True, kw_only=True):
-    api_key: ClassVar[ApiKey] = ApiKey.FIND_COORDINATOR
     group_id: str
 
 
@@ -276,7 +256,6 @@ class OwnedPartitions(Message, frozen=True, kw_only=True):
 class ConsumerGroupHeartbeatRequest(Message, frozen=True, kw_only=True):
     """KIP-848. `member_epoch` 0 joins, -1 leaves, -2 leaves as a static member who will be back. None: unchanged."""
 
-    api_key: ClassVar[ApiKey] = ApiKey.CONSUMER_GROUP_HEARTBEAT
     group_id: str
     member_id: str
     member_epoch: int
@@ -303,7 +282,6 @@ class GroupProtocol(Message, frozen=True, kw_only=True):
 class JoinGroupRequest(Message, frozen=True, kw_only=True):
     """Classic groups: become a member, or join again in a rebalance. Answered when the others have joined too (KIP-62)."""
 
-    api_key: ClassVar[ApiKey] = ApiKey.JOIN_GROUP
     group_id: str
     member_id: str  # "": the coordinator makes one up and asks to join again with it (KIP-394)
     instance_id: str | None = None
@@ -323,7 +301,6 @@ class MemberAssignment(Message, frozen=True, kw_only=True):
 class SyncGroupRequest(Message, frozen=True, kw_only=True):
     """Classic groups: the leader hands in the assignment, everybody gets theirs."""
 
-    api_key: ClassVar[ApiKey] = ApiKey.SYNC_GROUP
     group_id: str
     generation: int
     member_id: str
@@ -336,7 +313,6 @@ class SyncGroupRequest(Message, frozen=True, kw_only=True):
 class HeartbeatRequest(Message, frozen=True, kw_only=True):
     """Classic groups. Refused with REBALANCE_IN_PROGRESS: join again."""
 
-    api_key: ClassVar[ApiKey] = ApiKey.HEARTBEAT
     group_id: str
     generation: int
     member_id: str
@@ -346,7 +322,6 @@ class HeartbeatRequest(Message, frozen=True, kw_only=True):
 class LeaveGroupRequest(Message, frozen=True, kw_only=True):
     """Classic groups. A static member may be named by its instance id alone (`member_id` "")."""
 
-    api_key: ClassVar[ApiKey] = ApiKey.LEAVE_GROUP
     group_id: str
     member_id: str
     instance_id: str | None = None
@@ -369,7 +344,6 @@ class OffsetCommitRequest(Message, frozen=True, kw_only=True):
     arrives behind a newer one of its `committer`, the client, is refused: the connection that carried it was given up.
     """
 
-    api_key: ClassVar[ApiKey] = ApiKey.OFFSET_COMMIT
     group_id: str
     member_id: str
     member_epoch: int
@@ -383,7 +357,6 @@ class OffsetCommitRequest(Message, frozen=True, kw_only=True):
 class OffsetFetchRequest(Message, frozen=True, kw_only=True):
     """`partitions` None: all that the group has committed."""
 
-    api_key: ClassVar[ApiKey] = ApiKey.OFFSET_FETCH
     group_id: str
     partitions: Items[OwnedPartitions] | None = None
     require_stable: bool = False  # wait for transactions that hold offsets open (KIP-447); today there are none
@@ -392,26 +365,21 @@ class OffsetFetchRequest(Message, frozen=True, kw_only=True):
 class ListGroupsRequest(Message, frozen=True, kw_only=True):
     """Lists the groups that the asked broker coordinates."""
 
-    api_key: ClassVar[ApiKey] = ApiKey.LIST_GROUPS
-
 
 class DescribeGroupRequest(Message, frozen=True, kw_only=True):
     """`explain`: also what moved in each rebalance, and what the group waits for now."""
 
-    api_key: ClassVar[ApiKey] = ApiKey.DESCRIBE_GROUPS
     group_id: str
     explain: bool = False
 
 
 class DeleteGroupRequest(Message, frozen=True, kw_only=True):
-    api_key: ClassVar[ApiKey] = ApiKey.DELETE_GROUP
     group_id: str
 
 
 class ResetOffsetsRequest(Message, frozen=True, kw_only=True):
     """`group seek`: set committed offsets, also of a group that is running."""
 
-    api_key: ClassVar[ApiKey] = ApiKey.RESET_OFFSETS
     group_id: str
     partitions: Items[OffsetCommitPartition]
 
@@ -426,14 +394,12 @@ class UnreadPartition(Message, frozen=True, kw_only=True):
 class UnreadRequest(Message, frozen=True, kw_only=True):
     """What a reader who stands at these offsets has still to read, in records and in time: asked of the leaders."""
 
-    api_key: ClassVar[ApiKey] = ApiKey.UNREAD
     partitions: Items[UnreadPartition]
 
 
 class UndoOffsetResetRequest(Message, frozen=True, kw_only=True):
     """`group seek --undo`: back to what was committed before the last reset, which may have been an undo itself."""
 
-    api_key: ClassVar[ApiKey] = ApiKey.UNDO_OFFSET_RESET
     group_id: str
     validate_only: bool = False
 
@@ -441,21 +407,18 @@ class UndoOffsetResetRequest(Message, frozen=True, kw_only=True):
 class BrokerShutdownRequest(Message, frozen=True, kw_only=True):
     """Ask this broker to stop in a controlled way (`broker drain` and the scripts)."""
 
-    api_key: ClassVar[ApiKey] = ApiKey.BROKER_SHUTDOWN
     node_id: int
 
 
 class DescribeStorageRequest(Message, frozen=True, kw_only=True):
     """The data folders of the broker that is asked."""
 
-    api_key: ClassVar[ApiKey] = ApiKey.DESCRIBE_STORAGE
     node_id: int
 
 
 class BringBackFolderRequest(Message, frozen=True, kw_only=True):
     """Recover an offline data folder of this broker, whose disk has been mended or replaced."""
 
-    api_key: ClassVar[ApiKey] = ApiKey.BRING_BACK_FOLDER
     node_id: int
     path: str
 
@@ -463,7 +426,6 @@ class BringBackFolderRequest(Message, frozen=True, kw_only=True):
 class DecommissionBrokerRequest(Message, frozen=True, kw_only=True):
     """Empty a broker for good, or (cancel) give it back. A voter of the quorum first loses its vote."""
 
-    api_key: ClassVar[ApiKey] = ApiKey.DECOMMISSION_BROKER
     node_id: int
     cancel: bool = False
     throttle_bytes_per_s: int = 0
@@ -472,7 +434,6 @@ class DecommissionBrokerRequest(Message, frozen=True, kw_only=True):
 class FillBrokerRequest(Message, frozen=True, kw_only=True):
     """Move a fair share of replicas and leaderships to a broker."""
 
-    api_key: ClassVar[ApiKey] = ApiKey.FILL_BROKER
     node_id: int
     throttle_bytes_per_s: int = 0
 

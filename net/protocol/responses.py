@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import field
 
-from barnabas.log.vocabulary.message import Message
+from barnabas.log.vocabulary.message import Items, Message, Texts
 
-from . import requests
 from .group_responses import (
     ConsumerGroupHeartbeatResponse,
     DescribeGroupResponse,
@@ -22,7 +21,7 @@ from .group_responses import (
     UndoOffsetResetResponse,
     UnreadResponse,
 )
-from .requests import Items, Records, Texts
+from .requests import Records
 
 
 class FileRegion(Protocol):
@@ -366,47 +365,3 @@ Response = (
     | UnreadResponse
     | UndoOffsetResetResponse
 )
-
-RESPONSE_OF: dict[type, type] = {
-    requests.ProduceRequest: ProduceResponse,
-    requests.FetchRequest: FetchResponse,
-    requests.ListOffsetsRequest: ListOffsetsResponse,
-    requests.MetadataRequest: MetadataResponse,
-    requests.InitProducerIdRequest: InitProducerIdResponse,
-    requests.OffsetForLeaderEpochRequest: OffsetForLeaderEpochResponse,
-    requests.DeleteRecordsRequest: DeleteRecordsResponse,
-    requests.CreateTopicRequest: CreateTopicResponse,
-    requests.DeleteTopicRequest: EmptyResponse,
-    requests.AddPartitionsRequest: EmptyResponse,
-    requests.AlterConfigRequest: EmptyResponse,
-    requests.DescribeConfigsRequest: DescribeConfigsResponse,
-    requests.ElectLeaderRequest: EmptyResponse,
-    requests.AssignReplicasRequest: EmptyResponse,
-    requests.DescribeClusterRequest: DescribeClusterResponse,
-    requests.DescribeQuorumRequest: DescribeQuorumResponse,
-    requests.UnregisterBrokerRequest: EmptyResponse,
-    requests.AlterVotersRequest: AlterVotersResponse,
-    requests.QuorumRoleRequest: QuorumRoleResponse,
-    requests.ControllerCallRequest: ControllerCallResponse,
-    requests.MetadataFeedRequest: MetadataFeedResponse,
-    requests.FindCoordinatorRequest: FindCoordinatorResponse,
-    requests.ConsumerGroupHeartbeatRequest: ConsumerGroupHeartbeatResponse,
-    requests.JoinGroupRequest: JoinGroupResponse,
-    requests.SyncGroupRequest: SyncGroupResponse,
-    requests.HeartbeatRequest: EmptyResponse,
-    requests.LeaveGroupRequest: EmptyResponse,
-    requests.OffsetCommitRequest: OffsetCommitResponse,
-    requests.OffsetFetchRequest: OffsetFetchResponse,
-    requests.ListGroupsRequest: ListGroupsResponse,
-    requests.DescribeGroupRequest: DescribeGroupResponse,
-    requests.DeleteGroupRequest: EmptyResponse,
-    requests.ResetOffsetsRequest: EmptyResponse,
-    requests.UnreadRequest: UnreadResponse,
-    requests.UndoOffsetResetRequest: UndoOffsetResetResponse,
-    requests.BrokerShutdownRequest: EmptyResponse,
-    requests.DescribeStorageRequest: DescribeStorageResponse,
-    requests.BringBackFolderRequest: DescribeStorageResponse,
-    requests.DescribeMovesRequest: DescribeMovesResponse,
-    requests.DecommissionBrokerRequest: EmptyResponse,
-    requests.FillBrokerRequest: FillBrokerResponse,
-}

@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, UnsupportedVersionError
 
 from ..protocol.api_keys import ApiKey
+from ..protocol.apis import key_of
 from ..protocol.kafka.apis import KafkaApi, KafkaRequest, KafkaResponse
 from ..protocol.requests import Request
 from ..protocol.responses import ErrorResponse, Response
@@ -58,9 +59,10 @@ class Dispatcher:
 
     def dispatch(self, request: Request | KafkaRequest[object], context: RequestContext, reply: Reply) -> None:
         try:
-            handler = self._handlers.get(request.api_key)
+            api = request.api_key if isinstance(request, KafkaRequest) else key_of(type(request))
+            handler = self._handlers.get(api)
             if handler is None:
-                raise UnsupportedVersionError(f"this broker does not serve {request.api_key.name}")
+                raise UnsupportedVersionError(f"this broker does not serve {api.name}")
             handler(request, context, reply)
         except Exception as error:  # noqa: BLE001 - the error boundary
             reply(error_response(error, request))

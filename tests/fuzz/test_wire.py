@@ -20,7 +20,7 @@ from unit.net.wire_world import (
 )
 
 from barnabas.log.vocabulary.errors import BarnabasError
-from barnabas.net.base.limits import MAX_ARRAY_LENGTH
+from barnabas.log.vocabulary.message import MAX_ARRAY_LENGTH
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.codec import DecodedRequest
 from barnabas.net.protocol.framing import FrameReader

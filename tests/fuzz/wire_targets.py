@@ -38,10 +38,10 @@ from barnabas.log.format.compression import Compression
 from barnabas.log.format.record_batch import CRC_COVERS_FROM, CRC_POSITION, HEADER_SIZE
 from barnabas.log.format.record_codec import ProducerFields, decode_batch, decode_columns, encode_batch, iter_records
 from barnabas.log.vocabulary.errors import BarnabasError
+from barnabas.net.protocol.apis import RESPONSE_OF, key_of
 from barnabas.net.protocol.codec import DecodedRequest
 from barnabas.net.protocol.msgpack import ClientHello, MsgpackCodec, ServerHello, read_hello, write_hello
 from barnabas.net.protocol.requests import BrokerShutdownRequest, Request
-from barnabas.net.protocol.responses import RESPONSE_OF
 
 CODEC: typing.Final = MsgpackCodec()
 REQUEST_TYPES: typing.Final[tuple[Any, ...]] = get_args(Request)
@@ -94,7 +94,7 @@ def requests(rng: Random) -> None:
 def responses(rng: Random) -> None:
     request_type = rng.choice(REQUEST_TYPES)
     response = sample(rng, RESPONSE_OF[request_type])
-    asked = DecodedRequest(3, int(request_type.api_key), 1, BarnabasError())
+    asked = DecodedRequest(3, int(key_of(request_type)), 1, BarnabasError())
     chunks = CODEC.encode_response(asked, response)
     data = b"".join(bytes(chunk) for chunk in chunks)  # type: ignore[arg-type]  # no files here
     try:

@@ -13,7 +13,8 @@ from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.net.protocol.codec import Chunk
 from barnabas.net.protocol.kafka.apis import KafkaResponse
 from barnabas.net.protocol.kafka.compiler import encoder
-from barnabas.net.protocol.kafka.metadata_api import KafkaMetadataRequest, metadata_response
+from barnabas.net.protocol.kafka.metadata_api import metadata_response
+from barnabas.net.protocol.requests import KafkaMetadataRequest
 from barnabas.net.protocol.responses import MetadataResponse
 from barnabas.net.server.dispatcher import RequestContext
 

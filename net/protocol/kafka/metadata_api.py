@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from barnabas.log.vocabulary.errors import InvalidRequestError
 
-from ..requests import MetadataRequest
+from ..requests import KafkaMetadataRequest, MetadataRequest
 from ..responses import MetadataResponse, TopicMetadata
 from . import bodies
-from .apis import NO_TOPIC_ID, OPERATIONS_NOT_ASKED, KafkaApi
+from .apis import NO_TOPIC_ID, OPERATIONS_NOT_ASKED
 
 _ALL_IS_EMPTY_BELOW = 1  # Version 0 has no null: an empty list asks for all topics.
 _CREATES_ALWAYS_BELOW = 4  # Older versions cannot say that they want no topic created.
 _MAX_FAILED = 100  # topics that a refusal of the whole request is told at
 _IDS_SINCE = 12  # Versions 10 and 11 have the field and must not use it (KIP-516).
-
-
-class KafkaMetadataRequest(MetadataRequest, frozen=True, kw_only=True):
-    """With all that an encoded answer depends on, so that it can be kept by its request."""
-
-    api_key: ClassVar[KafkaApi] = KafkaApi.METADATA  # type: ignore[assignment]  # it has a handler of its own
-    kafka_version: int
-    tells_topic_operations: bool = False
-    tells_cluster_operations: bool = False
 
 
 def metadata_request(body: bodies.MetadataRequest, version: int) -> KafkaMetadataRequest:

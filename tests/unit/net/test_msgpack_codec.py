@@ -12,7 +12,9 @@ from msgspec import structs
 from unit.net.wire_world import fetch_response, produce_request, produce_response
 
 from barnabas.log.vocabulary.errors import InvalidRequestError, UnsupportedVersionError
-from barnabas.net.base.limits import MAX_ARRAY_LENGTH, MAX_ENVELOPE_BYTES
+from barnabas.log.vocabulary.message import MAX_ARRAY_LENGTH
+from barnabas.net.base.limits import MAX_ENVELOPE_BYTES
+from barnabas.net.protocol.apis import RESPONSE_OF, key_of
 from barnabas.net.protocol.codec import DecodedRequest, size_of
 from barnabas.net.protocol.msgpack import (
     ClientHello,
@@ -30,7 +32,6 @@ from barnabas.net.protocol.requests import (
     Request,
 )
 from barnabas.net.protocol.responses import (
-    RESPONSE_OF,
     EmptyResponse,
     ErrorResponse,
     FetchPartitionResponse,
@@ -96,7 +97,7 @@ def test_every_response_comes_back_as_it_was(cls: Any) -> None:
     @given(values_of(RESPONSE_OF[cls]))
     def check(response: Any) -> None:
         codec = MsgpackCodec()
-        request = DecodedRequest(5, int(cls.api_key), 1, InvalidRequestError())
+        request = DecodedRequest(5, int(key_of(cls)), 1, InvalidRequestError())
         received = codec.decode_response(joined(codec.encode_response(request, response)))
         assert received.correlation_id == 5
         assert codec.response_body(cls, received) == response

@@ -7,10 +7,11 @@ from typing import Any, get_args
 from unit.recorded_bytes import Samples, assert_as_recorded
 
 from barnabas.log.vocabulary.errors import InvalidRequestError
+from barnabas.net.protocol.apis import RESPONSE_OF, key_of
 from barnabas.net.protocol.codec import DecodedRequest
 from barnabas.net.protocol.msgpack import ClientHello, MsgpackCodec, ServerHello, read_hello, write_hello
 from barnabas.net.protocol.requests import Request
-from barnabas.net.protocol.responses import RESPONSE_OF, ErrorResponse
+from barnabas.net.protocol.responses import ErrorResponse
 
 RECORDING = Path(__file__).with_name("recorded_messages.json")
 CODEC = MsgpackCodec()
@@ -24,7 +25,7 @@ def joined(chunks: list[Any]) -> bytes:
 
 
 def asked(request_type: Any) -> DecodedRequest:
-    return DecodedRequest(77, int(request_type.api_key), 1, InvalidRequestError())
+    return DecodedRequest(77, int(key_of(request_type)), 1, InvalidRequestError())
 
 
 def messages() -> dict[str, tuple[Any, Any]]:

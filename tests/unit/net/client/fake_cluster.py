@@ -22,6 +22,7 @@ from barnabas.net.protocol import group_responses as g
 from barnabas.net.protocol import requests as q
 from barnabas.net.protocol import responses as r
 from barnabas.net.protocol.api_keys import ApiKey
+from barnabas.net.protocol.apis import key_of
 
 HANG = object()
 BOOTSTRAP = ("fake", 9000)
@@ -153,14 +154,15 @@ class FakeCluster:
         """A response, an exception, HANG, or a coroutine of one of them."""
         if self.keep_requests:
             self.requests.append((node_id, request))
-        script = self.scripts.get(request.api_key)
+        api = key_of(type(request))
+        script = self.scripts.get(api)
         if isinstance(script, deque):
             script = script.popleft() if script else None
         if script is not None and (found := script(node_id, request)) is not None:
             return found
-        if request.api_key == ApiKey.FETCH:
+        if api == ApiKey.FETCH:
             return self.fetch(node_id, request)
-        function = self.answers.get(request.api_key)
+        function = self.answers.get(api)
         return r.ErrorResponse(error=35, message="not here") if function is None else function(node_id, request)
 
     def metadata(self, node_id: int, request: q.MetadataRequest) -> r.MetadataResponse:

@@ -23,6 +23,7 @@ from barnabas.net.client.connection.records import OffsetAndMetadata
 from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.client.group.assignors import MemberSubscription
 from barnabas.net.protocol import requests as q
+from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.responses import ErrorResponse
 
 KINDS = [
@@ -408,12 +409,12 @@ def test_a_commit_that_outlives_its_partition_does_not_undo_the_next_owner_s(kin
         groups = FakeGroups(cluster)
         async with Member(cluster, "t", auto_commit=False, **kind) as first:
             await shared([first], topics, within_s=15)
-            real = cluster.answers[q.OffsetCommitRequest.api_key]
-            cluster.answers[q.OffsetCommitRequest.api_key] = lambda *_: refused(16)
+            real = cluster.answers[ApiKey.OFFSET_COMMIT]
+            cluster.answers[ApiKey.OFFSET_COMMIT] = lambda *_: refused(16)
             commit = first.consumer.commit_nowait({partition: 5 for partition in first.owned})
             async with Member(cluster, "t", auto_commit=False, **kind) as second:
                 await shared([first, second], topics, within_s=20)
-                cluster.answers[q.OffsetCommitRequest.api_key] = real
+                cluster.answers[ApiKey.OFFSET_COMMIT] = real
                 with pytest.raises(NotAssignedError, match="another member"):
                     await commit
                 found = groups.machine("g").fetch_offsets(group_id="g").response

@@ -1,0 +1,77 @@
+"""The APIs of our protocol: which request and which answer each key stands for.
+
+Messages do not know their keys: a room below may define a request or an answer that it decides on, and it is framed here alone.
+"""
+
+from . import group_responses, requests, responses
+from .api_keys import ApiKey
+from .kafka.apis import KafkaApi
+from .requests import Request
+from .responses import Response
+
+APIS: dict[ApiKey, tuple[type[Request], type[Response]]] = {
+    ApiKey.PRODUCE: (requests.ProduceRequest, responses.ProduceResponse),
+    ApiKey.FETCH: (requests.FetchRequest, responses.FetchResponse),
+    ApiKey.LIST_OFFSETS: (requests.ListOffsetsRequest, responses.ListOffsetsResponse),
+    ApiKey.METADATA: (requests.MetadataRequest, responses.MetadataResponse),
+    ApiKey.INIT_PRODUCER_ID: (requests.InitProducerIdRequest, responses.InitProducerIdResponse),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: (requests.OffsetForLeaderEpochRequest, responses.OffsetForLeaderEpochResponse),
+    ApiKey.DELETE_RECORDS: (requests.DeleteRecordsRequest, responses.DeleteRecordsResponse),
+    ApiKey.CREATE_TOPIC: (requests.CreateTopicRequest, responses.CreateTopicResponse),
+    ApiKey.DELETE_TOPIC: (requests.DeleteTopicRequest, responses.EmptyResponse),
+    ApiKey.ADD_PARTITIONS: (requests.AddPartitionsRequest, responses.EmptyResponse),
+    ApiKey.ALTER_CONFIG: (requests.AlterConfigRequest, responses.EmptyResponse),
+    ApiKey.DESCRIBE_CONFIGS: (requests.DescribeConfigsRequest, responses.DescribeConfigsResponse),
+    ApiKey.ELECT_LEADER: (requests.ElectLeaderRequest, responses.EmptyResponse),
+    ApiKey.ASSIGN_REPLICAS: (requests.AssignReplicasRequest, responses.EmptyResponse),
+    ApiKey.DESCRIBE_CLUSTER: (requests.DescribeClusterRequest, responses.DescribeClusterResponse),
+    ApiKey.DESCRIBE_QUORUM: (requests.DescribeQuorumRequest, responses.DescribeQuorumResponse),
+    ApiKey.UNREGISTER_BROKER: (requests.UnregisterBrokerRequest, responses.EmptyResponse),
+    ApiKey.ALTER_VOTERS: (requests.AlterVotersRequest, responses.AlterVotersResponse),
+    ApiKey.QUORUM_ROLE: (requests.QuorumRoleRequest, responses.QuorumRoleResponse),
+    ApiKey.CONTROLLER_CALL: (requests.ControllerCallRequest, responses.ControllerCallResponse),
+    ApiKey.METADATA_FEED: (requests.MetadataFeedRequest, responses.MetadataFeedResponse),
+    ApiKey.FIND_COORDINATOR: (requests.FindCoordinatorRequest, group_responses.FindCoordinatorResponse),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: (
+        requests.ConsumerGroupHeartbeatRequest,
+        group_responses.ConsumerGroupHeartbeatResponse,
+    ),
+    ApiKey.JOIN_GROUP: (requests.JoinGroupRequest, group_responses.JoinGroupResponse),
+    ApiKey.SYNC_GROUP: (requests.SyncGroupRequest, group_responses.SyncGroupResponse),
+    ApiKey.HEARTBEAT: (requests.HeartbeatRequest, responses.EmptyResponse),
+    ApiKey.LEAVE_GROUP: (requests.LeaveGroupRequest, responses.EmptyResponse),
+    ApiKey.OFFSET_COMMIT: (requests.OffsetCommitRequest, group_responses.OffsetCommitResponse),
+    ApiKey.OFFSET_FETCH: (requests.OffsetFetchRequest, group_responses.OffsetFetchResponse),
+    ApiKey.LIST_GROUPS: (requests.ListGroupsRequest, group_responses.ListGroupsResponse),
+    ApiKey.DESCRIBE_GROUPS: (requests.DescribeGroupRequest, group_responses.DescribeGroupResponse),
+    ApiKey.DELETE_GROUP: (requests.DeleteGroupRequest, responses.EmptyResponse),
+    ApiKey.RESET_OFFSETS: (requests.ResetOffsetsRequest, responses.EmptyResponse),
+    ApiKey.UNREAD: (requests.UnreadRequest, group_responses.UnreadResponse),
+    ApiKey.UNDO_OFFSET_RESET: (requests.UndoOffsetResetRequest, group_responses.UndoOffsetResetResponse),
+    ApiKey.BROKER_SHUTDOWN: (requests.BrokerShutdownRequest, responses.EmptyResponse),
+    ApiKey.DESCRIBE_STORAGE: (requests.DescribeStorageRequest, responses.DescribeStorageResponse),
+    ApiKey.BRING_BACK_FOLDER: (requests.BringBackFolderRequest, responses.DescribeStorageResponse),
+    ApiKey.DESCRIBE_MOVES: (requests.DescribeMovesRequest, responses.DescribeMovesResponse),
+    ApiKey.DECOMMISSION_BROKER: (requests.DecommissionBrokerRequest, responses.EmptyResponse),
+    ApiKey.FILL_BROKER: (requests.FillBrokerRequest, responses.FillBrokerResponse),
+}
+
+REQUEST_OF: dict[int, type[Request]] = {int(key): request for key, (request, _) in APIS.items()}
+RESPONSE_OF: dict[type, type[Response]] = dict(APIS.values())
+_KEY_OF: dict[type, ApiKey | KafkaApi] = {
+    **{request: key for key, (request, _) in APIS.items()},
+    requests.KafkaProduceRequest: ApiKey.PRODUCE,
+    requests.KafkaMetadataRequest: KafkaApi.METADATA,  # it has a handler of its own
+}
+
+
+def key_of(request: type) -> ApiKey | KafkaApi:
+    """The key of a request's class."""
+    return _KEY_OF[request]
+
+
+def api_name(api: int) -> str:
+    try:
+        return ApiKey(api).name
+    except ValueError:
+        return f"API {api}"

@@ -26,6 +26,12 @@ from typing import TypeVar
 from barnabas.kraft.group_state.group_slots import GroupState, PartitionKey, SlotState, slot_of
 from barnabas.kraft.metadata.records import Record
 from barnabas.log.vocabulary.errors import FencedInstanceIdError, GroupIdNotFoundError, NotCoordinatorError
+from barnabas.log.vocabulary.group_messages import (
+    CommittedOffset,
+    OffsetToCommit,
+    PartitionOutcome,
+    UndoOffsetResetResponse,
+)
 
 from .classic.membership import ClassicMembership
 from .explain.describe import described, listed
@@ -38,15 +44,11 @@ from .model.classic_messages import JoinRequest, LeaveOutcome, LeavingMember, Sy
 from .model.decision import Decision
 from .model.messages import (
     CommitPlace,
-    CommittedOffset,
     CoordinatorResult,
     GroupDescription,
     HeartbeatRequest,
     HeartbeatResponse,
     ListedGroup,
-    OffsetToCommit,
-    PartitionOutcome,
-    UndoneReset,
 )
 from .model.partitions import to_set
 from .model.rebalance_causes import RebalanceCause
@@ -272,12 +274,13 @@ class GroupCoordinator:
         partitions: tuple[PartitionKey, ...] | None = None,
         member_id: str = "",
         member_epoch: int = -1,
+        topic_ids: Mapping[str, str] = NO_IDS,
     ) -> CoordinatorResult[tuple[CommittedOffset, ...]]:
         """None: all that the group has committed. What was never committed has offset -1. Member "" with epoch -1: who asks is
-        not said. Raises UnknownMemberIdError, StaleMemberEpochError."""
+        not said. `topic_ids`: of the topics in today's view, by name. Raises UnknownMemberIdError, StaleMemberEpochError."""
         self._check_slot(group_id)
         return CoordinatorResult(
-            records=(), response=self._offsets.fetch(group_id, partitions, member_id, member_epoch)
+            records=(), response=self._offsets.fetch(group_id, partitions, member_id, member_epoch, topic_ids)
         )
 
     def reset_offsets(
@@ -291,7 +294,7 @@ class GroupCoordinator:
 
     def undo_reset(
         self, *, group_id: str, now_ms: int, by: str = "", validate_only: bool = False
-    ) -> CoordinatorResult[UndoneReset]:
+    ) -> CoordinatorResult[UndoOffsetResetResponse]:
         """Take the last reset back; an undo is a reset too. Raises InvalidRequestError when none is known."""
         self._check_slot(group_id)
         decision = self._decision(now_ms)

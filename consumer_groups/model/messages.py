@@ -8,8 +8,7 @@ from enum import IntEnum
 from typing import Generic, TypeVar
 
 from barnabas.kraft.group_state.group_slots import SlotStateRecord
-from barnabas.kraft.metadata.records import TopicPartitions
-from barnabas.log.vocabulary.errors import ErrorCode
+from barnabas.log.vocabulary.group_messages import TopicPartitions
 
 from .classic_messages import Answer
 from .rebalance_record import Rebalance
@@ -90,39 +89,6 @@ class HeartbeatResponse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetToCommit:
-    topic: str
-    partition: int
-    offset: int
-    leader_epoch: int = -1
-    metadata: str = ""
-    topic_id: str = ""  # of the topic that the offset is of; "": the client did not say
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionOutcome:
-    topic: str
-    partition: int
-    error: ErrorCode = ErrorCode.NONE
-    message: str = ""
-
-
-NO_OFFSET = -1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommittedOffset:
-    """`offset` NO_OFFSET: nothing is committed."""
-
-    topic: str
-    partition: int
-    offset: int = NO_OFFSET
-    leader_epoch: int = -1
-    metadata: str = ""
-    commit_timestamp_ms: int = -1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ListedGroup:
     group_id: str
     phase: GroupPhase
@@ -161,23 +127,3 @@ class GroupDescription:
     assignor: str = ""
     members: tuple[DescribedMember, ...] = ()
     rebalances: tuple[Rebalance, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UndoneOffset:
-    """One partition of a reset that was taken back. -1: nothing committed."""
-
-    topic: str
-    partition: int
-    before: int
-    after: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UndoneReset:
-    """The reset that was taken back (or would be): when it was made and by whom, and what becomes of the offsets."""
-
-    reset_id: int
-    at_ms: int
-    by: str
-    offsets: tuple[UndoneOffset, ...]

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from barnabas.kraft.group_state.group_slots import PartitionKey
-from barnabas.kraft.metadata.records import TopicPartitions
 from barnabas.log.vocabulary.group_assignors import NO_PARTITIONS, PartitionSet
+from barnabas.log.vocabulary.group_messages import TopicPartitions
 
 __all__ = ["NO_PARTITIONS", "PartitionSet", "from_set", "to_set"]
 

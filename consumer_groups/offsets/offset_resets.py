@@ -5,13 +5,19 @@ undo is a reset too: undoing it makes the first one again.
 """
 
 from barnabas.kraft.group_state.group_slots import GroupState, SlotState
-from barnabas.kraft.metadata.records import OffsetBefore, OffsetResetRecord
+from barnabas.kraft.metadata.records import OffsetResetRecord
 from barnabas.log.vocabulary.errors import InvalidRequestError
+from barnabas.log.vocabulary.group_messages import (
+    CommittedOffset,
+    OffsetToCommit,
+    PartitionOffset,
+    UndoneOffset,
+    UndoOffsetResetResponse,
+)
 
 from ..classic.membership import ClassicMembership
 from ..members.membership import Membership
 from ..model.decision import Decision
-from ..model.messages import CommittedOffset, OffsetToCommit, UndoneOffset, UndoneReset
 from ..model.rebalance_causes import RebalanceCause
 from .offsets import Offsets
 
@@ -50,7 +56,7 @@ class OffsetResets:
         self._fence(group_id, group, decision)
         return before
 
-    def undo(self, group_id: str, by: str, validate_only: bool, decision: Decision) -> UndoneReset:
+    def undo(self, group_id: str, by: str, validate_only: bool, decision: Decision) -> UndoOffsetResetResponse:
         """Bring back what the last reset replaced; partitions that are gone stay out. `validate_only`: tell, do nothing.
 
         Raises InvalidRequestError when there is nothing to undo.
@@ -62,7 +68,7 @@ class OffsetResets:
         last = kept[-1]
         wanted = [item for item in last.before if self._offsets.exists(item.topic, item.partition)]
         before = tuple(self._offsets.committed(group_id, (item.topic, item.partition)) for item in wanted)
-        undone = UndoneReset(
+        undone = UndoOffsetResetResponse(
             reset_id=last.reset_id,
             at_ms=last.at_ms,
             by=last.by,
@@ -79,17 +85,10 @@ class OffsetResets:
         self._fence(group_id, group, decision)
         return undone
 
-    def _bring_back(self, group_id: str, item: OffsetBefore, decision: Decision) -> None:
+    def _bring_back(self, group_id: str, item: PartitionOffset, decision: Decision) -> None:
         key = (item.topic, item.partition)
         if item.offset >= 0:
-            offset = OffsetToCommit(
-                topic=item.topic,
-                partition=item.partition,
-                offset=item.offset,
-                leader_epoch=item.leader_epoch,
-                metadata=item.metadata,
-            )
-            decision.add(self._offsets.commit_record(group_id, offset, decision.now_ms))
+            decision.add(self._offsets.commit_record(group_id, item, decision.now_ms))
         elif self._state.offset(group_id, key) is not None:
             decision.add(self._offsets.remove_record(group_id, key))
 
@@ -107,7 +106,7 @@ class OffsetResets:
                 by=by[:MAX_BY_LENGTH],
                 undoes=undoes,
                 before=tuple(
-                    OffsetBefore(
+                    PartitionOffset(
                         topic=item.topic,
                         partition=item.partition,
                         offset=item.offset,

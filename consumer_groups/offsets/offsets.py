@@ -13,12 +13,19 @@ from barnabas.log.vocabulary.errors import (
     StaleMemberEpochError,
     UnknownMemberIdError,
 )
+from barnabas.log.vocabulary.group_messages import (
+    NO_OFFSET,
+    CommittedOffset,
+    OffsetToCommit,
+    PartitionOffset,
+    PartitionOutcome,
+)
 
 from ..classic.membership import ClassicMembership
 from ..members.targets import Targets
 from ..model.decision import Decision
 from ..model.group_limits import check_group_id, check_ids, check_new_group
-from ..model.messages import CommitPlace, CommittedOffset, OffsetToCommit, PartitionOutcome
+from ..model.messages import CommitPlace
 from ..model.settings import GroupSettings
 from .commit_order import CommitOrder
 
@@ -72,7 +79,12 @@ class Offsets:
         return outcomes
 
     def fetch(
-        self, group_id: str, partitions: tuple[PartitionKey, ...] | None, member_id: str, member_epoch: int
+        self,
+        group_id: str,
+        partitions: tuple[PartitionKey, ...] | None,
+        member_id: str,
+        member_epoch: int,
+        topic_ids: Mapping[str, str] = NO_IDS,
     ) -> tuple[CommittedOffset, ...]:
         """A request that names a member (KIP-848) must name its epoch; those of tools and of classic members name none."""
         group = self._state.groups.get(group_id)
@@ -80,7 +92,7 @@ class Offsets:
         if is_checked and (member_id or member_epoch >= 0):
             self._check_committer(group, group_id, member_id, member_epoch)
         keys = sorted(self._state.offsets.get(group_id, {})) if partitions is None else partitions
-        return tuple(self.committed(group_id, key) for key in keys)
+        return tuple(self.committed(group_id, key, topic_ids.get(key[0], "")) for key in keys)
 
     def delete(
         self, group_id: str, partitions: tuple[PartitionKey, ...], decision: Decision
@@ -162,10 +174,10 @@ class Offsets:
             return ErrorCode.OFFSET_METADATA_TOO_LARGE, f"{size_bytes} bytes of metadata; at most {limit} are kept"
         return ErrorCode.NONE, ""
 
-    def committed(self, group_id: str, key: PartitionKey) -> CommittedOffset:
+    def committed(self, group_id: str, key: PartitionKey, topic_id: str = "") -> CommittedOffset:
         value = self._state.offset(group_id, key)
         if value is None:
-            return CommittedOffset(topic=key[0], partition=key[1])
+            return CommittedOffset(topic=key[0], partition=key[1], offset=NO_OFFSET, topic_id=topic_id)
         offset, leader_epoch, metadata, commit_timestamp_ms, _ = value
         return CommittedOffset(
             topic=key[0],
@@ -174,6 +186,7 @@ class Offsets:
             leader_epoch=leader_epoch,
             metadata=metadata,
             commit_timestamp_ms=commit_timestamp_ms,
+            topic_id=topic_id,
         )
 
     def _simple_group(self, group_id: str) -> GroupRecord:
@@ -186,7 +199,7 @@ class Offsets:
             protocol_name=self._settings.default_assignor,
         )
 
-    def commit_record(self, group_id: str, offset: OffsetToCommit, now_ms: int) -> OffsetCommitRecord:
+    def commit_record(self, group_id: str, offset: PartitionOffset, now_ms: int) -> OffsetCommitRecord:
         return OffsetCommitRecord(
             slot=self._state.slot,
             coordinator_epoch=self._state.coordinator_epoch,

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from msgspec.msgpack import Decoder
 
+from barnabas.log.vocabulary.group_messages import PartitionOffset, TopicPartitions
 from barnabas.log.vocabulary.message import Message, encode
 
 from .image import NO_LEADER, Endpoint, FolderTrouble, QuorumVoter
@@ -226,13 +227,6 @@ class RemoveGroupRecord(Record, frozen=True, kw_only=True, tag=42):
     group_id: str
 
 
-class TopicPartitions(Message, frozen=True, kw_only=True):
-    """Some partitions of one topic, sorted."""
-
-    topic: str
-    partitions: tuple[int, ...]
-
-
 class MemberRecord(Record, frozen=True, kw_only=True, tag=43):
     """A member joined, or changed what it wants."""
 
@@ -310,16 +304,6 @@ class RemoveOffsetRecord(Record, frozen=True, kw_only=True, tag=48):
     partition: int
 
 
-class OffsetBefore(Message, frozen=True, kw_only=True):
-    """What a reset has replaced. `offset` -1: nothing was committed."""
-
-    topic: str
-    partition: int
-    offset: int
-    leader_epoch: int = -1
-    metadata: str = ""
-
-
 class OffsetResetRecord(Record, frozen=True, kw_only=True, tag=49):
     """Somebody has reset offsets of a group: what they were before, so that it can be undone. The newest ones are kept."""
 
@@ -329,7 +313,7 @@ class OffsetResetRecord(Record, frozen=True, kw_only=True, tag=49):
     reset_id: int  # grows by 1 within a group
     at_ms: int
     by: str  # client id @ host
-    before: tuple[OffsetBefore, ...]
+    before: tuple[PartitionOffset, ...]  # what it has replaced
     undoes: int = -1  # the reset that this one took back
 
 

@@ -2,8 +2,9 @@
 
 from datetime import UTC, datetime
 
+from barnabas.log.vocabulary.group_messages import TopicPartitions
+
 from ..protocol.group_responses import DescribeGroupResponse, GroupMember, RebalanceEvent
-from ..protocol.requests import OwnedPartitions
 
 Json = dict[str, object]
 
@@ -89,7 +90,7 @@ def _member_row(member: GroupMember) -> Json:
     }
 
 
-def _places(owned: tuple[OwnedPartitions, ...]) -> list[str]:
+def _places(owned: tuple[TopicPartitions, ...]) -> list[str]:
     return [f"{item.topic}-{number}" for item in owned for number in item.partitions]
 
 

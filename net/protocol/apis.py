@@ -3,6 +3,8 @@
 Messages do not know their keys: a room below may define a request or an answer that it decides on, and it is framed here alone.
 """
 
+from barnabas.log.vocabulary.group_messages import UndoOffsetResetResponse
+
 from . import group_responses, requests, responses
 from .api_keys import ApiKey
 from .kafka.apis import KafkaApi
@@ -47,7 +49,7 @@ APIS: dict[ApiKey, tuple[type[Request], type[Response]]] = {
     ApiKey.DELETE_GROUP: (requests.DeleteGroupRequest, responses.EmptyResponse),
     ApiKey.RESET_OFFSETS: (requests.ResetOffsetsRequest, responses.EmptyResponse),
     ApiKey.UNREAD: (requests.UnreadRequest, group_responses.UnreadResponse),
-    ApiKey.UNDO_OFFSET_RESET: (requests.UndoOffsetResetRequest, group_responses.UndoOffsetResetResponse),
+    ApiKey.UNDO_OFFSET_RESET: (requests.UndoOffsetResetRequest, UndoOffsetResetResponse),
     ApiKey.BROKER_SHUTDOWN: (requests.BrokerShutdownRequest, responses.EmptyResponse),
     ApiKey.DESCRIBE_STORAGE: (requests.DescribeStorageRequest, responses.DescribeStorageResponse),
     ApiKey.BRING_BACK_FOLDER: (requests.BringBackFolderRequest, responses.DescribeStorageResponse),

@@ -1,8 +1,7 @@
 """Responses about consumer groups, as frozen values: who is in them, what they own, committed and did."""
 
+from barnabas.log.vocabulary.group_messages import CommittedOffset, PartitionOutcome, TopicPartitions
 from barnabas.log.vocabulary.message import Items, Message
-
-from .requests import OwnedPartitions
 
 
 class FindCoordinatorResponse(Message, frozen=True, kw_only=True):
@@ -16,7 +15,7 @@ class ConsumerGroupHeartbeatResponse(Message, frozen=True, kw_only=True):
     member_id: str
     member_epoch: int
     heartbeat_interval_ms: int
-    assignment: Items[OwnedPartitions] | None = None  # None: unchanged
+    assignment: Items[TopicPartitions] | None = None  # None: unchanged
 
 
 class JoinedMember(Message, frozen=True, kw_only=True):
@@ -42,27 +41,8 @@ class SyncGroupResponse(Message, frozen=True, kw_only=True):
     assignment: bytes
 
 
-class OffsetCommitPartitionResponse(Message, frozen=True, kw_only=True):
-    topic: str
-    partition: int
-    error: int = 0
-    message: str = ""
-
-
 class OffsetCommitResponse(Message, frozen=True, kw_only=True):
-    partitions: Items[OffsetCommitPartitionResponse]
-
-
-class CommittedOffset(Message, frozen=True, kw_only=True):
-    """`offset` -1: nothing committed."""
-
-    topic: str
-    partition: int
-    offset: int
-    leader_epoch: int = -1
-    metadata: str = ""
-    commit_timestamp_ms: int = -1
-    topic_id: str = ""  # of the topic that has this name at the coordinator; "": not known
+    partitions: Items[PartitionOutcome]
 
 
 class OffsetFetchResponse(Message, frozen=True, kw_only=True):
@@ -87,8 +67,8 @@ class GroupMember(Message, frozen=True, kw_only=True):
     client_host: str
     member_epoch: int
     subscribed_topics: Items[str]
-    assigned: Items[OwnedPartitions]
-    target: Items[OwnedPartitions]
+    assigned: Items[TopicPartitions]
+    target: Items[TopicPartitions]
     # Explained only; -1: not known, or nothing of the kind.
     silent_ms: int = -1  # since its last heartbeat
     session_left_ms: int = -1
@@ -180,21 +160,3 @@ class UnreadPartitionResponse(Message, frozen=True, kw_only=True):
 
 class UnreadResponse(Message, frozen=True, kw_only=True):
     partitions: Items[UnreadPartitionResponse]
-
-
-class UndoneOffset(Message, frozen=True, kw_only=True):
-    """-1: nothing committed."""
-
-    topic: str
-    partition: int
-    before: int
-    after: int
-
-
-class UndoOffsetResetResponse(Message, frozen=True, kw_only=True):
-    """The reset that was taken back, and what its undoing has changed."""
-
-    reset_id: int
-    at_ms: int
-    by: str
-    offsets: Items[UndoneOffset]

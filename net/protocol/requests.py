@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from msgspec import Meta
 
 from barnabas.log.format.record_batch import Buffer
+from barnabas.log.vocabulary.group_messages import OffsetToCommit, TopicPartitions
 from barnabas.log.vocabulary.message import Items, Message, Texts
 from barnabas.log.vocabulary.metadata_position import MetadataPosition
 
@@ -248,11 +249,6 @@ class FindCoordinatorRequest(Message, frozen=True, kw_only=True):
     group_id: str
 
 
-class OwnedPartitions(Message, frozen=True, kw_only=True):
-    topic: str
-    partitions: Items[int]
-
-
 class ConsumerGroupHeartbeatRequest(Message, frozen=True, kw_only=True):
     """KIP-848. `member_epoch` 0 joins, -1 leaves, -2 leaves as a static member who will be back. None: unchanged."""
 
@@ -267,7 +263,7 @@ class ConsumerGroupHeartbeatRequest(Message, frozen=True, kw_only=True):
     rebalance_timeout_ms: int = -1
     session_timeout_ms: int = -1
     assignor: str | None = None
-    owned: Items[OwnedPartitions] | None = None
+    owned: Items[TopicPartitions] | None = None
     reason: str = ""  # of leaving: "poll_interval_exceeded", or a sentence
     max_wait_ms: int = 0  # while the coordinator has nothing to tell, the answer may wait so long
 
@@ -328,15 +324,6 @@ class LeaveGroupRequest(Message, frozen=True, kw_only=True):
     reason: str = ""
 
 
-class OffsetCommitPartition(Message, frozen=True, kw_only=True):
-    topic: str
-    partition: int
-    offset: int
-    leader_epoch: int = -1
-    metadata: str = ""
-    topic_id: str = ""  # of the topic that the offset is of; "": not checked
-
-
 class OffsetCommitRequest(Message, frozen=True, kw_only=True):
     """`member_id` "" with epoch -1: a commit from outside of the group, taken while it has no members.
 
@@ -347,7 +334,7 @@ class OffsetCommitRequest(Message, frozen=True, kw_only=True):
     group_id: str
     member_id: str
     member_epoch: int
-    partitions: Items[OffsetCommitPartition]
+    partitions: Items[OffsetToCommit]
     instance_id: str | None = None
     committer: str = ""  # "": may be taken in any order
     sequence: int = -1  # of this request among those of its committer
@@ -358,7 +345,7 @@ class OffsetFetchRequest(Message, frozen=True, kw_only=True):
     """`partitions` None: all that the group has committed."""
 
     group_id: str
-    partitions: Items[OwnedPartitions] | None = None
+    partitions: Items[TopicPartitions] | None = None
     require_stable: bool = False  # wait for transactions that hold offsets open (KIP-447); today there are none
 
 
@@ -381,7 +368,7 @@ class ResetOffsetsRequest(Message, frozen=True, kw_only=True):
     """`group seek`: set committed offsets, also of a group that is running."""
 
     group_id: str
-    partitions: Items[OffsetCommitPartition]
+    partitions: Items[OffsetToCommit]
 
 
 class UnreadPartition(Message, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import field
 
+from barnabas.log.vocabulary.group_messages import UndoOffsetResetResponse
 from barnabas.log.vocabulary.message import Items, Message, Texts
 
 from .group_responses import (
@@ -18,7 +19,6 @@ from .group_responses import (
     OffsetCommitResponse,
     OffsetFetchResponse,
     SyncGroupResponse,
-    UndoOffsetResetResponse,
     UnreadResponse,
 )
 from .requests import Records

@@ -6,12 +6,8 @@ from random import Random
 from typing import ClassVar
 
 from barnabas.kraft.group_state.group_slots import slot_of
-from barnabas.net.protocol.requests import (
-    AddPartitionsRequest,
-    CreateTopicRequest,
-    OffsetCommitPartition,
-    ResetOffsetsRequest,
-)
+from barnabas.log.vocabulary.group_messages import OffsetToCommit
+from barnabas.net.protocol.requests import AddPartitionsRequest, CreateTopicRequest, ResetOffsetsRequest
 
 from .checkers.groups import GroupChecker
 from .cluster import SimulatedCluster, is_serving
@@ -143,7 +139,7 @@ class GroupFaults(FaultRoom):
         (group, (topic, number)), progress = self.rng.choice(known)
         offset = max((progress.committed or 0) - self.rng.randint(1, 20), 0)
         progress.allowed.add(offset)
-        item = OffsetCommitPartition(topic=topic, partition=number, offset=offset)
+        item = OffsetToCommit(topic=topic, partition=number, offset=offset)
         request = ResetOffsetsRequest(group_id=group, partitions=(item,))
         self.cluster.loop.note(f"OPERATION {request}")
         self.workload.operate_at(self.cluster.newest_image().slots[slot_of(group)].coordinator, request)

@@ -15,11 +15,12 @@ from typing import Any, ClassVar
 
 from barnabas.kraft.group_state.group_slots import slot_of
 from barnabas.log.vocabulary.errors import BarnabasError
+from barnabas.log.vocabulary.group_messages import OffsetToCommit
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.connection.errors import OffsetOutOfRangeError, TopicRecreatedError
 from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.client.consumer.process_once import process_once
-from barnabas.net.protocol.requests import OffsetCommitPartition, ResetOffsetsRequest
+from barnabas.net.protocol.requests import ResetOffsetsRequest
 
 from .cluster import SimulatedCluster
 from .fault_room import FaultPlan, FaultRoom
@@ -197,7 +198,7 @@ class OnceFaults(FaultRoom):
         if places:
             topic, number = self.rng.choice(places)
             offset = self.rng.randint(0, self.workload.ends.get((topic, number), 0))
-            item = OffsetCommitPartition(topic=topic, partition=number, offset=offset)
+            item = OffsetToCommit(topic=topic, partition=number, offset=offset)
             request = ResetOffsetsRequest(group_id=ONCE, partitions=(item,))
             self.cluster.loop.note(f"OPERATION {request}")
             self.workload.operate_at(self.cluster.newest_image().slots[slot_of(ONCE)].coordinator, request)

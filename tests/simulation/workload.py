@@ -12,6 +12,7 @@ from barnabas.kraft.metadata.image import MetadataImage
 from barnabas.log.format.record_batch import iter_headers, read_header
 from barnabas.log.format.record_codec import NOT_IDEMPOTENT, encode_batch
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, NetworkError, error_for
+from barnabas.log.vocabulary.group_messages import OffsetToCommit, TopicPartitions
 from barnabas.net.protocol.requests import (
     AddPartitionsRequest,
     AlterConfigRequest,
@@ -27,10 +28,8 @@ from barnabas.net.protocol.requests import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     MetadataRequest,
-    OffsetCommitPartition,
     OffsetCommitRequest,
     OffsetFetchRequest,
-    OwnedPartitions,
     ProducePartition,
     ProduceRequest,
 )
@@ -481,7 +480,7 @@ class GroupMember:
         identity = f"{self.member_id}#{self._commits}"
         offset = self.position[topic, number] = self.position.get((topic, number), 0) + 1
         commit = checker.commit_begins(self.group, topic, number, identity)
-        item = OffsetCommitPartition(topic=topic, partition=number, offset=offset, metadata=identity)
+        item = OffsetToCommit(topic=topic, partition=number, offset=offset, metadata=identity)
         request = OffsetCommitRequest(
             group_id=self.group, member_id=self.member_id, member_epoch=self.epoch, partitions=(item,)
         )
@@ -507,9 +506,9 @@ class GroupMember:
         return {(item.topic, item.partition): item.metadata for item in answer.partitions if item.offset >= 0}
 
 
-def _as_owned(partitions: set[Partition]) -> tuple[OwnedPartitions, ...]:
+def _as_owned(partitions: set[Partition]) -> tuple[TopicPartitions, ...]:
     topics = sorted({topic for topic, _ in partitions})
     return tuple(
-        OwnedPartitions(topic=topic, partitions=tuple(sorted(n for t, n in partitions if t == topic)))
+        TopicPartitions(topic=topic, partitions=tuple(sorted(n for t, n in partitions if t == topic)))
         for topic in topics
     )

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Final
 
+from barnabas.log.vocabulary.group_messages import TopicPartitions
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.protocol.group_responses import DescribeGroupResponse
 from barnabas.net.protocol.lag import Lag
-from barnabas.net.protocol.requests import OwnedPartitions
 
 from ..frame.command import Context, Verb, name_argument, no_arguments
 from ..frame.exit_codes import ExitCode
@@ -94,7 +94,7 @@ def _member_rows(group: DescribeGroupResponse) -> list[Row]:
     ]
 
 
-def _partition_names(owned: Sequence[OwnedPartitions]) -> list[str]:
+def _partition_names(owned: Sequence[TopicPartitions]) -> list[str]:
     return [f"{item.topic}-{partition}" for item in owned for partition in item.partitions]
 
 

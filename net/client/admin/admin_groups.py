@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from barnabas.log.vocabulary.group_messages import OffsetToCommit, UndoOffsetResetResponse
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ...protocol import requests as q
@@ -11,7 +12,6 @@ from ...protocol.group_responses import (
     DescribeGroupResponse,
     ListedGroup,
     ListGroupsResponse,
-    UndoOffsetResetResponse,
     UnreadPartitionResponse,
 )
 from ...protocol.lag import NOTHING_COMMITTED, Lag, lag_behind
@@ -94,8 +94,7 @@ class GroupAdmin:
     async def reset_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Set committed offsets, also of a group that is running: its members go on from there. See `undo_reset`."""
         partitions = tuple(
-            q.OffsetCommitPartition(topic=topic, partition=number, offset=offset)
-            for (topic, number), offset in offsets.items()
+            OffsetToCommit(topic=topic, partition=number, offset=offset) for (topic, number), offset in offsets.items()
         )
         await self._coordinator(group_id, q.ResetOffsetsRequest(group_id=group_id, partitions=partitions))
 

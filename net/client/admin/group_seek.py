@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from barnabas.log.vocabulary.errors import InvalidRequestError
+from barnabas.log.vocabulary.group_messages import UndoOffsetResetResponse
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
-from ...protocol.group_responses import UndoOffsetResetResponse
 from ...protocol.requests import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from .offset_seek import SeekStep, held_within, steps
 

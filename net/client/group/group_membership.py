@@ -10,10 +10,11 @@ say so in a heartbeat, and take the rest. What we own changes only by `revoked`,
 from collections.abc import Iterable
 from enum import Enum, auto
 
+from barnabas.log.vocabulary.group_messages import TopicPartitions
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ...protocol.group_responses import ConsumerGroupHeartbeatResponse
-from ...protocol.requests import ConsumerGroupHeartbeatRequest, OwnedPartitions
+from ...protocol.requests import ConsumerGroupHeartbeatRequest
 from ..connection.errors import BarnabasError, ErrorCode
 from .ownership import Ownership, Subscription
 
@@ -190,8 +191,8 @@ class GroupMembership(Ownership):
         self._news += 1
 
 
-def owned_partitions(partitions: Iterable[TopicPartition]) -> tuple[OwnedPartitions, ...]:
+def owned_partitions(partitions: Iterable[TopicPartition]) -> tuple[TopicPartitions, ...]:
     by_topic: dict[str, list[int]] = {}
     for topic, number in sorted(partitions):
         by_topic.setdefault(topic, []).append(number)
-    return tuple(OwnedPartitions(topic=topic, partitions=tuple(numbers)) for topic, numbers in by_topic.items())
+    return tuple(TopicPartitions(topic=topic, partitions=tuple(numbers)) for topic, numbers in by_topic.items())

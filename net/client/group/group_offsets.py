@@ -2,15 +2,11 @@
 
 from collections.abc import Mapping
 
+from barnabas.log.vocabulary.group_messages import CommittedOffset, OffsetToCommit, PartitionOutcome
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
-from ...protocol.group_responses import (
-    CommittedOffset,
-    OffsetCommitPartitionResponse,
-    OffsetCommitResponse,
-    OffsetFetchResponse,
-)
-from ...protocol.requests import OffsetCommitPartition, OffsetCommitRequest, OffsetFetchRequest
+from ...protocol.group_responses import OffsetCommitResponse, OffsetFetchResponse
+from ...protocol.requests import OffsetCommitRequest, OffsetFetchRequest
 from ..connection.client import API_TIMEOUT_MS, Client
 from ..connection.errors import BarnabasError, CommitDuringRebalanceError, ErrorCode, PartitionGoneError, error_for
 from ..connection.records import OffsetAndMetadata
@@ -46,7 +42,7 @@ async def commit_once(
         member_id="" if membership is None else membership.member_id,
         member_epoch=-1 if membership is None else membership.epoch,
         partitions=tuple(
-            OffsetCommitPartition(
+            OffsetToCommit(
                 topic=topic,
                 partition=number,
                 offset=item.offset,
@@ -67,7 +63,7 @@ async def commit_once(
     return {TopicPartition(item.topic, item.partition): _refusal(item) for item in response.partitions if item.error}
 
 
-def _refusal(item: OffsetCommitPartitionResponse) -> BarnabasError:
+def _refusal(item: PartitionOutcome) -> BarnabasError:
     name = f"commit of {item.topic}-{item.partition}"
     if item.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return PartitionGoneError(f"{name}: {item.message or 'there is no such partition'}")

@@ -10,8 +10,8 @@ from barnabas.consumer_groups.model.messages import DescribedMember, GroupDescri
 from barnabas.consumer_groups.model.partitions import to_set
 from barnabas.consumer_groups.model.states import GroupPhase
 from barnabas.kraft.group_state.group_slots import CLASSIC_PROTOCOL
-from barnabas.kraft.metadata.records import TopicPartitions
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
+from barnabas.log.vocabulary.group_messages import TopicPartitions
 from barnabas.log.vocabulary.group_protocol import ClientSubscription, encode_assignment, encode_subscription
 from barnabas.net.base.slices import sliced
 from barnabas.net.protocol.kafka import bodies

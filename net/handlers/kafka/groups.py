@@ -23,10 +23,11 @@ from barnabas.log.vocabulary.errors import (
     InvalidRequestError,
     NoTransactionsError,
 )
+from barnabas.log.vocabulary.group_messages import TopicPartitions
 from barnabas.net.base.slices import sliced
 from barnabas.net.protocol.kafka import bodies
 from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
-from barnabas.net.protocol.requests import ConsumerGroupHeartbeatRequest, FindCoordinatorRequest, OwnedPartitions
+from barnabas.net.protocol.requests import ConsumerGroupHeartbeatRequest, FindCoordinatorRequest
 from barnabas.net.server.dispatcher import RequestContext
 from barnabas.net.settings.group_config import default_session_ms
 
@@ -187,16 +188,16 @@ class KafkaGroupHandlers:
 
     def _by_name(
         self, items: Sequence[bodies.ConsumerGroupHeartbeatRequest.TopicPartitions]
-    ) -> tuple[OwnedPartitions, ...]:
+    ) -> tuple[TopicPartitions, ...]:
         """Topics that are gone are nobody's any more."""
         topic_names = self._services.metadata.image.topic_names
         return tuple(
-            OwnedPartitions(topic=name, partitions=tuple(sorted(item.partitions)))
+            TopicPartitions(topic=name, partitions=tuple(sorted(item.partitions)))
             for item in items
             if (name := topic_names.get(item.topic_id.hex())) is not None
         )
 
-    def _by_id(self, items: tuple[OwnedPartitions, ...]) -> list[bodies.ConsumerGroupHeartbeatResponse.TopicPartitions]:
+    def _by_id(self, items: tuple[TopicPartitions, ...]) -> list[bodies.ConsumerGroupHeartbeatResponse.TopicPartitions]:
         topics = self._services.metadata.image.topics
         return [
             bodies.ConsumerGroupHeartbeatResponse.TopicPartitions(

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from itertools import groupby
 from operator import attrgetter
 
-from barnabas.consumer_groups.model.messages import CommittedOffset
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
+from barnabas.log.vocabulary.group_messages import NO_OFFSET, CommittedOffset
 from barnabas.net.base.slices import sliced
 from barnabas.net.protocol.kafka import bodies
 from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
@@ -79,7 +79,9 @@ class KafkaOffsetHandlers:
                 ),
             )
         except BarnabasError as error:
-            return error.code, tuple(CommittedOffset(topic=topic, partition=number) for topic, number in keys or ())
+            return error.code, tuple(
+                CommittedOffset(topic=topic, partition=number, offset=NO_OFFSET) for topic, number in keys or ()
+            )
         return ErrorCode.NONE, found
 
 

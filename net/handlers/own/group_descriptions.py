@@ -1,14 +1,10 @@
 """Descriptions and explanations of groups, from the coordinator's words into the protocol's. Times become ages."""
 
-from collections.abc import Iterable
-
 from barnabas.consumer_groups.explain.explain import REASON_TEXTS, GroupExplanation, UnownedPartition
 from barnabas.consumer_groups.explain.group_view import Presence
 from barnabas.consumer_groups.model.messages import DescribedMember, GroupDescription
 from barnabas.consumer_groups.model.rebalance_record import Cause, Move, Rebalance
-from barnabas.kraft.metadata.records import TopicPartitions
 from barnabas.net.protocol import group_responses
-from barnabas.net.protocol.requests import OwnedPartitions
 
 
 def group_description(
@@ -41,8 +37,8 @@ def _member(member: DescribedMember, presence: Presence | None, now_ms: int) -> 
         client_host=member.client_host,
         member_epoch=member.member_epoch,
         subscribed_topics=member.subscribed_topics,
-        assigned=as_owned(member.assigned),
-        target=as_owned(member.target),
+        assigned=member.assigned,
+        target=member.target,
         silent_ms=-1 if presence is None else max(0, now_ms - presence.heard_ms),
         session_left_ms=-1 if presence is None else max(0, presence.session_ends_ms - now_ms),
         slow_ms=-1 if slow_since_ms is None else max(0, now_ms - slow_since_ms),
@@ -100,7 +96,3 @@ def _unowned(item: UnownedPartition, now_ms: int) -> group_responses.UnownedPart
         since_ms=-1 if item.since_ms < 0 else max(0, now_ms - item.since_ms),
         ends_in_ms=-1 if item.until_ms < 0 else max(0, item.until_ms - now_ms),
     )
-
-
-def as_owned(assigned: Iterable[TopicPartitions]) -> tuple[OwnedPartitions, ...]:
-    return tuple(OwnedPartitions(topic=item.topic, partitions=item.partitions) for item in assigned)

@@ -6,32 +6,20 @@ answers NOT_COORDINATOR. A reply leaves once the quorum has committed what it te
 a group that is running.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any
-
-from barnabas.consumer_groups.coordinator import GroupCoordinator
-from barnabas.consumer_groups.model.messages import (
-    CommitPlace,
-    CoordinatorResult,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    OffsetToCommit,
-)
+from barnabas.consumer_groups.model.messages import CommitPlace, HeartbeatRequest, HeartbeatResponse
 from barnabas.consumer_groups.model.states import GroupPhase
-from barnabas.kraft.metadata.records import TopicPartitions
 from barnabas.log.vocabulary.errors import CoordinatorNotAvailableError, GroupIdNotFoundError
+from barnabas.log.vocabulary.group_messages import (
+    UndoOffsetResetResponse,
+)
 from barnabas.net.protocol.group_responses import (
-    CommittedOffset,
     ConsumerGroupHeartbeatResponse,
     DescribeGroupResponse,
     FindCoordinatorResponse,
     ListedGroup,
     ListGroupsResponse,
-    OffsetCommitPartitionResponse,
     OffsetCommitResponse,
     OffsetFetchResponse,
-    UndoneOffset,
-    UndoOffsetResetResponse,
 )
 from barnabas.net.protocol.requests import (
     ConsumerGroupHeartbeatRequest,
@@ -39,10 +27,8 @@ from barnabas.net.protocol.requests import (
     DescribeGroupRequest,
     FindCoordinatorRequest,
     ListGroupsRequest,
-    OffsetCommitPartition,
     OffsetCommitRequest,
     OffsetFetchRequest,
-    OwnedPartitions,
     ResetOffsetsRequest,
     UndoOffsetResetRequest,
 )
@@ -50,7 +36,7 @@ from barnabas.net.protocol.responses import EmptyResponse
 from barnabas.net.server.dispatcher import RequestContext
 
 from ..common.services import Services
-from .group_descriptions import as_owned, group_description
+from .group_descriptions import group_description
 
 
 class GroupHandlers:
@@ -95,7 +81,7 @@ class GroupHandlers:
             session_timeout_ms=request.session_timeout_ms if times.session_timeout_ms < 0 else times.session_timeout_ms,
             heartbeat_interval_ms=times.heartbeat_interval_ms,
             assignor=request.assignor,
-            owned=None if request.owned is None else _as_topic_partitions(request.owned),
+            owned=request.owned,
             reason=request.reason,
             max_wait_ms=request.max_wait_ms,
         )
@@ -104,7 +90,7 @@ class GroupHandlers:
             member_id=told.member_id,
             member_epoch=told.member_epoch,
             heartbeat_interval_ms=told.heartbeat_interval_ms,
-            assignment=None if told.assignment is None else as_owned(told.assignment),
+            assignment=told.assignment,
         )
 
     async def _heartbeat(self, asked: HeartbeatRequest) -> HeartbeatResponse:
@@ -121,83 +107,53 @@ class GroupHandlers:
     # --- offsets ------------------------------------------------------------------------------------------------------
 
     async def commit_offsets(self, request: OffsetCommitRequest, context: RequestContext) -> OffsetCommitResponse:
-        offsets = _as_offsets(request.partitions)
         outcomes = await self._groups.handle(
             request.group_id,
             lambda machine: machine.commit_offsets(
                 group_id=request.group_id,
                 member_id=request.member_id,
                 member_epoch=request.member_epoch,
-                offsets=offsets,
+                offsets=request.partitions,
                 now_ms=self._groups.now_ms(),
                 instance_id=request.instance_id,
                 place=_place_of(request),
                 topic_ids=self._groups.topic_ids,
             ),
         )
-        return OffsetCommitResponse(
-            partitions=tuple(
-                OffsetCommitPartitionResponse(
-                    topic=outcome.topic, partition=outcome.partition, error=outcome.error, message=outcome.message
-                )
-                for outcome in outcomes
-            )
-        )
+        return OffsetCommitResponse(partitions=outcomes)
 
     async def fetch_offsets(self, request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
         wanted = None
         if request.partitions is not None:
             wanted = tuple((item.topic, number) for item in request.partitions for number in item.partitions)
-        topic_ids: Mapping[str, str] = {}
-
-        def decide(machine: GroupCoordinator) -> CoordinatorResult[Any]:
-            nonlocal topic_ids
-            topic_ids = self._groups.topic_ids  # as they are at the moment of the look-up
-            return machine.fetch_offsets(group_id=request.group_id, partitions=wanted)
-
-        found = await self._groups.handle(request.group_id, decide)
-        return OffsetFetchResponse(
-            partitions=tuple(
-                CommittedOffset(
-                    topic=item.topic,
-                    partition=item.partition,
-                    offset=item.offset,
-                    leader_epoch=item.leader_epoch,
-                    metadata=item.metadata,
-                    commit_timestamp_ms=item.commit_timestamp_ms,
-                    topic_id=topic_ids.get(item.topic, ""),
-                )
-                for item in found
-            )
+        found = await self._groups.handle(
+            request.group_id,
+            lambda machine: machine.fetch_offsets(
+                group_id=request.group_id, partitions=wanted, topic_ids=self._groups.topic_ids
+            ),
         )
+        return OffsetFetchResponse(partitions=found)
 
     async def reset_offsets(self, request: ResetOffsetsRequest, context: RequestContext) -> EmptyResponse:
-        offsets = _as_offsets(request.partitions)
         await self._groups.handle(
             request.group_id,
             lambda machine: machine.reset_offsets(
-                group_id=request.group_id, offsets=offsets, now_ms=self._groups.now_ms(), by=_asker(context)
+                group_id=request.group_id,
+                offsets=request.partitions,
+                now_ms=self._groups.now_ms(),
+                by=_asker(context),
             ),
         )
         return EmptyResponse()
 
     async def undo_reset(self, request: UndoOffsetResetRequest, context: RequestContext) -> UndoOffsetResetResponse:
-        undone = await self._groups.handle(
+        return await self._groups.handle(
             request.group_id,
             lambda machine: machine.undo_reset(
                 group_id=request.group_id,
                 now_ms=self._groups.now_ms(),
                 by=_asker(context),
                 validate_only=request.validate_only,
-            ),
-        )
-        return UndoOffsetResetResponse(
-            reset_id=undone.reset_id,
-            at_ms=undone.at_ms,
-            by=undone.by,
-            offsets=tuple(
-                UndoneOffset(topic=item.topic, partition=item.partition, before=item.before, after=item.after)
-                for item in undone.offsets
             ),
         )
 
@@ -241,24 +197,6 @@ class GroupHandlers:
 def _asker(context: RequestContext) -> str:
     """Who resets offsets, for whoever wants to undo it."""
     return f"{context.client_id or 'unknown'}@{context.client_host}"
-
-
-def _as_offsets(partitions: Iterable[OffsetCommitPartition]) -> tuple[OffsetToCommit, ...]:
-    return tuple(
-        OffsetToCommit(
-            topic=item.topic,
-            partition=item.partition,
-            offset=item.offset,
-            leader_epoch=item.leader_epoch,
-            metadata=item.metadata,
-            topic_id=item.topic_id,
-        )
-        for item in partitions
-    )
-
-
-def _as_topic_partitions(owned: Iterable[OwnedPartitions]) -> tuple[TopicPartitions, ...]:
-    return tuple(TopicPartitions(topic=item.topic, partitions=item.partitions) for item in owned)
 
 
 def _place_of(request: OffsetCommitRequest) -> CommitPlace | None:

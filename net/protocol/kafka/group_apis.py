@@ -9,8 +9,10 @@ from __future__ import annotations
 from itertools import groupby
 from operator import attrgetter
 
-from ..group_responses import OffsetCommitPartitionResponse, OffsetCommitResponse
-from ..requests import HeartbeatRequest, OffsetCommitPartition, OffsetCommitRequest
+from barnabas.log.vocabulary.group_messages import OffsetToCommit, PartitionOutcome
+
+from ..group_responses import OffsetCommitResponse
+from ..requests import HeartbeatRequest, OffsetCommitRequest
 from ..responses import EmptyResponse
 from . import bodies
 
@@ -33,7 +35,7 @@ def heartbeat_response(response: EmptyResponse, version: int) -> bodies.Heartbea
 def offset_commit_request(body: bodies.OffsetCommitRequest, version: int) -> OffsetCommitRequest:
     """Kafka's clients do not number their commits: any order is taken."""
     partitions = tuple(
-        OffsetCommitPartition(
+        OffsetToCommit(
             topic=topic.name,
             partition=item.partition_index,
             offset=item.committed_offset,
@@ -70,7 +72,7 @@ def offset_commit_response(response: OffsetCommitResponse, version: int) -> bodi
 def offset_commit_failed(request: OffsetCommitRequest, error: int, message: str) -> OffsetCommitResponse:
     return OffsetCommitResponse(
         partitions=tuple(
-            OffsetCommitPartitionResponse(topic=item.topic, partition=item.partition, error=error, message=message)
+            PartitionOutcome(topic=item.topic, partition=item.partition, error=error, message=message)
             for item in request.partitions
         )
     )

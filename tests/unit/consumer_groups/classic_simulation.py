@@ -21,10 +21,11 @@ from barnabas.consumer_groups.model.classic_messages import (
     SyncAnswer,
     SyncRequest,
 )
-from barnabas.consumer_groups.model.messages import CoordinatorResult, OffsetToCommit
+from barnabas.consumer_groups.model.messages import CoordinatorResult
 from barnabas.consumer_groups.model.settings import GroupSettings
 from barnabas.kraft.group_state.group_slots import GroupSlots, slot_of
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
+from barnabas.log.vocabulary.group_messages import OffsetToCommit
 from barnabas.log.vocabulary.group_protocol import ClientSubscription, encode_assignment, encode_subscription
 
 from .explained_moves import check_moves, readers_of

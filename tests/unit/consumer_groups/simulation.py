@@ -11,12 +11,7 @@ from functools import partial
 
 from barnabas.consumer_groups.coordinator import GroupCoordinator
 from barnabas.consumer_groups.model.classic_messages import Answer, Ticket
-from barnabas.consumer_groups.model.messages import (
-    CommittedOffset,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    OffsetToCommit,
-)
+from barnabas.consumer_groups.model.messages import HeartbeatRequest, HeartbeatResponse
 from barnabas.consumer_groups.model.partitions import PartitionSet, from_set, to_set
 from barnabas.consumer_groups.model.settings import GroupSettings
 from barnabas.consumer_groups.model.states import GroupPhase
@@ -31,6 +26,7 @@ from barnabas.kraft.metadata.records import (
     encode_batch,
 )
 from barnabas.log.vocabulary.errors import BarnabasError, InvalidRequestError, RebalanceInProgressError
+from barnabas.log.vocabulary.group_messages import CommittedOffset, OffsetToCommit
 
 from .explained_moves import check_moves, readers_of
 from .simulated_wishes import LEAVING_FIELDS, LONG_NAME, PATTERNS, WISHES, Wish

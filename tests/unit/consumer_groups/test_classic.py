@@ -3,7 +3,7 @@
 import pytest
 
 from barnabas.consumer_groups.model.classic_messages import JoinAnswer, LeavingMember, SyncAnswer
-from barnabas.consumer_groups.model.messages import HeartbeatRequest, OffsetToCommit
+from barnabas.consumer_groups.model.messages import HeartbeatRequest
 from barnabas.consumer_groups.model.settings import GroupSettings
 from barnabas.log.vocabulary.errors import (
     BarnabasError,
@@ -18,6 +18,7 @@ from barnabas.log.vocabulary.errors import (
     RebalanceInProgressError,
     UnknownMemberIdError,
 )
+from barnabas.log.vocabulary.group_messages import OffsetToCommit
 from barnabas.log.vocabulary.group_protocol import ClientSubscription, encode_subscription
 
 from .classic_world import GROUP, ClassicClient, ClassicWorld

@@ -6,7 +6,6 @@ import pytest
 
 from barnabas.consumer_groups.model.classic_messages import JoinRequest
 from barnabas.consumer_groups.model.group_limits import check_group_id
-from barnabas.consumer_groups.model.messages import OffsetToCommit
 from barnabas.consumer_groups.model.settings import GroupSettings
 from barnabas.consumer_groups.model.states import GroupPhase
 from barnabas.kraft.group_state.group_slots import slot_of
@@ -17,6 +16,7 @@ from barnabas.log.vocabulary.errors import (
     PolicyViolationError,
     UnknownMemberIdError,
 )
+from barnabas.log.vocabulary.group_messages import OffsetToCommit
 
 from .coordinator_bench import SLOT, Bench
 

@@ -1,10 +1,10 @@
 """Expiry of offsets and of groups that have nothing left (KIP-211's rule), in portions."""
 
-from barnabas.consumer_groups.model.messages import OffsetToCommit
 from barnabas.consumer_groups.model.settings import GroupSettings
 from barnabas.consumer_groups.model.states import GroupPhase
 from barnabas.consumer_groups.offsets.offset_expiry import MAX_EXPIRED_PER_TICK, PORTION_PAUSE_MS
 from barnabas.kraft.metadata.records import RemoveOffsetRecord
+from barnabas.log.vocabulary.group_messages import OffsetToCommit
 
 from .classic_world import ClassicWorld
 from .coordinator_bench import GROUP, SLOT, Bench

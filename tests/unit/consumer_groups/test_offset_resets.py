@@ -2,17 +2,17 @@
 
 import pytest
 
-from barnabas.consumer_groups.model.messages import UndoneOffset, UndoneReset
 from barnabas.consumer_groups.model.rebalance_log import RebalanceCause
 from barnabas.kraft.group_state.group_slots import MAX_KEPT_RESETS
 from barnabas.kraft.metadata.records import OffsetResetRecord
 from barnabas.log.vocabulary.errors import FencedMemberEpochError, GroupIdNotFoundError, InvalidRequestError
+from barnabas.log.vocabulary.group_messages import UndoneOffset, UndoOffsetResetResponse
 
 from .coordinator_bench import GROUP, SLOT, Bench
 from .test_offsets import at, commit, commit_as, fetched, reset
 
 
-def undo(bench: Bench, *, validate_only: bool = False) -> UndoneReset:
+def undo(bench: Bench, *, validate_only: bool = False) -> UndoOffsetResetResponse:
     result = bench.coordinator.undo_reset(
         group_id=GROUP, now_ms=bench.now_ms, by="somebody@host", validate_only=validate_only
     )
@@ -28,7 +28,7 @@ def test_an_undo_brings_back_what_was_and_undoing_it_makes_the_reset_again() -> 
     bench.now_ms += 500
     bench.fail_over()
     told = undo(bench)
-    assert told == UndoneReset(
+    assert told == UndoOffsetResetResponse(
         reset_id=0,
         at_ms=reset_at_ms,
         by="",

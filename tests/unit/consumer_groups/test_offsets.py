@@ -1,10 +1,8 @@
 """Committed offsets through the coordinator: who may commit, limits, reset of a live group, deletion."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
-from barnabas.consumer_groups.model.messages import CommittedOffset, OffsetToCommit, PartitionOutcome
 from barnabas.consumer_groups.model.rebalance_causes import RebalanceCause
 from barnabas.consumer_groups.model.states import GroupPhase
 from barnabas.log.vocabulary.errors import (
@@ -16,6 +14,7 @@ from barnabas.log.vocabulary.errors import (
     StaleMemberEpochError,
     UnknownMemberIdError,
 )
+from barnabas.log.vocabulary.group_messages import CommittedOffset, OffsetToCommit, PartitionOutcome
 
 from .coordinator_bench import GROUP, SLOT, Bench, Client, T, settle
 

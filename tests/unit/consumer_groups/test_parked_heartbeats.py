@@ -3,12 +3,7 @@
 import dataclasses
 
 from barnabas.consumer_groups.members.parked_heartbeats import MAX_ANSWERS_PER_WAKE
-from barnabas.consumer_groups.model.messages import (
-    CoordinatorResult,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    OffsetToCommit,
-)
+from barnabas.consumer_groups.model.messages import CoordinatorResult, HeartbeatRequest, HeartbeatResponse
 from barnabas.consumer_groups.model.rebalance_causes import RebalanceCause
 from barnabas.consumer_groups.model.settings import GroupSettings
 from barnabas.log.vocabulary.errors import (
@@ -16,6 +11,7 @@ from barnabas.log.vocabulary.errors import (
     RebalanceInProgressError,
     UnknownMemberIdError,
 )
+from barnabas.log.vocabulary.group_messages import OffsetToCommit
 
 from .coordinator_bench import GROUP, Bench, T
 

@@ -4,11 +4,11 @@ import pytest
 
 from barnabas.consumer_groups.explain.explain import UnownedReason
 from barnabas.consumer_groups.model.classic_messages import LeavingMember
-from barnabas.consumer_groups.model.messages import OffsetToCommit
 from barnabas.consumer_groups.model.rebalance_causes import CAUSES, RebalanceCause, cause_of_leaving
 from barnabas.consumer_groups.model.rebalance_record import Cause, Move, Rebalance
 from barnabas.consumer_groups.model.settings import GroupSettings
 from barnabas.log.vocabulary.errors import FencedInstanceIdError
+from barnabas.log.vocabulary.group_messages import OffsetToCommit
 from barnabas.log.vocabulary.group_protocol import ClientSubscription, encode_subscription
 
 from .classic_world import GROUP as CLASSIC_GROUP

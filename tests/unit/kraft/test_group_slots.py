@@ -21,7 +21,6 @@ from barnabas.kraft.metadata.records import (
     CurrentAssignmentRecord,
     GroupRecord,
     MemberRecord,
-    OffsetBefore,
     OffsetCommitRecord,
     OffsetResetRecord,
     RecordBatch,
@@ -31,10 +30,10 @@ from barnabas.kraft.metadata.records import (
     SlotRecord,
     StagedDecisionRecord,
     TargetAssignmentRecord,
-    TopicPartitions,
     decode_batch,
     encode_batch,
 )
+from barnabas.log.vocabulary.group_messages import PartitionOffset, TopicPartitions
 
 GROUPS = ("g1", "g2")
 MEMBERS = ("m1", "m2", "m3")
@@ -322,7 +321,7 @@ def test_the_tail_is_bounded() -> None:
 
 
 def reset_record(reset_id: int, *topics: str) -> OffsetResetRecord:
-    before = tuple(OffsetBefore(topic=topic, partition=0, offset=3) for topic in topics)
+    before = tuple(PartitionOffset(topic=topic, partition=0, offset=3) for topic in topics)
     return OffsetResetRecord(
         slot=7, coordinator_epoch=1, group_id="g1", reset_id=reset_id, at_ms=0, by="me", before=before
     )

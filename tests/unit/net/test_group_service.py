@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from barnabas.consumer_groups.coordinator import GroupCoordinator
 from barnabas.consumer_groups.model.classic_messages import JoinAnswer, JoinRequest
-from barnabas.consumer_groups.model.messages import OffsetToCommit
 from barnabas.kraft.group_state.group_slots import SlotState, slot_of
 from barnabas.kraft.metadata.image import (
     BrokerImage,
@@ -36,6 +35,7 @@ from barnabas.log.vocabulary.errors import (
     NetworkError,
     NotCoordinatorError,
 )
+from barnabas.log.vocabulary.group_messages import OffsetToCommit
 from barnabas.net.base.clock import SystemClock
 from barnabas.net.groups.group_appends import MAX_BYTES_PER_APPEND, parts_of
 from barnabas.net.groups.group_service import GroupService

@@ -5,6 +5,7 @@ from typing import Any
 
 from barnabas.kraft.metadata.image import BrokerImage, Endpoint, MetadataImage, PartitionImage, TopicImage
 from barnabas.log.vocabulary.errors import ErrorCode
+from barnabas.log.vocabulary.group_messages import CommittedOffset, TopicPartitions
 from barnabas.net.admin.frame.backend import Sample
 from barnabas.net.broker.in_process import InProcessConnection
 from barnabas.net.client.admin.admin import Admin
@@ -12,7 +13,6 @@ from barnabas.net.client.connection.client import Client, Home
 from barnabas.net.client.connection.ports import Connection
 from barnabas.net.protocol import group_responses, requests, responses
 from barnabas.net.protocol.api_keys import ApiKey
-from barnabas.net.protocol.requests import OwnedPartitions
 from barnabas.net.server.dispatcher import Dispatcher, Reply
 
 
@@ -53,8 +53,8 @@ class FakeBroker:
             requests.DescribeGroupRequest: described,
             requests.OffsetFetchRequest: lambda _: group_responses.OffsetFetchResponse(
                 partitions=(
-                    group_responses.CommittedOffset(topic="t", partition=0, offset=40),
-                    group_responses.CommittedOffset(topic="t", partition=1, offset=95),
+                    CommittedOffset(topic="t", partition=0, offset=40),
+                    CommittedOffset(topic="t", partition=1, offset=95),
                 )
             ),
             requests.ListOffsetsRequest: _offsets,
@@ -153,8 +153,8 @@ def described(request: requests.DescribeGroupRequest) -> responses.Response:
         client_host="/127.0.0.1",
         member_epoch=2,
         subscribed_topics=("t",),
-        assigned=(OwnedPartitions(topic="t", partitions=(0,)),),
-        target=(OwnedPartitions(topic="t", partitions=(0,)),),
+        assigned=(TopicPartitions(topic="t", partitions=(0,)),),
+        target=(TopicPartitions(topic="t", partitions=(0,)),),
     )
     event = group_responses.RebalanceEvent(
         at_ms=60,

@@ -15,6 +15,7 @@ from unit.net.admin.fake_broker import FakeBroker
 from barnabas.kraft.metadata.image import PartitionImage, TopicImage
 from barnabas.log.format.record_batch import check_crc, read_header
 from barnabas.log.vocabulary.errors import ErrorCode
+from barnabas.log.vocabulary.group_messages import CommittedOffset, UndoneOffset, UndoOffsetResetResponse
 from barnabas.net.admin.app import MAX_BODY_BYTES, ROUTES, build_app, start_admin
 from barnabas.net.admin.routes.metrics import MAX_LAG_SERIES
 from barnabas.net.protocol import group_responses, requests, responses
@@ -269,8 +270,7 @@ async def test_only_so_many_partitions_of_groups_are_told_one_by_one_those_that_
     broker.topics["many"] = TopicImage(name="many", topic_id="b" * 32, partitions=(one,) * count)
     broker.answers[requests.OffsetFetchRequest] = lambda _: group_responses.OffsetFetchResponse(
         partitions=tuple(
-            group_responses.CommittedOffset(topic="many", partition=number, offset=min(number, 100))
-            for number in range(count)
+            CommittedOffset(topic="many", partition=number, offset=min(number, 100)) for number in range(count)
         )
     )
     lines = (await (await client.get("/metrics")).text()).splitlines()
@@ -294,11 +294,11 @@ async def test_a_group_explains_itself(client: HttpClient, broker: FakeBroker) -
 
 
 async def test_a_group_is_moved_and_back(client: HttpClient, broker: FakeBroker) -> None:
-    broker.answers[requests.UndoOffsetResetRequest] = lambda request: group_responses.UndoOffsetResetResponse(
+    broker.answers[requests.UndoOffsetResetRequest] = lambda request: UndoOffsetResetResponse(
         reset_id=1,
         at_ms=0,
         by="me",
-        offsets=(group_responses.UndoneOffset(topic="t", partition=0, before=20, after=40),),
+        offsets=(UndoneOffset(topic="t", partition=0, before=20, after=40),),
     )
     path = f"{CLUSTER}/consumer-groups/g/seek"
     told = await (await client.post(path, json={"to": "-20", "preview": True})).json()

@@ -16,11 +16,12 @@ from barnabas.log.vocabulary.errors import (
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
+from barnabas.log.vocabulary.group_messages import TopicPartitions, UndoneOffset, UndoOffsetResetResponse
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.connection.records import OffsetAndTimestamp
 from barnabas.net.protocol import group_responses, responses
 from barnabas.net.protocol.lag import Lag
-from barnabas.net.protocol.requests import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, OwnedPartitions
+from barnabas.net.protocol.requests import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from barnabas.net.wire.greeting import Greeting
 
 
@@ -291,7 +292,7 @@ class FakeAdmin:
         if group not in self._cluster.committed:
             raise GroupIdNotFoundError(f"group {group} does not exist")
         place = next(iter(self._cluster.logs))
-        owned = (OwnedPartitions(topic=place.topic, partitions=(place.partition,)),)
+        owned = (TopicPartitions(topic=place.topic, partitions=(place.partition,)),)
         member = group_responses.GroupMember(
             member_id="m",
             instance_id=None,
@@ -326,13 +327,13 @@ class FakeAdmin:
             for place, offset in self._cluster.committed[group].items()
         }
 
-    async def undo_reset(self, group: str, *, validate_only: bool) -> group_responses.UndoOffsetResetResponse:
+    async def undo_reset(self, group: str, *, validate_only: bool) -> UndoOffsetResetResponse:
         self._cluster.calls.append(("undo_reset", group, validate_only))
         offsets = tuple(
-            group_responses.UndoneOffset(topic=place.topic, partition=place.partition, before=offset, after=-1)
+            UndoneOffset(topic=place.topic, partition=place.partition, before=offset, after=-1)
             for place, offset in self._cluster.committed[group].items()
         )
-        return group_responses.UndoOffsetResetResponse(reset_id=3, at_ms=1_000, by="cli@host", offsets=offsets)
+        return UndoOffsetResetResponse(reset_id=3, at_ms=1_000, by="cli@host", offsets=offsets)
 
     async def find_offsets(
         self, timestamps_ms: Mapping[TopicPartition, int]

@@ -16,6 +16,7 @@ from barnabas.log.format.record_batch import iter_headers, patch
 from barnabas.log.format.record_codec import iter_records
 from barnabas.log.segment.producer_state import ProducerState
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, NetworkError, RecordTooLargeError, error_for
+from barnabas.log.vocabulary.group_messages import CommittedOffset, PartitionOutcome
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.connection.client import Client
 from barnabas.net.protocol import group_responses as g
@@ -312,15 +313,14 @@ class FakeCluster:
             self.committed[request.group_id][TopicPartition(item.topic, item.partition)] = item.offset
         return g.OffsetCommitResponse(
             partitions=tuple(
-                g.OffsetCommitPartitionResponse(topic=item.topic, partition=item.partition)
-                for item in request.partitions
+                PartitionOutcome(topic=item.topic, partition=item.partition) for item in request.partitions
             )
         )
 
     def offset_fetch(self, node_id: int, request: q.OffsetFetchRequest) -> g.OffsetFetchResponse:
         return g.OffsetFetchResponse(
             partitions=tuple(
-                g.CommittedOffset(topic=partition.topic, partition=partition.partition, offset=offset)
+                CommittedOffset(topic=partition.topic, partition=partition.partition, offset=offset)
                 for partition, offset in self.committed[request.group_id].items()
             )
         )

@@ -13,6 +13,7 @@ from unit.net.client.test_groups import Member, cluster_of, shared
 from unit.net.client.virtual_time import run
 
 from barnabas.log.vocabulary.errors import ErrorCode, NetworkError
+from barnabas.log.vocabulary.group_messages import PartitionOutcome
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.connection.errors import (
     ClientClosedError,
@@ -151,7 +152,7 @@ def test_one_partition_that_is_gone_does_not_hold_up_the_others() -> None:
             cluster.committed["g"][T1] = 4
             return g.OffsetCommitResponse(
                 partitions=tuple(
-                    g.OffsetCommitPartitionResponse(
+                    PartitionOutcome(
                         topic=item.topic,
                         partition=item.partition,
                         error=0 if item.partition else int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),

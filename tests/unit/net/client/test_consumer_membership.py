@@ -8,6 +8,7 @@ from unit.net.client.consumer_world import T0, T1, consumer, filled, read
 from unit.net.client.fake_cluster import HANG, FakeCluster
 from unit.net.client.virtual_time import run
 
+from barnabas.log.vocabulary.group_messages import TopicPartitions
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.connection.errors import (
     NotAssignedError,
@@ -15,7 +16,6 @@ from barnabas.net.client.connection.errors import (
 from barnabas.net.protocol import group_responses as g
 from barnabas.net.protocol import responses as r
 from barnabas.net.protocol.api_keys import ApiKey
-from barnabas.net.protocol.requests import OwnedPartitions
 
 
 class Coordinator:
@@ -40,7 +40,7 @@ class Coordinator:
             member_id=request.member_id,
             member_epoch=self.epoch if request.member_epoch >= 0 else request.member_epoch,
             heartbeat_interval_ms=self.interval_ms,
-            assignment=(OwnedPartitions(topic="t", partitions=self.assignment),) if is_news else None,
+            assignment=(TopicPartitions(topic="t", partitions=self.assignment),) if is_news else None,
         )
 
 
@@ -67,7 +67,7 @@ def test_a_member_reads_commits_and_leaves() -> None:
             assert cluster.committed["g"][T1] > 0  # Committed before it was given up.
             await asyncio.sleep(0.1)
             said = [request.owned for request in coordinator.heard if request.owned is not None]
-            assert said[-1] == (OwnedPartitions(topic="t", partitions=(0,)),)
+            assert said[-1] == (TopicPartitions(topic="t", partitions=(0,)),)
             await reader.commit()
         assert coordinator.heard[-1].member_epoch == -1
         async with consumer(cluster, group="g") as reader:

@@ -11,13 +11,13 @@ from unit.consumer_groups.coordinator_bench import GROUP, Bench
 
 from barnabas.consumer_groups.model.messages import HeartbeatRequest, HeartbeatResponse
 from barnabas.consumer_groups.model.settings import GroupSettings
-from barnabas.kraft.metadata.records import TopicPartitions
+from barnabas.log.vocabulary.group_messages import TopicPartitions
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.connection.errors import BarnabasError, NetworkError
 from barnabas.net.client.group.group_membership import GroupMembership, State
 from barnabas.net.client.group.ownership import Subscription
 from barnabas.net.protocol.group_responses import ConsumerGroupHeartbeatResponse
-from barnabas.net.protocol.requests import ConsumerGroupHeartbeatRequest, OwnedPartitions
+from barnabas.net.protocol.requests import ConsumerGroupHeartbeatRequest
 
 SEEDS = 1_000
 STEPS = 60
@@ -69,7 +69,7 @@ def asked(request: ConsumerGroupHeartbeatRequest) -> HeartbeatRequest:
 def answered(told: HeartbeatResponse) -> ConsumerGroupHeartbeatResponse:
     owned = None
     if told.assignment is not None:
-        owned = tuple(OwnedPartitions(topic=item.topic, partitions=item.partitions) for item in told.assignment)
+        owned = tuple(TopicPartitions(topic=item.topic, partitions=item.partitions) for item in told.assignment)
     return ConsumerGroupHeartbeatResponse(
         member_id=told.member_id,
         member_epoch=told.member_epoch,

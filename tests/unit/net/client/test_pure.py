@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from barnabas.log.format.compression import Compression
 from barnabas.log.format.record_codec import iter_records
 from barnabas.log.vocabulary.errors import InvalidRecordError
+from barnabas.log.vocabulary.group_messages import TopicPartitions
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.base.retries import Backoff, Copies
 from barnabas.net.client.connection.addresses import parse_bootstrap
@@ -22,7 +23,6 @@ from barnabas.net.client.producer.partitioner import next_sticky, partition_of_k
 from barnabas.net.client.producer.record_accumulator import Batch, PartitionQueue
 from barnabas.net.protocol import group_responses as g
 from barnabas.net.protocol import responses as r
-from barnabas.net.protocol.requests import OwnedPartitions
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 
@@ -174,7 +174,7 @@ def answer(epoch: int, *partitions: int, news: bool = True) -> g.ConsumerGroupHe
         member_id="m",
         member_epoch=epoch,
         heartbeat_interval_ms=100,
-        assignment=(OwnedPartitions(topic="t", partitions=partitions),) if news else None,
+        assignment=(TopicPartitions(topic="t", partitions=partitions),) if news else None,
     )
 
 
@@ -195,7 +195,7 @@ def test_joining() -> None:
     assert machine.change().adopt == {T0, T1}
     machine.adopted([T0, T1])
     assert machine.must_tell
-    assert machine.heartbeat().owned == (OwnedPartitions(topic="t", partitions=(0, 1)),)
+    assert machine.heartbeat().owned == (TopicPartitions(topic="t", partitions=(0, 1)),)
     machine.answered(answer(3, news=False))
     assert not machine.must_tell
     assert machine.heartbeat().owned is None
@@ -209,7 +209,7 @@ def test_revoking_is_told_before_the_rest() -> None:
     change = machine.change()
     assert (change.revoke, change.adopt) == ({T0}, {T2})
     machine.revoked([T0])
-    assert machine.heartbeat().owned == (OwnedPartitions(topic="t", partitions=(1,)),)
+    assert machine.heartbeat().owned == (TopicPartitions(topic="t", partitions=(1,)),)
     machine.adopted([T2])
     machine.answered(answer(2, news=False))
     assert machine.must_tell  # T2 was adopted after that heartbeat.

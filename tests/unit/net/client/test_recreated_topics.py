@@ -11,6 +11,7 @@ from unit.net.client.test_consumer import T0, consumer, fill, filled, read
 from unit.net.client.virtual_time import run
 
 from barnabas import sync
+from barnabas.log.vocabulary.group_messages import CommittedOffset
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.connection.errors import PartitionGoneError, TopicRecreatedError
 from barnabas.net.client.connection.metadata import MAX_FIRST_IDS, MetadataCache
@@ -33,7 +34,7 @@ def test_a_committed_offset_of_the_old_topic_is_no_position_in_the_new_one() -> 
     async def main() -> None:
         cluster = filled(50)
         recreate(cluster, 80)
-        late = g.CommittedOffset(topic="t", partition=0, offset=50, leader_epoch=0, topic_id="t")
+        late = CommittedOffset(topic="t", partition=0, offset=50, leader_epoch=0, topic_id="t")
         cluster.script(ApiKey.OFFSET_FETCH, lambda *_: g.OffsetFetchResponse(partitions=(late,)))
         async with consumer(cluster, group="g", auto_commit=False) as reader:
             reader.assign([T0])

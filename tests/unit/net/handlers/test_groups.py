@@ -19,6 +19,7 @@ from barnabas.log.vocabulary.errors import (
     StaleMemberEpochError,
     UnknownMemberIdError,
 )
+from barnabas.log.vocabulary.group_messages import OffsetToCommit, TopicPartitions
 from barnabas.net.handlers.own.groups import GroupHandlers
 from barnabas.net.protocol.group_responses import ConsumerGroupHeartbeatResponse
 from barnabas.net.protocol.requests import (
@@ -27,10 +28,8 @@ from barnabas.net.protocol.requests import (
     DescribeGroupRequest,
     FindCoordinatorRequest,
     ListGroupsRequest,
-    OffsetCommitPartition,
     OffsetCommitRequest,
     OffsetFetchRequest,
-    OwnedPartitions,
     ResetOffsetsRequest,
 )
 from barnabas.net.protocol.responses import EmptyResponse
@@ -62,14 +61,14 @@ class World:
 
     async def commit(self, *offsets: tuple[int, int], member_id: str = "", member_epoch: int = -1, **more: Any) -> Any:
         """(partition, offset) of t."""
-        partitions = tuple(OffsetCommitPartition(topic="t", partition=p, offset=o, **more) for p, o in offsets)
+        partitions = tuple(OffsetToCommit(topic="t", partition=p, offset=o, **more) for p, o in offsets)
         request = OffsetCommitRequest(
             group_id=GROUP, member_id=member_id, member_epoch=member_epoch, partitions=partitions
         )
         return await ask(self.handlers.commit_offsets, request)
 
     async def fetched(self, *partitions: int) -> list[tuple[int, int]]:
-        wanted = (OwnedPartitions(topic="t", partitions=partitions),) if partitions else None
+        wanted = (TopicPartitions(topic="t", partitions=partitions),) if partitions else None
         response = await ask(self.handlers.fetch_offsets, OffsetFetchRequest(group_id=GROUP, partitions=wanted))
         return [(item.partition, item.offset) for item in response.partitions]
 
@@ -101,7 +100,7 @@ async def test_a_member_joins_gets_all_partitions_and_leaves() -> None:
     world = await World.start()
     joined = await world.beat()
     assert joined.member_id and joined.member_epoch > 0
-    assert joined.assignment == (OwnedPartitions(topic="t", partitions=(0, 1)),)
+    assert joined.assignment == (TopicPartitions(topic="t", partitions=(0, 1)),)
     assert world.world.source.asked(AppendGroupRecords)
     described = await world.describe()
     (member,) = described.members
@@ -140,7 +139,7 @@ async def test_offsets_are_committed_and_fetched_all_or_some() -> None:
     assert [(item.partition, item.error) for item in response.partitions] == [(0, 0), (1, 0)]
     assert sorted(await world.fetched()) == [(0, 5), (1, 7)]
     assert await world.fetched(1, 9) == [(1, 7), (9, -1)]
-    request = OffsetFetchRequest(group_id=GROUP, partitions=(OwnedPartitions(topic="t", partitions=(0,)),))
+    request = OffsetFetchRequest(group_id=GROUP, partitions=(TopicPartitions(topic="t", partitions=(0,)),))
     (item,) = (await ask(world.handlers.fetch_offsets, request)).partitions
     assert (item.topic, item.metadata, item.leader_epoch) == ("t", "note", 2)
     assert item.commit_timestamp_ms == world.world.shell.clock.wall_ms()
@@ -159,7 +158,7 @@ async def test_offsets_are_reset_also_while_the_group_runs() -> None:
     world = await World.start()
     joined = await world.beat()
     await world.commit((0, 5), member_id=joined.member_id, member_epoch=joined.member_epoch)
-    offsets = (OffsetCommitPartition(topic="t", partition=0, offset=2),)
+    offsets = (OffsetToCommit(topic="t", partition=0, offset=2),)
     request = ResetOffsetsRequest(group_id=GROUP, partitions=offsets)
     assert await ask(world.handlers.reset_offsets, request) == EmptyResponse()
     assert await world.fetched(0) == [(0, 2)]

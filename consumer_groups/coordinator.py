@@ -28,6 +28,8 @@ from barnabas.kraft.metadata.records import Record
 from barnabas.log.vocabulary.errors import FencedInstanceIdError, GroupIdNotFoundError, NotCoordinatorError
 from barnabas.log.vocabulary.group_messages import (
     CommittedOffset,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
     OffsetToCommit,
     PartitionOutcome,
     UndoOffsetResetResponse,
@@ -38,18 +40,11 @@ from .explain.describe import described, listed
 from .explain.explain import GroupExplanation, explained
 from .explain.group_view import GroupView
 from .explain.watch import GroupAlert, Watch
-from .members.membership import Membership
+from .members.membership import USUAL_INTERVAL, Membership
 from .members.targets import Targets
 from .model.classic_messages import JoinRequest, LeaveOutcome, LeavingMember, SyncRequest, Ticket
 from .model.decision import Decision
-from .model.messages import (
-    CommitPlace,
-    CoordinatorResult,
-    GroupDescription,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    ListedGroup,
-)
+from .model.messages import CommitPlace, CoordinatorResult, GroupDescription, ListedGroup
 from .model.partitions import to_set
 from .model.rebalance_causes import RebalanceCause
 from .model.rebalance_log import RebalanceLog
@@ -141,22 +136,38 @@ class GroupCoordinator:
 
     # --- members ------------------------------------------------------------------------------------------------------
 
-    def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> CoordinatorResult[HeartbeatResponse]:
-        """Join, stay, leave (KIP-848). Raises among others UnknownMemberIdError, FencedMemberEpochError."""
+    def heartbeat(
+        self,
+        request: ConsumerGroupHeartbeatRequest,
+        now_ms: int,
+        *,
+        client_host: str = "",
+        interval_ms: int = USUAL_INTERVAL,
+    ) -> CoordinatorResult[ConsumerGroupHeartbeatResponse]:
+        """Join, stay, leave (KIP-848). `interval_ms`: between heartbeats, as the group's configuration says. Raises among others
+        UnknownMemberIdError, FencedMemberEpochError."""
         self._check_slot(request.group_id)
         self._check_not_classic(request.group_id)
-        decision = self._decision(now_ms)
+        decision = self._decision(now_ms, client_host)
         with self._noting_the_fenced(request.group_id, request.member_id, request.instance_id, now_ms):
-            response = self._membership.heartbeat(request, decision)
+            response = self._membership.heartbeat(request, decision, interval_ms)
         return self._result(decision, response)
 
-    def poll_heartbeat(self, request: HeartbeatRequest, ticket: Ticket, now_ms: int) -> CoordinatorResult[None]:
+    def poll_heartbeat(
+        self,
+        request: ConsumerGroupHeartbeatRequest,
+        ticket: Ticket,
+        now_ms: int,
+        *,
+        client_host: str = "",
+        interval_ms: int = USUAL_INTERVAL,
+    ) -> CoordinatorResult[None]:
         """The same as a long poll: the ticket is answered when the member has something to do, or after `max_wait_ms`."""
         self._check_slot(request.group_id)
         self._check_not_classic(request.group_id)
-        decision = self._decision(now_ms)
+        decision = self._decision(now_ms, client_host)
         with self._noting_the_fenced(request.group_id, request.member_id, request.instance_id, now_ms):
-            self._membership.poll(request, ticket, decision)
+            self._membership.poll(request, ticket, decision, interval_ms)
         return self._result(decision, None)
 
     def join_group(self, request: JoinRequest, ticket: Ticket, now_ms: int) -> CoordinatorResult[None]:
@@ -337,8 +348,8 @@ class GroupCoordinator:
         self._offsets.delete_group(group_id, decision)
         return self._result(decision, None)
 
-    def _decision(self, now_ms: int) -> Decision:
-        return Decision(state=self._state, now_ms=now_ms, log=self._log)
+    def _decision(self, now_ms: int, client_host: str = "") -> Decision:
+        return Decision(state=self._state, now_ms=now_ms, log=self._log, client_host=client_host)
 
     def _result(self, decision: Decision, response: R) -> CoordinatorResult[R]:
         records = decision.finish()

@@ -12,16 +12,17 @@ from barnabas.log.vocabulary.errors import (
     UnreleasedInstanceIdError,
     UnsupportedAssignorError,
 )
+from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatRequest
 from barnabas.log.vocabulary.name_pattern import name_pattern
 
 from ..model.group_limits import check_group_id, check_ids
-from ..model.messages import HeartbeatRequest, MemberEpoch
+from ..model.messages import MemberEpoch
 from ..model.partitions import to_set
 from ..model.settings import GroupSettings
 from ..model.states import AWAY_EPOCH
 
 
-def check_request(request: HeartbeatRequest, settings: GroupSettings) -> None:
+def check_request(request: ConsumerGroupHeartbeatRequest, settings: GroupSettings) -> None:
     """The request by itself. Of one that leaves, only what says who leaves and how is looked at, as in Kafka."""
     _check_ids(request, settings)
     if request.member_epoch < MemberEpoch.LEAVE_STATIC:
@@ -46,7 +47,7 @@ def check_request(request: HeartbeatRequest, settings: GroupSettings) -> None:
         raise InvalidRequestError(f"rebalance timeout {request.rebalance_timeout_ms} ms; it must be positive")
 
 
-def _check_ids(request: HeartbeatRequest, settings: GroupSettings) -> None:
+def _check_ids(request: ConsumerGroupHeartbeatRequest, settings: GroupSettings) -> None:
     check_group_id(request.group_id, settings)
     if not request.member_id and request.member_epoch != MemberEpoch.JOIN:
         raise InvalidRequestError("the member id is empty; only a member that joins may leave it so")
@@ -55,7 +56,7 @@ def _check_ids(request: HeartbeatRequest, settings: GroupSettings) -> None:
     check_ids((request.member_id, request.instance_id or "", request.client_id), settings)
 
 
-def _check_subscription(request: HeartbeatRequest, settings: GroupSettings) -> None:
+def _check_subscription(request: ConsumerGroupHeartbeatRequest, settings: GroupSettings) -> None:
     if request.subscribed_topics is not None and len(request.subscribed_topics) > settings.max_subscribed_topics:
         raise InvalidRequestError(f"more than {settings.max_subscribed_topics} topics; subscribe by a pattern")
     if request.subscribed_pattern:
@@ -65,7 +66,7 @@ def _check_subscription(request: HeartbeatRequest, settings: GroupSettings) -> N
         raise UnsupportedAssignorError(f"no assignor {request.assignor!r} here; there are: {known}")
 
 
-def check_join(group: GroupState | None, request: HeartbeatRequest, settings: GroupSettings) -> None:
+def check_join(group: GroupState | None, request: ConsumerGroupHeartbeatRequest, settings: GroupSettings) -> None:
     """May this member, not one yet, come in?"""
     if group is None:
         return
@@ -81,7 +82,7 @@ def check_join(group: GroupState | None, request: HeartbeatRequest, settings: Gr
         raise GroupMaxSizeReachedError(f"group {request.group_id} has {len(group.members)} members already")
 
 
-def check_member(group: GroupState | None, request: HeartbeatRequest) -> MemberRecord:
+def check_member(group: GroupState | None, request: ConsumerGroupHeartbeatRequest) -> MemberRecord:
     """Return the member that the request is from."""
     holder = None if group is None else holder_of(group, request.instance_id)
     if holder is not None and holder.member_id != request.member_id:
@@ -92,7 +93,7 @@ def check_member(group: GroupState | None, request: HeartbeatRequest) -> MemberR
     return member
 
 
-def check_epoch(current: CurrentAssignmentRecord, request: HeartbeatRequest) -> None:
+def check_epoch(current: CurrentAssignmentRecord, request: ConsumerGroupHeartbeatRequest) -> None:
     """The current epoch; or the one before it, when the answer that raised it was lost.
 
     A member of the previous epoch that owns what it was never given has been away for longer than one answer; one that does not

@@ -11,12 +11,13 @@ from msgspec.structs import replace
 from barnabas.kraft.group_state.group_slots import GroupState, SlotState
 from barnabas.kraft.metadata.records import CurrentAssignmentRecord, GroupRecord, MemberRecord, RemoveMemberRecord
 from barnabas.log.vocabulary.errors import BarnabasError
+from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 
 from ..model.classic_messages import Answer, Ticket
 from ..model.deadlines import Deadlines, TimerKey
 from ..model.decision import Decision
 from ..model.group_limits import check_new_group
-from ..model.messages import HeartbeatRequest, HeartbeatResponse, MemberEpoch
+from ..model.messages import MemberEpoch
 from ..model.partitions import NO_PARTITIONS, PartitionSet, from_set, to_set
 from ..model.rebalance_causes import RebalanceCause, cause_of_leaving
 from ..model.settings import GroupSettings
@@ -28,6 +29,7 @@ from .reconciliation import NO_EPOCH, Holding, advance
 from .targets import Targets
 
 MEMBER_ID_BITS = 128  # as random as a UUID: never given twice
+USUAL_INTERVAL = -1  # in place of one that the group's configuration says
 HEARTBEATS_PER_SESSION = 3  # at least: one that is lost or late must cost nobody the membership
 
 
@@ -51,7 +53,10 @@ class Membership:
 
     # --- heartbeats ---------------------------------------------------------------------------------------------------
 
-    def heartbeat(self, request: HeartbeatRequest, decision: Decision) -> HeartbeatResponse:
+    def heartbeat(
+        self, request: ConsumerGroupHeartbeatRequest, decision: Decision, interval_ms: int = USUAL_INTERVAL
+    ) -> ConsumerGroupHeartbeatResponse:
+        """`interval_ms`: between heartbeats, where the group's configuration says it."""
         check_request(request, self._settings)
         if request.member_epoch < MemberEpoch.JOIN:
             return self._leave(request, decision)
@@ -61,15 +66,17 @@ class Membership:
             member_id, owned = self._stay(request, decision)
         self.parked.supersede(request.group_id, member_id, decision)
         self._targets.settle(decision)
-        return self._reconcile(request, member_id, owned, decision)
+        return self._reconcile(request, member_id, owned, decision, interval_ms)
 
-    def poll(self, request: HeartbeatRequest, ticket: Ticket, decision: Decision) -> None:
+    def poll(
+        self, request: ConsumerGroupHeartbeatRequest, ticket: Ticket, decision: Decision, interval_ms: int
+    ) -> None:
         """A heartbeat whose answer waits for news, for `max_wait_ms` and at most for the heartbeat interval."""
-        response = self.heartbeat(request, decision)
+        response = self.heartbeat(request, decision, interval_ms)
         if request.max_wait_ms > 0 and request.member_epoch > MemberEpoch.JOIN and _says_nothing(response, request):
             member = self._state.groups[request.group_id].members[response.member_id]
-            wait_ms = min(request.max_wait_ms, self._interval_ms(member, request))
-            parked = ParkedHeartbeat(request=dataclasses.replace(request, owned=None), ticket=ticket)
+            wait_ms = min(request.max_wait_ms, self._interval_ms(member, interval_ms))
+            parked = ParkedHeartbeat(request=replace(request, owned=None), ticket=ticket, interval_ms=interval_ms)
             self.parked.park(response.member_id, parked, decision.now_ms + wait_ms)
         else:
             decision.answers.append(Answer(ticket=ticket, value=response))
@@ -91,10 +98,12 @@ class Membership:
         assert parked is not None
         if self._wake_member(member_id, parked, decision):
             return
-        response = HeartbeatResponse(
+        response = ConsumerGroupHeartbeatResponse(
             member_id=member_id,
             member_epoch=parked.request.member_epoch,
-            heartbeat_interval_ms=self._interval_ms(self._state.groups[group_id].members[member_id], parked.request),
+            heartbeat_interval_ms=self._interval_ms(
+                self._state.groups[group_id].members[member_id], parked.interval_ms
+            ),
         )
         decision.answers.append(Answer(ticket=parked.ticket, value=response))
 
@@ -102,12 +111,12 @@ class Membership:
         """As if the member said the same again, without any word on what it owns by now. Returns whether it was answered."""
         request = parked.request
         group = self._state.groups.get(request.group_id)
-        value: HeartbeatResponse | BarnabasError
+        value: ConsumerGroupHeartbeatResponse | BarnabasError
         try:
             member = check_member(group, request)
             assert group is not None
             check_epoch(group.currents[member.member_id], request)
-            value = self._reconcile(request, member.member_id, None, decision, is_heard=False)
+            value = self._reconcile(request, member.member_id, None, decision, parked.interval_ms, is_heard=False)
             if _says_nothing(value, request):
                 return False
         except BarnabasError as error:
@@ -116,7 +125,7 @@ class Membership:
         decision.answers.append(Answer(ticket=parked.ticket, value=value))
         return True
 
-    def _join(self, request: HeartbeatRequest, decision: Decision) -> tuple[str, PartitionSet | None]:
+    def _join(self, request: ConsumerGroupHeartbeatRequest, decision: Decision) -> tuple[str, PartitionSet | None]:
         """Return the member's id and what it certainly owns at most."""
         group = self._state.groups.get(request.group_id)
         member_id = request.member_id or f"{self._rng.getrandbits(MEMBER_ID_BITS):032x}"
@@ -131,18 +140,18 @@ class Membership:
             self._enter(member_id, request, decision)
         return member_id, NO_PARTITIONS
 
-    def _enter(self, member_id: str, request: HeartbeatRequest, decision: Decision) -> None:
+    def _enter(self, member_id: str, request: ConsumerGroupHeartbeatRequest, decision: Decision) -> None:
         group = self._state.groups.get(request.group_id)
         if group is None or group.group.protocol != "consumer":
             decision.add(self._group_record(request.group_id, group))
-        decision.add(self._member_record(member_id, request, None))
+        decision.add(self._member_record(member_id, request, None, decision.client_host))
         newcomer = Holding(member_epoch=MemberEpoch.JOIN, previous_member_epoch=NO_EPOCH, state=MemberState.STABLE)
         decision.add(self._current_record(request.group_id, member_id, newcomer))
         member = self._state.groups[request.group_id].members[member_id]
         decision.change(request.group_id, RebalanceCause.MEMBER_JOINED, member, _wish(member))
 
     def _rejoin(
-        self, group: GroupState, member_id: str, request: HeartbeatRequest, decision: Decision
+        self, group: GroupState, member_id: str, request: ConsumerGroupHeartbeatRequest, decision: Decision
     ) -> PartitionSet | None:
         """A member joins that is one already: its answer was lost, it was fenced, or it was away.
 
@@ -159,7 +168,12 @@ class Membership:
         return NO_PARTITIONS if was_away else None
 
     def _take_over(
-        self, group: GroupState, away: MemberRecord, member_id: str, request: HeartbeatRequest, decision: Decision
+        self,
+        group: GroupState,
+        away: MemberRecord,
+        member_id: str,
+        request: ConsumerGroupHeartbeatRequest,
+        decision: Decision,
     ) -> None:
         """A static member is back under a new member id: it gets what it had, and nobody else notices."""
         current, target = group.currents[away.member_id], group.targets.get(away.member_id)
@@ -185,7 +199,7 @@ class Membership:
             previous_member_epoch=NO_EPOCH,
         )
 
-    def _stay(self, request: HeartbeatRequest, decision: Decision) -> tuple[str, PartitionSet | None]:
+    def _stay(self, request: ConsumerGroupHeartbeatRequest, decision: Decision) -> tuple[str, PartitionSet | None]:
         group = self._state.groups.get(request.group_id)
         member = check_member(group, request)
         assert group is not None
@@ -193,8 +207,8 @@ class Membership:
         self._update(member, request, decision)
         return member.member_id, None if request.owned is None else to_set(request.owned)
 
-    def _update(self, member: MemberRecord, request: HeartbeatRequest, decision: Decision) -> None:
-        updated = self._member_record(member.member_id, request, member)
+    def _update(self, member: MemberRecord, request: ConsumerGroupHeartbeatRequest, decision: Decision) -> None:
+        updated = self._member_record(member.member_id, request, member, decision.client_host)
         if replace(updated, coordinator_epoch=member.coordinator_epoch) == member:
             return
         decision.add(updated)
@@ -206,13 +220,14 @@ class Membership:
 
     def _reconcile(
         self,
-        request: HeartbeatRequest,
+        request: ConsumerGroupHeartbeatRequest,
         member_id: str,
         owned: PartitionSet | None,
         decision: Decision,
+        interval_ms: int,
         *,
         is_heard: bool = True,
-    ) -> HeartbeatResponse:
+    ) -> ConsumerGroupHeartbeatResponse:
         """One step towards the target. Not `is_heard`: the member is told of it, which is no sign of life."""
         group = self._state.groups[request.group_id]
         before = group.currents[member_id]
@@ -229,12 +244,12 @@ class Membership:
         self._time_obedience(request, member_id, before, after, decision.now_ms)
         if request.owned is not None and to_set(request.owned) != to_set(after.assigned):
             in_step = False  # told again at every heartbeat until it has done so: no answer matters by itself
-        return HeartbeatResponse(
+        return ConsumerGroupHeartbeatResponse(
             member_id=member_id,
             member_epoch=after.member_epoch,
             heartbeat_interval_ms=self._interval_ms(
                 group.members[member_id],
-                request,
+                interval_ms,
                 is_waiting=after.state == MemberState.UNRELEASED_PARTITIONS or self._targets.is_put_off(group),
             ),
             assignment=None if in_step else after.assigned,
@@ -242,7 +257,7 @@ class Membership:
 
     def _time_obedience(
         self,
-        request: HeartbeatRequest,
+        request: ConsumerGroupHeartbeatRequest,
         member_id: str,
         before: CurrentAssignmentRecord,
         after: CurrentAssignmentRecord,
@@ -278,17 +293,17 @@ class Membership:
         record = self._current_record(before.group_id, before.member_id, after)
         return replace(record, coordinator_epoch=before.coordinator_epoch)
 
-    def _interval_ms(self, member: MemberRecord, request: HeartbeatRequest, *, is_waiting: bool = False) -> int:
+    def _interval_ms(self, member: MemberRecord, interval_ms: int, *, is_waiting: bool = False) -> int:
         """A member may ask for a session that is shorter than the usual interval: it must get some tries in it."""
         settings = self._settings
-        interval_ms = _given(request.heartbeat_interval_ms, settings.heartbeat_interval_ms)
+        interval_ms = _given(interval_ms, settings.heartbeat_interval_ms)
         if is_waiting:
             interval_ms = min(interval_ms, settings.waiting_heartbeat_interval_ms)
         return max(1, min(interval_ms, member.session_timeout_ms // HEARTBEATS_PER_SESSION))
 
     # --- leaving ------------------------------------------------------------------------------------------------------
 
-    def _leave(self, request: HeartbeatRequest, decision: Decision) -> HeartbeatResponse:
+    def _leave(self, request: ConsumerGroupHeartbeatRequest, decision: Decision) -> ConsumerGroupHeartbeatResponse:
         group = self._state.groups.get(request.group_id)
         member = check_member(group, request)
         assert group is not None
@@ -300,7 +315,7 @@ class Membership:
         else:
             self._remove(member, cause, detail, decision)
             self._targets.settle(decision)
-        return HeartbeatResponse(
+        return ConsumerGroupHeartbeatResponse(
             member_id=member.member_id,
             member_epoch=request.member_epoch,
             heartbeat_interval_ms=self._settings.heartbeat_interval_ms,
@@ -407,7 +422,9 @@ class Membership:
             protocol_name=self._settings.default_assignor,
         )
 
-    def _member_record(self, member_id: str, request: HeartbeatRequest, before: MemberRecord | None) -> MemberRecord:
+    def _member_record(
+        self, member_id: str, request: ConsumerGroupHeartbeatRequest, before: MemberRecord | None, client_host: str
+    ) -> MemberRecord:
         """What the request says, over what was known before."""
         base = before or self._blank_member(member_id, request)
         topics = request.subscribed_topics
@@ -417,7 +434,7 @@ class Membership:
             coordinator_epoch=self._state.coordinator_epoch,
             rack=base.rack if request.rack is None else request.rack,
             client_id=request.client_id or base.client_id,
-            client_host=request.client_host or base.client_host,
+            client_host=client_host or base.client_host,
             subscribed_topics=base.subscribed_topics if topics is None else tuple(sorted(set(topics))),
             subscribed_pattern=base.subscribed_pattern if pattern is None else pattern or None,
             rebalance_timeout_ms=_given(request.rebalance_timeout_ms, base.rebalance_timeout_ms),
@@ -425,7 +442,7 @@ class Membership:
             assignor=base.assignor if request.assignor is None else request.assignor,
         )
 
-    def _blank_member(self, member_id: str, request: HeartbeatRequest) -> MemberRecord:
+    def _blank_member(self, member_id: str, request: ConsumerGroupHeartbeatRequest) -> MemberRecord:
         return MemberRecord(
             slot=self._state.slot,
             coordinator_epoch=self._state.coordinator_epoch,
@@ -463,7 +480,7 @@ class Membership:
         )
 
 
-def _says_nothing(response: HeartbeatResponse, request: HeartbeatRequest) -> bool:
+def _says_nothing(response: ConsumerGroupHeartbeatResponse, request: ConsumerGroupHeartbeatRequest) -> bool:
     return response.assignment is None and response.member_epoch == request.member_epoch
 
 

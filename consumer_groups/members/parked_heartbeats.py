@@ -9,11 +9,11 @@ wakes everybody once, and the decision that a request waits for does not grow by
 from dataclasses import dataclass
 
 from barnabas.log.vocabulary.errors import RebalanceInProgressError
+from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatRequest
 
 from ..model.classic_messages import Answer, Ticket
 from ..model.deadlines import Deadlines
 from ..model.decision import Decision
-from ..model.messages import HeartbeatRequest
 
 WAKE_DELAY_MS = 1  # what is decided meanwhile is told at the same time
 MAX_ANSWERS_PER_WAKE = 500  # each may write a record, and a decision must fit into one append of the quorum
@@ -21,8 +21,9 @@ MAX_ANSWERS_PER_WAKE = 500  # each may write a record, and a decision must fit i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParkedHeartbeat:
-    request: HeartbeatRequest
+    request: ConsumerGroupHeartbeatRequest
     ticket: Ticket
+    interval_ms: int  # between heartbeats, as its group's configuration says
 
 
 class ParkedHeartbeats:

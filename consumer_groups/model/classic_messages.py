@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
 
 if TYPE_CHECKING:
-    from .messages import HeartbeatResponse
+    from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatResponse
 
 Ticket = int  # given by the shell, never twice in the life of a coordinator
 
@@ -90,4 +90,4 @@ class Answer:
     """What a parked request hears, once the records of the decision that made it are committed."""
 
     ticket: Ticket
-    value: "JoinAnswer | SyncAnswer | HeartbeatResponse | BarnabasError"
+    value: "JoinAnswer | SyncAnswer | ConsumerGroupHeartbeatResponse | BarnabasError"

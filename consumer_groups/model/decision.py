@@ -43,6 +43,7 @@ class Decision:
     state: SlotState
     now_ms: int
     log: RebalanceLog
+    client_host: str = ""  # of the client that asks; "": time passes, or it does not matter
     records: list[SlotStateRecord] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)  # to parked requests
     changes: dict[str, list[Change]] = field(default_factory=dict)  # by group, until they are settled

@@ -48,47 +48,6 @@ class CommitPlace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeartbeatRequest:
-    """KIP-848. None leaves a field as it is. The members' side of the contract:
-
-    - one heartbeat of a member is under way at a time; an answer that comes after its request was given up is ignored, and
-      the next heartbeat says everything;
-    - `owned` is what the member may be reading at this moment; it is sent when it has changed and after a lost answer;
-    - what it subscribes to is sent when joining, after a lost answer, and when it has changed;
-    - FENCED_MEMBER_EPOCH and UNKNOWN_MEMBER_ID mean: stop reading, commit nothing, join again with epoch 0.
-    """
-
-    group_id: str
-    member_id: str  # "" when joining: the coordinator makes one up
-    member_epoch: int
-    instance_id: str | None = None
-    rack: str | None = None
-    client_id: str = ""
-    client_host: str = ""
-    subscribed_topics: tuple[str, ...] | None = None
-    subscribed_pattern: str | None = None  # "" is no pattern
-    rebalance_timeout_ms: int = -1  # -1: the default when joining, unchanged later
-    session_timeout_ms: int = -1
-    heartbeat_interval_ms: int = -1  # not the member's word: what its group's configuration says; -1: as all groups
-    assignor: str | None = None
-    reason: str = ""  # of leaving: "poll_interval_exceeded", or what a person may read
-    owned: tuple[TopicPartitions, ...] | None = None
-    max_wait_ms: int = (
-        0  # while there is nothing to tell, the answer may wait so long (`GroupCoordinator.poll_heartbeat`)
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeartbeatResponse:
-    """`assignment` is everything that the member shall read from now on; None: as before."""
-
-    member_id: str
-    member_epoch: int
-    heartbeat_interval_ms: int
-    assignment: tuple[TopicPartitions, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ListedGroup:
     group_id: str
     phase: GroupPhase

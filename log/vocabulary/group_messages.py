@@ -62,3 +62,42 @@ class UndoOffsetResetResponse(Message, frozen=True, kw_only=True):
     at_ms: int
     by: str
     offsets: Items[UndoneOffset]
+
+
+# --- members whose coordinator assigns (KIP-848) ---------------------------------------------------------------------
+
+
+class ConsumerGroupHeartbeatRequest(Message, frozen=True, kw_only=True):
+    """`member_epoch` 0 joins, -1 leaves, -2 leaves as a static member who will be back. None leaves a field as it is. The
+    members' side of the contract:
+
+    - one heartbeat of a member is under way at a time; an answer that comes after its request was given up is ignored, and
+      the next heartbeat says everything;
+    - `owned` is what the member may be reading at this moment; it is sent when it has changed and after a lost answer;
+    - what it subscribes to is sent when joining, after a lost answer, and when it has changed;
+    - FENCED_MEMBER_EPOCH and UNKNOWN_MEMBER_ID mean: stop reading, commit nothing, join again with epoch 0.
+    """
+
+    group_id: str
+    member_id: str  # "" when joining: the coordinator makes one up
+    member_epoch: int
+    instance_id: str | None = None
+    rack: str | None = None
+    client_id: str = ""
+    subscribed_topics: Items[str] | None = None
+    subscribed_pattern: str | None = None  # "" is no pattern
+    rebalance_timeout_ms: int = -1  # -1: the default when joining, unchanged later
+    session_timeout_ms: int = -1
+    assignor: str | None = None
+    owned: Items[TopicPartitions] | None = None
+    reason: str = ""  # of leaving: "poll_interval_exceeded", or a sentence
+    max_wait_ms: int = 0  # while the coordinator has nothing to tell, the answer may wait so long
+
+
+class ConsumerGroupHeartbeatResponse(Message, frozen=True, kw_only=True):
+    """`assignment` is everything that the member shall read from now on; None: as before."""
+
+    member_id: str
+    member_epoch: int
+    heartbeat_interval_ms: int
+    assignment: Items[TopicPartitions] | None = None

@@ -3,7 +3,11 @@
 Messages do not know their keys: a room below may define a request or an answer that it decides on, and it is framed here alone.
 """
 
-from barnabas.log.vocabulary.group_messages import UndoOffsetResetResponse
+from barnabas.log.vocabulary.group_messages import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    UndoOffsetResetResponse,
+)
 
 from . import group_responses, requests, responses
 from .api_keys import ApiKey
@@ -35,8 +39,8 @@ APIS: dict[ApiKey, tuple[type[Request], type[Response]]] = {
     ApiKey.METADATA_FEED: (requests.MetadataFeedRequest, responses.MetadataFeedResponse),
     ApiKey.FIND_COORDINATOR: (requests.FindCoordinatorRequest, group_responses.FindCoordinatorResponse),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: (
-        requests.ConsumerGroupHeartbeatRequest,
-        group_responses.ConsumerGroupHeartbeatResponse,
+        ConsumerGroupHeartbeatRequest,
+        ConsumerGroupHeartbeatResponse,
     ),
     ApiKey.JOIN_GROUP: (requests.JoinGroupRequest, group_responses.JoinGroupResponse),
     ApiKey.SYNC_GROUP: (requests.SyncGroupRequest, group_responses.SyncGroupResponse),

@@ -11,13 +11,6 @@ class FindCoordinatorResponse(Message, frozen=True, kw_only=True):
     coordinator_epoch: int = -1  # -1: told by a broker that does not order commits
 
 
-class ConsumerGroupHeartbeatResponse(Message, frozen=True, kw_only=True):
-    member_id: str
-    member_epoch: int
-    heartbeat_interval_ms: int
-    assignment: Items[TopicPartitions] | None = None  # None: unchanged
-
-
 class JoinedMember(Message, frozen=True, kw_only=True):
     member_id: str
     instance_id: str | None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from msgspec import Meta
 
 from barnabas.log.format.record_batch import Buffer
-from barnabas.log.vocabulary.group_messages import OffsetToCommit, TopicPartitions
+from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatRequest, OffsetToCommit, TopicPartitions
 from barnabas.log.vocabulary.message import Items, Message, Texts
 from barnabas.log.vocabulary.metadata_position import MetadataPosition
 
@@ -247,25 +247,6 @@ class MetadataFeedRequest(Message, frozen=True, kw_only=True):
 
 class FindCoordinatorRequest(Message, frozen=True, kw_only=True):
     group_id: str
-
-
-class ConsumerGroupHeartbeatRequest(Message, frozen=True, kw_only=True):
-    """KIP-848. `member_epoch` 0 joins, -1 leaves, -2 leaves as a static member who will be back. None: unchanged."""
-
-    group_id: str
-    member_id: str
-    member_epoch: int
-    instance_id: str | None = None
-    rack: str | None = None
-    client_id: str = ""
-    subscribed_topics: Items[str] | None = None
-    subscribed_pattern: str | None = None
-    rebalance_timeout_ms: int = -1
-    session_timeout_ms: int = -1
-    assignor: str | None = None
-    owned: Items[TopicPartitions] | None = None
-    reason: str = ""  # of leaving: "poll_interval_exceeded", or a sentence
-    max_wait_ms: int = 0  # while the coordinator has nothing to tell, the answer may wait so long
 
 
 class GroupProtocol(Message, frozen=True, kw_only=True):

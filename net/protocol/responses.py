@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import field
 
-from barnabas.log.vocabulary.group_messages import UndoOffsetResetResponse
+from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatResponse, UndoOffsetResetResponse
 from barnabas.log.vocabulary.message import Items, Message, Texts
 
 from .group_responses import (
-    ConsumerGroupHeartbeatResponse,
     DescribeGroupResponse,
     FindCoordinatorResponse,
     JoinGroupResponse,

@@ -7,9 +7,10 @@ from typing import Any
 
 from integration.kafka_wire import JOIN_GROUP, asked, make
 
+from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from barnabas.net.client.connection.errors import BarnabasError
-from barnabas.net.protocol.group_responses import ConsumerGroupHeartbeatResponse, FindCoordinatorResponse
-from barnabas.net.protocol.requests import ConsumerGroupHeartbeatRequest, FindCoordinatorRequest
+from barnabas.net.protocol.group_responses import FindCoordinatorResponse
+from barnabas.net.protocol.requests import FindCoordinatorRequest
 from barnabas.net.wire.rpc import RpcConnection
 from barnabas.net.wire.tcp import TcpNetwork
 

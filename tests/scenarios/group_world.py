@@ -17,12 +17,12 @@ import random
 from collections.abc import Iterator
 
 from barnabas.consumer_groups.coordinator import GroupCoordinator
-from barnabas.consumer_groups.model.messages import HeartbeatRequest, HeartbeatResponse
 from barnabas.consumer_groups.model.partitions import PartitionSet, from_set, to_set
 from barnabas.consumer_groups.model.settings import GroupSettings
 from barnabas.kraft.group_state.group_slots import GroupSlots, slot_of
 from barnabas.kraft.metadata.records import Record
 from barnabas.log.vocabulary.errors import BarnabasError
+from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 
 GROUP = "payments"
 SLOT = slot_of(GROUP)
@@ -39,8 +39,8 @@ class Member:
         self.owned: PartitionSet = frozenset()
         self.is_lost = False
 
-    def request(self, *, epoch: int | None = None, reason: str = "") -> HeartbeatRequest:
-        return HeartbeatRequest(
+    def request(self, *, epoch: int | None = None, reason: str = "") -> ConsumerGroupHeartbeatRequest:
+        return ConsumerGroupHeartbeatRequest(
             group_id=GROUP,
             member_id=self.name,
             member_epoch=self.epoch if epoch is None else epoch,
@@ -50,7 +50,7 @@ class Member:
             owned=from_set(self.owned),
         )
 
-    def take(self, response: HeartbeatResponse) -> None:
+    def take(self, response: ConsumerGroupHeartbeatResponse) -> None:
         self.epoch = response.member_epoch
         if response.assignment is not None:
             self.owned = to_set(response.assignment)
@@ -165,7 +165,7 @@ class GroupWorld:
             member.epoch, member.owned = 0, frozenset()  # it stops reading; its next heartbeat joins anew
             yield f"{name} is told {type(error).__name__}"
 
-    def _send(self, request: HeartbeatRequest) -> HeartbeatResponse:
+    def _send(self, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
         result = self._coordinator.heartbeat(request, self._now_ms)
         self._commit(result.records)
         return result.response

@@ -12,13 +12,12 @@ from barnabas.kraft.metadata.image import MetadataImage
 from barnabas.log.format.record_batch import iter_headers, read_header
 from barnabas.log.format.record_codec import NOT_IDEMPOTENT, encode_batch
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, NetworkError, error_for
-from barnabas.log.vocabulary.group_messages import OffsetToCommit, TopicPartitions
+from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatRequest, OffsetToCommit, TopicPartitions
 from barnabas.net.protocol.requests import (
     AddPartitionsRequest,
     AlterConfigRequest,
     AssignReplicasRequest,
     ConfigEntryChange,
-    ConsumerGroupHeartbeatRequest,
     CreateTopicRequest,
     DeleteTopicRequest,
     ElectLeaderRequest,

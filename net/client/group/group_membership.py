@@ -10,11 +10,13 @@ say so in a heartbeat, and take the rest. What we own changes only by `revoked`,
 from collections.abc import Iterable
 from enum import Enum, auto
 
-from barnabas.log.vocabulary.group_messages import TopicPartitions
+from barnabas.log.vocabulary.group_messages import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    TopicPartitions,
+)
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
-from ...protocol.group_responses import ConsumerGroupHeartbeatResponse
-from ...protocol.requests import ConsumerGroupHeartbeatRequest
 from ..connection.errors import BarnabasError, ErrorCode
 from .ownership import Ownership, Subscription
 

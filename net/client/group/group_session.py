@@ -8,8 +8,8 @@ import asyncio
 import logging
 from typing import Any
 
-from ...protocol.group_responses import ConsumerGroupHeartbeatResponse
-from ...protocol.requests import ConsumerGroupHeartbeatRequest
+from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+
 from ..connection.client import Client
 from ..connection.errors import BarnabasError
 from .group_membership import GroupMembership, Verdict

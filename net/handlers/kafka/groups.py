@@ -23,11 +23,11 @@ from barnabas.log.vocabulary.errors import (
     InvalidRequestError,
     NoTransactionsError,
 )
-from barnabas.log.vocabulary.group_messages import TopicPartitions
+from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatRequest, TopicPartitions
 from barnabas.net.base.slices import sliced
 from barnabas.net.protocol.kafka import bodies
 from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
-from barnabas.net.protocol.requests import ConsumerGroupHeartbeatRequest, FindCoordinatorRequest
+from barnabas.net.protocol.requests import FindCoordinatorRequest
 from barnabas.net.server.dispatcher import RequestContext
 from barnabas.net.settings.group_config import default_session_ms
 

@@ -6,14 +6,17 @@ answers NOT_COORDINATOR. A reply leaves once the quorum has committed what it te
 a group that is running.
 """
 
-from barnabas.consumer_groups.model.messages import CommitPlace, HeartbeatRequest, HeartbeatResponse
+from msgspec.structs import replace
+
+from barnabas.consumer_groups.model.messages import CommitPlace
 from barnabas.consumer_groups.model.states import GroupPhase
 from barnabas.log.vocabulary.errors import CoordinatorNotAvailableError, GroupIdNotFoundError
 from barnabas.log.vocabulary.group_messages import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
     UndoOffsetResetResponse,
 )
 from barnabas.net.protocol.group_responses import (
-    ConsumerGroupHeartbeatResponse,
     DescribeGroupResponse,
     FindCoordinatorResponse,
     ListedGroup,
@@ -22,7 +25,6 @@ from barnabas.net.protocol.group_responses import (
     OffsetFetchResponse,
 )
 from barnabas.net.protocol.requests import (
-    ConsumerGroupHeartbeatRequest,
     DeleteGroupRequest,
     DescribeGroupRequest,
     FindCoordinatorRequest,
@@ -67,41 +69,23 @@ class GroupHandlers:
         self, request: ConsumerGroupHeartbeatRequest, context: RequestContext
     ) -> ConsumerGroupHeartbeatResponse:
         times = self._services.group_times(request.group_id)
-        asked = HeartbeatRequest(
-            group_id=request.group_id,
-            member_id=request.member_id,
-            member_epoch=request.member_epoch,
-            instance_id=request.instance_id,
-            rack=request.rack,
-            client_id=request.client_id or context.client_id,
-            client_host=context.client_host,
-            subscribed_topics=request.subscribed_topics,
-            subscribed_pattern=request.subscribed_pattern,
-            rebalance_timeout_ms=request.rebalance_timeout_ms,
-            session_timeout_ms=request.session_timeout_ms if times.session_timeout_ms < 0 else times.session_timeout_ms,
-            heartbeat_interval_ms=times.heartbeat_interval_ms,
-            assignor=request.assignor,
-            owned=request.owned,
-            reason=request.reason,
-            max_wait_ms=request.max_wait_ms,
+        session_timeout_ms = request.session_timeout_ms if times.session_timeout_ms < 0 else times.session_timeout_ms
+        asked = replace(
+            request, client_id=request.client_id or context.client_id, session_timeout_ms=session_timeout_ms
         )
-        told = await self._heartbeat(asked)
-        return ConsumerGroupHeartbeatResponse(
-            member_id=told.member_id,
-            member_epoch=told.member_epoch,
-            heartbeat_interval_ms=told.heartbeat_interval_ms,
-            assignment=told.assignment,
-        )
-
-    async def _heartbeat(self, asked: HeartbeatRequest) -> HeartbeatResponse:
-        if asked.max_wait_ms > 0 and self._groups.has_room_to_park(asked.group_id):
-            told = await self._groups.handle_parked(
-                asked.group_id, lambda machine, ticket: machine.poll_heartbeat(asked, ticket, self._groups.now_ms())
+        groups, client_host, interval_ms = self._groups, context.client_host, times.heartbeat_interval_ms
+        if asked.max_wait_ms > 0 and groups.has_room_to_park(asked.group_id):
+            told = await groups.handle_parked(
+                asked.group_id,
+                lambda machine, ticket: machine.poll_heartbeat(
+                    asked, ticket, groups.now_ms(), client_host=client_host, interval_ms=interval_ms
+                ),
             )
-            assert isinstance(told, HeartbeatResponse)
+            assert isinstance(told, ConsumerGroupHeartbeatResponse)
             return told
-        return await self._groups.handle(
-            asked.group_id, lambda machine: machine.heartbeat(asked, self._groups.now_ms())
+        return await groups.handle(
+            asked.group_id,
+            lambda machine: machine.heartbeat(asked, groups.now_ms(), client_host=client_host, interval_ms=interval_ms),
         )
 
     # --- offsets ------------------------------------------------------------------------------------------------------

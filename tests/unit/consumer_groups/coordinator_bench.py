@@ -1,17 +1,18 @@
 """One coordinator with its state and its clock, and clients that do what a member does."""
 
-import dataclasses
 import random
 from collections.abc import Callable, Mapping
 
+from msgspec.structs import replace
+
 from barnabas.consumer_groups.coordinator import GroupCoordinator
-from barnabas.consumer_groups.model.messages import HeartbeatRequest, HeartbeatResponse
 from barnabas.consumer_groups.model.partitions import PartitionSet, from_set, to_set
 from barnabas.consumer_groups.model.rebalance_causes import RebalanceCause
 from barnabas.consumer_groups.model.settings import GroupSettings
 from barnabas.consumer_groups.model.states import GroupPhase, MemberState
 from barnabas.consumer_groups.subscriptions.match_budget import MatchBudget
 from barnabas.kraft.group_state.group_slots import GroupSlots, slot_of
+from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 
 GROUP = "payments"
 SLOT = slot_of(GROUP)
@@ -47,8 +48,10 @@ class Bench:
             match_budget=self.make_budget(self.now_ms),
         )
 
-    def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
-        result = self.coordinator.heartbeat(request, self.now_ms)
+    def heartbeat(
+        self, request: ConsumerGroupHeartbeatRequest, client_host: str = ""
+    ) -> ConsumerGroupHeartbeatResponse:
+        result = self.coordinator.heartbeat(request, self.now_ms, client_host=client_host)
         self.commit(result.records)
         return result.response
 
@@ -86,34 +89,36 @@ class Bench:
 class Client:
     """A member that follows the protocol one heartbeat at a time."""
 
-    def __init__(self, bench: Bench, member: str, **fields: object) -> None:
+    def __init__(self, bench: Bench, member: str, client_host: str = "", **fields: object) -> None:
         self.bench = bench
-        base = HeartbeatRequest(group_id=GROUP, member_id=member, member_epoch=0, subscribed_topics=("t",), owned=())
+        base = ConsumerGroupHeartbeatRequest(
+            group_id=GROUP, member_id=member, member_epoch=0, subscribed_topics=("t",), owned=()
+        )
         self.owned: PartitionSet = frozenset()
         self.epoch = 0
         self.instance_id: str | None = None
-        response = bench.heartbeat(dataclasses.replace(base, **fields))  # type: ignore[arg-type]
+        response = bench.heartbeat(replace(base, **fields), client_host)  # type: ignore[arg-type]
         self.member = response.member_id
         self.instance_id = fields.get("instance_id")  # type: ignore[assignment]
         self.take(response)
 
-    def take(self, response: HeartbeatResponse) -> HeartbeatResponse:
+    def take(self, response: ConsumerGroupHeartbeatResponse) -> ConsumerGroupHeartbeatResponse:
         self.epoch = response.member_epoch
         if response.assignment is not None:
             self.owned = to_set(response.assignment)
         return response
 
-    def request(self, **fields: object) -> HeartbeatRequest:
-        base = HeartbeatRequest(
+    def request(self, **fields: object) -> ConsumerGroupHeartbeatRequest:
+        base = ConsumerGroupHeartbeatRequest(
             group_id=GROUP,
             member_id=self.member,
             member_epoch=self.epoch,
             instance_id=self.instance_id,
             owned=from_set(self.owned),
         )
-        return dataclasses.replace(base, **fields)  # type: ignore[arg-type]
+        return replace(base, **fields)  # type: ignore[arg-type]
 
-    def beat(self, **fields: object) -> HeartbeatResponse:
+    def beat(self, **fields: object) -> ConsumerGroupHeartbeatResponse:
         return self.take(self.bench.heartbeat(self.request(**fields)))
 
 

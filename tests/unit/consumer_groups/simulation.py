@@ -11,7 +11,6 @@ from functools import partial
 
 from barnabas.consumer_groups.coordinator import GroupCoordinator
 from barnabas.consumer_groups.model.classic_messages import Answer, Ticket
-from barnabas.consumer_groups.model.messages import HeartbeatRequest, HeartbeatResponse
 from barnabas.consumer_groups.model.partitions import PartitionSet, from_set, to_set
 from barnabas.consumer_groups.model.settings import GroupSettings
 from barnabas.consumer_groups.model.states import GroupPhase
@@ -26,7 +25,12 @@ from barnabas.kraft.metadata.records import (
     encode_batch,
 )
 from barnabas.log.vocabulary.errors import BarnabasError, InvalidRequestError, RebalanceInProgressError
-from barnabas.log.vocabulary.group_messages import CommittedOffset, OffsetToCommit
+from barnabas.log.vocabulary.group_messages import (
+    CommittedOffset,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    OffsetToCommit,
+)
 
 from .explained_moves import check_moves, readers_of
 from .simulated_wishes import LEAVING_FIELDS, LONG_NAME, PATTERNS, WISHES, Wish
@@ -99,7 +103,7 @@ class Client:
         self.positions = {key: position for key, position in self.positions.items() if key in self.reading}
         self.fetching &= self.reading
 
-    def take(self, response: HeartbeatResponse) -> None:
+    def take(self, response: ConsumerGroupHeartbeatResponse) -> None:
         self.epoch = response.member_epoch
         if response.assignment is not None:
             self.assigned = to_set(response.assignment)
@@ -289,10 +293,10 @@ class Simulation:
             Client(member_id=f"m{self.clients_made}", instance_id=instance_id, topics=topics, pattern=pattern)
         )
 
-    def request_of(self, client: Client) -> HeartbeatRequest:
+    def request_of(self, client: Client) -> ConsumerGroupHeartbeatRequest:
         full = client.epoch == 0 or client.reported is None or client.reported_wish != client.wish
         owned = None if not full and client.reported == client.reading else from_set(client.reading)
-        return HeartbeatRequest(
+        return ConsumerGroupHeartbeatRequest(
             group_id=GROUP,
             member_id=client.member_id,
             member_epoch=client.epoch,
@@ -327,7 +331,7 @@ class Simulation:
     def poll(
         self,
         client: Client,
-        request: HeartbeatRequest,
+        request: ConsumerGroupHeartbeatRequest,
         said: tuple[PartitionSet, Wish],
         *,
         is_doubled: bool,
@@ -338,7 +342,7 @@ class Simulation:
         request = replace(request, max_wait_ms=self.random.choice((300, 1_000, 5_000)))
 
         def hear(value: object) -> None:
-            if isinstance(value, HeartbeatResponse):
+            if isinstance(value, ConsumerGroupHeartbeatResponse):
                 self.answered(client, number, said, value)
             elif not isinstance(value, RebalanceInProgressError):  # which is for the older copy of a doubled request
                 self.fenced(client, number)
@@ -356,7 +360,7 @@ class Simulation:
             self.queue.append(Append(records=result.records, answers=result.answers))
 
     def answered(
-        self, client: Client, number: int, said: tuple[PartitionSet, Wish], response: HeartbeatResponse
+        self, client: Client, number: int, said: tuple[PartitionSet, Wish], response: ConsumerGroupHeartbeatResponse
     ) -> None:
         if client.crashed or number != client.request_number or not client.waiting:
             return
@@ -379,7 +383,7 @@ class Simulation:
             epoch = -2
         self.clients.remove(client)
         client.crashed = True
-        request = HeartbeatRequest(
+        request = ConsumerGroupHeartbeatRequest(
             group_id=GROUP,
             member_id=client.member_id,
             member_epoch=epoch,

@@ -1,17 +1,17 @@
 """Limits and requests at their borders: one below, at, one above; and what each request is checked against."""
 
-import dataclasses
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
 from barnabas.consumer_groups.coordinator import GroupCoordinator
 from barnabas.consumer_groups.explain.group_view import CLASSIC_SILENT_SHARE, SILENT_MS
 from barnabas.consumer_groups.model.classic_messages import SyncRequest
-from barnabas.consumer_groups.model.messages import HeartbeatRequest
 from barnabas.consumer_groups.model.settings import GroupSettings
 from barnabas.kraft.group_state.group_slots import slot_of
 from barnabas.log.vocabulary.errors import BarnabasError, InconsistentGroupProtocolError, NotCoordinatorError
+from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatRequest
 from barnabas.log.vocabulary.group_protocol import encode_assignment
 
 from .classic_world import GROUP as CLASSICS
@@ -19,7 +19,7 @@ from .classic_world import ClassicWorld
 from .test_coordinator import SLOT, Bench
 
 OTHER_GROUP = next(name for name in map(str, range(100)) if slot_of(name) != SLOT)
-HEARTBEAT = HeartbeatRequest(group_id=OTHER_GROUP, member_id="m", member_epoch=1)
+HEARTBEAT = ConsumerGroupHeartbeatRequest(group_id=OTHER_GROUP, member_id="m", member_epoch=1)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_small_groups_are_assigned_at_once_and_no_group_waits_longer_than_the_in
     "ask",
     [
         lambda coordinator: coordinator.heartbeat(HEARTBEAT, 1_000),
-        lambda coordinator: coordinator.poll_heartbeat(dataclasses.replace(HEARTBEAT, max_wait_ms=500), 1, 1_000),
+        lambda coordinator: coordinator.poll_heartbeat(replace(HEARTBEAT, max_wait_ms=500), 1, 1_000),
         lambda coordinator: coordinator.fetch_offsets(group_id=OTHER_GROUP),
         lambda coordinator: coordinator.describe_group(group_id=OTHER_GROUP),
         lambda coordinator: coordinator.explain_group(group_id=OTHER_GROUP, now_ms=1_000),

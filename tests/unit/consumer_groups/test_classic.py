@@ -3,7 +3,6 @@
 import pytest
 
 from barnabas.consumer_groups.model.classic_messages import JoinAnswer, LeavingMember, SyncAnswer
-from barnabas.consumer_groups.model.messages import HeartbeatRequest
 from barnabas.consumer_groups.model.settings import GroupSettings
 from barnabas.log.vocabulary.errors import (
     BarnabasError,
@@ -18,7 +17,7 @@ from barnabas.log.vocabulary.errors import (
     RebalanceInProgressError,
     UnknownMemberIdError,
 )
-from barnabas.log.vocabulary.group_messages import OffsetToCommit
+from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatRequest, OffsetToCommit
 from barnabas.log.vocabulary.group_protocol import ClientSubscription, encode_subscription
 
 from .classic_world import GROUP, ClassicClient, ClassicWorld
@@ -330,7 +329,7 @@ def test_a_reset_sends_all_members_away_to_start_anew(world: ClassicWorld) -> No
 
 def test_groups_change_their_protocol_only_while_they_are_empty(world: ClassicWorld) -> None:
     (a,) = world.group_of("a")
-    newer = HeartbeatRequest(group_id=GROUP, member_id="m", member_epoch=0, subscribed_topics=("t",))
+    newer = ConsumerGroupHeartbeatRequest(group_id=GROUP, member_id="m", member_epoch=0, subscribed_topics=("t",))
     with pytest.raises(GroupIdNotFoundError):
         world.coordinator.heartbeat(newer, world.now_ms)
     with pytest.raises(NonEmptyGroupError):

@@ -1,10 +1,8 @@
 """Directed tests of the coordinator: joining, handing over, fencing, timers, topics, failover."""
 
-import dataclasses
-
 import pytest
+from msgspec.structs import replace
 
-from barnabas.consumer_groups.model.messages import HeartbeatRequest
 from barnabas.consumer_groups.model.partitions import from_set, to_set
 from barnabas.consumer_groups.model.rebalance_causes import RebalanceCause
 from barnabas.consumer_groups.model.settings import GroupSettings
@@ -19,6 +17,7 @@ from barnabas.log.vocabulary.errors import (
     UnknownMemberIdError,
     UnsupportedAssignorError,
 )
+from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatRequest
 
 from .coordinator_bench import GROUP, SLOT, Bench, T, settle
 
@@ -271,7 +270,8 @@ def test_records_of_an_old_coordinator_are_void_after_a_failover() -> None:
     bench = Bench()
     bench.join("a")
     late = bench.coordinator.heartbeat(
-        HeartbeatRequest(group_id=GROUP, member_id="z", member_epoch=0, subscribed_topics=("t",)), bench.now_ms
+        ConsumerGroupHeartbeatRequest(group_id=GROUP, member_id="z", member_epoch=0, subscribed_topics=("t",)),
+        bench.now_ms,
     )
     bench.fail_over()
     assert [bench.slots.replay(record, bench.slots.index + 1) for record in late.records] == [False] * len(late.records)
@@ -314,7 +314,9 @@ def test_a_storm_of_joins_writes_as_many_records_as_there_are_members_not_their_
     record_count = 0
     deadlines: list[int | None] = []
     for number in range(400):
-        request = HeartbeatRequest(group_id=GROUP, member_id=f"m{number}", member_epoch=0, subscribed_topics=("t",))
+        request = ConsumerGroupHeartbeatRequest(
+            group_id=GROUP, member_id=f"m{number}", member_epoch=0, subscribed_topics=("t",)
+        )
         record_count += len(bench.coordinator.heartbeat(request, bench.now_ms).records)
         bench.now_ms += 1
         while (at_ms := bench.coordinator._targets.due.next_deadline_ms()) is not None and at_ms <= bench.now_ms:
@@ -330,7 +332,7 @@ def test_a_storm_of_joins_writes_as_many_records_as_there_are_members_not_their_
 def test_a_member_whose_assignment_is_put_off_is_to_ask_again_soon() -> None:
     bench = Bench(settings=PUT_OFF)
     bench.join("a")
-    request = HeartbeatRequest(group_id=GROUP, member_id="b", member_epoch=0, subscribed_topics=("t",))
+    request = ConsumerGroupHeartbeatRequest(group_id=GROUP, member_id="b", member_epoch=0, subscribed_topics=("t",))
     told = bench.heartbeat(request)
     assert told.heartbeat_interval_ms == bench.settings.waiting_heartbeat_interval_ms
 
@@ -393,9 +395,9 @@ def test_the_assignor_that_most_members_ask_for_is_used() -> None:
 )
 def test_a_bad_heartbeat_is_refused_and_changes_nothing(fields: dict[str, object], error: type[Exception]) -> None:
     bench = Bench()
-    request = HeartbeatRequest(group_id=GROUP, member_id="a", member_epoch=0, subscribed_topics=("t",))
+    request = ConsumerGroupHeartbeatRequest(group_id=GROUP, member_id="a", member_epoch=0, subscribed_topics=("t",))
     with pytest.raises(error):
-        bench.heartbeat(dataclasses.replace(request, **fields))  # type: ignore[arg-type]
+        bench.heartbeat(replace(request, **fields))  # type: ignore[arg-type]
     assert bench.coordinator.list_groups().response == ()
 
 

@@ -8,9 +8,10 @@ from collections import Counter
 import pytest
 
 from barnabas.consumer_groups.coordinator import GroupCoordinator
-from barnabas.consumer_groups.model.messages import HeartbeatRequest, HeartbeatResponse, MemberEpoch
+from barnabas.consumer_groups.model.messages import MemberEpoch
 from barnabas.consumer_groups.model.settings import GroupSettings
 from barnabas.kraft.group_state.group_slots import GroupState, slot_of
+from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 
 GROUP = "crowd"
 CROWD = 1_000
@@ -35,10 +36,10 @@ class Crowd:
             settings=GroupSettings(assignment_interval_ms=1_000),
         )
 
-    def beat(self, number: int, *, epoch: int | None = None) -> HeartbeatResponse:
+    def beat(self, number: int, *, epoch: int | None = None) -> ConsumerGroupHeartbeatResponse:
         is_join = number not in self.epochs
         told = self.coordinator.heartbeat(
-            HeartbeatRequest(
+            ConsumerGroupHeartbeatRequest(
                 group_id=GROUP,
                 member_id=f"m{number}",
                 instance_id=f"i{number}" if self.static else None,

@@ -1,9 +1,9 @@
 """Heartbeats that wait at the coordinator: what answers them, and when."""
 
-import dataclasses
+from msgspec.structs import replace
 
 from barnabas.consumer_groups.members.parked_heartbeats import MAX_ANSWERS_PER_WAKE
-from barnabas.consumer_groups.model.messages import CoordinatorResult, HeartbeatRequest, HeartbeatResponse
+from barnabas.consumer_groups.model.messages import CoordinatorResult
 from barnabas.consumer_groups.model.rebalance_causes import RebalanceCause
 from barnabas.consumer_groups.model.settings import GroupSettings
 from barnabas.log.vocabulary.errors import (
@@ -11,7 +11,11 @@ from barnabas.log.vocabulary.errors import (
     RebalanceInProgressError,
     UnknownMemberIdError,
 )
-from barnabas.log.vocabulary.group_messages import OffsetToCommit
+from barnabas.log.vocabulary.group_messages import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    OffsetToCommit,
+)
 
 from .coordinator_bench import GROUP, Bench, T
 
@@ -24,11 +28,11 @@ class Poller:
         self.tickets = 0
         self.answers: dict[int, object] = {}
 
-    def poll(self, request: HeartbeatRequest, *, max_wait_ms: int = 60_000) -> int:
+    def poll(self, request: ConsumerGroupHeartbeatRequest, *, max_wait_ms: int = 60_000) -> int:
         self.tickets += 1
         self.take(
             self.bench.coordinator.poll_heartbeat(
-                dataclasses.replace(request, owned=None, max_wait_ms=max_wait_ms), self.tickets, self.bench.now_ms
+                replace(request, owned=None, max_wait_ms=max_wait_ms), self.tickets, self.bench.now_ms
             )
         )
         return self.tickets
@@ -52,14 +56,14 @@ def test_a_parked_heartbeat_is_answered_when_a_rebalance_begins_and_when_partiti
     assert poller.answers == {}, "not with the join: the join's own decision must stay small"
     poller.tick(1)
     told = poller.answers[ticket]
-    assert isinstance(told, HeartbeatResponse) and told.assignment is not None
+    assert isinstance(told, ConsumerGroupHeartbeatResponse) and told.assignment is not None
     second.beat()
     waiting = poller.poll(second.request())
     first.take(told)
     first.beat()  # It says that it has let go.
     poller.tick(1)
     told = poller.answers[waiting]
-    assert isinstance(told, HeartbeatResponse)
+    assert isinstance(told, ConsumerGroupHeartbeatResponse)
     assert second.take(told) and first.owned | second.owned == T
 
 
@@ -71,7 +75,7 @@ def test_a_parked_heartbeat_ends_in_time_and_says_nothing_new() -> None:
     poller.tick(199)
     assert poller.answers == {}
     poller.tick(1)
-    assert poller.answers[short] == HeartbeatResponse(
+    assert poller.answers[short] == ConsumerGroupHeartbeatResponse(
         member_id="a", member_epoch=first.epoch, heartbeat_interval_ms=bench.settings.heartbeat_interval_ms
     )
     long = poller.poll(first.request())

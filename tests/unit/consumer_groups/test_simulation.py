@@ -12,13 +12,13 @@ from barnabas.consumer_groups.classic.membership import ClassicMembership
 from barnabas.consumer_groups.members import heartbeat_checks, membership
 from barnabas.consumer_groups.members.parked_heartbeats import ParkedHeartbeats
 from barnabas.consumer_groups.model.decision import Decision
-from barnabas.consumer_groups.model.messages import HeartbeatRequest
 from barnabas.consumer_groups.model.settings import GroupSettings
 from barnabas.consumer_groups.model.states import GroupPhase
 from barnabas.consumer_groups.subscriptions import subscriptions
 from barnabas.consumer_groups.subscriptions.match_budget import MatchBudget
 from barnabas.consumer_groups.subscriptions.pattern_matches import Pattern, PatternMatches
 from barnabas.log.vocabulary.errors import InvalidRequestError
+from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatRequest
 
 from . import simulation
 from .classic_simulation import ClassicSimulation
@@ -100,7 +100,7 @@ def test_a_decision_that_matches_for_too_long_is_found(monkeypatch: pytest.Monke
     _find(_NeverEmpty)
 
 
-def _looks_at_every_field(request: HeartbeatRequest, settings: GroupSettings) -> None:
+def _looks_at_every_field(request: ConsumerGroupHeartbeatRequest, settings: GroupSettings) -> None:
     """A leave is refused for what does not matter to it."""
     heartbeat_checks.check_request(request, settings)
     heartbeat_checks._check_subscription(request, settings)

@@ -7,10 +7,10 @@ from msgspec.structs import replace
 
 from barnabas.consumer_groups.coordinator import GroupCoordinator
 from barnabas.consumer_groups.explain.watch import AlertKind
-from barnabas.consumer_groups.model.messages import HeartbeatRequest
 from barnabas.consumer_groups.model.rebalance_causes import RebalanceCause
 from barnabas.consumer_groups.subscriptions.match_budget import BURST_NS, NS_PER_MS, MatchBudget
 from barnabas.consumer_groups.subscriptions.subscriptions import Subscriptions
+from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatRequest
 from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_TOPIC
 
 from .coordinator_bench import GROUP, SLOT, Bench, Client, settle
@@ -41,7 +41,9 @@ class SharedBudget:
 
     def join(self, member: str, pattern: str) -> int:
         """Return how many topics the member has with its join."""
-        request = HeartbeatRequest(group_id=GROUP, member_id=member, member_epoch=0, subscribed_pattern=pattern)
+        request = ConsumerGroupHeartbeatRequest(
+            group_id=GROUP, member_id=member, member_epoch=0, subscribed_pattern=pattern
+        )
         told = self.coordinator.heartbeat(request, self.now_ms).response.assignment
         self.check()
         return len(told or ())

@@ -9,11 +9,11 @@ from unit.net.shell_world import partition, simulated, topic, turns
 from barnabas.kraft.group_state.group_slots import slot_of
 from barnabas.kraft.metadata.requests import GroupRecordsAppended
 from barnabas.log.vocabulary.errors import InvalidConfigError
+from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatRequest
 from barnabas.net.handlers.kafka.groups import KafkaGroupHandlers
 from barnabas.net.handlers.own.classic_groups import ClassicGroupHandlers
 from barnabas.net.handlers.own.groups import GroupHandlers
 from barnabas.net.protocol.kafka.apis import KafkaApi
-from barnabas.net.protocol.requests import ConsumerGroupHeartbeatRequest
 from barnabas.net.server.dispatcher import Dispatcher, answering
 from barnabas.net.settings.config import load
 from barnabas.net.settings.group_config import (

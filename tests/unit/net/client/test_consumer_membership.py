@@ -8,12 +8,11 @@ from unit.net.client.consumer_world import T0, T1, consumer, filled, read
 from unit.net.client.fake_cluster import HANG, FakeCluster
 from unit.net.client.virtual_time import run
 
-from barnabas.log.vocabulary.group_messages import TopicPartitions
+from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatResponse, TopicPartitions
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.connection.errors import (
     NotAssignedError,
 )
-from barnabas.net.protocol import group_responses as g
 from barnabas.net.protocol import responses as r
 from barnabas.net.protocol.api_keys import ApiKey
 
@@ -36,7 +35,7 @@ class Coordinator:
     def heartbeat(self, node_id: int, request: Any) -> Any:
         self.heard.append(request)
         is_news = request.member_epoch != self.epoch
-        return g.ConsumerGroupHeartbeatResponse(
+        return ConsumerGroupHeartbeatResponse(
             member_id=request.member_id,
             member_epoch=self.epoch if request.member_epoch >= 0 else request.member_epoch,
             heartbeat_interval_ms=self.interval_ms,

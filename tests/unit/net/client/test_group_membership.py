@@ -6,18 +6,13 @@ carried out the first.
 
 from random import Random
 
-from msgspec import structs
 from unit.consumer_groups.coordinator_bench import GROUP, Bench
 
-from barnabas.consumer_groups.model.messages import HeartbeatRequest, HeartbeatResponse
 from barnabas.consumer_groups.model.settings import GroupSettings
-from barnabas.log.vocabulary.group_messages import TopicPartitions
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.connection.errors import BarnabasError, NetworkError
 from barnabas.net.client.group.group_membership import GroupMembership, State
 from barnabas.net.client.group.ownership import Subscription
-from barnabas.net.protocol.group_responses import ConsumerGroupHeartbeatResponse
-from barnabas.net.protocol.requests import ConsumerGroupHeartbeatRequest
 
 SEEDS = 1_000
 STEPS = 60
@@ -36,13 +31,13 @@ class Member:
         if self.machine.state is State.LEFT:
             return
         try:
-            told = self.bench.heartbeat(asked(self.machine.heartbeat()))
+            told = self.bench.heartbeat(self.machine.heartbeat())
             if is_answer_lost:
                 raise NetworkError("the answer was lost")
         except BarnabasError as error:
             self.machine.failed(error)
         else:
-            self.machine.answered(answered(told))
+            self.machine.answered(told)
 
     def poll(self) -> None:
         """The application asks for records."""
@@ -56,26 +51,7 @@ class Member:
     def leave(self) -> None:
         farewell = self.machine.leave()
         if farewell is not None:
-            self.bench.heartbeat(asked(farewell))
-
-
-def asked(request: ConsumerGroupHeartbeatRequest) -> HeartbeatRequest:
-    fields = structs.asdict(request)
-    if request.owned is not None:
-        fields["owned"] = tuple(TopicPartitions(topic=i.topic, partitions=i.partitions) for i in request.owned)
-    return HeartbeatRequest(**fields)
-
-
-def answered(told: HeartbeatResponse) -> ConsumerGroupHeartbeatResponse:
-    owned = None
-    if told.assignment is not None:
-        owned = tuple(TopicPartitions(topic=item.topic, partitions=item.partitions) for item in told.assignment)
-    return ConsumerGroupHeartbeatResponse(
-        member_id=told.member_id,
-        member_epoch=told.member_epoch,
-        heartbeat_interval_ms=told.heartbeat_interval_ms,
-        assignment=owned,
-    )
+            self.bench.heartbeat(farewell)
 
 
 def settle(*members: Member) -> None:

@@ -11,6 +11,7 @@ from unit.net.client.fake_groups import FakeGroups
 from unit.net.client.virtual_time import run
 
 from barnabas.log.format.record_codec import encode_batch
+from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatRequest
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.connection.errors import (
     BarnabasError,
@@ -22,7 +23,6 @@ from barnabas.net.client.connection.errors import (
 from barnabas.net.client.connection.records import OffsetAndMetadata
 from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.client.group.assignors import MemberSubscription
-from barnabas.net.protocol import requests as q
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.responses import ErrorResponse
 
@@ -153,7 +153,7 @@ def test_a_rebalance_takes_milliseconds_and_no_more_requests_than_before() -> No
             await asyncio.sleep(1)
             cluster.requests.clear()
             await asyncio.sleep(60)
-            beats = len(cluster.sent(q.ConsumerGroupHeartbeatRequest))
+            beats = len(cluster.sent(ConsumerGroupHeartbeatRequest))
             assert 33 <= beats <= 39  # One per member in 5 s.
 
     run(main())

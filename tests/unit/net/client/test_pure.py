@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from barnabas.log.format.compression import Compression
 from barnabas.log.format.record_codec import iter_records
 from barnabas.log.vocabulary.errors import InvalidRecordError
-from barnabas.log.vocabulary.group_messages import TopicPartitions
+from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatResponse, TopicPartitions
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.base.retries import Backoff, Copies
 from barnabas.net.client.connection.addresses import parse_bootstrap
@@ -21,7 +21,6 @@ from barnabas.net.client.group.group_membership import GroupMembership, State, V
 from barnabas.net.client.group.ownership import Subscription
 from barnabas.net.client.producer.partitioner import next_sticky, partition_of_key
 from barnabas.net.client.producer.record_accumulator import Batch, PartitionQueue
-from barnabas.net.protocol import group_responses as g
 from barnabas.net.protocol import responses as r
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
@@ -169,8 +168,8 @@ def test_records_of_users() -> None:
 # --- membership ------------------------------------------------------------------------------------------------------
 
 
-def answer(epoch: int, *partitions: int, news: bool = True) -> g.ConsumerGroupHeartbeatResponse:
-    return g.ConsumerGroupHeartbeatResponse(
+def answer(epoch: int, *partitions: int, news: bool = True) -> ConsumerGroupHeartbeatResponse:
+    return ConsumerGroupHeartbeatResponse(
         member_id="m",
         member_epoch=epoch,
         heartbeat_interval_ms=100,

@@ -19,11 +19,14 @@ from barnabas.log.vocabulary.errors import (
     StaleMemberEpochError,
     UnknownMemberIdError,
 )
-from barnabas.log.vocabulary.group_messages import OffsetToCommit, TopicPartitions
-from barnabas.net.handlers.own.groups import GroupHandlers
-from barnabas.net.protocol.group_responses import ConsumerGroupHeartbeatResponse
-from barnabas.net.protocol.requests import (
+from barnabas.log.vocabulary.group_messages import (
     ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    OffsetToCommit,
+    TopicPartitions,
+)
+from barnabas.net.handlers.own.groups import GroupHandlers
+from barnabas.net.protocol.requests import (
     DeleteGroupRequest,
     DescribeGroupRequest,
     FindCoordinatorRequest,

@@ -9,6 +9,7 @@ from msgspec import Struct, field
 
 from barnabas.log.vocabulary.message import Message
 from barnabas.log.vocabulary.metadata_position import MetadataPosition
+from barnabas.log.vocabulary.node_address import NodeAddress
 from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_PARTITIONS, TopicPartition
 
 NO_LEADER = -1
@@ -116,14 +117,6 @@ class SlotImage(Message, frozen=True, kw_only=True):
     coordinator_epoch: int = 0
 
 
-class QuorumVoter(Message, frozen=True, kw_only=True):
-    """A voter of the quorum and the address of its quorum port."""
-
-    node_id: int
-    host: str
-    port: int
-
-
 class ControllerTerm(Message, frozen=True, kw_only=True):
     """The first record of a controller's term: its index, and what the controller drew for it."""
 
@@ -150,7 +143,7 @@ class MetadataImage(Struct, frozen=True, kw_only=True):
     )  # by node id, "" is the cluster-wide default
     slots: tuple[SlotImage, ...] = (SlotImage(),) * SLOT_COUNT
     next_producer_id: int = 0
-    voters: tuple[QuorumVoter, ...] = ()  # what everybody may know of the quorum's own configuration; (): not told yet
+    voters: tuple[NodeAddress, ...] = ()  # what everybody may know of the quorum's own configuration; (): not told yet
     voters_index: int = 0  # the entry that holds it
     terms: tuple[ControllerTerm, ...] = ()  # the newest ones, without gaps; epoch and start rise
     recovery_epoch: int = 0  # of the last `cluster recover`: what was committed after its folder's end is lost; 0: none

@@ -14,8 +14,9 @@ from msgspec.msgpack import Decoder
 
 from barnabas.log.vocabulary.group_messages import PartitionOffset, TopicPartitions
 from barnabas.log.vocabulary.message import Message, encode
+from barnabas.log.vocabulary.node_address import NodeAddress
 
-from .image import NO_LEADER, Endpoint, FolderTrouble, QuorumVoter
+from .image import NO_LEADER, Endpoint, FolderTrouble
 
 FORMAT_VERSION = 1
 
@@ -127,7 +128,7 @@ class VotersRecord(Record, frozen=True, kw_only=True, tag=10):
     quorum's own configuration is an entry of its own, which brokers beyond the voters do not see."""
 
     index: int
-    voters: tuple[QuorumVoter, ...]
+    voters: tuple[NodeAddress, ...]
 
 
 # --- topics ----------------------------------------------------------------------------------------------------------

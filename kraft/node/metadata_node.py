@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from barnabas.log.vocabulary.errors import BarnabasError, BrokerNotAvailableError, NotControllerError
 from barnabas.log.vocabulary.metadata_position import MetadataPosition
+from barnabas.log.vocabulary.node_address import NodeAddress
 
 from ..controller.controller import Controller
 from ..group_state.group_state import GROUP_RECORDS, GroupState
@@ -30,7 +31,7 @@ from ..metadata.controller_errors import DivergentMetadataError
 from ..metadata.controller_result import ControllerResult, Respond
 from ..metadata.controller_settings import MAX_RECORDS_PER_COMMAND
 from ..metadata.delta import MetadataDelta
-from ..metadata.image import SLOT_COUNT, MetadataChanges, MetadataImage, QuorumVoter
+from ..metadata.image import SLOT_COUNT, MetadataChanges, MetadataImage
 from ..metadata.metadata_history import check_follower
 from ..metadata.pending_appends import Answer, PendingAppend, PendingAppends, Waiter
 from ..metadata.records import (
@@ -163,7 +164,7 @@ class MetadataNode:
         if former:
             self._perform(ControllerResult(records=former, atomic=False), _nobody_waits)
 
-    def note_voters(self, voters: tuple[QuorumVoter, ...], index: int) -> None:
+    def note_voters(self, voters: tuple[NodeAddress, ...], index: int) -> None:
         """The quorum has committed another configuration: let everybody know, unless that is under way."""
         if self._controller.is_active and index > self._controller.overlay.voters_index:
             records = (VotersRecord(index=index, voters=voters),)

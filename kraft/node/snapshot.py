@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from barnabas.log.vocabulary.errors import BarnabasError
 from barnabas.log.vocabulary.message import Message, decode, encode
+from barnabas.log.vocabulary.node_address import NodeAddress
 
 from ..group_state.group_state import GroupState
 from ..metadata.image import (
@@ -19,7 +20,6 @@ from ..metadata.image import (
     ControllerTerm,
     MetadataImage,
     PartitionImage,
-    QuorumVoter,
     SlotImage,
     TopicImage,
 )
@@ -45,7 +45,7 @@ class _Header(Message, frozen=True, kw_only=True):
     controller_id: int
     feature_level: int
     next_producer_id: int
-    voters: tuple[QuorumVoter, ...] = ()
+    voters: tuple[NodeAddress, ...] = ()
     voters_index: int = 0
     terms: tuple[ControllerTerm, ...] = ()
     recovery_epoch: int = 0

@@ -9,9 +9,9 @@ and the leader must have committed an entry of its own term (the fault of the th
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import msgpack
-
-from barnabas.log.vocabulary.message import Message
+from barnabas.log.vocabulary.errors import InvalidRequestError
+from barnabas.log.vocabulary.message import decode, encode
+from barnabas.log.vocabulary.node_address import NodeAddress
 
 from .journal_format import Entry
 
@@ -21,19 +21,10 @@ MAX_VOTERS = 9  # every commit waits for a majority of them: more voters only ma
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Voter:
-    """A voter and the address of its quorum port."""
-
-    node_id: int
-    host: str
-    port: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class VoterSet:
     """A configuration. `index` is that of its entry."""
 
-    voters: tuple[Voter, ...]
+    voters: tuple[NodeAddress, ...]
     index: int = BOOTSTRAP_INDEX
 
     @property
@@ -44,11 +35,11 @@ class VoterSet:
     def majority(self) -> int:
         return len(self.voters) // 2 + 1
 
-    def with_voter(self, voter: Voter) -> tuple[Voter, ...]:
+    def with_voter(self, voter: NodeAddress) -> tuple[NodeAddress, ...]:
         assert voter.node_id not in self.ids
         return tuple(sorted((*self.voters, voter), key=lambda item: item.node_id))
 
-    def without(self, node_id: int) -> tuple[Voter, ...]:
+    def without(self, node_id: int) -> tuple[NodeAddress, ...]:
         assert node_id in self.ids and len(self.voters) > 1
         return tuple(voter for voter in self.voters if voter.node_id != node_id)
 
@@ -61,12 +52,9 @@ class VoterProgress:
     state: str
 
 
-class QuorumPeer(Message, frozen=True, kw_only=True):
+class QuorumPeer(NodeAddress, frozen=True, kw_only=True):
     """What the leader knows of a voter, or of a learner. `lag_entries`: what its disk lacks, -1: not known."""
 
-    node_id: int
-    host: str
-    port: int
     is_voter: bool
     is_live: bool
     lag_entries: int
@@ -84,17 +72,16 @@ class QuorumStatus:
     change: str = ""
 
 
-def encode_voters(voters: Iterable[Voter]) -> bytes:
-    packed: bytes = msgpack.packb([[voter.node_id, voter.host, voter.port] for voter in voters])
-    return packed
+def encode_voters(voters: Iterable[NodeAddress]) -> bytes:
+    return encode(tuple(voters))
 
 
 def decode_voters(packed: bytes, index: int) -> VoterSet:
     """Raises ValueError for what is no configuration."""
     try:
-        voters = tuple(Voter(node_id=int(i), host=str(h), port=int(p)) for i, h, p in msgpack.unpackb(packed))
-    except (TypeError, ValueError, msgpack.UnpackException) as error:
-        raise ValueError(f"entry {index} is no configuration of voters: {error!r}") from error
+        voters = decode(tuple[NodeAddress, ...], packed)
+    except InvalidRequestError as error:
+        raise ValueError(f"entry {index} is no configuration of voters: {error.message}") from error
     if not voters:
         raise ValueError(f"entry {index} is a configuration without voters")
     return VoterSet(voters=voters, index=index)
@@ -119,7 +106,7 @@ class Membership:
         """The configuration that was in force at `index`, which must not be behind what was forgotten."""
         return next((item for item in reversed(self._sets) if item.index <= index), self._sets[0])
 
-    def reachable(self, commit_index: int) -> dict[int, Voter]:
+    def reachable(self, commit_index: int) -> dict[int, NodeAddress]:
         """Everybody who may have to be heard: of the committed configuration and of the newer ones, which may be undone.
 
         Who cut its link to a voter that it has only begun to remove could not be told, if that one is elected after all,

@@ -11,10 +11,12 @@ import socket
 from collections.abc import Callable
 from concurrent.futures import Executor
 
+from barnabas.log.vocabulary.node_address import NodeAddress
+
 from ..quorum.config import RaftTiming, SnapshotPolicy
 from ..quorum.formation import VoterState
 from ..quorum.quorum import AppendOutcome, Leadership, QuorumListener
-from ..quorum.voters import BOOTSTRAP_INDEX, Membership, QuorumStatus, Voter, VoterProgress, VoterSet
+from ..quorum.voters import BOOTSTRAP_INDEX, Membership, QuorumStatus, VoterProgress, VoterSet
 from .consensus.core import RaftCore
 from .consensus.ports import Ports, RaftEvent
 from .disk.journal import DurableJournal
@@ -131,7 +133,9 @@ class RaftQuorum:
 
     def _membership(self, journal: DurableJournal, snapshot: Snapshot | None) -> Membership:
         """The configuration on disk wins over the one of server.properties."""
-        given = VoterSet(voters=tuple(Voter(node_id=i, host=h, port=p) for i, (h, p) in sorted(self._voters.items())))
+        given = VoterSet(
+            voters=tuple(NodeAddress(node_id=i, host=h, port=p) for i, (h, p) in sorted(self._voters.items()))
+        )
         base = snapshot.voters if snapshot is not None and snapshot.voters is not None else given
         membership = Membership(base, journal.entries_from(journal.first_index, len(journal)))
         stored = membership.current
@@ -222,7 +226,7 @@ class RaftQuorum:
         self._started.elections.may_lead = may_lead
         self._wake()
 
-    def add_voter(self, voter: Voter) -> VoterProgress:
+    def add_voter(self, voter: NodeAddress) -> VoterProgress:
         """Begin or go on; ask until it is done. Raises NotControllerError, InvalidRequestError (refused)."""
         return self._started.changes.add_voter(voter, self._clock())
 

@@ -14,9 +14,11 @@ so the term goes on behind that of the last entry. Offline, synchronous; every s
 
 from dataclasses import dataclass
 
+from barnabas.log.vocabulary.node_address import NodeAddress
+
 from ..quorum.config import MAX_TERM
 from ..quorum.journal_format import REGULAR, DamagedJournal, Entry, RecordKind, encode_record, replay
-from ..quorum.voters import MEMBERSHIP, Membership, Voter, VoterSet, encode_voters
+from ..quorum.voters import MEMBERSHIP, Membership, VoterSet, encode_voters
 from .disk.meta import MetaStore, RaftMeta, valid_slots
 from .disk.snapshot import DamagedSnapshot, Snapshot, unpack_snapshot
 from .disk.storage import DamagedQuorumError, JournalStorage
@@ -27,7 +29,7 @@ class Recovery:
     """What a folder holds, and what it would be made."""
 
     entries: tuple[Entry, ...]
-    former_voters: tuple[Voter, ...]
+    former_voters: tuple[NodeAddress, ...]
     last_index: int
     last_term: int
     next_term: int
@@ -38,7 +40,9 @@ class NothingToRecover(Exception):
     """The folder has no metadata that could be kept."""
 
 
-def inspect(storage: JournalStorage, *, journal_path: str, snapshot_path: str, given: tuple[Voter, ...]) -> Recovery:
+def inspect(
+    storage: JournalStorage, *, journal_path: str, snapshot_path: str, given: tuple[NodeAddress, ...]
+) -> Recovery:
     """Read the folder and change nothing. Raises NothingToRecover, DamagedQuorumError."""
     snapshot = _snapshot(storage, snapshot_path)
     entries = _entries(storage, journal_path)
@@ -61,7 +65,7 @@ def inspect(storage: JournalStorage, *, journal_path: str, snapshot_path: str, g
 
 
 def make_sole_voter(
-    storage: JournalStorage, *, journal_path: str, found: Recovery, voter: Voter, command: bytes
+    storage: JournalStorage, *, journal_path: str, found: Recovery, voter: NodeAddress, command: bytes
 ) -> None:
     """Durable on return: from the next start on `voter` is the quorum. `command`, of term `next_term`, is its first one."""
     last = max((meta.sequence for meta in valid_slots(storage, _meta_path(journal_path))), default=0)

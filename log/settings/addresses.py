@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from ..vocabulary.node_address import NodeAddress, bracketed
 from .kinds import ConfigType, Kind, comma_list, items_of
 
 DEFAULT_LISTENER: Final = "PLAINTEXT"
@@ -20,19 +21,7 @@ class Listener:
     port: int
 
     def __str__(self) -> str:
-        return f"{self.name}://{_bracketed(self.host)}:{self.port}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Voter:
-    """One voter of the quorum and the address of its quorum port."""
-
-    node_id: int
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"{self.node_id}@{_bracketed(self.host)}:{self.port}"
+        return f"{self.name}://{bracketed(self.host)}:{self.port}"
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -53,10 +42,6 @@ def parse_bootstrap(text: str) -> tuple[tuple[str, int], ...]:
     if not addresses:
         raise ValueError("no address is given")
     return tuple(parse_address(item) for item in addresses)
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
 
 
 def _read_listener(text: str) -> Listener:
@@ -88,15 +73,15 @@ def _read_protocols(text: str) -> tuple[tuple[str, str], ...]:
     return tuple(pairs)
 
 
-def _read_voter(text: str) -> Voter:
+def _read_voter(text: str) -> NodeAddress:
     node_id, at, address = text.partition("@")
     if not at or not (node_id.isascii() and node_id.isdigit()):
         raise ValueError(f"{text!r} is not id@host:port")
     host, port = parse_address(address)
-    return Voter(node_id=int(node_id), host=host, port=port)
+    return NodeAddress(node_id=int(node_id), host=host, port=port)
 
 
-def _read_voters(text: str) -> tuple[Voter, ...]:
+def _read_voters(text: str) -> tuple[NodeAddress, ...]:
     voters = tuple(_read_voter(item) for item in items_of(text))
     _refuse_twice("voter", (item.node_id for item in voters))
     return voters

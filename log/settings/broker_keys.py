@@ -7,7 +7,8 @@ A key that gives topics a default is a row of `config`. Which of these keys chan
 from dataclasses import dataclass
 from typing import Final
 
-from .addresses import LISTENER, LISTENERS, PROTOCOL_BY_LISTENER, VOTERS, Listener, Voter
+from ..vocabulary.node_address import NodeAddress
+from .addresses import LISTENER, LISTENERS, PROTOCOL_BY_LISTENER, VOTERS, Listener
 from .key import Change, key
 from .kinds import (
     BOOLEAN,
@@ -64,7 +65,7 @@ class BrokerKeys:
         (), LIST, "Additional Host header names that the HTTP API accepts; `*`: any name."
     )
     broker_rack: str | None = key(None, _NAME, "Rack or zone of this broker; replicas are spread over racks.")
-    controller_quorum_voters: tuple[Voter, ...] = key(
+    controller_quorum_voters: tuple[NodeAddress, ...] = key(
         (), VOTERS, "Initial voters of the quorum; default: this node. `barnabas cluster voters` changes them later."
     )
     quorum_listener: Listener | None = key(  # noqa: RUF009 - `key` makes a field

@@ -12,9 +12,9 @@ from barnabas.kraft.group_state.group_slots import GroupSlots
 from barnabas.kraft.group_state.group_state import GroupState
 from barnabas.kraft.node.metadata_node import MetadataNode
 from barnabas.kraft.quorum.config import RaftTiming, SnapshotPolicy
-from barnabas.kraft.quorum.voters import Voter
 from barnabas.kraft.raft.net.network import LoopNetwork, RaftNetwork
 from barnabas.kraft.raft.quorum import JOURNAL_NAME, RaftQuorum
+from barnabas.log.vocabulary.node_address import NodeAddress
 
 from ..metadata.journal_ballast import BALLAST_BYTES, BallastedStorage
 from ..metadata.metadata_observer import MetadataObserver
@@ -67,7 +67,7 @@ def build_source(broker: Broker, ports: QuorumPorts | None = None) -> MetadataSo
     )
 
 
-def _build_voter(broker: Broker, ports: QuorumPorts, contacts: tuple[Voter, ...]) -> VoterMetadata:
+def _build_voter(broker: Broker, ports: QuorumPorts, contacts: tuple[NodeAddress, ...]) -> VoterMetadata:
     rng = random.Random(broker.ports.rng.getrandbits(64))  # the quorum's own: it runs in another thread
     return VoterMetadata(
         node_id=broker.node_id,
@@ -109,7 +109,7 @@ def _build_node(broker: Broker, rng: random.Random, publish: Subscriber) -> Meta
 def _build_quorum(
     broker: Broker,
     ports: QuorumPorts,
-    contacts: tuple[Voter, ...],
+    contacts: tuple[NodeAddress, ...],
     rng: random.Random,
     loop: asyncio.AbstractEventLoop,
     node: MetadataNode,

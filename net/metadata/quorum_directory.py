@@ -10,11 +10,12 @@ from typing import Protocol
 
 import msgpack
 
-from barnabas.kraft.quorum.voters import Voter, VoterSet, decode_voters, encode_voters
+from barnabas.kraft.quorum.voters import VoterSet, decode_voters, encode_voters
 from barnabas.kraft.raft.net.directory import DirectoryUnavailableError, ask_directory
 from barnabas.kraft.raft.net.network import RaftNetwork
 from barnabas.kraft.raft.net.wire import Directory
 from barnabas.log.vocabulary.errors import StorageError
+from barnabas.log.vocabulary.node_address import NodeAddress
 
 from .quorum_source import decode_address
 
@@ -109,7 +110,7 @@ class QuorumDirectory:
     def known(self, node_id: int) -> tuple[str, int] | None:
         return self._known.get(node_id)
 
-    def learn(self, voters: tuple[Voter, ...]) -> None:
+    def learn(self, voters: tuple[NodeAddress, ...]) -> None:
         """These vote now."""
         newest = tuple((voter.host, voter.port) for voter in voters)
         if set(newest) <= {*self._learned, *self._given}:
@@ -131,7 +132,9 @@ class QuorumDirectory:
 
     def _store(self, files: ContactFiles) -> None:
         """Without the file this broker has server.properties still: no reason to stop."""
-        listed = (Voter(node_id=number, host=host, port=port) for number, (host, port) in enumerate(self._learned))
+        listed = (
+            NodeAddress(node_id=number, host=host, port=port) for number, (host, port) in enumerate(self._learned)
+        )
         try:
             files.make_dirs(self._folder)
             files.write_atomically(f"{self._folder}/{FILE_NAME}", encode_voters(listed))

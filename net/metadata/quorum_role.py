@@ -16,9 +16,9 @@ from barnabas.kraft.metadata.records import Record
 from barnabas.kraft.metadata.requests import ControllerRequest
 from barnabas.kraft.node.metadata_feed import MetadataFeed
 from barnabas.kraft.node.metadata_node import MetadataPublication, differences
-from barnabas.kraft.quorum.voters import Voter
 from barnabas.log.vocabulary.errors import BrokerNotAvailableError
 from barnabas.log.vocabulary.metadata_position import MetadataPosition
+from barnabas.log.vocabulary.node_address import NodeAddress
 
 from .metadata_observer import MetadataObserver
 from .metadata_service import MetadataSource, Subscriber
@@ -49,7 +49,7 @@ class QuorumRole:
         *,
         node_id: int,
         starts_as_voter: bool,
-        build_voter: Callable[[tuple[Voter, ...]], VoterMetadata],
+        build_voter: Callable[[tuple[NodeAddress, ...]], VoterMetadata],
         build_observer: Callable[[], MetadataObserver],
         directory: QuorumDirectory,
         fatal: Callable[[str], None],
@@ -174,9 +174,10 @@ class QuorumRole:
     # --- changing it --------------------------------------------------------------------------------------------------
 
     async def _start_learner(self) -> None:
-        known = (Voter(node_id=item.node_id, host=item.host, port=item.port) for item in self._image.voters)
         logger.info("node=%d learns to become a voter", self._node_id)
-        await self._start_beside(self._build_voter(tuple(voter for voter in known if voter.node_id != self._node_id)))
+        await self._start_beside(
+            self._build_voter(tuple(voter for voter in self._image.voters if voter.node_id != self._node_id))
+        )
 
     async def _start_beside(self, source: MetadataSource) -> None:
         side = _Side(source)
@@ -205,8 +206,7 @@ class QuorumRole:
     def _forward(self, publication: MetadataPublication) -> None:
         assert self._publish is not None
         if publication.image.voters_index != self._image.voters_index:
-            told = publication.image.voters
-            self._directory.learn(tuple(Voter(node_id=v.node_id, host=v.host, port=v.port) for v in told))
+            self._directory.learn(publication.image.voters)
         self._image = publication.image
         self._publish(publication)
 

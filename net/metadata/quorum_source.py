@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar, cast
 
 from barnabas.kraft.group_state.offsets_log import SlotLog
-from barnabas.kraft.metadata.image import QuorumVoter
 from barnabas.kraft.metadata.pending_appends import Answer
 from barnabas.kraft.metadata.records import Record
 from barnabas.kraft.metadata.requests import AlterVoters, ControllerRequest, DescribeVoters
@@ -196,8 +195,7 @@ class VoterMetadata:
         assert self._quorum is not None
         now = self._quorum.voters
         if now.index > node.image.voters_index:
-            voters = tuple(QuorumVoter(node_id=v.node_id, host=v.host, port=v.port) for v in now.voters)
-            node.note_voters(voters, now.index)
+            node.note_voters(now.voters, now.index)
 
     # --- in the broker's loop -----------------------------------------------------------------------------------------
 

@@ -5,9 +5,10 @@ Called in the quorum's loop, on the leader; everywhere else the answer is NotCon
 
 from barnabas.kraft.metadata.image import MetadataImage
 from barnabas.kraft.metadata.requests import AlterVoters, QuorumAnswer, VotersAnswer
-from barnabas.kraft.quorum.voters import QuorumStatus, Voter
+from barnabas.kraft.quorum.voters import QuorumStatus
 from barnabas.kraft.raft.quorum import RaftQuorum
 from barnabas.log.vocabulary.errors import BarnabasError, InvalidRequestError, NotControllerError
+from barnabas.log.vocabulary.node_address import NodeAddress
 
 
 def alter_voters(quorum: RaftQuorum, image: MetadataImage, request: AlterVoters) -> VotersAnswer | BarnabasError:
@@ -19,7 +20,7 @@ def alter_voters(quorum: RaftQuorum, image: MetadataImage, request: AlterVoters)
             _check(quorum.status(), image, request)
             return VotersAnswer(done=False, state="allowed")
         if request.add:
-            progress = quorum.add_voter(Voter(node_id=request.node_id, host=request.host, port=request.port))
+            progress = quorum.add_voter(NodeAddress(node_id=request.node_id, host=request.host, port=request.port))
         else:
             progress = quorum.remove_voter(request.node_id)
     except BarnabasError as error:

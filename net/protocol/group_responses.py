@@ -2,12 +2,10 @@
 
 from barnabas.log.vocabulary.group_messages import CommittedOffset, PartitionOutcome, TopicPartitions
 from barnabas.log.vocabulary.message import Items, Message
+from barnabas.log.vocabulary.node_address import NodeAddress
 
 
-class FindCoordinatorResponse(Message, frozen=True, kw_only=True):
-    node_id: int
-    host: str
-    port: int
+class FindCoordinatorResponse(NodeAddress, frozen=True, kw_only=True):
     coordinator_epoch: int = -1  # -1: told by a broker that does not order commits
 
 

@@ -9,6 +9,7 @@ from msgspec import field
 
 from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatResponse, UndoOffsetResetResponse
 from barnabas.log.vocabulary.message import Items, Message, Texts
+from barnabas.log.vocabulary.node_address import NodeAddress
 
 from .group_responses import (
     DescribeGroupResponse,
@@ -97,10 +98,7 @@ class ListOffsetsResponse(Message, frozen=True, kw_only=True):
     partitions: Items[ListOffsetsPartitionResponse]
 
 
-class BrokerMetadata(Message, frozen=True, kw_only=True):
-    node_id: int
-    host: str
-    port: int
+class BrokerMetadata(NodeAddress, frozen=True, kw_only=True):
     rack: str | None = None
 
 

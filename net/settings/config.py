@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from barnabas.log.settings.addresses import Listener, Voter
+from barnabas.log.settings.addresses import Listener
 from barnabas.log.settings.broker_keys import BrokerKeys
 from barnabas.log.settings.config import TOPIC_KEYS, LogConfig
 from barnabas.log.settings.key import ConfigKey
 from barnabas.log.settings.table import ALIASES, BROKER_KEYS, DEFAULTS_OF_TOPICS, broker_row
 from barnabas.log.settings.without_effect import BROKER_KEYS_WITHOUT_EFFECT
 from barnabas.log.vocabulary.errors import InvalidConfigError
+from barnabas.log.vocabulary.node_address import NodeAddress
 
 from .listeners import check_listeners, check_without_effect
 from .properties import parse_properties
@@ -40,11 +41,11 @@ class BrokerConfig(BrokerKeys):
             return self.listeners
         return (Listener(name="PLAINTEXT", host=LOOPBACK, port=client_port(self.node_id)),)
 
-    def voters(self) -> tuple[Voter, ...]:
+    def voters(self) -> tuple[NodeAddress, ...]:
         """The voters; by default this node is a cluster of its own."""
         if self.controller_quorum_voters:
             return self.controller_quorum_voters
-        return (Voter(node_id=self.node_id, host=LOOPBACK, port=quorum_port(self.node_id)),)
+        return (NodeAddress(node_id=self.node_id, host=LOOPBACK, port=quorum_port(self.node_id)),)
 
     def admin_address(self) -> Listener | None:
         """Where the admin API listens; None where it was switched off."""

@@ -18,7 +18,7 @@ from fuzz.mutations import mutated
 from simulation.disk import SimulatedDisk
 from simulation.log_building import NOW_MS, append, open_log, read_all
 
-from barnabas.kraft.quorum.voters import Voter, VoterSet
+from barnabas.kraft.quorum.voters import VoterSet
 from barnabas.kraft.raft.disk.snapshot import DamagedSnapshot, SnapshotReceiver, pack_snapshot, unpack_snapshot
 from barnabas.kraft.raft.net.messages import read_message
 from barnabas.kraft.raft.net.wire import (
@@ -38,6 +38,7 @@ from barnabas.log.format.compression import Compression
 from barnabas.log.format.record_batch import CRC_COVERS_FROM, CRC_POSITION, HEADER_SIZE
 from barnabas.log.format.record_codec import ProducerFields, decode_batch, decode_columns, encode_batch, iter_records
 from barnabas.log.vocabulary.errors import BarnabasError
+from barnabas.log.vocabulary.node_address import NodeAddress
 from barnabas.net.protocol.apis import RESPONSE_OF, key_of
 from barnabas.net.protocol.codec import DecodedRequest
 from barnabas.net.protocol.msgpack import ClientHello, MsgpackCodec, ServerHello, read_hello, write_hello
@@ -140,7 +141,7 @@ def quorum_hellos(rng: Random) -> None:
         cluster_id="cluster",
         leader_id=None,
         endpoints={0: b"a", 1: b"b"},
-        voters=VoterSet(voters=(Voter(node_id=1, host="a", port=9093),), index=4),
+        voters=VoterSet(voters=(NodeAddress(node_id=1, host="a", port=9093),), index=4),
     )
     for decode, data in ((decode_hello, encode_hello(hello)), (decode_directory, encode_directory(directory))):
         try:

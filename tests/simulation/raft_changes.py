@@ -11,7 +11,6 @@ from typing import Any
 from simulation.raft_cluster import NEVER_COMPACT, Result, SimulatedQuorum, _Faults, _result
 
 from barnabas.kraft.quorum.config import SnapshotPolicy
-from barnabas.kraft.quorum.voters import Voter
 from barnabas.kraft.raft.consensus.core import RaftCore
 from barnabas.kraft.raft.consensus.electorate import Electorate
 from barnabas.kraft.raft.consensus.leading import Leader
@@ -19,6 +18,7 @@ from barnabas.kraft.raft.consensus.links import Links
 from barnabas.kraft.raft.consensus.voter_changes import VoterChanges
 from barnabas.kraft.raft.quorum import RaftQuorum
 from barnabas.log.vocabulary.errors import BarnabasError
+from barnabas.log.vocabulary.node_address import NodeAddress
 
 OTHERS = 2
 MAX_OPERATIONS = 2  # asked for at a time: the second one must be refused, or wait
@@ -96,7 +96,7 @@ class Changes:
             if what == "add":
                 if node_id not in self.cluster.nodes:
                     return True
-                done = quorum.add_voter(Voter(node_id=node_id, host="sim", port=node_id)).done
+                done = quorum.add_voter(NodeAddress(node_id=node_id, host="sim", port=node_id)).done
             else:
                 done = quorum.remove_voter(node_id).done
         except BarnabasError:

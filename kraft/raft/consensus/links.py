@@ -1,7 +1,9 @@
 """Whom this node is linked to, and whom a leader sends entries: both follow from the configurations."""
 
+from barnabas.log.vocabulary.node_address import NodeAddress
+
 from ...quorum.formation import Formation
-from ...quorum.voters import Voter, VoterSet
+from ...quorum.voters import VoterSet
 from .electorate import Electorate
 from .engine import PysyncobjEngine
 from .ports import Ports, info
@@ -19,7 +21,7 @@ class Links:
         self._met: VoterSet | None = None
         self._linked: frozenset[int] = frozenset()
         self._made_for = -1  # index of the committed configuration that the links were made for
-        self.learner: Voter | None = None
+        self.learner: NodeAddress | None = None
 
     def voters_changed(self) -> None:
         """Another configuration is in force, by an entry that came or went."""

@@ -11,6 +11,7 @@ lapses as long as it is not in the journal, and a new leader begins it again. py
 from dataclasses import dataclass
 
 from barnabas.log.vocabulary.errors import InvalidRequestError, NotControllerError
+from barnabas.log.vocabulary.node_address import NodeAddress
 
 from ...quorum.formation import Formation
 from ...quorum.voters import (
@@ -19,7 +20,6 @@ from ...quorum.voters import (
     MEMBERSHIP,
     QuorumPeer,
     QuorumStatus,
-    Voter,
     VoterProgress,
     encode_voters,
 )
@@ -39,7 +39,7 @@ LEARNER_LAPSES_AFTER_S = 15.0  # since the change was asked for last: the comman
 class _Learner:
     """Invariant: not a voter. `round_end` is what it must have to end the round, 0: none has begun."""
 
-    voter: Voter
+    voter: NodeAddress
     asked_at: float
     round_end: int = 0
     round_began_at: float = 0.0
@@ -75,7 +75,7 @@ class VoterChanges:
 
     # Requests, to the leader
 
-    def add_voter(self, voter: Voter, now: float) -> VoterProgress:
+    def add_voter(self, voter: NodeAddress, now: float) -> VoterProgress:
         """Raises NotControllerError; InvalidRequestError where the change is refused."""
         self._check_leader()
         current = self._electorate.membership.current
@@ -190,7 +190,7 @@ class VoterChanges:
         elif learner is not None and now - learner.asked_at > LEARNER_LAPSES_AFTER_S:
             self._drop_learner("nobody asks for it any more")
 
-    def _append_voters(self, voters: tuple[Voter, ...]) -> None:
+    def _append_voters(self, voters: tuple[NodeAddress, ...]) -> None:
         assert self._electorate.node_id in {voter.node_id for voter in voters}, "a leader never removes itself"
         index = self._journal.last_index + 1
         entry = (MEMBERSHIP + encode_voters(voters), index, self._engine.term)
@@ -242,7 +242,7 @@ class VoterChanges:
             change=change,
         )
 
-    def _status_of(self, voter: Voter, now: float, *, is_voter: bool) -> QuorumPeer:
+    def _status_of(self, voter: NodeAddress, now: float, *, is_voter: bool) -> QuorumPeer:
         known = self._engine.is_leader
         return QuorumPeer(
             node_id=voter.node_id,

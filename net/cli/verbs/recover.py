@@ -11,7 +11,7 @@ from ..frame.command import key_value
 from ..frame.exit_codes import CommandError, ExitCode
 
 if TYPE_CHECKING:  # the command line must not pay for the quorum's modules
-    from barnabas.kraft.quorum.voters import Voter
+    from barnabas.log.vocabulary.node_address import NodeAddress
 
 
 def recover_arguments(parser: ArgumentParser) -> None:
@@ -26,7 +26,6 @@ def recover_arguments(parser: ArgumentParser) -> None:
 
 def recover(arguments: Namespace) -> int:
     from barnabas.kraft.metadata.records import RecordBatch, RecoveryRecord, encode_batch
-    from barnabas.kraft.quorum.voters import Voter
     from barnabas.kraft.raft.quorum import JOURNAL_NAME, SNAPSHOT_NAME
     from barnabas.kraft.raft.recovery import NothingToRecover, inspect, make_sole_voter
     from barnabas.log.disk.files import RealFiles
@@ -34,7 +33,7 @@ def recover(arguments: Namespace) -> int:
     from ...settings import config as configuration
 
     config = configuration.load(arguments.config, dict(arguments.override), os.environ)
-    given = tuple(Voter(node_id=item.node_id, host=item.host, port=item.port) for item in config.voters())
+    given = config.voters()
     folder, files = config.metadata_folder(), RealFiles()
     journal_path, snapshot_path = f"{folder}/{JOURNAL_NAME}", f"{folder}/{SNAPSHOT_NAME}"
     if not files.exists(folder):
@@ -75,5 +74,5 @@ def recover(arguments: Namespace) -> int:
     return ExitCode.OK
 
 
-def _named(voters: "Iterable[Voter]") -> str:
+def _named(voters: "Iterable[NodeAddress]") -> str:
     return ", ".join(str(voter.node_id) for voter in voters) or "none"

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
+from barnabas.log.vocabulary.node_address import NodeAddress
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ...base.clock import Clock, SystemClock
@@ -33,7 +34,7 @@ from .errors import (
     NetworkError,
     NoBrokersAvailableError,
 )
-from .metadata import Broker, MetadataCache
+from .metadata import MetadataCache
 from .ports import Connection, Pool
 from .troubles import Troubles
 
@@ -59,11 +60,6 @@ class Home(NamedTuple):
 
     node_id: int
     address: Address
-
-
-class _Coordinator(NamedTuple):
-    broker: Broker
-    epoch: int  # -1: a broker of an older version told of it
 
 
 class Client:
@@ -100,7 +96,7 @@ class Client:
         self._topics: dict[str, bool] = {}  # That we keep metadata of -> whether they may be created.
         self._wants_all = False
         self._listeners: list[Callable[[], None]] = []
-        self._coordinators: dict[str, _Coordinator] = {}
+        self._coordinators: dict[str, FindCoordinatorResponse] = {}
         self._committer = uuid.uuid4().hex
         self._last_commit = 0
         self._refreshing: asyncio.Task[None] | None = None
@@ -201,7 +197,7 @@ class Client:
         ]
         return f"no answer yet from {', '.join(silent)}" if silent else ""
 
-    def _unreachable(self, error: NetworkError, broker: Broker) -> NetworkError:
+    def _unreachable(self, error: NetworkError, broker: NodeAddress) -> NetworkError:
         """An address that nobody here has configured: say where it comes from, and who can mend it."""
         if (broker.host, broker.port) in self.bootstrap:
             return error
@@ -210,7 +206,7 @@ class Client:
             " broker is up, set its advertised.listeners to an address that this machine can reach"
         )
 
-    async def _open(self, pool: Pool, broker: Broker) -> Connection:
+    async def _open(self, pool: Pool, broker: NodeAddress) -> Connection:
         """A broker that is slow to answer may lead nothing any more by the time that it is given up: look meanwhile."""
         opening = asyncio.ensure_future(pool.get(broker.host, broker.port))
         opening.add_done_callback(_look_at_error)
@@ -316,13 +312,14 @@ class Client:
 
     async def ask_coordinator(self, group_id: str, request: Request, *, timeout_ms: int | None = None) -> Any:
         """Ask the coordinator once; when that fails for its sake, it is looked up again the next time."""
-        coordinator = self._coordinators.get(group_id)
+        coordinator: FindCoordinatorResponse | None = self._coordinators.get(group_id)
         if coordinator is None:
-            coordinator = self._coordinators[group_id] = await self._find_coordinator(group_id)
+            coordinator = await self.call_any(FindCoordinatorRequest(group_id=group_id))
+            self._coordinators[group_id] = coordinator
         try:
-            connection = await self._connect_to_coordinator(coordinator.broker)
+            connection = await self._connect_to_coordinator(coordinator)
             if isinstance(request, OffsetCommitRequest):
-                request = self._numbered(request, coordinator.epoch)
+                request = self._numbered(request, coordinator.coordinator_epoch)
             response = await connection.call(request, timeout_ms=timeout_ms or self.request_timeout_ms)
         except BarnabasError as error:
             if error.retriable:
@@ -332,16 +329,11 @@ class Client:
         self.troubles.works(f"coordinator of group {group_id}")
         return response
 
-    async def _connect_to_coordinator(self, broker: Broker) -> Connection:
+    async def _connect_to_coordinator(self, broker: NodeAddress) -> Connection:
         try:
             return await self._control.get(broker.host, broker.port)
         except NetworkError as error:
             raise self._unreachable(error, broker) from error
-
-    async def _find_coordinator(self, group_id: str) -> _Coordinator:
-        found: FindCoordinatorResponse = await self.call_any(FindCoordinatorRequest(group_id=group_id))
-        broker = Broker(node_id=found.node_id, host=found.host, port=found.port)
-        return _Coordinator(broker, found.coordinator_epoch)
 
     def _numbered(self, request: OffsetCommitRequest, coordinator_epoch: int) -> OffsetCommitRequest:
         """A copy of it that we have sent before may still arrive, by a connection that was given up: behind a newer number it

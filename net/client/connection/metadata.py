@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, error_for
+from barnabas.log.vocabulary.node_address import NodeAddress
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ...protocol.responses import MetadataResponse, PartitionMetadata, TopicMetadata
@@ -25,19 +26,12 @@ class Leader:
     epoch: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Broker:
-    node_id: int
-    host: str
-    port: int
-
-
 UNKNOWN_LEADER = Leader(node_id=NO_LEADER, epoch=-1)
 
 
 class MetadataCache:
     def __init__(self) -> None:
-        self.brokers: dict[int, Broker] = {}
+        self.brokers: dict[int, NodeAddress] = {}
         self.cluster_id = ""
         self.controller_id = -1
         self.offset = -1  # Of the newest answer taken; never goes back within one cluster.
@@ -81,7 +75,7 @@ class MetadataCache:
         is_current = response.offset >= self.offset
         for broker in response.brokers:
             if is_current or broker.node_id not in self.brokers:
-                self.brokers[broker.node_id] = Broker(node_id=broker.node_id, host=broker.host, port=broker.port)
+                self.brokers[broker.node_id] = broker
         if is_current:
             self.offset = response.offset
             self.controller_id = response.controller_id

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from msgspec import structs
+
 from barnabas.consumer_groups.coordinator import GroupCoordinator
 from barnabas.consumer_groups.model.classic_messages import Answer, Ticket
 from barnabas.consumer_groups.model.partitions import PartitionSet, from_set, to_set
@@ -339,7 +341,7 @@ class Simulation:
     ) -> None:
         """A heartbeat that the coordinator may park."""
         number = client.request_number
-        request = replace(request, max_wait_ms=self.random.choice((300, 1_000, 5_000)))
+        request = structs.replace(request, max_wait_ms=self.random.choice((300, 1_000, 5_000)))
 
         def hear(value: object) -> None:
             if isinstance(value, ConsumerGroupHeartbeatResponse):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from barnabas.kraft.metadata.delta import MetadataDelta
-from barnabas.kraft.metadata.image import MetadataChanges, MetadataImage, PartitionImage, QuorumVoter, SlotImage
+from barnabas.kraft.metadata.image import MetadataChanges, MetadataImage, PartitionImage, SlotImage
 from barnabas.kraft.metadata.records import (
     TOPIC_RESOURCE,
     BrokerChangeRecord,
@@ -25,6 +25,7 @@ from barnabas.kraft.metadata.records import (
     UnregisterBrokerRecord,
     VotersRecord,
 )
+from barnabas.log.vocabulary.node_address import NodeAddress
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 
@@ -57,7 +58,7 @@ def config(resource: str, value: str | None) -> ConfigRecord:
     return ConfigRecord(resource_type=TOPIC_RESOURCE, resource=resource, key="k", value=value)
 
 
-VOTERS = (QuorumVoter(node_id=1, host="here", port=9093),)
+VOTERS = (NodeAddress(node_id=1, host="here", port=9093),)
 
 
 def image_of(*records: Record, base: MetadataImage | None = None) -> MetadataImage:

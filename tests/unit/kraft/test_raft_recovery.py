@@ -4,14 +4,14 @@ import pytest
 from simulation.raft_cluster import DIRECTORY, SimulatedQuorum
 
 from barnabas.kraft.quorum.config import MAX_TERM, SnapshotPolicy
-from barnabas.kraft.quorum.voters import Voter
 from barnabas.kraft.raft.disk.storage import DamagedQuorumError
 from barnabas.kraft.raft.quorum import JOURNAL_NAME, SNAPSHOT_NAME
 from barnabas.kraft.raft.recovery import NothingToRecover, Recovery, inspect, make_sole_voter
+from barnabas.log.vocabulary.node_address import NodeAddress
 
 JOURNAL = f"{DIRECTORY}/{JOURNAL_NAME}"
 ACCEPTED = b"accepted"
-GIVEN = tuple(Voter(node_id=node_id, host="sim", port=node_id) for node_id in range(3))
+GIVEN = tuple(NodeAddress(node_id=node_id, host="sim", port=node_id) for node_id in range(3))
 
 
 def stopped(policy: SnapshotPolicy | None = None, commands: int = 5) -> SimulatedQuorum:

@@ -4,17 +4,27 @@ import pytest
 from simulation.raft_changes import ChangingQuorum
 from simulation.raft_cluster import TIMING
 
-from barnabas.kraft.quorum.voters import MEMBERSHIP, Membership, Voter, VoterSet, decode_voters, encode_voters
+from barnabas.kraft.quorum.voters import MEMBERSHIP, Membership, VoterSet, decode_voters, encode_voters
 from barnabas.kraft.raft.disk.snapshot import pack_snapshot, unpack_snapshot
 from barnabas.log.vocabulary.errors import InvalidRequestError, NotControllerError
+from barnabas.log.vocabulary.node_address import NodeAddress
 
 
-def voter(node_id: int) -> Voter:
-    return Voter(node_id=node_id, host="sim", port=node_id)
+def voter(node_id: int) -> NodeAddress:
+    return NodeAddress(node_id=node_id, host="sim", port=node_id)
 
 
-def voters(*node_ids: int) -> tuple[Voter, ...]:
+def voters(*node_ids: int) -> tuple[NodeAddress, ...]:
     return tuple(voter(node_id) for node_id in node_ids)
+
+
+def test_a_configuration_is_written_as_ever() -> None:
+    """It lies in journals and snapshots: these are the bytes of version 0.1.0."""
+    listed = ((1, "a", 9093), (200, "n\u00e4me", 65535), (2**31 - 1, "x" * 40, 0))
+    given = tuple(NodeAddress(node_id=node_id, host=host, port=port) for node_id, host, port in listed)
+    written = "939301a161cd238593ccc8a56ec3a46d65cdffff93ce7fffffffd928" + "78" * 40 + "00"
+    assert encode_voters(given).hex() == written
+    assert decode_voters(bytes.fromhex(written), 7) == VoterSet(voters=given, index=7)
 
 
 def entry(index: int, *node_ids: int) -> tuple[bytes, int, int]:
@@ -126,7 +136,7 @@ def test_what_is_refused_names_its_reason() -> None:
     leader = cluster.wait_for_leader()
     dead, alive = [node for node in (0, 1, 2) if node != leader]
     quorum = cluster.nodes[leader].quorum
-    quorum.add_voter(Voter(node_id=9, host="sim", port=9))
+    quorum.add_voter(NodeAddress(node_id=9, host="sim", port=9))
     with pytest.raises(InvalidRequestError, match="node 9 is being added"):
         quorum.add_voter(voter(3))
     quorum.remove_voter(9)

@@ -15,7 +15,6 @@ from barnabas.kraft.metadata.image import (
     ControllerTerm,
     MetadataImage,
     PartitionImage,
-    QuorumVoter,
     SlotImage,
     TopicImage,
 )
@@ -29,6 +28,7 @@ from barnabas.kraft.metadata.requests import (
 )
 from barnabas.kraft.node.snapshot import decode_snapshot, encode_snapshot
 from barnabas.log.vocabulary.errors import NotControllerError
+from barnabas.log.vocabulary.node_address import NodeAddress
 
 RECORDING = Path(__file__).with_name("recorded_records.json")
 
@@ -88,7 +88,7 @@ def image() -> MetadataImage:
         broker_configs={"": {"k": "v"}, "1": {"k": "w"}},
         group_configs={"g": {"k": "v"}},
         slots=tuple(SlotImage(coordinator=number % 3, coordinator_epoch=number) for number in range(SLOT_COUNT)),
-        voters=(samples.full(QuorumVoter),),
+        voters=(samples.full(NodeAddress),),
         voters_index=6,
         terms=(samples.full(ControllerTerm), samples.full(ControllerTerm)),
         recovery_epoch=4,

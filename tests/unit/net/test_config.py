@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.log.settings.addresses import Listener, Voter, parse_bootstrap
+from barnabas.log.settings.addresses import Listener, parse_bootstrap
 from barnabas.log.settings.config import LogConfig
 from barnabas.log.settings.table import BROKER_KEYS, check_topic_config
 from barnabas.log.vocabulary.errors import InvalidConfigError
+from barnabas.log.vocabulary.node_address import NodeAddress
 from barnabas.net.settings.config import (
     admin_port,
     client_port,
@@ -23,7 +24,7 @@ from barnabas.net.settings.properties import parse_properties
 def test_defaults_are_those_of_a_cluster_of_one_on_loopback() -> None:
     config = load(None, {}, {})
     assert config.client_listeners() == (Listener(name="PLAINTEXT", host="127.0.0.1", port=9092),)
-    assert config.voters() == (Voter(node_id=0, host="127.0.0.1", port=9093),)
+    assert config.voters() == (NodeAddress(node_id=0, host="127.0.0.1", port=9093),)
     assert str(config.admin_address()) == "ADMIN://127.0.0.1:9094"
     assert config.topics == LogConfig()
     assert config.topic_defaults() == {}

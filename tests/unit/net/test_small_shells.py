@@ -8,11 +8,12 @@ import pytest
 from simulation.cluster import QuorumNetwork
 from unit.net.shell_world import LISTENER, Shell, broker, image_of, simulated
 
-from barnabas.kraft.quorum.voters import Voter, VoterSet
+from barnabas.kraft.quorum.voters import VoterSet
 from barnabas.kraft.raft.net.wire import Directory, encode_directory
 from barnabas.log.compaction.cleaner import CleanerTotals, Uncleanable
 from barnabas.log.replication.replica_manager import ReplicaCounts
 from barnabas.log.vocabulary.errors import BrokerNotAvailableError, InvalidConfigError, NetworkError
+from barnabas.log.vocabulary.node_address import NodeAddress
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.broker.core_settings import (
     check_broker_config,
@@ -76,7 +77,9 @@ async def test_a_leader_that_is_unknown_or_gone() -> None:
 # --- the directory ----------------------------------------------------------------------------------------------------
 
 
-VOTERS = VoterSet(voters=tuple(Voter(node_id=number, host=f"v{number}", port=9093) for number in range(3)), index=0)
+VOTERS = VoterSet(
+    voters=tuple(NodeAddress(node_id=number, host=f"v{number}", port=9093) for number in range(3)), index=0
+)
 
 
 class QuorumPort(asyncio.Protocol):

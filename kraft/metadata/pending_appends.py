@@ -5,8 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from barnabas.log.vocabulary.errors import BarnabasError, NotControllerError, RequestTimedOutError
+from barnabas.log.vocabulary.quorum import CommittedCommand
 
-from ..quorum.quorum import AppendOutcome, CommittedCommand
+from ..quorum.quorum import AppendOutcome
 from .controller_result import Respond
 from .image import MetadataImage
 from .records import Record

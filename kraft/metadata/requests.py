@@ -14,7 +14,7 @@ from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, InvalidRequ
 from barnabas.log.vocabulary.message import Message, decode, encode
 from barnabas.log.vocabulary.metadata_position import MetadataPosition
 
-from ..quorum.voters import QuorumPeer
+from ..quorum.voters import QuorumStatus
 from .image import Endpoint, FolderTrouble
 from .records import Record, RecordBatch, decode_batch, encode_batch
 
@@ -339,17 +339,7 @@ class AlterVoters(ControllerRequest, frozen=True, kw_only=True):
     check_only: bool = False
 
 
-class QuorumAnswer(Message, frozen=True, kw_only=True):
-    leader_id: int
-    term: int
-    committed_index: int
-    voters_index: int
-    peers: tuple[QuorumPeer, ...]
-    change: str = ""
-    refused: tuple[str, ...] = ()  # brokers whose metadata contradicts that of the quorum, in words
-
-
-@_request(17, QuorumAnswer)
+@_request(17, QuorumStatus)
 class DescribeVoters(ControllerRequest, frozen=True, kw_only=True):
     """What only the quorum's leader knows of its voters."""
 

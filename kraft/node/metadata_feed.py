@@ -6,7 +6,7 @@ The newest commands are kept in a ring of a limited size; an observer that asks 
 from collections import deque
 from dataclasses import dataclass
 
-from ..quorum.quorum import CommittedCommand
+from barnabas.log.vocabulary.quorum import CommittedCommand
 
 MAX_RING_BYTES = 16 * 1024 * 1024  # minutes of a busy cluster; whoever was away for longer loads a snapshot as quickly
 MAX_RING_COMMANDS = 50_000  # small commands cost more than their bytes

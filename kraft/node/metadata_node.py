@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from barnabas.log.vocabulary.errors import BarnabasError, BrokerNotAvailableError, NotControllerError
 from barnabas.log.vocabulary.metadata_position import MetadataPosition
 from barnabas.log.vocabulary.node_address import NodeAddress
+from barnabas.log.vocabulary.quorum import CommittedCommand
 
 from ..controller.controller import Controller
 from ..group_state.group_state import GROUP_RECORDS, GroupState
@@ -48,7 +49,7 @@ from ..metadata.records import (
     encode_batch,
 )
 from ..metadata.requests import ControllerRequest
-from ..quorum.quorum import AppendOutcome, CommittedCommand, Leadership, Quorum
+from ..quorum.quorum import AppendOutcome, Leadership, Quorum
 from .metadata_feed import FeedRing, MetadataFeed
 from .quarantine import MAX_SHOWN_LENGTH, Quarantine
 from .snapshot import SnapshotError, decode_snapshot, encode_snapshot

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from barnabas.log.vocabulary.errors import InvalidRequestError
+from barnabas.log.vocabulary.quorum import CommittedCommand
 
-from .quorum import AppendOutcome, CommittedCommand, Leadership, QuorumListener
+from .quorum import AppendOutcome, Leadership, QuorumListener
 
 MAX_COMMAND_BYTES = 1024 * 1024  # as raft_config has it; this module does not import the raft
 

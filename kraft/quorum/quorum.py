@@ -10,14 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommittedCommand:
-    """One command of the log, known to be on disk at a majority."""
-
-    index: int  # strictly increasing, not dense: the consensus core has entries of its own
-    term: int
-    command: bytes
+from barnabas.log.vocabulary.quorum import CommittedCommand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from barnabas.log.vocabulary.errors import InvalidRequestError
-from barnabas.log.vocabulary.message import decode, encode
+from barnabas.log.vocabulary.message import Message, decode, encode
 from barnabas.log.vocabulary.node_address import NodeAddress
+from barnabas.log.vocabulary.quorum import QuorumPeer
 
 from .journal_format import Entry
 
@@ -52,24 +53,18 @@ class VoterProgress:
     state: str
 
 
-class QuorumPeer(NodeAddress, frozen=True, kw_only=True):
-    """What the leader knows of a voter, or of a learner. `lag_entries`: what its disk lacks, -1: not known."""
+class QuorumStatus(Message, frozen=True, kw_only=True):
+    """What a node knows of the quorum; also the leader's answer on the wire."""
 
-    is_voter: bool
-    is_live: bool
-    lag_entries: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuorumStatus:
-    """`change`: the change under way in words, or ""."""
-
-    leader_id: int | None
+    leader_id: int  # -1: none is known
     term: int
     committed_index: int
     voters_index: int
     peers: tuple[QuorumPeer, ...]
-    change: str = ""
+    change: str = ""  # the change under way in words
+    refused: tuple[
+        str, ...
+    ] = ()  # brokers whose metadata contradicts that of the quorum, in words; the controller knows
 
 
 def encode_voters(voters: Iterable[NodeAddress]) -> bytes:

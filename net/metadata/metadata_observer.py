@@ -14,7 +14,7 @@ from barnabas.kraft.metadata.records import Record
 from barnabas.kraft.metadata.requests import ControllerRequest
 from barnabas.kraft.node.metadata_feed import MetadataFeed
 from barnabas.kraft.node.metadata_node import MetadataNode
-from barnabas.kraft.quorum.quorum import CommittedCommand, Leadership
+from barnabas.kraft.quorum.quorum import Leadership
 from barnabas.log.vocabulary.errors import (
     BarnabasError,
     BrokerNotAvailableError,
@@ -115,10 +115,7 @@ class MetadataObserver:
     def _apply(self, answer: MetadataFeedResponse) -> None:
         self._node.apply_feed(
             MetadataFeed(
-                commands=tuple(
-                    CommittedCommand(index=entry.index, term=entry.term, command=entry.command)
-                    for entry in answer.entries
-                ),
+                commands=answer.entries,
                 snapshot_index=None if answer.snapshot_offset < 0 else answer.snapshot_offset,
                 snapshot=answer.snapshot_chunks,
             ),

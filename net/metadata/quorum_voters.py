@@ -3,8 +3,10 @@
 Called in the quorum's loop, on the leader; everywhere else the answer is NotControllerError, and whoever asks follows it.
 """
 
+from msgspec.structs import replace
+
 from barnabas.kraft.metadata.image import MetadataImage
-from barnabas.kraft.metadata.requests import AlterVoters, QuorumAnswer, VotersAnswer
+from barnabas.kraft.metadata.requests import AlterVoters, VotersAnswer
 from barnabas.kraft.quorum.voters import QuorumStatus
 from barnabas.kraft.raft.quorum import RaftQuorum
 from barnabas.log.vocabulary.errors import BarnabasError, InvalidRequestError, NotControllerError
@@ -39,16 +41,7 @@ def _check(status: QuorumStatus, image: MetadataImage, request: AlterVoters) -> 
         raise InvalidRequestError(f"broker {node_id} is {state}: start it, and add it to the voters when it is active")
 
 
-def describe_voters(quorum: RaftQuorum, refused: tuple[str, ...]) -> QuorumAnswer | BarnabasError:
-    status = quorum.status()
-    if status.leader_id is None or not quorum.leadership.is_self:
+def describe_voters(quorum: RaftQuorum, refused: tuple[str, ...]) -> QuorumStatus | BarnabasError:
+    if not quorum.leadership.is_self:
         return NotControllerError("this broker does not lead the quorum")
-    return QuorumAnswer(
-        leader_id=status.leader_id,
-        term=status.term,
-        committed_index=status.committed_index,
-        voters_index=status.voters_index,
-        peers=status.peers,
-        change=status.change,
-        refused=refused,
-    )
+    return replace(quorum.status(), refused=refused)

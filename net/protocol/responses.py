@@ -10,6 +10,7 @@ from msgspec import field
 from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatResponse, UndoOffsetResetResponse
 from barnabas.log.vocabulary.message import Items, Message, Texts
 from barnabas.log.vocabulary.node_address import NodeAddress
+from barnabas.log.vocabulary.quorum import CommittedCommand, QuorumPeer
 
 from .group_responses import (
     DescribeGroupResponse,
@@ -247,17 +248,6 @@ class DescribeStorageResponse(Message, frozen=True, kw_only=True):
     folders: Items[StorageFolder]
 
 
-class QuorumPeer(Message, frozen=True, kw_only=True):
-    """A voter, or a node that learns to become one. `lag_entries`: what it lacks on disk, -1: not known."""
-
-    node_id: int
-    host: str
-    port: int
-    is_voter: bool
-    is_live: bool
-    lag_entries: int
-
-
 class DescribeQuorumResponse(Message, frozen=True, kw_only=True):
     leader_id: int
     term: int
@@ -286,18 +276,12 @@ class ControllerCallResponse(Message, frozen=True, kw_only=True):
     body: bytes
 
 
-class FeedEntry(Message, frozen=True, kw_only=True):
-    index: int
-    term: int
-    command: bytes
-
-
 class MetadataFeedResponse(Message, frozen=True, kw_only=True):
     """Either commands behind the offset asked for, or (when those are gone) a snapshot and its offset."""
 
     leader_id: int
     term: int
-    entries: Items[FeedEntry] = ()
+    entries: Items[CommittedCommand] = ()
     snapshot_offset: int = -1
     snapshot_chunks: Items[bytes] = ()
     contradiction: str = ""  # why the observer gets nothing: what it holds is of another history

@@ -16,8 +16,9 @@ from simulation.raft_net import FakeNet
 from simulation.raft_stranger import speak_in_the_name_of_a_voter
 
 from barnabas.kraft.quorum.config import RaftTiming, SnapshotPolicy
-from barnabas.kraft.quorum.quorum import AppendOutcome, CommittedCommand, Leadership
+from barnabas.kraft.quorum.quorum import AppendOutcome, Leadership
 from barnabas.kraft.raft.quorum import RaftQuorum
+from barnabas.log.vocabulary.quorum import CommittedCommand
 
 DIRECTORY = "/quorum"
 TIMING = RaftTiming(election_min_s=0.3, election_max_s=0.6, heartbeat_s=0.06, leader_fallback_s=0.27)

@@ -17,10 +17,11 @@ import msgpack
 from simulation.raft_files import PlainFiles
 
 from barnabas.kraft.quorum.config import SnapshotPolicy
-from barnabas.kraft.quorum.quorum import AppendOutcome, CommittedCommand, Leadership
+from barnabas.kraft.quorum.quorum import AppendOutcome, Leadership
 from barnabas.kraft.raft.net.network import LoopNetwork
 from barnabas.kraft.raft.quorum import RaftQuorum
 from barnabas.kraft.raft.thread import RaftThread
+from barnabas.log.vocabulary.quorum import CommittedCommand
 
 
 def say(*words: object) -> None:

@@ -1,8 +1,10 @@
 """What is committed goes to the listener, in order and once; snapshots come from it and replace its state."""
 
+from barnabas.log.vocabulary.quorum import CommittedCommand
+
 from ...quorum.config import MAX_APPLIED_PER_STEP
 from ...quorum.journal_format import NO_OP, REGULAR, Entry
-from ...quorum.quorum import CommittedCommand, QuorumListener
+from ...quorum.quorum import QuorumListener
 from ...quorum.voters import MEMBERSHIP
 from ..disk.journal import DurableJournal
 from ..disk.snapshot import Snapshot

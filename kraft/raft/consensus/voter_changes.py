@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 from barnabas.log.vocabulary.errors import InvalidRequestError, NotControllerError
 from barnabas.log.vocabulary.node_address import NodeAddress
+from barnabas.log.vocabulary.quorum import QuorumPeer
 
 from ...quorum.formation import Formation
 from ...quorum.voters import (
     BOOTSTRAP_INDEX,
     MAX_VOTERS,
     MEMBERSHIP,
-    QuorumPeer,
     QuorumStatus,
     VoterProgress,
     encode_voters,
@@ -234,7 +234,7 @@ class VoterChanges:
             peers.append(self._status_of(self._learner.voter, now, is_voter=False))
             change = self._learner_state(self._learner)
         return QuorumStatus(
-            leader_id=self._engine.leader_id,
+            leader_id=-1 if self._engine.leader_id is None else self._engine.leader_id,
             term=self._engine.term,
             committed_index=self._engine.commit_index,
             voters_index=current.index,

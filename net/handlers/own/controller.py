@@ -9,7 +9,7 @@ from barnabas.kraft.metadata.requests import decode_request, encode_answer
 from barnabas.kraft.node.metadata_feed import MetadataFeed
 from barnabas.log.vocabulary.errors import BarnabasError, RequestTimedOutError
 from barnabas.net.protocol.requests import ControllerCallRequest, MetadataFeedRequest
-from barnabas.net.protocol.responses import ControllerCallResponse, FeedEntry, MetadataFeedResponse
+from barnabas.net.protocol.responses import ControllerCallResponse, MetadataFeedResponse
 from barnabas.net.server.dispatcher import RequestContext
 
 from ..common.services import Services
@@ -50,9 +50,7 @@ class ControllerHandlers:
         return MetadataFeedResponse(
             leader_id=-1 if leader_id is None else leader_id,
             term=metadata.leadership.term,
-            entries=tuple(
-                FeedEntry(index=command.index, term=command.term, command=command.command) for command in feed.commands
-            ),
+            entries=feed.commands,
             snapshot_offset=-1 if feed.snapshot_index is None else feed.snapshot_index,
             snapshot_chunks=feed.snapshot,
             contradiction=contradiction,

@@ -7,7 +7,8 @@ quorum's leader again and again until the change is committed. It may be given u
 import asyncio
 from collections.abc import Sequence
 
-from barnabas.kraft.metadata.requests import AlterVoters, DescribeVoters, QuorumAnswer, VotersAnswer
+from barnabas.kraft.metadata.requests import AlterVoters, DescribeVoters, VotersAnswer
+from barnabas.kraft.quorum.voters import QuorumStatus
 from barnabas.log.vocabulary.errors import BarnabasError, InvalidRequestError, RequestTimedOutError
 from barnabas.net.metadata.metadata_service import RoleSource
 from barnabas.net.protocol.requests import (
@@ -19,7 +20,6 @@ from barnabas.net.protocol.requests import (
 from barnabas.net.protocol.responses import (
     AlterVotersResponse,
     DescribeQuorumResponse,
-    QuorumPeer,
     QuorumRoleResponse,
 )
 from barnabas.net.server.dispatcher import RequestContext
@@ -100,36 +100,26 @@ class VoterHandlers:
     async def describe(self, request: DescribeQuorumRequest, context: RequestContext) -> DescribeQuorumResponse:
         """The leader knows who is live and how far; of what it cannot be asked, this broker's image tells."""
         metadata = self._services.metadata
-        found: QuorumAnswer | None = None
+        found: QuorumStatus | None = None
         if metadata.leadership.leader_id is not None:
             try:
                 answer = await self._services.controller.call(DescribeVoters(), timeout_ms=DESCRIBE_TIMEOUT_MS)
-                assert isinstance(answer, QuorumAnswer)
+                assert isinstance(answer, QuorumStatus)
                 found = answer
             except BarnabasError:
                 pass  # it has just gone: the image is told
-        image, leader_id = metadata.image, metadata.leadership.leader_id
+        image, leader_id = metadata.image, (found or metadata.leadership).leader_id
         told = image.voters or self._services.config.voters()
         voters = tuple(
             sorted(item.node_id for item in (found.peers if found else told) if getattr(item, "is_voter", 1))
         )
         return DescribeQuorumResponse(
-            leader_id=found.leader_id if found else -1 if leader_id is None else leader_id,
-            term=found.term if found else metadata.leadership.term,
+            leader_id=-1 if leader_id is None else leader_id,
+            term=(found or metadata.leadership).term,
             committed_index=found.committed_index if found else image.offset,
             voters=voters,
             observers=tuple(sorted(set(image.brokers) - set(voters))),
-            peers=tuple(
-                QuorumPeer(
-                    node_id=peer.node_id,
-                    host=peer.host,
-                    port=peer.port,
-                    is_voter=peer.is_voter,
-                    is_live=peer.is_live,
-                    lag_entries=peer.lag_entries,
-                )
-                for peer in (found.peers if found else ())
-            ),
+            peers=found.peers if found else (),
             change=found.change if found else "",
             unconfirmed_ms=-1 if found else metadata.unconfirmed_ms(),
             unreachable_voters=() if found else await self._unreachable(voters),

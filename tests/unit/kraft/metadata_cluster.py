@@ -13,7 +13,8 @@ from barnabas.kraft.group_state.group_state import GroupState
 from barnabas.kraft.metadata.controller_settings import ControllerSettings
 from barnabas.kraft.metadata.requests import ControllerRequest
 from barnabas.kraft.node.metadata_node import MetadataNode, MetadataPublication
-from barnabas.kraft.quorum.quorum import AppendOutcome, CommittedCommand, Leadership
+from barnabas.kraft.quorum.quorum import AppendOutcome, Leadership
+from barnabas.log.vocabulary.quorum import CommittedCommand
 
 
 @dataclass(eq=False)

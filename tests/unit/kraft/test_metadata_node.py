@@ -28,7 +28,7 @@ from barnabas.kraft.metadata.requests import ControllerRequest, CreateTopic, Del
 from barnabas.kraft.node.metadata_feed import FeedRing, MetadataFeed
 from barnabas.kraft.node.metadata_node import MetadataNode
 from barnabas.kraft.node.quarantine import Quarantine
-from barnabas.kraft.quorum.quorum import AppendOutcome, CommittedCommand, Leadership
+from barnabas.kraft.quorum.quorum import AppendOutcome, Leadership
 from barnabas.log.vocabulary.errors import (
     BarnabasError,
     InvalidRequestError,
@@ -36,6 +36,7 @@ from barnabas.log.vocabulary.errors import (
     RequestTimedOutError,
     TopicAlreadyExistsError,
 )
+from barnabas.log.vocabulary.quorum import CommittedCommand
 
 
 def test_a_node_that_does_not_lead_names_the_leader() -> None:

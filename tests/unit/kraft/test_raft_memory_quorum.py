@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from barnabas.kraft.quorum.memory_quorum import InMemoryQuorum
-from barnabas.kraft.quorum.quorum import AppendOutcome, CommittedCommand, Leadership, Quorum
+from barnabas.kraft.quorum.quorum import AppendOutcome, Leadership, Quorum
 from barnabas.log.vocabulary.errors import InvalidRequestError
+from barnabas.log.vocabulary.quorum import CommittedCommand
 
 
 class Recorder:

@@ -13,11 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from simulation.raft_files import PlainFiles
 
-from barnabas.kraft.quorum.quorum import CommittedCommand, Leadership
+from barnabas.kraft.quorum.quorum import Leadership
 from barnabas.kraft.raft.net.directory import ask_directory
 from barnabas.kraft.raft.net.network import LoopNetwork
 from barnabas.kraft.raft.net.transport import MutualTls, tls_name
 from barnabas.kraft.raft.quorum import RaftQuorum
+from barnabas.log.vocabulary.quorum import CommittedCommand
 
 pytestmark = pytest.mark.skipif(
     shutil.which("openssl") is None, reason="needs the openssl command to make certificates"

@@ -14,7 +14,7 @@ import pytest
 from simulation.raft_files import PlainFiles
 
 from barnabas.kraft.quorum.formation import VoterState
-from barnabas.kraft.quorum.quorum import AppendOutcome, CommittedCommand, Leadership
+from barnabas.kraft.quorum.quorum import AppendOutcome, Leadership
 from barnabas.kraft.raft.net.directory import DirectoryUnavailableError, ask_directory
 from barnabas.kraft.raft.net.messages import AppendEntries, read_message
 from barnabas.kraft.raft.net.network import LoopNetwork
@@ -31,6 +31,7 @@ from barnabas.kraft.raft.net.wire import (
     voters_hash,
 )
 from barnabas.kraft.raft.quorum import RaftQuorum
+from barnabas.log.vocabulary.quorum import CommittedCommand
 
 
 class Silent:

@@ -24,11 +24,12 @@ from barnabas.kraft.metadata.requests import DeleteTopic
 from barnabas.kraft.node.metadata_node import MetadataNode, MetadataPublication
 from barnabas.log.vocabulary.errors import InvalidRequestError, NotControllerError
 from barnabas.log.vocabulary.metadata_position import MetadataPosition
+from barnabas.log.vocabulary.quorum import CommittedCommand
 from barnabas.net.metadata.metadata_observer import MetadataObserver
 from barnabas.net.metadata.metadata_service import Subscriber
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.requests import MetadataFeedRequest
-from barnabas.net.protocol.responses import FeedEntry, MetadataFeedResponse
+from barnabas.net.protocol.responses import MetadataFeedResponse
 from barnabas.net.server.dispatcher import Dispatcher, Reply, RequestContext
 from barnabas.net.server.server import Server
 from barnabas.net.wire.rpc import RpcPool
@@ -37,12 +38,12 @@ TERM = 3
 NO_NEWS = object()  # a long poll that ends empty
 
 
-def entry(index: int, *records: Record) -> FeedEntry:
+def entry(index: int, *records: Record) -> CommittedCommand:
     batch = RecordBatch(controller_epoch=TERM, records=records or (FeatureLevelRecord(feature_level=index),))
-    return FeedEntry(index=index, term=TERM, command=encode_batch(batch))
+    return CommittedCommand(index=index, term=TERM, command=encode_batch(batch))
 
 
-def answer(*entries: FeedEntry, leader_id: int = 0, **more: Any) -> MetadataFeedResponse:
+def answer(*entries: CommittedCommand, leader_id: int = 0, **more: Any) -> MetadataFeedResponse:
     return MetadataFeedResponse(leader_id=leader_id, term=TERM, entries=entries, **more)
 
 
@@ -67,7 +68,7 @@ class Voter:
         elif told is not None:
             reply(cast(MetadataFeedResponse, told))
 
-    def has(self, *entries: FeedEntry) -> None:
+    def has(self, *entries: CommittedCommand) -> None:
         """Feed what is behind the observer's offset."""
 
         def decide(request: MetadataFeedRequest) -> object:
@@ -251,7 +252,7 @@ async def test_an_observer_decides_nothing_and_feeds_nobody() -> None:
 async def test_a_command_that_cannot_be_applied_stops_the_broker() -> None:
     world = await World.start(0)
     world.voters[0].decide = lambda request: (
-        answer(FeedEntry(index=4, term=TERM, command=b"\xff")) if not world.fatal else None
+        answer(CommittedCommand(index=4, term=TERM, command=b"\xff")) if not world.fatal else None
     )
     await asyncio.sleep(0.1)
     assert len(world.fatal) == 1 and "index 4" in world.fatal[0]

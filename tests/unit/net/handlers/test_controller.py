@@ -9,11 +9,11 @@ from unit.net.shell_world import now_ms, simulated
 from barnabas.kraft.metadata.controller_errors import DivergentMetadataError
 from barnabas.kraft.metadata.requests import DeleteTopic, Done, decode_answer, encode_request
 from barnabas.kraft.node.metadata_feed import MetadataFeed
-from barnabas.kraft.quorum.quorum import CommittedCommand
 from barnabas.log.vocabulary.errors import InvalidRequestError, NotControllerError
+from barnabas.log.vocabulary.quorum import CommittedCommand
 from barnabas.net.handlers.own.controller import ControllerHandlers
 from barnabas.net.protocol.requests import ControllerCallRequest, MetadataFeedRequest
-from barnabas.net.protocol.responses import FeedEntry, MetadataFeedResponse
+from barnabas.net.protocol.responses import MetadataFeedResponse
 
 REQUEST = DeleteTopic(name="t")
 
@@ -61,7 +61,7 @@ async def test_news_are_fed_at_once_with_who_leads() -> None:
     command = CommittedCommand(index=9, term=3, command=b"x")
     world.source.feeds.append(MetadataFeed(commands=(command,)))
     response = await feed(world, after_offset=8, max_wait_ms=5_000)
-    assert response.entries == (FeedEntry(index=9, term=3, command=b"x"),)
+    assert response.entries == (command,)
     assert (response.leader_id, response.term, response.snapshot_offset) == (0, 1, -1) and now_ms() == 0
 
 

@@ -8,7 +8,8 @@ from unit.net.handlers.test_kafka_configs import request
 from unit.net.shell_world import Client, broker, partition, simulated, topic
 
 from barnabas.kraft.metadata.image import FOLDER_OFFLINE
-from barnabas.kraft.metadata.requests import QuorumAnswer, QuorumPeer
+from barnabas.kraft.quorum.voters import QuorumStatus
+from barnabas.log.vocabulary.quorum import QuorumPeer
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.handlers.kafka.access import KafkaAccessHandlers
 from barnabas.net.handlers.kafka.cluster import KafkaClusterHandlers
@@ -185,7 +186,7 @@ async def test_the_quorum_is_a_partition_of_its_own(version: int) -> None:
         QuorumPeer(node_id=node, host="h", port=node, is_voter=True, is_live=True, lag_entries=lag)
         for node, lag in ((0, 0), (1, 3))
     )
-    world.source.script(QuorumAnswer(leader_id=0, term=8, committed_index=90, voters_index=0, peers=peers))
+    world.source.script(QuorumStatus(leader_id=0, term=8, committed_index=90, voters_index=0, peers=peers))
     world.source.publish(leader=0)
     types = types_of("DescribeQuorumRequest")
     asked = request(55, version, topics=[

@@ -1,0 +1,20 @@
+"""What the quorum's nodes say of it to each other, to brokers that do not vote, and to operators."""
+
+from .message import Message
+from .node_address import NodeAddress
+
+
+class CommittedCommand(Message, frozen=True, kw_only=True):
+    """One command of the quorum's log, known to be on disk at a majority."""
+
+    index: int  # strictly increasing, not dense: the consensus core has entries of its own
+    term: int
+    command: bytes
+
+
+class QuorumPeer(NodeAddress, frozen=True, kw_only=True):
+    """What the leader knows of a voter, or of a learner. `lag_entries`: what its disk lacks, -1: not known."""
+
+    is_voter: bool
+    is_live: bool
+    lag_entries: int

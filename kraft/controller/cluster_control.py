@@ -13,6 +13,7 @@ lost what was not flushed.
 
 from collections import deque
 
+from barnabas.log.vocabulary.cluster_changes import UnregisterBrokerRequest
 from barnabas.log.vocabulary.errors import (
     DuplicateBrokerRegistrationError,
     InconsistentClusterIdError,
@@ -30,14 +31,7 @@ from ..metadata.delta import MetadataDelta
 from ..metadata.image import BrokerImage, MetadataImage
 from ..metadata.metadata_history import check_position
 from ..metadata.records import BrokerChangeRecord, Record, RegisterBrokerRecord, UnregisterBrokerRecord
-from ..metadata.requests import (
-    BrokerHeartbeat,
-    FenceBroker,
-    HeartbeatAnswer,
-    RegisterBroker,
-    Registered,
-    UnregisterBroker,
-)
+from ..metadata.requests import BrokerHeartbeat, FenceBroker, HeartbeatAnswer, RegisterBroker, Registered
 from .broker_heartbeats import BrokerHeartbeats
 from .group_control import slot_moves
 from .replication_control import ReplicationControl, leads_anything
@@ -105,7 +99,7 @@ class ClusterControl:
             atomic=False,
         )
 
-    def unregister(self, view: MetadataDelta, request: UnregisterBroker) -> ControllerResult:
+    def unregister(self, view: MetadataDelta, request: UnregisterBrokerRequest) -> ControllerResult:
         if view.broker(request.node_id) is None:
             raise BrokerIdNotRegisteredError(f"broker {request.node_id} is not registered")
         self.refused.pop(request.node_id, None)

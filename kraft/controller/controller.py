@@ -11,6 +11,14 @@ import random
 from collections.abc import Callable, Container, Iterable
 from typing import cast
 
+from barnabas.log.vocabulary.cluster_changes import (
+    AddPartitionsRequest,
+    AssignReplicasRequest,
+    DecommissionBrokerRequest,
+    ElectLeaderRequest,
+    FillBrokerRequest,
+    UnregisterBrokerRequest,
+)
 from barnabas.log.vocabulary.errors import InvalidRequestError
 
 from ..group_state.group_state import GROUP_RECORDS
@@ -21,25 +29,19 @@ from ..metadata.delta import MetadataDelta
 from ..metadata.image import MetadataImage, TopicImage
 from ..metadata.records import TOPIC_RESOURCE, ConfigRecord, Record
 from ..metadata.requests import (
-    AddPartitions,
     AllocateProducerIds,
     AlterConfig,
     AlterPartition,
     AppendGroupRecords,
-    AssignReplicas,
     BrokerHeartbeat,
     ControllerRequest,
     CreateTopic,
-    DecommissionBroker,
     DeleteTopic,
-    ElectLeader,
     FenceBroker,
-    FillBroker,
     RegisterBroker,
     RenewSlot,
     ReportOfflineReplicas,
     ResignReplica,
-    UnregisterBroker,
 )
 from ..metadata.topic_settings import CLUSTER_DEFAULT, MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION, min_insync
 from .broker_heartbeats import BrokerHeartbeats
@@ -170,22 +172,22 @@ class Controller:
             {
                 RegisterBroker: self._cluster.register,
                 BrokerHeartbeat: self._cluster.heartbeat,
-                UnregisterBroker: _timeless(self._cluster.unregister),
+                UnregisterBrokerRequest: _timeless(self._cluster.unregister),
                 AlterPartition: _timeless(self._replication.alter_partition),
                 ResignReplica: _timeless(self._replication.resign),
-                ElectLeader: _timeless(self._replication.elect_leader),
-                AssignReplicas: _timeless(lambda view, request: assign_replicas(view, self._settings, request)),
+                ElectLeaderRequest: _timeless(self._replication.elect_leader),
+                AssignReplicasRequest: _timeless(lambda view, request: assign_replicas(view, self._settings, request)),
                 CreateTopic: self._limited(self._topics.create),
                 DeleteTopic: self._limited(self._topics.delete),
-                AddPartitions: self._limited(self._topics.add_partitions),
+                AddPartitionsRequest: self._limited(self._topics.add_partitions),
                 AlterConfig: _timeless(self._alter_config),
                 AllocateProducerIds: _timeless(allocate),
                 AppendGroupRecords: _timeless(append_records),
                 RenewSlot: _timeless(renew_slot),
                 FenceBroker: _timeless(self._cluster.fence_gone),
                 ReportOfflineReplicas: _timeless(lambda view, request: report_storage(view, self._settings, request)),
-                DecommissionBroker: _timeless(lambda view, request: decommission(view, self._settings, request)),
-                FillBroker: _timeless(lambda view, request: fill(view, self._settings, request)),
+                DecommissionBrokerRequest: _timeless(lambda view, request: decommission(view, self._settings, request)),
+                FillBrokerRequest: _timeless(lambda view, request: fill(view, self._settings, request)),
             },
         )
 

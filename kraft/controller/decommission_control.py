@@ -7,6 +7,7 @@ unregistration) is asked for from outside.
 
 from collections.abc import Iterator
 
+from barnabas.log.vocabulary.cluster_changes import DecommissionBrokerRequest, FillBrokerRequest
 from barnabas.log.vocabulary.errors import BarnabasError, InvalidReplicationFactorError, InvalidRequestError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
@@ -16,7 +17,7 @@ from ..metadata.controller_settings import MAX_PARTITIONS_PER_REQUEST, Controlle
 from ..metadata.delta import MetadataDelta
 from ..metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from ..metadata.records import DecommissionRecord, Record
-from ..metadata.requests import DecommissionBroker, FillBroker, MovesBegun
+from ..metadata.requests import MovesBegun
 from .group_control import slot_moves
 from .reassignment_control import reassign, throttle_records
 from .rebalance_plan import Move, PlacedPartition, plan_drain, plan_fill
@@ -26,7 +27,9 @@ from .rebalance_plan import Move, PlacedPartition, plan_drain, plan_fill
 MAX_MOVES_UNDER_WAY = 20
 
 
-def decommission(view: MetadataDelta, settings: ControllerSettings, request: DecommissionBroker) -> ControllerResult:
+def decommission(
+    view: MetadataDelta, settings: ControllerSettings, request: DecommissionBrokerRequest
+) -> ControllerResult:
     """Begin (again: nothing happens) or cancel. Raises BrokerIdNotRegisteredError, InvalidReplicationFactorError."""
     broker = _registered(view, request.node_id)
     if request.cancel:
@@ -83,7 +86,7 @@ def _moves_of(view: MetadataDelta, settings: ControllerSettings, node_id: int) -
         yield from _records(view, settings, plan_drain(_placed(view), _racks(view), leaving=node_id, limit=limit))
 
 
-def fill(view: MetadataDelta, settings: ControllerSettings, request: FillBroker) -> ControllerResult:
+def fill(view: MetadataDelta, settings: ControllerSettings, request: FillBrokerRequest) -> ControllerResult:
     """Begin all moves that give the broker its fair share."""
     broker = _registered(view, request.node_id)
     if not broker.is_active or broker.decommissioning:

@@ -7,6 +7,7 @@ configuration of all brokers, and is taken away here when the last move has ende
 
 from msgspec.structs import replace
 
+from barnabas.log.vocabulary.cluster_changes import AssignReplicasRequest
 from barnabas.log.vocabulary.errors import InvalidReplicaAssignmentError
 
 from ..metadata.controller_errors import NoReassignmentInProgressError
@@ -16,13 +17,14 @@ from ..metadata.delta import MetadataDelta
 from ..metadata.image import PartitionImage, TopicImage
 from ..metadata.partition_change import ElectionRules, complete_reassignment, difference, elect, with_isr
 from ..metadata.records import BROKER_RESOURCE, ConfigRecord, PartitionChangeRecord
-from ..metadata.requests import AssignReplicas
 from ..metadata.topic_settings import CLUSTER_DEFAULT, REASSIGNMENT_THROTTLE, election_rules
 from .replication_control import find_partition, leader_counts
 from .topic_control import check_replicas
 
 
-def assign_replicas(view: MetadataDelta, settings: ControllerSettings, request: AssignReplicas) -> ControllerResult:
+def assign_replicas(
+    view: MetadataDelta, settings: ControllerSettings, request: AssignReplicasRequest
+) -> ControllerResult:
     """Begin, change or (with no replicas) cancel a reassignment."""
     topic, _ = find_partition(view, request.topic, request.partition)
     records = reassign(view, settings, topic, request.partition, request.replicas)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
+from barnabas.log.vocabulary.cluster_changes import ElectLeaderRequest
 from barnabas.log.vocabulary.errors import (
     BarnabasError,
     EligibleLeadersNotAvailableError,
@@ -43,7 +44,6 @@ from ..metadata.records import PartitionChangeRecord
 from ..metadata.requests import (
     AlterPartition,
     AlterPartitionAnswer,
-    ElectLeader,
     IsrMember,
     PartitionIsrAnswer,
     PartitionIsrProposal,
@@ -194,7 +194,7 @@ class ReplicationControl:
 
     # --- an operator asks --------------------------------------------------------------------------------------------
 
-    def elect_leader(self, view: MetadataDelta, request: ElectLeader) -> ControllerResult:
+    def elect_leader(self, view: MetadataDelta, request: ElectLeaderRequest) -> ControllerResult:
         topic, partition = find_partition(view, request.topic, request.partition)
         if request.unclean:
             record = self._unclean(view, topic, request.partition, partition)
@@ -288,7 +288,7 @@ def _isr_answer(
 
 
 def _chosen(
-    view: MetadataDelta, topic: TopicImage, request: ElectLeader, partition: PartitionImage
+    view: MetadataDelta, topic: TopicImage, request: ElectLeaderRequest, partition: PartitionImage
 ) -> PartitionChangeRecord:
     wanted = partition.replicas[0] if request.target is None else request.target
     if wanted == partition.leader:

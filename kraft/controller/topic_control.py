@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from itertools import product
 
+from barnabas.log.vocabulary.cluster_changes import AddPartitionsRequest
 from barnabas.log.vocabulary.errors import (
     InvalidPartitionsError,
     InvalidReplicaAssignmentError,
@@ -29,7 +30,7 @@ from ..metadata.controller_settings import (
 from ..metadata.delta import MetadataDelta
 from ..metadata.image import MetadataImage, TopicImage
 from ..metadata.records import TOPIC_RESOURCE, ConfigRecord, PartitionRecord, Record, RemoveTopicRecord, TopicRecord
-from ..metadata.requests import AddPartitions, CreateTopic, DeleteTopic, TopicCreated
+from ..metadata.requests import CreateTopic, DeleteTopic, TopicCreated
 from .configuration_control import ConfigurationControl
 from .placement import PlacementBroker, place_replicas
 from .replication_control import leader_counts
@@ -82,7 +83,7 @@ class TopicControl:
         topic = _existing(view, name)
         return ControllerResult(records=(RemoveTopicRecord(topic_id=topic.topic_id),))
 
-    def add_partitions(self, view: MetadataDelta, request: AddPartitions) -> ControllerResult:
+    def add_partitions(self, view: MetadataDelta, request: AddPartitionsRequest) -> ControllerResult:
         topic = _existing(view, request.name)
         have = len(topic.partitions)
         added = request.total_count - have

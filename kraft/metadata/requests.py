@@ -4,12 +4,18 @@ Every broker may take an admin request from a client; it turns it into one of th
 in its own process or by the broker-to-controller RPC. An error answers instead of the response: code and message.
 """
 
-from collections.abc import Callable
 from enum import IntEnum
-from typing import ClassVar, TypeVar
 
 from msgspec import Raw, field
 
+from barnabas.log.vocabulary.cluster_changes import (
+    AddPartitionsRequest,
+    AssignReplicasRequest,
+    DecommissionBrokerRequest,
+    ElectLeaderRequest,
+    FillBrokerRequest,
+    UnregisterBrokerRequest,
+)
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, InvalidRequestError, error_for
 from barnabas.log.vocabulary.message import Message, decode, encode
 from barnabas.log.vocabulary.metadata_position import MetadataPosition
@@ -17,28 +23,6 @@ from barnabas.log.vocabulary.metadata_position import MetadataPosition
 from ..quorum.voters import QuorumStatus
 from .image import Endpoint, FolderTrouble
 from .records import Record, RecordBatch, decode_batch, encode_batch
-
-
-class ControllerRequest(Message, frozen=True, kw_only=True):
-    """Base of the requests below."""
-
-    kind: ClassVar[int]
-    response_type: ClassVar[type]
-
-
-C = TypeVar("C", bound=type)
-_by_kind: dict[int, type] = {}
-
-
-def _request(kind: int, response_type: type) -> Callable[[C], C]:
-    def register(cls: C) -> C:
-        assert kind not in _by_kind
-        cls.kind = kind  # type: ignore[attr-defined]
-        cls.response_type = response_type  # type: ignore[attr-defined]
-        _by_kind[kind] = cls
-        return cls
-
-    return register
 
 
 class Done(Message, frozen=True, kw_only=True):
@@ -54,8 +38,7 @@ class Registered(Message, frozen=True, kw_only=True):
     recovery_offset: int = 0
 
 
-@_request(1, Registered)
-class RegisterBroker(ControllerRequest, frozen=True, kw_only=True):
+class RegisterBroker(Message, frozen=True, kw_only=True):
     node_id: int
     incarnation: str  # fresh for every start of a process: a retry of the same one gets the same broker epoch
     cluster_id: str  # "" when the broker's folders are empty
@@ -76,19 +59,13 @@ class HeartbeatAnswer(Message, frozen=True, kw_only=True):
     may_shut_down: bool  # a controlled shutdown has moved everything away
 
 
-@_request(2, HeartbeatAnswer)
-class BrokerHeartbeat(ControllerRequest, frozen=True, kw_only=True):
+class BrokerHeartbeat(Message, frozen=True, kw_only=True):
     node_id: int
     broker_epoch: int
     metadata_offset: int  # of the image that the broker has applied
     want_fence: bool = False
     want_shut_down: bool = False
     applied: MetadataPosition | None = None  # as in RegisterBroker
-
-
-@_request(3, Done)
-class UnregisterBroker(ControllerRequest, frozen=True, kw_only=True):
-    node_id: int
 
 
 class IsrMember(Message, frozen=True, kw_only=True):
@@ -119,8 +96,7 @@ class AlterPartitionAnswer(Message, frozen=True, kw_only=True):
     partitions: tuple[PartitionIsrAnswer, ...]
 
 
-@_request(4, AlterPartitionAnswer)
-class AlterPartition(ControllerRequest, frozen=True, kw_only=True):
+class AlterPartition(Message, frozen=True, kw_only=True):
     """A leader proposes new in-sync replica sets. Refused as a whole when the broker epoch of the leader is stale."""
 
     node_id: int
@@ -136,8 +112,7 @@ class TopicCreated(Message, frozen=True, kw_only=True):
     offset: int = 0
 
 
-@_request(5, TopicCreated)
-class CreateTopic(ControllerRequest, frozen=True, kw_only=True):
+class CreateTopic(Message, frozen=True, kw_only=True):
     name: str
     partition_count: int = -1  # -1: the cluster's default
     replication_factor: int = -1
@@ -148,18 +123,9 @@ class CreateTopic(ControllerRequest, frozen=True, kw_only=True):
     topic_id: str = ""
 
 
-@_request(6, Done)
-class DeleteTopic(ControllerRequest, frozen=True, kw_only=True):
+class DeleteTopic(Message, frozen=True, kw_only=True):
     name: str
     topic_id: str = ""  # in place of the name: the topic that has this id, and no newer one of its name
-
-
-@_request(7, Done)
-class AddPartitions(ControllerRequest, frozen=True, kw_only=True):
-    name: str
-    total_count: int
-    assignment: tuple[tuple[int, ...], ...] = ()  # of the new partitions only
-    validate_only: bool = False
 
 
 class ConfigOperation(IntEnum):
@@ -176,8 +142,7 @@ class ConfigChange(Message, frozen=True, kw_only=True):
     operation: ConfigOperation = ConfigOperation.SET
 
 
-@_request(8, Done)
-class AlterConfig(ControllerRequest, frozen=True, kw_only=True):
+class AlterConfig(Message, frozen=True, kw_only=True):
     resource_type: int
     resource: str
     changes: tuple[ConfigChange, ...]
@@ -185,23 +150,12 @@ class AlterConfig(ControllerRequest, frozen=True, kw_only=True):
     replaces_all: bool = False  # what is not named goes back to its default
 
 
-@_request(9, Done)
-class ElectLeader(ControllerRequest, frozen=True, kw_only=True):
-    """Preferred: back to the first replica. A target must be in the ISR (`partition transfer-leadership`)."""
-
-    topic: str
-    partition: int
-    target: int | None = None
-    unclean: bool = False
-
-
 class ProducerIdBlock(Message, frozen=True, kw_only=True):
     first: int
     count: int
 
 
-@_request(10, ProducerIdBlock)
-class AllocateProducerIds(ControllerRequest, frozen=True, kw_only=True):
+class AllocateProducerIds(Message, frozen=True, kw_only=True):
     node_id: int
     broker_epoch: int
 
@@ -235,8 +189,7 @@ class GroupRecordsAppended(Message, frozen=True, kw_only=True):
     offset: int = 0
 
 
-@_request(22, GroupRecordsAppended)
-class AppendGroupRecords(ControllerRequest, frozen=True, kw_only=True):
+class AppendGroupRecords(Message, frozen=True, kw_only=True):
     """What a broker's coordinators have decided, in one quorum command.
 
     A slot whose coordinator epoch is stale is refused by itself; each slot is named once.
@@ -246,8 +199,7 @@ class AppendGroupRecords(ControllerRequest, frozen=True, kw_only=True):
     slots: tuple[SlotAppend, ...]
 
 
-@_request(13, Done)
-class RenewSlot(ControllerRequest, frozen=True, kw_only=True):
+class RenewSlot(Message, frozen=True, kw_only=True):
     """The coordinator of a slot asks for a newer coordinator epoch, which makes its earlier records void where they have
     not been applied yet: after an append whose outcome it does not know. A repetition does no harm."""
 
@@ -256,8 +208,7 @@ class RenewSlot(ControllerRequest, frozen=True, kw_only=True):
     coordinator_epoch: int  # the one to be replaced
 
 
-@_request(14, Done)
-class FenceBroker(ControllerRequest, frozen=True, kw_only=True):
+class FenceBroker(Message, frozen=True, kw_only=True):
     """This incarnation of a broker is gone: its process took no connection any more. It need not be waited for until its
     session ends; if it lives after all, its next heartbeat unfences it."""
 
@@ -272,8 +223,7 @@ class TopicNumbers(Message, frozen=True, kw_only=True):
     partitions: tuple[int, ...]
 
 
-@_request(15, Done)
-class ReportOfflineReplicas(ControllerRequest, frozen=True, kw_only=True):
+class ReportOfflineReplicas(Message, frozen=True, kw_only=True):
     """How a broker's disks are (KIP-112, KIP-858): all of it, so that a repetition does no harm and nothing is forgotten.
 
     Reports are numbered from 1 within a registration; one that comes late, behind a newer one, is void.
@@ -288,36 +238,9 @@ class ReportOfflineReplicas(ControllerRequest, frozen=True, kw_only=True):
     hand_over: tuple[TopicNumbers, ...] = ()  # led by this broker on a full disk: somebody else shall lead
 
 
-@_request(12, Done)
-class AssignReplicas(ControllerRequest, frozen=True, kw_only=True):
-    """A reassignment: the replicas that a partition shall have in the end; () cancels one under way."""
-
-    topic: str
-    partition: int
-    replicas: tuple[int, ...]
-    throttle_bytes_per_s: int = 0  # for all moves until the last has ended; 0: as it is
-
-
-@_request(18, Done)
-class DecommissionBroker(ControllerRequest, frozen=True, kw_only=True):
-    """Empty a broker for good, or (cancel) give it back. The controller does the rest, also after it was replaced."""
-
-    node_id: int
-    cancel: bool = False
-    throttle_bytes_per_s: int = 0
-
-
 class MovesBegun(Message, frozen=True, kw_only=True):
     count: int
     offset: int = 0
-
-
-@_request(19, MovesBegun)
-class FillBroker(ControllerRequest, frozen=True, kw_only=True):
-    """Move a fair share of replicas and leaderships to a broker that has less."""
-
-    node_id: int
-    throttle_bytes_per_s: int = 0
 
 
 class VotersAnswer(Message, frozen=True, kw_only=True):
@@ -328,8 +251,7 @@ class VotersAnswer(Message, frozen=True, kw_only=True):
     offset: int = 0
 
 
-@_request(16, VotersAnswer)
-class AlterVoters(ControllerRequest, frozen=True, kw_only=True):
+class AlterVoters(Message, frozen=True, kw_only=True):
     """Begin to add or to remove a voter of the quorum, or go on with it. `check_only`: would it be refused?"""
 
     node_id: int
@@ -339,13 +261,11 @@ class AlterVoters(ControllerRequest, frozen=True, kw_only=True):
     check_only: bool = False
 
 
-@_request(17, QuorumStatus)
-class DescribeVoters(ControllerRequest, frozen=True, kw_only=True):
+class DescribeVoters(Message, frozen=True, kw_only=True):
     """What only the quorum's leader knows of its voters."""
 
 
-@_request(21, Done)
-class ResignReplica(ControllerRequest, frozen=True, kw_only=True):
+class ResignReplica(Message, frozen=True, kw_only=True):
     """This broker's replica has lost what it had acknowledged (bit rot): take it out of the ISR and of the eligible leaders, so
     that it may throw its log away and copy another one. Refused with ELIGIBLE_LEADERS_NOT_AVAILABLE while nobody else is in
     sync. The leader epoch rises: a late fetch of the old log must not bring the replica back. A repetition does no harm.
@@ -358,17 +278,65 @@ class ResignReplica(ControllerRequest, frozen=True, kw_only=True):
     leader_epoch: int  # of the replica; afterwards that of the partition is above it
 
 
+ControllerRequest = (
+    RegisterBroker
+    | BrokerHeartbeat
+    | UnregisterBrokerRequest
+    | AlterPartition
+    | CreateTopic
+    | DeleteTopic
+    | AddPartitionsRequest
+    | AlterConfig
+    | ElectLeaderRequest
+    | AllocateProducerIds
+    | AppendGroupRecords
+    | RenewSlot
+    | FenceBroker
+    | ReportOfflineReplicas
+    | AssignReplicasRequest
+    | DecommissionBrokerRequest
+    | FillBrokerRequest
+    | AlterVoters
+    | DescribeVoters
+    | ResignReplica
+)
+
+# The number of each kind of request on the wire, and the response to it.
+REQUESTS: dict[int, tuple[type[ControllerRequest], type]] = {
+    1: (RegisterBroker, Registered),
+    2: (BrokerHeartbeat, HeartbeatAnswer),
+    3: (UnregisterBrokerRequest, Done),
+    4: (AlterPartition, AlterPartitionAnswer),
+    5: (CreateTopic, TopicCreated),
+    6: (DeleteTopic, Done),
+    7: (AddPartitionsRequest, Done),
+    8: (AlterConfig, Done),
+    9: (ElectLeaderRequest, Done),
+    10: (AllocateProducerIds, ProducerIdBlock),
+    22: (AppendGroupRecords, GroupRecordsAppended),
+    13: (RenewSlot, Done),
+    14: (FenceBroker, Done),
+    15: (ReportOfflineReplicas, Done),
+    12: (AssignReplicasRequest, Done),
+    18: (DecommissionBrokerRequest, Done),
+    19: (FillBrokerRequest, MovesBegun),
+    16: (AlterVoters, VotersAnswer),
+    17: (DescribeVoters, QuorumStatus),
+    21: (ResignReplica, Done),
+}
+_KIND_OF = {request: kind for kind, (request, _) in REQUESTS.items()}
+
+
 def encode_request(request: ControllerRequest) -> bytes:
-    return encode((request.kind, request))
+    return encode((_KIND_OF[type(request)], request))
 
 
 def decode_request(body: bytes) -> ControllerRequest:
     """Raises InvalidRequestError."""
     kind, encoded = decode(tuple[int, Raw], body)
-    cls = _by_kind.get(kind)
-    if cls is None:
+    if kind not in REQUESTS:
         raise InvalidRequestError(f"request kind {kind} is not known to this controller: upgrade its broker")
-    request: ControllerRequest = decode(cls, encoded)
+    request: ControllerRequest = decode(REQUESTS[kind][0], encoded)
     return request
 
 
@@ -384,5 +352,5 @@ def decode_answer(request: ControllerRequest, body: bytes) -> object:
     code, encoded = decode(tuple[int, Raw], body)
     if code != ErrorCode.NONE:
         raise error_for(code, decode(str, encoded))
-    response: object = decode(request.response_type, encoded)
+    response: object = decode(REQUESTS[_KIND_OF[type(request)]][1], encoded)
     return response

@@ -9,6 +9,24 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from msgspec import Meta
 
 from barnabas.log.format.record_batch import Buffer
+from barnabas.log.vocabulary.cluster_changes import (
+    AddPartitionsRequest as AddPartitionsRequest,
+)
+from barnabas.log.vocabulary.cluster_changes import (
+    AssignReplicasRequest as AssignReplicasRequest,
+)
+from barnabas.log.vocabulary.cluster_changes import (
+    DecommissionBrokerRequest as DecommissionBrokerRequest,
+)
+from barnabas.log.vocabulary.cluster_changes import (
+    ElectLeaderRequest as ElectLeaderRequest,
+)
+from barnabas.log.vocabulary.cluster_changes import (
+    FillBrokerRequest as FillBrokerRequest,
+)
+from barnabas.log.vocabulary.cluster_changes import (
+    UnregisterBrokerRequest as UnregisterBrokerRequest,
+)
 from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatRequest, OffsetToCommit, TopicPartitions
 from barnabas.log.vocabulary.message import Items, Message, Texts
 from barnabas.log.vocabulary.metadata_position import MetadataPosition
@@ -154,13 +172,6 @@ class DeleteTopicRequest(Message, frozen=True, kw_only=True):
     timeout_ms: int = 30_000
 
 
-class AddPartitionsRequest(Message, frozen=True, kw_only=True):
-    name: str
-    total_count: int
-    assignment: Items[Items[int]] = ()
-    validate_only: bool = False
-
-
 class ConfigEntryChange(Message, frozen=True, kw_only=True):
     key: str
     value: str | None
@@ -176,20 +187,6 @@ class AlterConfigRequest(Message, frozen=True, kw_only=True):
 class DescribeConfigsRequest(Message, frozen=True, kw_only=True):
     resource_type: int
     resource: str
-
-
-class ElectLeaderRequest(Message, frozen=True, kw_only=True):
-    topic: str
-    partition: int
-    target: int | None = None
-    unclean: bool = False
-
-
-class AssignReplicasRequest(Message, frozen=True, kw_only=True):
-    topic: str
-    partition: int
-    replicas: Items[int]
-    throttle_bytes_per_s: int = 0  # of all moves, until the last has ended; 0: as it is
 
 
 class DescribeMovesRequest(Message, frozen=True, kw_only=True):
@@ -220,10 +217,6 @@ class QuorumRoleRequest(Message, frozen=True, kw_only=True):
 
     node_id: int
     join: bool
-
-
-class UnregisterBrokerRequest(Message, frozen=True, kw_only=True):
-    node_id: int
 
 
 class ControllerCallRequest(Message, frozen=True, kw_only=True):
@@ -389,21 +382,6 @@ class BringBackFolderRequest(Message, frozen=True, kw_only=True):
 
     node_id: int
     path: str
-
-
-class DecommissionBrokerRequest(Message, frozen=True, kw_only=True):
-    """Empty a broker for good, or (cancel) give it back. A voter of the quorum first loses its vote."""
-
-    node_id: int
-    cancel: bool = False
-    throttle_bytes_per_s: int = 0
-
-
-class FillBrokerRequest(Message, frozen=True, kw_only=True):
-    """Move a fair share of replicas and leaderships to a broker."""
-
-    node_id: int
-    throttle_bytes_per_s: int = 0
 
 
 Request = (

@@ -8,13 +8,10 @@ from collections.abc import Callable
 
 from barnabas.kraft.metadata.controller_errors import BrokerIdNotRegisteredError
 from barnabas.kraft.metadata.image import BrokerImage, MetadataImage
-from barnabas.kraft.metadata.requests import Done, UnregisterBroker
+from barnabas.kraft.metadata.requests import Done
+from barnabas.log.vocabulary.cluster_changes import UnregisterBrokerRequest
 from barnabas.log.vocabulary.errors import InvalidRequestError
-from barnabas.net.protocol.requests import (
-    BrokerShutdownRequest,
-    DescribeClusterRequest,
-    UnregisterBrokerRequest,
-)
+from barnabas.net.protocol.requests import BrokerShutdownRequest, DescribeClusterRequest
 from barnabas.net.protocol.responses import (
     ClusterBroker,
     DescribeClusterResponse,
@@ -85,7 +82,7 @@ class ClusterHandlers:
 
     async def unregister(self, request: UnregisterBrokerRequest, context: RequestContext) -> EmptyResponse:
         done = await self._services.controller.call(
-            UnregisterBroker(node_id=request.node_id),
+            request,
             timeout_ms=CHANGE_TIMEOUT_MS,
             done_already=(BrokerIdNotRegisteredError,),
         )

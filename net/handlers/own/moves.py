@@ -5,15 +5,11 @@ its bytes are an estimate by records. Changes go to the active controller, which
 """
 
 from barnabas.kraft.metadata.image import PartitionImage
-from barnabas.kraft.metadata.requests import DecommissionBroker, Done, FillBroker, MovesBegun
+from barnabas.kraft.metadata.requests import Done, MovesBegun
 from barnabas.kraft.metadata.topic_settings import CLUSTER_DEFAULT, REASSIGNMENT_THROTTLE
+from barnabas.log.vocabulary.cluster_changes import DecommissionBrokerRequest, FillBrokerRequest
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net.protocol.requests import (
-    AlterVotersRequest,
-    DecommissionBrokerRequest,
-    DescribeMovesRequest,
-    FillBrokerRequest,
-)
+from barnabas.net.protocol.requests import AlterVotersRequest, DescribeMovesRequest
 from barnabas.net.protocol.responses import (
     CatchingUp,
     DescribeMovesResponse,
@@ -74,12 +70,7 @@ class MoveHandlers:
         return CatchingUp(node_id=node_id, records_left=records_left, bytes_left=bytes_left)
 
     async def decommission(self, request: DecommissionBrokerRequest, context: RequestContext) -> EmptyResponse:
-        done = await self._services.controller.call(
-            DecommissionBroker(
-                node_id=request.node_id, cancel=request.cancel, throttle_bytes_per_s=request.throttle_bytes_per_s
-            ),
-            timeout_ms=CHANGE_TIMEOUT_MS,
-        )
+        done = await self._services.controller.call(request, timeout_ms=CHANGE_TIMEOUT_MS)
         assert isinstance(done, Done)
         await self._services.metadata.wait_for_offset(done.offset, timeout_ms=CHANGE_TIMEOUT_MS)
         if not request.cancel and request.node_id in voter_ids(self._services):
@@ -89,10 +80,7 @@ class MoveHandlers:
         return EmptyResponse()
 
     async def fill(self, request: FillBrokerRequest, context: RequestContext) -> FillBrokerResponse:
-        begun = await self._services.controller.call(
-            FillBroker(node_id=request.node_id, throttle_bytes_per_s=request.throttle_bytes_per_s),
-            timeout_ms=CHANGE_TIMEOUT_MS,
-        )
+        begun = await self._services.controller.call(request, timeout_ms=CHANGE_TIMEOUT_MS)
         assert isinstance(begun, MovesBegun)
         await self._services.metadata.wait_for_offset(begun.offset, timeout_ms=CHANGE_TIMEOUT_MS)
         return FillBrokerResponse(move_count=begun.count)

@@ -7,29 +7,15 @@ requests, which name many and say how long they wait (`timeout_ms`), come here f
 
 from barnabas.kraft.controller.topic_control import new_topic_id
 from barnabas.kraft.metadata.controller_errors import ElectionNotNeededError, NoReassignmentInProgressError
-from barnabas.kraft.metadata.requests import (
-    AddPartitions,
-    AssignReplicas,
-    ControllerRequest,
-    CreateTopic,
-    DeleteTopic,
-    Done,
-    ElectLeader,
-    TopicCreated,
-)
+from barnabas.kraft.metadata.requests import ControllerRequest, CreateTopic, DeleteTopic, Done, TopicCreated
+from barnabas.log.vocabulary.cluster_changes import AddPartitionsRequest, AssignReplicasRequest, ElectLeaderRequest
 from barnabas.log.vocabulary.errors import (
     BarnabasError,
     InvalidPartitionsError,
     TopicDeletionDisabledError,
     UnknownTopicOrPartitionError,
 )
-from barnabas.net.protocol.requests import (
-    AddPartitionsRequest,
-    AssignReplicasRequest,
-    CreateTopicRequest,
-    DeleteTopicRequest,
-    ElectLeaderRequest,
-)
+from barnabas.net.protocol.requests import CreateTopicRequest, DeleteTopicRequest
 from barnabas.net.protocol.responses import CreateTopicResponse, EmptyResponse
 from barnabas.net.server.dispatcher import RequestContext
 
@@ -84,42 +70,18 @@ class TopicHandlers:
     async def add_partitions(
         self, request: AddPartitionsRequest, context: RequestContext, *, timeout_ms: int = CHANGE_TIMEOUT_MS
     ) -> EmptyResponse:
-        return await self.change(
-            AddPartitions(
-                name=request.name,
-                total_count=request.total_count,
-                assignment=request.assignment,
-                validate_only=request.validate_only,
-            ),
-            done_already=(InvalidPartitionsError,),
-            timeout_ms=timeout_ms,
-        )
+        return await self.change(request, done_already=(InvalidPartitionsError,), timeout_ms=timeout_ms)
 
     async def assign_replicas(
         self, request: AssignReplicasRequest, context: RequestContext, *, timeout_ms: int = CHANGE_TIMEOUT_MS
     ) -> EmptyResponse:
         """No replicas: cancel the move that is under way."""
-        return await self.change(
-            AssignReplicas(
-                topic=request.topic,
-                partition=request.partition,
-                replicas=request.replicas,
-                throttle_bytes_per_s=request.throttle_bytes_per_s,
-            ),
-            done_already=(NoReassignmentInProgressError,),
-            timeout_ms=timeout_ms,
-        )
+        return await self.change(request, done_already=(NoReassignmentInProgressError,), timeout_ms=timeout_ms)
 
     async def elect_leader(
         self, request: ElectLeaderRequest, context: RequestContext, *, timeout_ms: int = CHANGE_TIMEOUT_MS
     ) -> EmptyResponse:
-        return await self.change(
-            ElectLeader(
-                topic=request.topic, partition=request.partition, target=request.target, unclean=request.unclean
-            ),
-            done_already=(ElectionNotNeededError,),
-            timeout_ms=timeout_ms,
-        )
+        return await self.change(request, done_already=(ElectionNotNeededError,), timeout_ms=timeout_ms)
 
     async def change(
         self,

@@ -32,8 +32,8 @@ from barnabas.kraft.metadata.requests import (
     ProducerIdBlock,
     Registered,
     SlotAppend,
-    UnregisterBroker,
 )
+from barnabas.log.vocabulary.cluster_changes import UnregisterBrokerRequest
 from barnabas.log.vocabulary.errors import (
     DuplicateBrokerRegistrationError,
     ErrorCode,
@@ -202,10 +202,10 @@ def test_the_only_broker_may_shut_down_too() -> None:
 def test_an_unregistered_broker_is_gone() -> None:
     cluster = SingleController()
     cluster.topic(0, 1)
-    assert isinstance(cluster.ask(UnregisterBroker(node_id=0)), Done)
+    assert isinstance(cluster.ask(UnregisterBrokerRequest(node_id=0)), Done)
     assert 0 not in cluster.image.brokers
     assert (cluster.partition().leader, cluster.partition().isr) == (1, (1,))
-    cluster.refused(UnregisterBroker(node_id=0), BrokerIdNotRegisteredError)
+    cluster.refused(UnregisterBrokerRequest(node_id=0), BrokerIdNotRegisteredError)
 
 
 def test_producer_ids_come_in_blocks_that_never_overlap() -> None:

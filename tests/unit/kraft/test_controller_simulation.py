@@ -21,19 +21,16 @@ from barnabas.kraft.metadata.image import (
 )
 from barnabas.kraft.metadata.records import BROKER_RESOURCE, TOPIC_RESOURCE, OffsetCommitRecord
 from barnabas.kraft.metadata.requests import (
-    AddPartitions,
     AllocateProducerIds,
     AlterConfig,
     AlterPartition,
     AppendGroupRecords,
-    AssignReplicas,
     BrokerHeartbeat,
     ConfigChange,
     ControllerRequest,
     CreateTopic,
     DeleteTopic,
     Done,
-    ElectLeader,
     HeartbeatAnswer,
     IsrMember,
     PartitionIsrProposal,
@@ -44,9 +41,14 @@ from barnabas.kraft.metadata.requests import (
     SlotAppend,
     TopicCreated,
     TopicNumbers,
-    UnregisterBroker,
 )
 from barnabas.kraft.node.metadata_node import MetadataPublication
+from barnabas.log.vocabulary.cluster_changes import (
+    AddPartitionsRequest,
+    AssignReplicasRequest,
+    ElectLeaderRequest,
+    UnregisterBrokerRequest,
+)
 
 VOTERS = 3
 BROKERS = 5
@@ -343,12 +345,12 @@ class Simulation:
                 configs={"min.insync.replicas": str(self.rng.randint(1, 3))},
             ),
             DeleteTopic(name=name) if self.rng.random() < 0.3 else DeleteTopic(name="none"),
-            AddPartitions(name=name, total_count=self.rng.randint(1, 6)),
-            ElectLeader(topic=name, partition=number),
-            ElectLeader(topic=name, partition=number, target=self.rng.randrange(BROKERS)),
-            ElectLeader(topic=name, partition=number, unclean=True),
-            AssignReplicas(topic=name, partition=number, replicas=some_replicas),
-            AssignReplicas(topic=name, partition=number, replicas=some_replicas),
+            AddPartitionsRequest(name=name, total_count=self.rng.randint(1, 6)),
+            ElectLeaderRequest(topic=name, partition=number),
+            ElectLeaderRequest(topic=name, partition=number, target=self.rng.randrange(BROKERS)),
+            ElectLeaderRequest(topic=name, partition=number, unclean=True),
+            AssignReplicasRequest(topic=name, partition=number, replicas=some_replicas),
+            AssignReplicasRequest(topic=name, partition=number, replicas=some_replicas),
             AlterConfig(
                 resource_type=TOPIC_RESOURCE,
                 resource=name,
@@ -366,7 +368,7 @@ class Simulation:
         ]
         if self.rng.random() < 0.1:
             self.unregistered.add(broker.node_id)
-            requests = [UnregisterBroker(node_id=broker.node_id)]
+            requests = [UnregisterBrokerRequest(node_id=broker.node_id)]
         self.submit(self.rng.choice(requests))
 
     def commit_offsets(self) -> None:

@@ -7,16 +7,14 @@ from unit.kraft.single_controller import SingleController
 
 from barnabas.kraft.metadata.controller_errors import BrokerIdNotRegisteredError
 from barnabas.kraft.metadata.records import BROKER_RESOURCE
-from barnabas.kraft.metadata.requests import (
-    AddPartitions,
-    AssignReplicas,
-    CreateTopic,
-    DecommissionBroker,
-    FillBroker,
-    MovesBegun,
-    TopicCreated,
-)
+from barnabas.kraft.metadata.requests import CreateTopic, MovesBegun, TopicCreated
 from barnabas.kraft.metadata.topic_settings import REASSIGNMENT_THROTTLE
+from barnabas.log.vocabulary.cluster_changes import (
+    AddPartitionsRequest,
+    AssignReplicasRequest,
+    DecommissionBrokerRequest,
+    FillBrokerRequest,
+)
 from barnabas.log.vocabulary.errors import (
     InvalidReplicaAssignmentError,
     InvalidReplicationFactorError,
@@ -39,7 +37,7 @@ def later(controller: SingleController, ms: int = 600) -> None:
 
 
 def test_a_leaving_broker_is_emptied_by_a_reassignment_that_its_heir_ends(four: SingleController) -> None:
-    four.ask(DecommissionBroker(node_id=3))
+    four.ask(DecommissionBrokerRequest(node_id=3))
     later(four)
     assert four.partition().adding_replicas == (2,) and four.partition().removing_replicas == (3,)
     assert four.partition().replicas == (2, 0, 1, 3)
@@ -51,45 +49,45 @@ def test_a_leaving_broker_is_emptied_by_a_reassignment_that_its_heir_ends(four: 
 
 
 def test_it_gets_nothing_new_and_that_survives_its_restart(four: SingleController) -> None:
-    four.ask(DecommissionBroker(node_id=3))
+    four.ask(DecommissionBrokerRequest(node_id=3))
     four.now_ms += 10_000
     four.start(3, "second")
     assert four.image.brokers[3].decommissioning
     created = four.ask(CreateTopic(name="new", partition_count=20, replication_factor=3))
     assert isinstance(created, TopicCreated)
-    four.ask(AddPartitions(name="new", total_count=30))
+    four.ask(AddPartitionsRequest(name="new", total_count=30))
     assert all(3 not in partition.replicas for partition in four.image.topics["new"].partitions)
     four.refused(CreateTopic(name="wide", replication_factor=4), InvalidReplicationFactorError)
     words = four.refused(CreateTopic(name="placed", assignment=((3, 0),)), InvalidReplicaAssignmentError)
     assert "decommission 3 --cancel" in words
-    four.refused(AssignReplicas(topic="new", partition=0, replicas=(3, 0, 1)), InvalidReplicaAssignmentError)
+    four.refused(AssignReplicasRequest(topic="new", partition=0, replicas=(3, 0, 1)), InvalidReplicaAssignmentError)
 
 
 def test_a_move_may_keep_a_leaving_broker_where_it_is(four: SingleController) -> None:
-    four.ask(DecommissionBroker(node_id=3))
-    four.ask(AssignReplicas(topic="t", partition=0, replicas=(3, 0, 2)))
+    four.ask(DecommissionBrokerRequest(node_id=3))
+    four.ask(AssignReplicasRequest(topic="t", partition=0, replicas=(3, 0, 2)))
     assert four.partition().adding_replicas == (2,)
 
 
 def test_too_few_would_remain(four: SingleController) -> None:
     four.ask(CreateTopic(name="wide", assignment=((0, 1, 2, 3),)))
-    words = four.refused(DecommissionBroker(node_id=3), InvalidReplicationFactorError)
+    words = four.refused(DecommissionBrokerRequest(node_id=3), InvalidReplicationFactorError)
     assert "wide-0 has 4 replicas, and only 3 brokers would remain" in words
     assert not four.image.brokers[3].decommissioning
-    four.refused(DecommissionBroker(node_id=9), BrokerIdNotRegisteredError)
+    four.refused(DecommissionBrokerRequest(node_id=9), BrokerIdNotRegisteredError)
 
 
 def test_two_that_leave_count_as_gone_for_each_other() -> None:
     controller = SingleController(brokers=4)
     controller.topic(0, 1, 2)
-    controller.ask(DecommissionBroker(node_id=3))
-    controller.refused(DecommissionBroker(node_id=2), InvalidReplicationFactorError)
+    controller.ask(DecommissionBrokerRequest(node_id=3))
+    controller.refused(DecommissionBrokerRequest(node_id=2), InvalidReplicationFactorError)
 
 
 def test_a_cancellation_gives_back_what_has_not_moved(four: SingleController) -> None:
-    four.ask(DecommissionBroker(node_id=3))
+    four.ask(DecommissionBrokerRequest(node_id=3))
     later(four)
-    four.ask(DecommissionBroker(node_id=3, cancel=True))
+    four.ask(DecommissionBrokerRequest(node_id=3, cancel=True))
     assert four.partition().replicas == (3, 0, 1) and not four.partition().is_moving
     assert not four.image.brokers[3].decommissioning
     later(four)
@@ -99,14 +97,14 @@ def test_a_cancellation_gives_back_what_has_not_moved(four: SingleController) ->
 def test_moves_of_a_leaving_broker_are_limited() -> None:
     controller = SingleController(brokers=4)
     controller.ask(CreateTopic(name="many", assignment=((3, 0, 1),) * 50))
-    controller.ask(DecommissionBroker(node_id=3))
+    controller.ask(DecommissionBrokerRequest(node_id=3))
     later(controller)
     later(controller)
     assert sum(partition.is_moving for partition in controller.image.topics["many"].partitions) == 20
 
 
 def test_another_controller_goes_on(four: SingleController) -> None:
-    four.ask(DecommissionBroker(node_id=3))
+    four.ask(DecommissionBrokerRequest(node_id=3))
     four.cluster.elect(0)
     four.cluster.run()
     later(four)
@@ -115,10 +113,10 @@ def test_another_controller_goes_on(four: SingleController) -> None:
 
 def test_a_newcomer_is_filled(four: SingleController) -> None:
     four.ask(CreateTopic(name="many", assignment=((0, 1, 2), (1, 2, 0), (2, 0, 1)) * 3))
-    begun = four.ask(FillBroker(node_id=3))
+    begun = four.ask(FillBrokerRequest(node_id=3))
     assert isinstance(begun, MovesBegun) and begun.count == 6  # 30 replicas on 4 brokers, it has one
-    four.ask(DecommissionBroker(node_id=3))
-    four.refused(FillBroker(node_id=3), InvalidRequestError)
+    four.ask(DecommissionBrokerRequest(node_id=3))
+    four.refused(FillBrokerRequest(node_id=3), InvalidRequestError)
 
 
 def throttle(controller: SingleController) -> str | None:
@@ -126,7 +124,7 @@ def throttle(controller: SingleController) -> str | None:
 
 
 def test_a_throttle_goes_with_the_last_move(four: SingleController) -> None:
-    four.ask(AssignReplicas(topic="t", partition=0, replicas=(2, 0, 1), throttle_bytes_per_s=1_000))
+    four.ask(AssignReplicasRequest(topic="t", partition=0, replicas=(2, 0, 1), throttle_bytes_per_s=1_000))
     later(four)
     assert throttle(four) == "1000"
     four.propose(four.proposal(3, 0, 1, 2))
@@ -138,7 +136,7 @@ def test_a_throttle_goes_with_the_last_move(four: SingleController) -> None:
 def test_a_throttle_of_a_decommission_stays_until_all_batches_are_over() -> None:
     controller = SingleController(brokers=4)
     controller.topic(3, 0, 1)
-    controller.ask(DecommissionBroker(node_id=3, throttle_bytes_per_s=1_000))
+    controller.ask(DecommissionBrokerRequest(node_id=3, throttle_bytes_per_s=1_000))
     controller.tick()
     assert throttle(controller) == "1000"
     later(controller)

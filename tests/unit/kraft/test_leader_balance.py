@@ -11,7 +11,8 @@ from unit.kraft.single_controller import SingleController
 from barnabas.kraft.metadata.controller_settings import MAX_RETURNED_MOVES_PER_CHECK, ControllerSettings
 from barnabas.kraft.metadata.image import PartitionImage
 from barnabas.kraft.metadata.partition_change import ElectionRules, elect, without_inactive
-from barnabas.kraft.metadata.requests import CreateTopic, ElectLeader
+from barnabas.kraft.metadata.requests import CreateTopic
+from barnabas.log.vocabulary.cluster_changes import ElectLeaderRequest
 
 SOON = ControllerSettings(preferred_leader_check_interval_ms=300_000)
 
@@ -46,7 +47,7 @@ def test_what_an_operator_moved_stays_until_the_ordinary_check() -> None:
     controller.topic(0, 1, 2)
     for _ in range(3):
         tick_later(controller)
-    controller.ask(ElectLeader(topic="t", partition=0, target=1))
+    controller.ask(ElectLeaderRequest(topic="t", partition=0, target=1))
     for _ in range(10):
         tick_later(controller)
     assert controller.partition().leader == 1
@@ -59,7 +60,7 @@ def test_batches_are_small() -> None:
     controller = SingleController(brokers=2, settings=SOON)
     controller.ask(CreateTopic(name="t", assignment=((0, 1),) * 50))
     for number in range(50):
-        controller.ask(ElectLeader(topic="t", partition=number, target=1))
+        controller.ask(ElectLeaderRequest(topic="t", partition=number, target=1))
     assert led_by(controller, 1) == 50
     controller.beat(1)
     # As after a return, with everything in sync.
@@ -77,11 +78,11 @@ def test_a_small_imbalance_is_left_alone() -> None:
     for _ in range(3):
         tick_later(controller)
     for number in range(2):  # 10 % of those that prefer broker 0
-        controller.ask(ElectLeader(topic="t", partition=number, target=1))
+        controller.ask(ElectLeaderRequest(topic="t", partition=number, target=1))
     for _ in range(5):
         tick_later(controller, 1_000)
     assert led_by(controller, 0) == 18
-    controller.ask(ElectLeader(topic="t", partition=2, target=1))
+    controller.ask(ElectLeaderRequest(topic="t", partition=2, target=1))
     for _ in range(2):
         tick_later(controller, 1_000)
     assert led_by(controller, 0) == 20

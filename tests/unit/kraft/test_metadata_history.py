@@ -11,15 +11,9 @@ from barnabas.kraft.metadata.delta import LOST_EPOCHS, LOST_PRODUCER_IDS, MAX_TE
 from barnabas.kraft.metadata.image import ControllerTerm, MetadataImage
 from barnabas.kraft.metadata.metadata_history import check_follower, check_position
 from barnabas.kraft.metadata.records import ControllerRecord, RecoveryRecord
-from barnabas.kraft.metadata.requests import (
-    BrokerHeartbeat,
-    RegisterBroker,
-    Registered,
-    UnregisterBroker,
-    decode_request,
-    encode_request,
-)
+from barnabas.kraft.metadata.requests import BrokerHeartbeat, RegisterBroker, Registered, decode_request, encode_request
 from barnabas.kraft.node.snapshot import decode_snapshot, encode_snapshot
+from barnabas.log.vocabulary.cluster_changes import UnregisterBrokerRequest
 from barnabas.log.vocabulary.errors import InconsistentClusterIdError
 from barnabas.log.vocabulary.metadata_position import MetadataPosition
 
@@ -114,7 +108,7 @@ def test_the_controller_refuses_and_a_health_check_tells() -> None:
     assert isinstance(answer, Registered)
     (shown,) = cluster.cluster.nodes[0].controller.refused_brokers
     assert "broker 1" in shown
-    cluster.ask(UnregisterBroker(node_id=1))
+    cluster.ask(UnregisterBrokerRequest(node_id=1))
     assert cluster.cluster.nodes[0].controller.refused_brokers == ()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from unit.kraft.group_state_fake import FakeGroupState
 from unit.recorded_bytes import Samples, assert_as_recorded
 
-from barnabas.kraft.metadata import records, requests
+from barnabas.kraft.metadata import records
 from barnabas.kraft.metadata.image import (
     SLOT_COUNT,
     BrokerImage,
@@ -20,6 +20,7 @@ from barnabas.kraft.metadata.image import (
 )
 from barnabas.kraft.metadata.records import GroupRecord, Record, RecordBatch, decode_batch, encode_batch
 from barnabas.kraft.metadata.requests import (
+    REQUESTS,
     ControllerRequest,
     decode_answer,
     decode_request,
@@ -30,6 +31,7 @@ from barnabas.kraft.node.snapshot import decode_snapshot, encode_snapshot
 from barnabas.log.vocabulary.errors import NotControllerError
 from barnabas.log.vocabulary.node_address import NodeAddress
 
+RESPONSES = dict(REQUESTS.values())
 RECORDING = Path(__file__).with_name("recorded_records.json")
 
 
@@ -51,18 +53,13 @@ def batches() -> dict[str, RecordBatch]:
 def controller_requests() -> dict[str, ControllerRequest]:
     samples = Samples()
     made = (samples.full, samples.least)
-    return {
-        f"{make.__name__} {cls.__name__}": make(cls) for make in made for cls in defined_in(requests, ControllerRequest)
-    }
+    return {f"{make.__name__} {cls.__name__}": make(cls) for make in made for cls, _ in REQUESTS.values()}
 
 
 def answers() -> dict[str, tuple[ControllerRequest, Any]]:
     samples = Samples()
     return {
-        f"{make.__name__} {type(request).response_type.__name__} to {name}": (
-            request,
-            make(type(request).response_type),
-        )
+        f"{make.__name__} {RESPONSES[type(request)].__name__} to {name}": (request, make(RESPONSES[type(request)]))
         for name, request in controller_requests().items()
         for make in (samples.full, samples.least)
     }

@@ -14,15 +14,8 @@ from barnabas.kraft.metadata.controller_errors import (
 from barnabas.kraft.metadata.controller_settings import MAX_PARTITIONS_PER_REQUEST, ControllerSettings
 from barnabas.kraft.metadata.image import NO_LEADER
 from barnabas.kraft.metadata.records import BROKER_RESOURCE, TOPIC_RESOURCE
-from barnabas.kraft.metadata.requests import (
-    AlterConfig,
-    AlterPartitionAnswer,
-    AssignReplicas,
-    ConfigChange,
-    Done,
-    ElectLeader,
-    ResignReplica,
-)
+from barnabas.kraft.metadata.requests import AlterConfig, AlterPartitionAnswer, ConfigChange, Done, ResignReplica
+from barnabas.log.vocabulary.cluster_changes import AssignReplicasRequest, ElectLeaderRequest
 from barnabas.log.vocabulary.errors import (
     EligibleLeadersNotAvailableError,
     ErrorCode,
@@ -281,7 +274,7 @@ def test_a_proposal_with_old_or_impossible_epochs_is_refused() -> None:
         "twice": ErrorCode.INVALID_REQUEST,
         "no replica": ErrorCode.INVALID_REQUEST,
     }
-    cluster.ask(ElectLeader(topic="t", partition=0, target=1))
+    cluster.ask(ElectLeaderRequest(topic="t", partition=0, target=1))
     assert cluster.propose(cluster.proposal(0, leader_epoch=0, sender=0)).error == ErrorCode.FENCED_LEADER_EPOCH
 
 
@@ -338,15 +331,15 @@ def test_one_refused_partition_does_not_hold_up_another() -> None:
 def test_elections_on_request() -> None:
     cluster = SingleController()
     cluster.topic(0, 1, 2)
-    cluster.refused(ElectLeader(topic="x", partition=0), UnknownTopicOrPartitionError)
-    cluster.refused(ElectLeader(topic="t", partition=0), ElectionNotNeededError)
-    assert isinstance(cluster.ask(ElectLeader(topic="t", partition=0, target=2)), Done)
+    cluster.refused(ElectLeaderRequest(topic="x", partition=0), UnknownTopicOrPartitionError)
+    cluster.refused(ElectLeaderRequest(topic="t", partition=0), ElectionNotNeededError)
+    assert isinstance(cluster.ask(ElectLeaderRequest(topic="t", partition=0, target=2)), Done)
     assert (cluster.partition().leader, cluster.partition().leader_epoch) == (2, 1)
-    assert isinstance(cluster.ask(ElectLeader(topic="t", partition=0)), Done)
+    assert isinstance(cluster.ask(ElectLeaderRequest(topic="t", partition=0)), Done)
     assert cluster.partition().leader == 0
     cluster.set_isr(0)
-    cluster.refused(ElectLeader(topic="t", partition=0, target=1), EligibleLeadersNotAvailableError)
-    cluster.refused(ElectLeader(topic="t", partition=0, unclean=True), ElectionNotNeededError)
+    cluster.refused(ElectLeaderRequest(topic="t", partition=0, target=1), EligibleLeadersNotAvailableError)
+    cluster.refused(ElectLeaderRequest(topic="t", partition=0, unclean=True), ElectionNotNeededError)
 
 
 def test_the_preferred_leader_must_be_in_sync() -> None:
@@ -354,7 +347,7 @@ def test_the_preferred_leader_must_be_in_sync() -> None:
     cluster.topic(0, 1, 2)
     cluster.beat(0, fence=True)
     cluster.beat(0)
-    cluster.refused(ElectLeader(topic="t", partition=0), PreferredLeaderNotAvailableError)
+    cluster.refused(ElectLeaderRequest(topic="t", partition=0), PreferredLeaderNotAvailableError)
 
 
 def test_an_unclean_election_on_request_takes_whoever_is_alive() -> None:
@@ -362,9 +355,9 @@ def test_an_unclean_election_on_request_takes_whoever_is_alive() -> None:
     cluster.topic(0, 1)
     cluster.beat(1, fence=True)
     cluster.beat(0, fence=True)
-    cluster.refused(ElectLeader(topic="t", partition=0, unclean=True), EligibleLeadersNotAvailableError)
+    cluster.refused(ElectLeaderRequest(topic="t", partition=0, unclean=True), EligibleLeadersNotAvailableError)
     cluster.beat(1)
-    assert isinstance(cluster.ask(ElectLeader(topic="t", partition=0, unclean=True)), Done)
+    assert isinstance(cluster.ask(ElectLeaderRequest(topic="t", partition=0, unclean=True)), Done)
     assert (cluster.partition().leader, cluster.partition().isr) == (1, (1,))
     assert cluster.partition().unclean_elections == 1
 
@@ -373,7 +366,7 @@ def test_an_unclean_election_on_request_takes_whoever_is_alive() -> None:
 
 
 def move(cluster: SingleController, *replicas: int) -> object:
-    return cluster.ask(AssignReplicas(topic="t", partition=0, replicas=replicas))
+    return cluster.ask(AssignReplicasRequest(topic="t", partition=0, replicas=replicas))
 
 
 def test_a_reassignment_adds_waits_for_the_isr_and_removes() -> None:
@@ -417,7 +410,7 @@ def test_a_cancelled_reassignment_is_as_if_it_had_never_been() -> None:
     assert isinstance(move(cluster), Done)
     partition = cluster.partition()
     assert (partition.replicas, partition.isr, partition.adding_replicas) == ((0, 1), (0, 1), ())
-    cluster.refused(AssignReplicas(topic="t", partition=0, replicas=()), NoReassignmentInProgressError)
+    cluster.refused(AssignReplicasRequest(topic="t", partition=0, replicas=()), NoReassignmentInProgressError)
 
 
 def test_a_changed_reassignment_drops_what_it_was_still_adding() -> None:
@@ -433,7 +426,7 @@ def test_a_changed_reassignment_drops_what_it_was_still_adding() -> None:
 def test_an_impossible_reassignment_is_refused(replicas: tuple[int, ...]) -> None:
     cluster = SingleController()
     cluster.topic(0, 1)
-    cluster.refused(AssignReplicas(topic="t", partition=0, replicas=replicas), InvalidReplicaAssignmentError)
+    cluster.refused(AssignReplicasRequest(topic="t", partition=0, replicas=replicas), InvalidReplicaAssignmentError)
 
 
 def test_a_cancellation_that_would_leave_nobody_in_sync_is_refused() -> None:
@@ -443,7 +436,7 @@ def test_a_cancellation_that_would_leave_nobody_in_sync_is_refused() -> None:
     cluster.set_isr(0, 2)
     cluster.beat(0, fence=True)
     assert (cluster.partition().leader, cluster.partition().isr) == (2, (2,))
-    cluster.refused(AssignReplicas(topic="t", partition=0, replicas=()), InvalidReplicaAssignmentError)
+    cluster.refused(AssignReplicasRequest(topic="t", partition=0, replicas=()), InvalidReplicaAssignmentError)
 
 
 @pytest.mark.parametrize("target", [(), (3, 1)])
@@ -457,7 +450,9 @@ def test_a_reassignment_that_would_leave_too_few_copies_is_neither_cancelled_nor
     cluster.set_isr(0, 1, 2)
     cluster.beat(1, fence=True)
     assert cluster.partition().isr == (0, 2)
-    told = cluster.refused(AssignReplicas(topic="t", partition=0, replicas=target), InvalidReplicaAssignmentError)
+    told = cluster.refused(
+        AssignReplicasRequest(topic="t", partition=0, replicas=target), InvalidReplicaAssignmentError
+    )
     assert "on [0] only" in told and "min.insync.replicas is 2" in told
     cluster.beat(1)
     cluster.set_isr(0, 1, 2)
@@ -472,7 +467,7 @@ def test_an_eligible_replica_is_a_copy_that_a_cancellation_may_not_drop() -> Non
     cluster.beat(1, fence=True)
     cluster.beat(2, fence=True)
     assert (cluster.partition().isr, cluster.partition().eligible_leader_replicas) == ((0,), (2,))
-    cluster.refused(AssignReplicas(topic="t", partition=0, replicas=()), InvalidReplicaAssignmentError)
+    cluster.refused(AssignReplicasRequest(topic="t", partition=0, replicas=()), InvalidReplicaAssignmentError)
 
 
 # --- damaged replicas ------------------------------------------------------------------------------------------------

@@ -17,15 +17,9 @@ from barnabas.kraft.metadata.image import (
     MetadataImage,
 )
 from barnabas.kraft.metadata.records import BrokerStorageRecord, PartitionRecord, RegisterBrokerRecord, TopicRecord
-from barnabas.kraft.metadata.requests import (
-    AssignReplicas,
-    ElectLeader,
-    ReportOfflineReplicas,
-    TopicNumbers,
-    decode_request,
-    encode_request,
-)
+from barnabas.kraft.metadata.requests import ReportOfflineReplicas, TopicNumbers, decode_request, encode_request
 from barnabas.kraft.node.snapshot import decode_snapshot, encode_snapshot
+from barnabas.log.vocabulary.cluster_changes import AssignReplicasRequest, ElectLeaderRequest
 from barnabas.log.vocabulary.errors import (
     BarnabasError,
     EligibleLeadersNotAvailableError,
@@ -130,7 +124,7 @@ def test_the_last_replica_in_sync_stays_eligible_and_is_not_elected_while_it_is_
     assert partition.leader == NO_LEADER and partition.isr == ()
     assert set(partition.eligible_leader_replicas) == {0, 1}
     if unclean:
-        world.refused(ElectLeader(topic="t", partition=0, unclean=True), EligibleLeadersNotAvailableError)
+        world.refused(ElectLeaderRequest(topic="t", partition=0, unclean=True), EligibleLeadersNotAvailableError)
     world.beat(0)
     world.now_ms += 60_000
     for node_id in range(3):
@@ -263,7 +257,7 @@ def test_a_replica_that_is_moved_away_takes_its_mark_along() -> None:
     world = World()
     world.topic(0, 1)
     world.report(0, 0)
-    world.ask(AssignReplicas(topic="t", partition=0, replicas=(1, 2)))
+    world.ask(AssignReplicasRequest(topic="t", partition=0, replicas=(1, 2)))
     assert world.partition().offline_replicas == (0,)
     world.set_isr(1, 2)
     partition = world.partition()

@@ -14,15 +14,8 @@ from barnabas.kraft.controller.mutation_quota import BURST_PARTITIONS, PARTITION
 from barnabas.kraft.metadata.controller_settings import MAX_PARTITIONS_PER_REQUEST, ControllerSettings
 from barnabas.kraft.metadata.image import MetadataImage
 from barnabas.kraft.metadata.records import BROKER_RESOURCE, TOPIC_RESOURCE
-from barnabas.kraft.metadata.requests import (
-    AddPartitions,
-    AlterConfig,
-    ConfigChange,
-    CreateTopic,
-    DeleteTopic,
-    Done,
-    TopicCreated,
-)
+from barnabas.kraft.metadata.requests import AlterConfig, ConfigChange, CreateTopic, DeleteTopic, Done, TopicCreated
+from barnabas.log.vocabulary.cluster_changes import AddPartitionsRequest
 from barnabas.log.vocabulary.errors import (
     BarnabasError,
     InvalidConfigError,
@@ -97,11 +90,11 @@ def test_a_topic_with_defaults() -> None:
         (CreateTopic(name="x", assignment=((),)), InvalidReplicaAssignmentError),
         (CreateTopic(name="x", assignment=((0,),), partition_count=2), InvalidRequestError),
         (CreateTopic(name="x", assignment=((0,),), replication_factor=2), InvalidRequestError),
-        (AddPartitions(name="x", total_count=2), UnknownTopicOrPartitionError),
-        (AddPartitions(name="t", total_count=1), InvalidPartitionsError),
-        (AddPartitions(name="t", total_count=10**6), InvalidPartitionsError),
-        (AddPartitions(name="t", total_count=3, assignment=((0,),)), InvalidReplicaAssignmentError),
-        (AddPartitions(name="t", total_count=2, assignment=((0, 1),)), InvalidReplicaAssignmentError),
+        (AddPartitionsRequest(name="x", total_count=2), UnknownTopicOrPartitionError),
+        (AddPartitionsRequest(name="t", total_count=1), InvalidPartitionsError),
+        (AddPartitionsRequest(name="t", total_count=10**6), InvalidPartitionsError),
+        (AddPartitionsRequest(name="t", total_count=3, assignment=((0,),)), InvalidReplicaAssignmentError),
+        (AddPartitionsRequest(name="t", total_count=2, assignment=((0, 1),)), InvalidReplicaAssignmentError),
         (DeleteTopic(name="x"), UnknownTopicOrPartitionError),
         (AlterConfig(resource_type=TOPIC_RESOURCE, resource="x", changes=()), UnknownTopicOrPartitionError),
         (AlterConfig(resource_type=BROKER_RESOURCE, resource="9", changes=()), InvalidRequestError),
@@ -153,7 +146,7 @@ def test_validate_only_changes_nothing() -> None:
     cluster.topic(0)
     before = cluster.image
     assert isinstance(cluster.ask(CreateTopic(name="x", validate_only=True)), TopicCreated)
-    assert isinstance(cluster.ask(AddPartitions(name="t", total_count=2, validate_only=True)), Done)
+    assert isinstance(cluster.ask(AddPartitionsRequest(name="t", total_count=2, validate_only=True)), Done)
     change = ConfigChange(key="k", value="v")
     cluster.ask(AlterConfig(resource_type=TOPIC_RESOURCE, resource="t", changes=(change,), validate_only=True))
     assert cluster.image is before
@@ -196,10 +189,10 @@ def test_a_deletion_by_id_never_meets_a_newer_topic_of_that_name() -> None:
 def test_partitions_are_added_behind_the_others() -> None:
     cluster = SingleController(3)
     cluster.topic(0, 1)
-    cluster.ask(AddPartitions(name="t", total_count=3))
+    cluster.ask(AddPartitionsRequest(name="t", total_count=3))
     partitions = cluster.image.topics["t"].partitions
     assert [len(partition.replicas) for partition in partitions] == [2, 2, 2]
-    cluster.ask(AddPartitions(name="t", total_count=4, assignment=((2, 1),)))
+    cluster.ask(AddPartitionsRequest(name="t", total_count=4, assignment=((2, 1),)))
     assert cluster.partition("t", 3).replicas == (2, 1)
 
 
@@ -246,7 +239,12 @@ def test_partitions_are_made_and_removed_no_faster_than_the_quota() -> None:
     cluster = SingleController(1)
     asked = CreateTopic(name="large", partition_count=BURST_PARTITIONS, replication_factor=1, topic_id="0" * 32)
     assert isinstance(cluster.ask(asked), TopicCreated)
-    refused = (asked, CreateTopic(name="t"), DeleteTopic(name="large"), AddPartitions(name="large", total_count=9_000))
+    refused = (
+        asked,
+        CreateTopic(name="t"),
+        DeleteTopic(name="large"),
+        AddPartitionsRequest(name="large", total_count=9_000),
+    )
     for request in refused:
         cluster.refused(request, ThrottlingQuotaExceededError)
     cluster.now_ms += 1_000

@@ -8,8 +8,9 @@ import pytest
 
 from barnabas.kraft.metadata.controller_errors import ElectionNotNeededError
 from barnabas.kraft.metadata.image import MetadataImage
-from barnabas.kraft.metadata.requests import ControllerRequest, DeleteTopic, Done, ElectLeader
+from barnabas.kraft.metadata.requests import ControllerRequest, DeleteTopic, Done
 from barnabas.kraft.quorum.quorum import Leadership
+from barnabas.log.vocabulary.cluster_changes import ElectLeaderRequest
 from barnabas.log.vocabulary.errors import (
     BarnabasError,
     NetworkError,
@@ -78,7 +79,7 @@ def test_what_an_earlier_copy_has_done_is_no_failure(unknown: BarnabasError) -> 
 def test_a_definite_refusal_before_is_no_reason_to_believe_that_it_is_done() -> None:
     controller = Controller(NotControllerError("moved"), ElectionNotNeededError("leads already"))
     with pytest.raises(ElectionNotNeededError):
-        ask(controller, ElectLeader(topic="t", partition=0), done_already=(ElectionNotNeededError,))
+        ask(controller, ElectLeaderRequest(topic="t", partition=0), done_already=(ElectionNotNeededError,))
 
 
 def test_a_controller_that_says_nothing_is_not_waited_for_until_the_end() -> None:

@@ -10,19 +10,21 @@ from unit.net.shell_world import broker, now_ms, partition, simulated, topic
 
 from barnabas.kraft.metadata.controller_errors import NoReassignmentInProgressError
 from barnabas.kraft.metadata.requests import (
-    AddPartitions,
     AlterConfig,
-    AssignReplicas,
     ConfigChange,
     ControllerRequest,
     CreateTopic,
     DeleteTopic,
     Done,
-    ElectLeader,
     TopicCreated,
-    UnregisterBroker,
 )
 from barnabas.log.settings.table import ALL_TOPIC_KEYS, BROKER_KEYS, DYNAMIC_KEYS
+from barnabas.log.vocabulary.cluster_changes import (
+    AddPartitionsRequest,
+    AssignReplicasRequest,
+    ElectLeaderRequest,
+    UnregisterBrokerRequest,
+)
 from barnabas.log.vocabulary.errors import (
     InvalidConfigError,
     InvalidRequestError,
@@ -35,9 +37,7 @@ from barnabas.net.handlers.own.configs import ConfigHandlers
 from barnabas.net.handlers.own.topics import TopicHandlers
 from barnabas.net.handlers.own.voters import VoterHandlers
 from barnabas.net.protocol.requests import (
-    AddPartitionsRequest,
     AlterConfigRequest,
-    AssignReplicasRequest,
     BrokerShutdownRequest,
     ConfigEntryChange,
     CreateTopicRequest,
@@ -45,9 +45,7 @@ from barnabas.net.protocol.requests import (
     DescribeClusterRequest,
     DescribeConfigsRequest,
     DescribeQuorumRequest,
-    ElectLeaderRequest,
     Request,
-    UnregisterBrokerRequest,
 )
 from barnabas.net.protocol.responses import CreateTopicResponse, EmptyResponse
 
@@ -60,17 +58,17 @@ CHANGES: list[tuple[Callable[[HandlerWorld], Any], Request, ControllerRequest]] 
     (
         lambda world: TopicHandlers(world.services).add_partitions,
         AddPartitionsRequest(name="t", total_count=4, assignment=((1, 0),), validate_only=True),
-        AddPartitions(name="t", total_count=4, assignment=((1, 0),), validate_only=True),
+        AddPartitionsRequest(name="t", total_count=4, assignment=((1, 0),), validate_only=True),
     ),
     (
         lambda world: TopicHandlers(world.services).assign_replicas,
         AssignReplicasRequest(topic="t", partition=2, replicas=(1, 2)),
-        AssignReplicas(topic="t", partition=2, replicas=(1, 2)),
+        AssignReplicasRequest(topic="t", partition=2, replicas=(1, 2)),
     ),
     (
         lambda world: TopicHandlers(world.services).elect_leader,
         ElectLeaderRequest(topic="t", partition=2, target=1, unclean=True),
-        ElectLeader(topic="t", partition=2, target=1, unclean=True),
+        ElectLeaderRequest(topic="t", partition=2, target=1, unclean=True),
     ),
     (
         lambda world: ConfigHandlers(world.services).alter,
@@ -88,7 +86,7 @@ CHANGES: list[tuple[Callable[[HandlerWorld], Any], Request, ControllerRequest]] 
     (
         lambda world: ClusterHandlers(world.services, shut_down=lambda: None).unregister,
         UnregisterBrokerRequest(node_id=1),
-        UnregisterBroker(node_id=1),
+        UnregisterBrokerRequest(node_id=1),
     ),
 ]
 
@@ -127,7 +125,7 @@ async def test_a_cancellation_whose_first_answer_was_lost_is_done() -> None:
     world.source.script(RequestTimedOutError("lost"), NoReassignmentInProgressError("it stands still"))
     request = AssignReplicasRequest(topic="t", partition=0, replicas=())
     assert await ask(TopicHandlers(world.services).assign_replicas, request) == EmptyResponse()
-    assert world.source.requests == [AssignReplicas(topic="t", partition=0, replicas=())] * 2
+    assert world.source.requests == [AssignReplicasRequest(topic="t", partition=0, replicas=())] * 2
 
 
 # --- topics -----------------------------------------------------------------------------------------------------------

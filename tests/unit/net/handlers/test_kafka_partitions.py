@@ -10,8 +10,9 @@ from unit.net.shell_world import partition, simulated, topic
 
 from barnabas.kraft.metadata.controller_errors import ElectionNotNeededError, NoReassignmentInProgressError
 from barnabas.kraft.metadata.image import PartitionImage
-from barnabas.kraft.metadata.requests import AssignReplicas, ControllerRequest, Done, ElectLeader
+from barnabas.kraft.metadata.requests import ControllerRequest, Done
 from barnabas.log.format.record_codec import ProducerFields
+from barnabas.log.vocabulary.cluster_changes import AssignReplicasRequest, ElectLeaderRequest
 from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.net.handlers.kafka.partitions import PREFERRED, UNCLEAN, KafkaPartitionHandlers
 from barnabas.net.handlers.own.offsets import OffsetHandlers
@@ -78,7 +79,7 @@ async def test_leaders_are_elected_each_partition_with_its_own_error(version: in
     answer = await client.ask(ELECT, version, election({"t": [0, 1, 0]}, kind))
     assert elected(answer) == {("t", 0): 0, ("t", 1): ErrorCode.ELECTION_NOT_NEEDED}
     assert world.source.requests == [
-        ElectLeader(topic="t", partition=number, unclean=kind == UNCLEAN) for number in (0, 1)
+        ElectLeaderRequest(topic="t", partition=number, unclean=kind == UNCLEAN) for number in (0, 1)
     ]
 
 
@@ -109,7 +110,7 @@ async def test_replicas_are_assigned_and_a_reassignment_cancelled_each_with_its_
     world, client = await started(partition(0), partition(1), partition(0))
 
     def decide(request: ControllerRequest) -> object:
-        assert isinstance(request, AssignReplicas)
+        assert isinstance(request, AssignReplicasRequest)
         return DONE if request.replicas else NoReassignmentInProgressError("it stands still")
 
     world.source.decide = decide
@@ -129,8 +130,8 @@ async def test_replicas_are_assigned_and_a_reassignment_cancelled_each_with_its_
     ]
     assert result.partitions[0].error_message is None
     assert world.source.requests == [
-        AssignReplicas(topic="t", partition=0, replicas=(1, 2)),
-        AssignReplicas(topic="t", partition=1, replicas=()),
+        AssignReplicasRequest(topic="t", partition=0, replicas=(1, 2)),
+        AssignReplicasRequest(topic="t", partition=1, replicas=()),
     ]
 
 

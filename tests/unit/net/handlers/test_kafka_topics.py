@@ -7,15 +7,9 @@ from unit.net.handlers.handler_world import HandlerWorld
 from unit.net.handlers.kafka_client import KafkaClient, made, versions_of
 from unit.net.shell_world import partition, simulated, topic
 
-from barnabas.kraft.metadata.requests import (
-    AddPartitions,
-    ControllerRequest,
-    CreateTopic,
-    DeleteTopic,
-    Done,
-    TopicCreated,
-)
+from barnabas.kraft.metadata.requests import ControllerRequest, CreateTopic, DeleteTopic, Done, TopicCreated
 from barnabas.log.settings.config import TOPIC_KEYS
+from barnabas.log.vocabulary.cluster_changes import AddPartitionsRequest
 from barnabas.log.vocabulary.errors import (
     ErrorCode,
     InvalidPartitionsError,
@@ -52,7 +46,7 @@ async def started(answers: dict[str, object], **settings: str) -> tuple[HandlerW
     world = await HandlerWorld.start(T, **settings)
 
     def decide(request: ControllerRequest) -> object:
-        assert isinstance(request, CreateTopic | DeleteTopic | AddPartitions)
+        assert isinstance(request, CreateTopic | DeleteTopic | AddPartitionsRequest)
         return answers[request.name or getattr(request, "topic_id", "")]
 
     world.source.decide = decide
@@ -253,8 +247,8 @@ async def test_partitions_are_added_each_topic_with_its_own_error(version: int) 
     assert (good.name, good.error_code, good.error_message) == ("t", 0, None)
     assert (bad.name, bad.error_code, bad.error_message) == ("u", ErrorCode.INVALID_PARTITIONS, "u has more")
     assert world.source.requests == [
-        AddPartitions(name="t", total_count=3, validate_only=True),
-        AddPartitions(name="u", total_count=2, validate_only=True),
+        AddPartitionsRequest(name="t", total_count=3, validate_only=True),
+        AddPartitionsRequest(name="u", total_count=2, validate_only=True),
     ]
 
 
@@ -262,4 +256,4 @@ async def test_partitions_are_added_each_topic_with_its_own_error(version: int) 
 async def test_new_partitions_may_come_with_their_replicas() -> None:
     world, client = await started({"t": Done(offset=10)})
     await client.ask(GROW, 3, growth(("t", 3), assignments=[[1, 0], [0, 1]]))
-    assert world.source.requests == [AddPartitions(name="t", total_count=3, assignment=((1, 0), (0, 1)))]
+    assert world.source.requests == [AddPartitionsRequest(name="t", total_count=3, assignment=((1, 0), (0, 1)))]

@@ -7,15 +7,11 @@ from msgspec.structs import replace
 from unit.net.handlers.handler_world import HandlerWorld, ask
 from unit.net.shell_world import broker, partition, simulated, topic
 
-from barnabas.kraft.metadata.requests import DecommissionBroker, Done, FillBroker, MovesBegun
+from barnabas.kraft.metadata.requests import Done, MovesBegun
+from barnabas.log.vocabulary.cluster_changes import DecommissionBrokerRequest, FillBrokerRequest
 from barnabas.log.vocabulary.errors import InvalidReplicationFactorError
 from barnabas.net.handlers.own.moves import MoveHandlers
-from barnabas.net.protocol.requests import (
-    AlterVotersRequest,
-    DecommissionBrokerRequest,
-    DescribeMovesRequest,
-    FillBrokerRequest,
-)
+from barnabas.net.protocol.requests import AlterVotersRequest, DescribeMovesRequest
 from barnabas.net.protocol.responses import AlterVotersResponse, CatchingUp, FillBrokerResponse
 from barnabas.net.server.dispatcher import RequestContext
 
@@ -73,7 +69,7 @@ async def test_a_voter_that_leaves_loses_its_vote_once_the_controller_has_agreed
     filled = await ask(handlers.fill, FillBrokerRequest(node_id=1))
     assert filled == FillBrokerResponse(move_count=3)
     assert world.source.requests[-3:] == [
-        DecommissionBroker(node_id=0, cancel=True),
-        DecommissionBroker(node_id=1, throttle_bytes_per_s=9),
-        FillBroker(node_id=1),
+        DecommissionBrokerRequest(node_id=0, cancel=True),
+        DecommissionBrokerRequest(node_id=1, throttle_bytes_per_s=9),
+        FillBrokerRequest(node_id=1),
     ]

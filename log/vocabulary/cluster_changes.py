@@ -1,0 +1,82 @@
+"""Changes of the cluster that clients ask of any broker, and on which the controller decides.
+
+One class serves the client's request and the broker's call to the controller, because both have the same bytes. Where the two
+differ by a field, kraft and net/protocol extend what is defined here.
+"""
+
+from .message import Items, Message, Texts
+
+
+class NewTopic(Message, frozen=True, kw_only=True):
+    """What a topic shall be; how long to wait for it, and its id, stand in the requests that extend this."""
+
+    name: str
+    partition_count: int = -1  # -1: the cluster's default
+    replication_factor: int = -1
+    assignment: Items[Items[int]] = ()  # replicas by partition, instead of the two above
+    configs: Texts | None = None
+    validate_only: bool = False
+
+
+class CreateTopicResponse(Message, frozen=True, kw_only=True):
+    name: str
+    topic_id: str
+    partition_count: int
+    replication_factor: int
+
+
+class AddPartitionsRequest(Message, frozen=True, kw_only=True):
+    name: str
+    total_count: int
+    assignment: Items[Items[int]] = ()  # of the new partitions only
+    validate_only: bool = False
+
+
+class ConfigEntryChange(Message, frozen=True, kw_only=True):
+    key: str
+    value: str | None  # None: back to the default
+
+
+class AlterConfigRequest(Message, frozen=True, kw_only=True):
+    resource_type: int  # 2 topic, 4 broker, as in Kafka
+    resource: str
+    changes: Items[ConfigEntryChange]
+    validate_only: bool = False
+
+
+class ElectLeaderRequest(Message, frozen=True, kw_only=True):
+    """Preferred: back to the first replica. A target must be in the ISR (`partition transfer-leadership`)."""
+
+    topic: str
+    partition: int
+    target: int | None = None
+    unclean: bool = False
+
+
+class AssignReplicasRequest(Message, frozen=True, kw_only=True):
+    """A reassignment: the replicas that a partition shall have in the end; () cancels one under way."""
+
+    topic: str
+    partition: int
+    replicas: Items[int]
+    throttle_bytes_per_s: int = 0  # for all moves until the last has ended; 0: as it is
+
+
+class UnregisterBrokerRequest(Message, frozen=True, kw_only=True):
+    node_id: int
+
+
+class DecommissionBrokerRequest(Message, frozen=True, kw_only=True):
+    """Empty a broker for good, or (cancel) give it back. The controller does the rest, also after it was replaced. A voter of the
+    quorum first loses its vote."""
+
+    node_id: int
+    cancel: bool = False
+    throttle_bytes_per_s: int = 0
+
+
+class FillBrokerRequest(Message, frozen=True, kw_only=True):
+    """Move a fair share of replicas and leaderships to a broker that has less."""
+
+    node_id: int
+    throttle_bytes_per_s: int = 0

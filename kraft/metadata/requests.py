@@ -10,14 +10,18 @@ from msgspec import Raw, field
 
 from barnabas.log.vocabulary.cluster_changes import (
     AddPartitionsRequest,
+    AlterConfigRequest,
     AssignReplicasRequest,
+    ConfigEntryChange,
+    CreateTopicResponse,
     DecommissionBrokerRequest,
     ElectLeaderRequest,
     FillBrokerRequest,
+    NewTopic,
     UnregisterBrokerRequest,
 )
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, InvalidRequestError, error_for
-from barnabas.log.vocabulary.message import Message, decode, encode
+from barnabas.log.vocabulary.message import Items, Message, decode, encode
 from barnabas.log.vocabulary.metadata_position import MetadataPosition
 
 from ..quorum.voters import QuorumStatus
@@ -104,21 +108,15 @@ class AlterPartition(Message, frozen=True, kw_only=True):
     partitions: tuple[PartitionIsrProposal, ...]
 
 
-class TopicCreated(Message, frozen=True, kw_only=True):
-    name: str
-    topic_id: str
-    partition_count: int
-    replication_factor: int
+class TopicCreated(CreateTopicResponse, frozen=True, kw_only=True):
+    """The client's answer has no offset: its broker waits for that."""
+
     offset: int = 0
 
 
-class CreateTopic(Message, frozen=True, kw_only=True):
-    name: str
-    partition_count: int = -1  # -1: the cluster's default
-    replication_factor: int = -1
-    assignment: tuple[tuple[int, ...], ...] = ()  # replicas by partition, instead of the two above
-    configs: dict[str, str] | None = None
-    validate_only: bool = False
+class CreateTopic(NewTopic, frozen=True, kw_only=True):
+    """Without the timeout of the client's request, which its broker keeps to."""
+
     # Chosen by who asks, so that a repetition finds what its first copy has made; the topic's id gets its first half. "": none
     topic_id: str = ""
 
@@ -136,17 +134,14 @@ class ConfigOperation(IntEnum):
     SUBTRACT = 3
 
 
-class ConfigChange(Message, frozen=True, kw_only=True):
-    key: str
-    value: str | None  # None: back to the default
+class ConfigChange(ConfigEntryChange, frozen=True, kw_only=True):
     operation: ConfigOperation = ConfigOperation.SET
 
 
-class AlterConfig(Message, frozen=True, kw_only=True):
-    resource_type: int
-    resource: str
-    changes: tuple[ConfigChange, ...]
-    validate_only: bool = False
+class AlterConfig(AlterConfigRequest, frozen=True, kw_only=True):
+    """With what only Kafka's clients can ask: changes of lists, and to replace everything."""
+
+    changes: Items[ConfigChange]
     replaces_all: bool = False  # what is not named goes back to its default
 
 

@@ -13,7 +13,13 @@ from barnabas.log.vocabulary.cluster_changes import (
     AddPartitionsRequest as AddPartitionsRequest,
 )
 from barnabas.log.vocabulary.cluster_changes import (
+    AlterConfigRequest as AlterConfigRequest,
+)
+from barnabas.log.vocabulary.cluster_changes import (
     AssignReplicasRequest as AssignReplicasRequest,
+)
+from barnabas.log.vocabulary.cluster_changes import (
+    ConfigEntryChange as ConfigEntryChange,
 )
 from barnabas.log.vocabulary.cluster_changes import (
     DecommissionBrokerRequest as DecommissionBrokerRequest,
@@ -25,10 +31,13 @@ from barnabas.log.vocabulary.cluster_changes import (
     FillBrokerRequest as FillBrokerRequest,
 )
 from barnabas.log.vocabulary.cluster_changes import (
+    NewTopic,
+)
+from barnabas.log.vocabulary.cluster_changes import (
     UnregisterBrokerRequest as UnregisterBrokerRequest,
 )
 from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatRequest, OffsetToCommit, TopicPartitions
-from barnabas.log.vocabulary.message import Items, Message, Texts
+from barnabas.log.vocabulary.message import Items, Message
 from barnabas.log.vocabulary.metadata_position import MetadataPosition
 
 if TYPE_CHECKING:
@@ -154,13 +163,7 @@ class DeleteRecordsRequest(Message, frozen=True, kw_only=True):
 # --- topics and configuration ----------------------------------------------------------------------------------------
 
 
-class CreateTopicRequest(Message, frozen=True, kw_only=True):
-    name: str
-    partition_count: int = -1
-    replication_factor: int = -1
-    assignment: Items[Items[int]] = ()
-    configs: Texts | None = None
-    validate_only: bool = False
+class CreateTopicRequest(NewTopic, frozen=True, kw_only=True):
     timeout_ms: int = 30_000
     # Chosen by the client, so that its repetition finds what the first copy has made: the first half of the topic's id is of
     # it. "": chosen by the broker.
@@ -170,18 +173,6 @@ class CreateTopicRequest(Message, frozen=True, kw_only=True):
 class DeleteTopicRequest(Message, frozen=True, kw_only=True):
     name: str
     timeout_ms: int = 30_000
-
-
-class ConfigEntryChange(Message, frozen=True, kw_only=True):
-    key: str
-    value: str | None
-
-
-class AlterConfigRequest(Message, frozen=True, kw_only=True):
-    resource_type: int  # 2 topic, 4 broker, as in Kafka
-    resource: str
-    changes: Items[ConfigEntryChange]
-    validate_only: bool = False
 
 
 class DescribeConfigsRequest(Message, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import field
 
+from barnabas.log.vocabulary.cluster_changes import CreateTopicResponse as CreateTopicResponse
 from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatResponse, UndoOffsetResetResponse
 from barnabas.log.vocabulary.message import Items, Message, Texts
 from barnabas.log.vocabulary.node_address import NodeAddress
@@ -154,13 +155,6 @@ class DeleteRecordsResponse(Message, frozen=True, kw_only=True):
 
 
 # --- topics and configuration ----------------------------------------------------------------------------------------
-
-
-class CreateTopicResponse(Message, frozen=True, kw_only=True):
-    name: str
-    topic_id: str
-    partition_count: int
-    replication_factor: int
 
 
 class EmptyResponse(Message, frozen=True, kw_only=True):

@@ -39,7 +39,6 @@ class ForeignFolderError(StorageError):
 class OfflineFolder:
     """An entry of `log.dirs` that cannot be used until it is brought back."""
 
-    path: str
     cause: str
     since_ms: int
     directory_id: str = ""  # "": it could not even be read

@@ -81,7 +81,7 @@ class LogManager:
                     raise
                 except StorageError as error:
                     refused = refused or error
-                    self.offline_folders[path] = OfflineFolder(path=path, cause=error.message, since_ms=-1)
+                    self.offline_folders[path] = OfflineFolder(cause=error.message, since_ms=-1)
             if refused is not None and not self.folders:
                 raise refused
             if len({folder.cluster_id for folder in self.folders if folder.cluster_id is not None}) > 1:
@@ -153,7 +153,7 @@ class LogManager:
     def begin_loading(self, now_ms: int) -> None:
         """What the start could not open is offline from now on."""
         for path, folder in self.offline_folders.items():
-            self.offline_folders[path] = OfflineFolder(path=path, cause=folder.cause, since_ms=now_ms)
+            self.offline_folders[path] = OfflineFolder(cause=folder.cause, since_ms=now_ms)
             _log.error("event=folder_offline folder=%s cause=%s", path, folder.cause)
 
     def load_folder(
@@ -217,7 +217,7 @@ class LogManager:
             return []
         self.folders.remove(folder)
         self.offline_folders[path] = OfflineFolder(
-            path=path, directory_id=folder.directory_id, cause=cause, since_ms=now_ms, was_in_use=True
+            directory_id=folder.directory_id, cause=cause, since_ms=now_ms, was_in_use=True
         )
         gone = [topic_partition for topic_partition, found in self._folder_of.items() if found is folder]
         for topic_partition in gone:

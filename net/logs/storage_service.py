@@ -12,7 +12,7 @@ does not come back from a flush: nothing is lost, but whoever waits for it would
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from barnabas.kraft.metadata.image import (
     FOLDER_FULL,
@@ -43,6 +43,7 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 from ..base.clock import Clock
 from ..metadata.broker_to_controller import ControllerChannel
 from ..metadata.metadata_service import MetadataService
+from ..protocol.responses import StorageFolder
 from ..server.turn import Turn
 from .log_service import LogService
 from .replication_service import ReplicationService
@@ -71,25 +72,11 @@ class _Full:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FolderDescription:
-    """One entry of `log.dirs` for an operator. Sizes are -1 where the folder cannot be asked."""
+class DescribedFolder:
+    """A data folder as operators are told of it, and the sizes of the logs in it in bytes."""
 
-    path: str
-    directory_id: str
-    state: str  # "online", FOLDER_FULL, FOLDER_HANGING or FOLDER_OFFLINE
-    cause: str
-    since_ms: int  # of the state, wall clock; -1: since the start
-    partitions: int
-    offline_partitions: tuple[str, ...]
-    size_bytes: int
-    free_bytes: int
-    total_bytes: int
-    sizes: Mapping[TopicPartition, int] = field(default_factory=dict)  # of the logs in it, in bytes
-    strays: tuple[str, ...] = ()  # folders of logs that the cluster assigns to nobody here
-
-    @property
-    def is_offline(self) -> bool:
-        return self.state == FOLDER_OFFLINE
+    folder: StorageFolder
+    sizes: Mapping[TopicPartition, int]
 
 
 class StorageService:
@@ -372,13 +359,13 @@ class StorageService:
     def _troubled_folders(self) -> tuple[FolderTrouble, ...]:
         offline = [
             FolderTrouble(
-                path=folder.path,
+                path=path,
                 directory_id=folder.directory_id,
                 state=FOLDER_OFFLINE,
                 cause=folder.cause,
                 since_ms=folder.since_ms,
             )
-            for folder in self._logs.offline_folders.values()
+            for path, folder in self._logs.offline_folders.items()
         ]
         impaired = [
             FolderTrouble(
@@ -396,7 +383,7 @@ class StorageService:
 
     # --- the way back -------------------------------------------------------------------------------------------------
 
-    async def bring_back(self, path: str) -> FolderDescription:
+    async def bring_back(self, path: str) -> StorageFolder:
         """Recover an offline folder (or the offline logs of one that is online), and return its replicas as followers.
 
         First the cluster must know that they were offline: nobody may lead again in a leader epoch of before, whose
@@ -427,7 +414,7 @@ class StorageService:
             await asyncio.get_running_loop().run_in_executor(None, loaded.folder.loss_was_told)
             self._replication.take_up_again(back)
             logger.info("folder=%s is back partitions=%d lost_writes=%s", path, len(loaded.logs), not is_sound)
-            return next(folder for folder in await self.describe() if folder.path == path)
+            return next(found.folder for found in await self.describe() if found.folder.path == path)
 
     def _reopen(self, path: str) -> LoadedFolder:
         now_ms, config_for = self._clock.wall_ms(), self._log_service.config_of
@@ -465,11 +452,11 @@ class StorageService:
 
     # --- for operators ------------------------------------------------------------------------------------------------
 
-    async def describe(self) -> tuple[FolderDescription, ...]:
+    async def describe(self) -> tuple[DescribedFolder, ...]:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(None, lambda: tuple(map(self._describe, self._logs.places)))
 
-    def _describe(self, path: str) -> FolderDescription:
+    def _describe(self, path: str) -> DescribedFolder:
         offline = self._logs.offline_folders.get(path)
         impaired = self._full.get(path) or self._hanging.get(path)
         folder = next((folder for folder in self._logs.folders if folder.path == path), None)
@@ -483,7 +470,7 @@ class StorageService:
         trouble = offline.cause if offline is not None else impaired.cause if impaired is not None else ""
         since_ms = offline.since_ms if offline is not None else impaired.since_wall_ms if impaired is not None else -1
         state = FOLDER_FULL if path in self._full else FOLDER_HANGING if impaired is not None else "online"
-        return FolderDescription(
+        described = StorageFolder(
             path=path,
             directory_id=folder.directory_id if folder is not None else offline.directory_id if offline else "",
             state=FOLDER_OFFLINE if folder is None else state,
@@ -494,9 +481,9 @@ class StorageService:
             size_bytes=sum(sizes.values()) if folder is not None else -1,
             free_bytes=usage.free_bytes if usage is not None else -1,
             total_bytes=usage.total_bytes if usage is not None else -1,
-            sizes=sizes,
             strays=strays,
         )
+        return DescribedFolder(folder=described, sizes=sizes)
 
 
 def _replicas_of(image: MetadataImage, node_id: int) -> Iterable[tuple[TopicPartition, Place, PartitionImage]]:

@@ -179,7 +179,7 @@ class DescribeConfigsResponse(Message, frozen=True, kw_only=True):
 
 
 class TroubledFolder(Message, frozen=True, kw_only=True):
-    """A data folder that is not well."""
+    """A data folder that is not well: what clients are told of the registered trouble, which also names the directory's id."""
 
     path: str
     state: str  # "offline" | "full" | "hanging"
@@ -228,7 +228,7 @@ class StorageFolder(Message, frozen=True, kw_only=True):
     directory_id: str
     state: str  # "online" | "full" | "hanging" | "offline"
     cause: str
-    since_ms: int
+    since_ms: int  # of the state, wall clock; -1: since the start
     partitions: int
     offline_partitions: Items[str]
     size_bytes: int

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from barnabas.kraft.metadata.image import FOLDER_OFFLINE
 from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net.logs.storage_service import FolderDescription, StorageService
+from barnabas.net.logs.storage_service import DescribedFolder, StorageService
 from barnabas.net.protocol.kafka import bodies
 from barnabas.net.protocol.kafka.apis import OPERATIONS_NOT_ASKED, KafkaRequest, KafkaResponse
 from barnabas.net.protocol.kafka.metadata_api import listed_controller
@@ -72,17 +73,17 @@ class KafkaClusterHandlers:
         return KafkaResponse(body=bodies.DescribeLogDirsResponse(results=results))
 
     def _folder(
-        self, folder: FolderDescription, wanted: set[tuple[str, int]] | None
+        self, described: DescribedFolder, wanted: set[tuple[str, int]] | None
     ) -> bodies.DescribeLogDirsResponse.DescribeLogDirsResult:
-        answer = bodies.DescribeLogDirsResponse
+        answer, folder = bodies.DescribeLogDirsResponse, described.folder
         result = answer.DescribeLogDirsResult(
             log_dir=folder.path, total_bytes=folder.total_bytes, usable_bytes=folder.free_bytes
         )
-        if folder.is_offline:
+        if folder.state == FOLDER_OFFLINE:
             result.error_code = int(ErrorCode.KAFKA_STORAGE_ERROR)
             return result
         by_topic: dict[str, list[bodies.DescribeLogDirsResponse.DescribeLogDirsPartition]] = defaultdict(list)
-        for topic_partition, size_bytes in sorted(folder.sizes.items()):
+        for topic_partition, size_bytes in sorted(described.sizes.items()):
             if wanted is None or topic_partition in wanted:
                 by_topic[topic_partition.topic].append(
                     answer.DescribeLogDirsPartition(

@@ -5,7 +5,7 @@ folder back answers when its replicas are known as online again; they may still 
 """
 
 from barnabas.log.vocabulary.errors import InvalidRequestError
-from barnabas.net.logs.storage_service import FolderDescription, StorageService
+from barnabas.net.logs.storage_service import StorageService
 from barnabas.net.protocol.requests import BringBackFolderRequest, DescribeStorageRequest
 from barnabas.net.protocol.responses import DescribeStorageResponse, StorageFolder
 from barnabas.net.server.dispatcher import RequestContext
@@ -18,7 +18,7 @@ class StorageHandlers:
 
     async def describe(self, request: DescribeStorageRequest, context: RequestContext) -> DescribeStorageResponse:
         self._check_node(request.node_id)
-        return self._response(await self._storage.describe())
+        return self._response(tuple(found.folder for found in await self._storage.describe()))
 
     async def bring_back(self, request: BringBackFolderRequest, context: RequestContext) -> DescribeStorageResponse:
         self._check_node(request.node_id)
@@ -28,23 +28,5 @@ class StorageHandlers:
         if node_id != self._node_id:
             raise InvalidRequestError(f"this is broker {self._node_id}, not {node_id}; ask that one about its disks")
 
-    def _response(self, folders: tuple[FolderDescription, ...]) -> DescribeStorageResponse:
-        return DescribeStorageResponse(
-            node_id=self._node_id,
-            folders=tuple(
-                StorageFolder(
-                    path=folder.path,
-                    directory_id=folder.directory_id,
-                    state=folder.state,
-                    cause=folder.cause,
-                    since_ms=folder.since_ms,
-                    partitions=folder.partitions,
-                    offline_partitions=folder.offline_partitions,
-                    size_bytes=folder.size_bytes,
-                    free_bytes=folder.free_bytes,
-                    total_bytes=folder.total_bytes,
-                    strays=folder.strays,
-                )
-                for folder in folders
-            ),
-        )
+    def _response(self, folders: tuple[StorageFolder, ...]) -> DescribeStorageResponse:
+        return DescribeStorageResponse(node_id=self._node_id, folders=folders)

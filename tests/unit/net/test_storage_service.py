@@ -314,7 +314,7 @@ async def test_a_full_folder_is_told_and_hands_over_after_a_while_and_ends_by_it
     await asyncio.sleep(HAND_OVER_AFTER_MS / 1000 + 1.5)
     path = report.troubled_folders[0].path
     assert world.reports[-1].hand_over == of(*world.in_folder(path))
-    assert (await world.storage.describe())[FOLDERS.index(path)].state == FOLDER_FULL
+    assert (await world.storage.describe())[FOLDERS.index(path)].folder.state == FOLDER_FULL
     world.disk.capacity_bytes = 1 << 40
     await asyncio.sleep(4)
     assert world.reports[-1].troubled_folders == () and not any(folder.is_full for folder in world.logs.folders)
@@ -365,7 +365,7 @@ async def test_a_folder_whose_disk_hangs_hands_over_at_once_and_ends_by_itself()
     assert [(folder.path, folder.state) for folder in report.troubled_folders] == [(path, FOLDER_HANGING)]
     assert any(report.hand_over == of(*world.in_folder(path)) for report in world.reports)
     assert report.offline == () and world.fatal == []
-    assert (await world.storage.describe())[0].state == FOLDER_HANGING
+    assert (await world.storage.describe())[0].folder.state == FOLDER_HANGING
     hanging = [at.topic_partition.partition for at in world.manager.partitions() if at.disk_hangs]
     assert of(*hanging) == of(*world.in_folder(path)) and hanging
     world.hanging = ()

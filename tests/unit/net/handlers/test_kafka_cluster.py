@@ -15,26 +15,27 @@ from barnabas.net.handlers.kafka.access import KafkaAccessHandlers
 from barnabas.net.handlers.kafka.cluster import KafkaClusterHandlers
 from barnabas.net.handlers.kafka.quorum import KafkaQuorumHandlers
 from barnabas.net.handlers.own.voters import VoterHandlers
-from barnabas.net.logs.storage_service import FolderDescription, StorageService
+from barnabas.net.logs.storage_service import DescribedFolder, StorageService
 from barnabas.net.protocol.kafka.apis import SERVED, KafkaRequest
 from barnabas.net.protocol.kafka.compiler import decoder, encoder
 from barnabas.net.protocol.kafka.message_classes import types_of
 from barnabas.net.protocol.kafka.metadata_api import listed_controller
+from barnabas.net.protocol.responses import StorageFolder
 
 
 class Disks:
     """The folders of a broker, as a test wants them."""
 
-    def __init__(self, *folders: FolderDescription) -> None:
+    def __init__(self, *folders: DescribedFolder) -> None:
         self._folders = folders
 
-    async def describe(self) -> tuple[FolderDescription, ...]:
+    async def describe(self) -> tuple[DescribedFolder, ...]:
         return self._folders
 
 
-def folder(path: str, sizes: dict[TopicPartition, int] | None = None, *, state: str = "online") -> FolderDescription:
+def folder(path: str, sizes: dict[TopicPartition, int] | None = None, *, state: str = "online") -> DescribedFolder:
     is_online = state != FOLDER_OFFLINE
-    return FolderDescription(
+    described = StorageFolder(
         path=path,
         directory_id="d",
         state=state,
@@ -45,8 +46,8 @@ def folder(path: str, sizes: dict[TopicPartition, int] | None = None, *, state: 
         size_bytes=sum((sizes or {}).values()),
         free_bytes=40 if is_online else -1,
         total_bytes=100 if is_online else -1,
-        sizes=sizes or {},
     )
+    return DescribedFolder(folder=described, sizes=sizes or {})
 
 
 def over_the_wire(asked: KafkaRequest[Any], body: Any) -> Any:
@@ -56,7 +57,7 @@ def over_the_wire(asked: KafkaRequest[Any], body: Any) -> Any:
     return decoder(name, asked.version)(memoryview(b"".join(chunks)), 0)[0]
 
 
-def handlers(world: HandlerWorld, *folders: FolderDescription) -> KafkaClusterHandlers:
+def handlers(world: HandlerWorld, *folders: DescribedFolder) -> KafkaClusterHandlers:
     return KafkaClusterHandlers(world.services, cast(StorageService, Disks(*folders)))
 
 

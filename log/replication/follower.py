@@ -28,15 +28,21 @@ class FetchPosition(NamedTuple):
     sequence: int
 
 
-class FetchAnswer(Struct, frozen=True, kw_only=True):
-    """The part of a fetch response that speaks of one partition."""
+class FetchedState(Struct, frozen=True, kw_only=True):
+    """What every answer to a fetch says of the log that was read. OFFSET_OUT_OF_RANGE is an `error` here and not raised, because
+    its answer carries the offsets too; a diverging epoch (KIP-595) comes with no records."""
 
     error: int = ErrorCode.NONE
-    records: Buffer = b""
     high_watermark: int = UNDEFINED
     log_start_offset: int = UNDEFINED
     diverging_epoch: int = UNDEFINED
     diverging_end_offset: int = UNDEFINED
+
+
+class FetchAnswer(FetchedState, frozen=True, kw_only=True):
+    """What a follower gets: records that came over the network."""
+
+    records: Buffer = b""
 
 
 class FollowerState:

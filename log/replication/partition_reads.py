@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final
 
-from msgspec import Struct
-
 from ..format.record_codec import LookIntoBatch, first_record_at_or_after
 from ..vocabulary.errors import (
     CorruptRecordError,
@@ -25,7 +23,7 @@ from ..vocabulary.errors import (
 )
 from ..vocabulary.topic_partition import TopicPartition
 from .effects import NO_LEADER, Effect, HighWatermarkAdvanced
-from .follower import UNDEFINED, FollowerState
+from .follower import UNDEFINED, FetchedState, FollowerState
 from .leader import LeaderState
 from .log_change import LogChange
 from .ports import RecordSlice, ReplicatedLog, slice_size
@@ -41,21 +39,17 @@ MAX_TIMESTAMP: Final = -3  # KIP-734
 EARLIEST_LOCAL_TIMESTAMP: Final = -4  # KIP-405: of what is not in a remote store, which is everything here
 
 
-class PartitionRead(Struct, frozen=True, kw_only=True):
-    """What a fetch gets of one partition. OFFSET_OUT_OF_RANGE is an `error` here and not raised, because its answer
-    carries the offsets too; a diverging epoch (KIP-595) comes with no records."""
+class PartitionRead(FetchedState, frozen=True, kw_only=True):
+    """What a replica serves: records that may still lie in a file."""
 
     records: RecordSlice = b""
-    high_watermark: int = -1
     last_stable_offset: int = -1
-    log_start_offset: int = -1
-    error: int = ErrorCode.NONE
-    diverging_epoch: int = UNDEFINED
-    diverging_end_offset: int = UNDEFINED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedOffset:
+    """Of a partition's own log. The client's OffsetAndTimestamp is a public value of the SDK, with the id of the topic asked."""
+
     offset: int
     timestamp_ms: int = -1
     leader_epoch: int = -1

@@ -24,7 +24,7 @@ class ClientSubscription:
     owned: PartitionSet = NO_PARTITIONS  # since version 1: what a cooperative member still holds
     generation: int = -1  # since version 2
     rack: str | None = None  # since version 3
-    user_data: bytes = b""
+    user_data: bytes = b""  # what the assignor of this member has given it to say
 
 
 class _Reader:

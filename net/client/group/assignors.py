@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from barnabas.log.vocabulary.group_assignors import (
-    NO_PARTITIONS,
     GroupAssignor,
     PartitionSet,
     Subscriber,
@@ -17,20 +16,17 @@ from barnabas.log.vocabulary.group_assignors import (
     assign_round_robin,
     assign_sticky,
 )
+from barnabas.log.vocabulary.group_protocol import ClientSubscription
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ..connection.errors import InvalidAssignmentError, InvalidConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemberSubscription:
+class MemberSubscription(ClientSubscription):
     """What a member wants, and what it still owns: empty unless the assignor is cooperative (KIP-429)."""
 
-    topics: tuple[str, ...]
-    owned: PartitionSet = NO_PARTITIONS
-    user_data: bytes = b""  # What the assignor of this member has given it to say.
     instance_id: str | None = None
-    rack: str | None = None
 
 
 Assigned = Mapping[str, Iterable[TopicPartition]]  # By member id; who is left out gets nothing.

@@ -206,9 +206,10 @@ class ClassicMembership(Ownership):
             member_id: MemberSubscription(
                 topics=member.topics,
                 owned=member.owned,
+                generation=member.generation,
+                rack=member.rack,
                 user_data=member.user_data,
                 instance_id=self._instances[member_id],
-                rack=member.rack,
             )
             for member_id, member in self._members.items()
         }

@@ -206,10 +206,12 @@ class ByLetter:
     def __init__(self, wanted: bytes, *, mistake: str = "") -> None:
         self.user_data = wanted
         self.mistake = mistake
+        self.generations: set[int] = set()  # of owners, as they have told them
 
     def assign(
         self, members: Mapping[str, MemberSubscription], partitions: Mapping[str, int]
     ) -> dict[str, list[TopicPartition]]:
+        self.generations |= {member.generation for member in members.values() if member.owned}
         found: dict[str, list[TopicPartition]] = {}
         for member_id, member in members.items():
             for number in member.user_data:
@@ -249,6 +251,21 @@ def test_an_assignor_of_one_s_own() -> None:
             await shared([first, second], {"t": 4}, within_s=20)
             assert {number for _, number in first.owned} == {1, 3}
             assert first.owned | second.owned == everything
+
+    run(main())
+
+
+def test_an_assignor_sees_the_generation_in_which_a_member_got_what_it_owns() -> None:
+    async def main() -> None:
+        cluster = cluster_of({"t": 4})
+        FakeGroups(cluster)
+        assignors = ByLetter(b"\x01\x03"), ByLetter(b"\x00\x02")
+        first, second = (Member(cluster, "t", group_protocol="classic", assignor=assignor) for assignor in assignors)
+        async with first:
+            await until(lambda: len(first.owned) == 2)
+            async with second:
+                await until(lambda: len(second.owned) == 2)
+        assert min(assignors[0].generations | assignors[1].generations) >= 1
 
     run(main())
 

@@ -125,14 +125,25 @@ class ControllerTerm(Message, frozen=True, kw_only=True):
     claim: int
 
 
-class MetadataImage(Struct, frozen=True, kw_only=True):
-    """Everything that the cluster agreed on up to the quorum index `offset`."""
+class MetadataHeader(Message, frozen=True, kw_only=True):
+    """What an image holds once for the whole cluster: also the first part of a snapshot, so fields are only ever appended."""
 
     cluster_id: str = ""
     offset: int = 0
     controller_epoch: int = 0  # the raft term of the newest leader that has committed a record
     controller_id: int = -1
     feature_level: int = 1  # `metadata.version`
+    next_producer_id: int = 0
+    voters: tuple[NodeAddress, ...] = ()  # what everybody may know of the quorum's own configuration; (): not told yet
+    voters_index: int = 0  # the entry that holds it
+    terms: tuple[ControllerTerm, ...] = ()  # the newest ones, without gaps; epoch and start rise
+    recovery_epoch: int = 0  # of the last `cluster recover`: what was committed after its folder's end is lost; 0: none
+    recovery_offset: int = 0  # the index of its record
+
+
+class MetadataImage(MetadataHeader, frozen=True, kw_only=True):
+    """Everything that the cluster agreed on up to the quorum index `offset`."""
+
     brokers: dict[int, BrokerImage] = field(default_factory=dict)
     topics: dict[str, TopicImage] = field(default_factory=dict)
     topic_names: dict[str, str] = field(default_factory=dict)  # topic id -> name
@@ -142,12 +153,6 @@ class MetadataImage(Struct, frozen=True, kw_only=True):
         default_factory=dict
     )  # by node id, "" is the cluster-wide default
     slots: tuple[SlotImage, ...] = (SlotImage(),) * SLOT_COUNT
-    next_producer_id: int = 0
-    voters: tuple[NodeAddress, ...] = ()  # what everybody may know of the quorum's own configuration; (): not told yet
-    voters_index: int = 0  # the entry that holds it
-    terms: tuple[ControllerTerm, ...] = ()  # the newest ones, without gaps; epoch and start rise
-    recovery_epoch: int = 0  # of the last `cluster recover`: what was committed after its folder's end is lost; 0: none
-    recovery_offset: int = 0  # the index of its record
 
     @property
     def position(self) -> MetadataPosition:

@@ -7,17 +7,16 @@ snapshot of any size streams through small frames. The last chunk counts the oth
 from collections.abc import Iterable, Iterator
 
 from msgspec import Raw
-from msgspec.structs import replace
+from msgspec.structs import asdict, fields, replace
 
 from barnabas.log.vocabulary.errors import BarnabasError
-from barnabas.log.vocabulary.message import Message, decode, encode
-from barnabas.log.vocabulary.node_address import NodeAddress
+from barnabas.log.vocabulary.message import decode, encode
 
 from ..group_state.group_state import GroupState
 from ..metadata.image import (
     SLOT_COUNT,
     BrokerImage,
-    ControllerTerm,
+    MetadataHeader,
     MetadataImage,
     PartitionImage,
     SlotImage,
@@ -32,24 +31,11 @@ _TARGET_CHUNK_BYTES = 128 * 1024  # of items, which leaves room for what stands 
 _HEADER, _BROKERS, _TOPIC, _PARTITIONS, _TOPIC_CONFIGS, _BROKER_CONFIGS, _SLOTS, _GROUPS, _END, _GROUP_CONFIGS = range(
     10
 )
+_HEADER_FIELDS = tuple(field.name for field in fields(MetadataHeader))
 
 
 class SnapshotError(Exception):
     """These chunks are no complete snapshot of a version that this one reads. The process must stop."""
-
-
-class _Header(Message, frozen=True, kw_only=True):
-    cluster_id: str
-    offset: int
-    controller_epoch: int
-    controller_id: int
-    feature_level: int
-    next_producer_id: int
-    voters: tuple[NodeAddress, ...] = ()
-    voters_index: int = 0
-    terms: tuple[ControllerTerm, ...] = ()
-    recovery_epoch: int = 0
-    recovery_offset: int = 0
 
 
 def encode_snapshot(image: MetadataImage, groups: GroupState) -> Iterator[bytes]:
@@ -73,19 +59,7 @@ def decode_snapshot(chunks: Iterable[bytes]) -> tuple[MetadataImage, list[Record
 
 
 def _parts(image: MetadataImage, groups: GroupState) -> Iterator[tuple[int, object]]:
-    header = _Header(
-        cluster_id=image.cluster_id,
-        offset=image.offset,
-        controller_epoch=image.controller_epoch,
-        controller_id=image.controller_id,
-        feature_level=image.feature_level,
-        next_producer_id=image.next_producer_id,
-        voters=image.voters,
-        voters_index=image.voters_index,
-        terms=image.terms,
-        recovery_epoch=image.recovery_epoch,
-        recovery_offset=image.recovery_offset,
-    )
+    header = MetadataHeader(**{name: getattr(image, name) for name in _HEADER_FIELDS})
     yield _HEADER, (SNAPSHOT_VERSION, header)
     for some in _limited(image.brokers.values()):
         yield _BROKERS, some
@@ -126,7 +100,7 @@ class _Reader:
     """Collects the parts of an image."""
 
     def __init__(self) -> None:
-        self._header: _Header | None = None
+        self._header: MetadataHeader | None = None
         self._complete = False
         self._count = 0
         self._brokers: dict[int, BrokerImage] = {}
@@ -156,7 +130,7 @@ class _Reader:
             version, header = decode(tuple[int, Raw], payload)
             if version != SNAPSHOT_VERSION:
                 raise SnapshotError(f"snapshot format {version}; this version reads {SNAPSHOT_VERSION}: upgrade")
-            self._header = decode(_Header, header)
+            self._header = decode(MetadataHeader, header)
         elif kind == _BROKERS:
             self._brokers.update((broker.node_id, broker) for broker in decode(tuple[BrokerImage, ...], payload))
         elif kind == _TOPIC:
@@ -181,17 +155,7 @@ class _Reader:
         if not self._complete or self._header is None or len(self._slots) != SLOT_COUNT:
             raise SnapshotError("the snapshot ends before its end")
         image = MetadataImage(
-            cluster_id=self._header.cluster_id,
-            offset=self._header.offset,
-            controller_epoch=self._header.controller_epoch,
-            controller_id=self._header.controller_id,
-            feature_level=self._header.feature_level,
-            next_producer_id=self._header.next_producer_id,
-            voters=self._header.voters,
-            voters_index=self._header.voters_index,
-            terms=self._header.terms,
-            recovery_epoch=self._header.recovery_epoch,
-            recovery_offset=self._header.recovery_offset,
+            **asdict(self._header),
             brokers=self._brokers,
             topics=self._topics,
             topic_names={topic.topic_id: name for name, topic in self._topics.items()},

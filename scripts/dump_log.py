@@ -19,7 +19,7 @@ from typing import Final
 from barnabas.kraft.metadata.records import UnknownRecordError, decode_batch
 from barnabas.kraft.node.snapshot import decode_snapshot
 from barnabas.kraft.quorum.journal_format import HEADER_BYTES, NO_OP, REGULAR, Record, RecordKind, decode_record
-from barnabas.kraft.raft.disk.snapshot import DamagedSnapshot, unpack_snapshot
+from barnabas.kraft.quorum.snapshot_format import DamagedSnapshot, unpack_snapshot
 from barnabas.log.format.compression import Compression
 from barnabas.log.format.record_batch import NO_PRODUCER_ID, BatchHeader, check_crc, read_header
 from barnabas.log.format.record_codec import iter_records

@@ -1,6 +1,6 @@
 """The quorum as the rest of `kraft` sees it: an ordered log of opaque commands that a majority has on disk.
 
-`raft_quorum` implements this port with pysyncobj; `InMemoryQuorum` (memory_quorum) is its twin for tests. All calls into
+`raft.quorum` implements this port with pysyncobj; `InMemoryQuorum` (memory_quorum) is its twin for tests. All calls into
 and out of a quorum happen in one thread (its own loop in a broker, the only loop in simulation), never reentrantly:
 `append` never calls the listener before it returns.
 """
@@ -11,6 +11,9 @@ from enum import Enum
 from typing import Protocol
 
 from barnabas.log.vocabulary.quorum import CommittedCommand
+
+# Called once with the reason why this process must stop: what it promised to be durable may not be. It may return.
+FatalHandler = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,8 @@
-"""`RaftQuorum`: the quorum port on an asyncio loop. It puts journal, snapshots, transport and core together.
+"""`RaftQuorum`: the quorum port on an asyncio loop. It puts folder, transport and core together.
 
-It runs as it is in a broker (in a thread of its own, see `raft_thread`) and in simulation (on a virtual loop): clock,
-network, storage, executor and randomness are handed in. All calls happen on that loop.
+It runs as it is in a broker (in a thread of its own, see `thread`) and in simulation (on a virtual loop): clock, network,
+storage, executor and randomness are handed in. All calls happen on that loop. `driver` decides when the core takes a step,
+`reception` answers those who connect.
 """
 
 import asyncio
@@ -14,25 +15,19 @@ from concurrent.futures import Executor
 from barnabas.log.vocabulary.node_address import NodeAddress
 
 from ..quorum.config import RaftTiming, SnapshotPolicy
-from ..quorum.formation import VoterState
-from ..quorum.quorum import AppendOutcome, Leadership, QuorumListener
+from ..quorum.quorum import AppendOutcome, FatalHandler, Leadership, QuorumListener
 from ..quorum.voters import BOOTSTRAP_INDEX, Membership, QuorumStatus, VoterProgress, VoterSet
 from .consensus.core import RaftCore
 from .consensus.ports import Ports, RaftEvent
-from .disk.journal import DurableJournal
-from .disk.snapshot import Snapshot, SnapshotStore
-from .disk.storage import DamagedQuorumError, FatalHandler, JournalStorage
-from .net.messages import Message
+from .disk.folder import QuorumFolder
+from .disk.storage import JournalStorage
+from .driver import StepDriver
 from .net.network import RaftNetwork
 from .net.transport import MAX_STRANGERS, MutualTls, RaftTransport
-from .net.wire import Directory, Hello, voters_hash
+from .reception import Reception
 
 _log = logging.getLogger("barnabas.quorum")
 
-JOURNAL_NAME = "quorum.journal"
-SNAPSHOT_NAME = "quorum.snapshot"
-TICKS_PER_HEARTBEAT = 4  # an election timeout is noticed within a quarter of a heartbeat
-MARK_INTERVAL_S = 1.0
 HAND_OVER_POLL_S = 0.002
 
 
@@ -83,10 +78,10 @@ class RaftQuorum:
         self._clock = clock
         self._listener = listener
         self._fatal = fatal
-        self._cluster_id = cluster_id
-        self._broker_endpoint = broker_endpoint
         self._timing = timing or RaftTiming()
         self._policy = snapshot_policy or SnapshotPolicy()
+        self._driver = StepDriver(loop, clock, self._timing.heartbeat_s)
+        self._reception = Reception(node_id, cluster_id=cluster_id, broker_endpoint=broker_endpoint)
         self._transport = RaftTransport(
             node_id=node_id,
             listen=listen or voters[node_id],
@@ -94,45 +89,34 @@ class RaftQuorum:
             network=network,
             loop=loop,
             rng=rng,
-            handler=self,
+            handler=self._reception,
             tls=tls,
             max_strangers=max_strangers,
         )
         self._core: RaftCore | None = None
-        self._step_is_scheduled = False
-        self._ticks: asyncio.TimerHandle | None = None
-        self._marked_at = clock()
+        self._folder: QuorumFolder | None = None
 
     async def start(self, sock: socket.socket | None = None) -> None:
         """Load what is on disk (the listener hears `restore`), listen and dial. Raises DamagedQuorumError, OSError."""
-        self._storage.make_dirs(self._directory_path)
-        journal = DurableJournal(
+        self._folder = folder = QuorumFolder(
             storage=self._storage,
-            path=f"{self._directory_path}/{JOURNAL_NAME}",
-            loop=self._loop,
-            executor=self._executor,
-            fatal=self._halt,
-        )
-        snapshots = SnapshotStore(
-            storage=self._storage,
-            path=f"{self._directory_path}/{SNAPSHOT_NAME}",
+            directory=self._directory_path,
             loop=self._loop,
             executor=self._executor,
             clock=self._clock,
-            wake=self._wake,
+            wake=self._driver.wake,
+            fatal=self._halt,
         )
-        snapshot = snapshots.load()
-        if snapshot is not None:
-            journal.reconcile(snapshot.last_index, snapshot.last[2], snapshot.prev, snapshot.last)
-        elif journal.first_index > 1:
-            raise DamagedQuorumError(self._directory_path, "the snapshot is missing that the journal continues")
-        self._core = self._build_core(journal, snapshots, self._membership(journal, snapshot))
-        self._core.load(snapshot)
+        self._core = core = self._build_core(folder)
+        self._reception.serve(core)
+        self._driver.drive(core)
+        core.load(folder.snapshot)
         await self._transport.start(sock)
-        self._tick()
+        self._driver.tick()
 
-    def _membership(self, journal: DurableJournal, snapshot: Snapshot | None) -> Membership:
+    def _membership(self, folder: QuorumFolder) -> Membership:
         """The configuration on disk wins over the one of server.properties."""
+        journal, snapshot = folder.journal, folder.snapshot
         given = VoterSet(
             voters=tuple(NodeAddress(node_id=i, host=h, port=p) for i, (h, p) in sorted(self._voters.items()))
         )
@@ -149,12 +133,13 @@ class RaftQuorum:
             )
         return membership
 
-    def _build_core(self, journal: DurableJournal, snapshots: SnapshotStore, membership: Membership) -> RaftCore:
+    def _build_core(self, folder: QuorumFolder) -> RaftCore:
         return self.core_type(
             node_id=self._node_id,
-            membership=membership,
-            journal=journal,
-            snapshots=snapshots,
+            membership=self._membership(folder),
+            journal=folder.journal,
+            hard_state=folder.hard_state,
+            snapshots=folder.snapshots,
             listener=self._listener,
             policy=self._policy,
             fatal=self._halt,
@@ -163,8 +148,8 @@ class RaftQuorum:
                 clock=self._clock,
                 rng=self._rng,
                 timing=self._timing,
-                wake=self._wake,
-                wake_later=self._wake_later,
+                wake=self._driver.wake,
+                wake_later=self._driver.wake_later,
                 report=_log_event,
             ),
         )
@@ -172,12 +157,11 @@ class RaftQuorum:
     async def close(self) -> None:
         """Leave, with everything on disk, and hand over first. What is still open is told UNKNOWN or NOT_APPENDED."""
         await self.hand_over_and_wait()
-        if self._ticks is not None:
-            self._ticks.cancel()
-        core = self._core
-        if core is not None and not core.halted:
+        self._driver.stop_ticking()
+        core, folder = self._core, self._folder
+        if core is not None and folder is not None and not core.halted:
             core.abandon()
-            core.journal.close()
+            folder.close()
         await self._transport.close()
 
     # The port (kraft.quorum.Quorum)
@@ -224,7 +208,7 @@ class RaftQuorum:
     def set_may_lead(self, may_lead: bool) -> None:
         """False: hand the leadership over, and do not campaign. For a node that cannot serve as the controller."""
         self._started.elections.may_lead = may_lead
-        self._wake()
+        self._driver.wake()
 
     def add_voter(self, voter: NodeAddress) -> VoterProgress:
         """Begin or go on; ask until it is done. Raises NotControllerError, InvalidRequestError (refused)."""
@@ -244,8 +228,7 @@ class RaftQuorum:
     @property
     def voters(self) -> VoterSet:
         """The configuration that is committed, as far as this node knows."""
-        core = self._started
-        return core.electorate.membership.at(core.engine.commit_index)
+        return self._started.committed_voters
 
     @property
     def is_voter(self) -> bool:
@@ -258,7 +241,7 @@ class RaftQuorum:
 
     def set_cluster_id(self, cluster_id: str) -> None:
         """Known since it was committed: from now on peers of another cluster are refused."""
-        self._cluster_id = cluster_id
+        self._reception.cluster_id = cluster_id
 
     def take_snapshot(self) -> None:
         """Compact now, whatever the policy says."""
@@ -266,7 +249,7 @@ class RaftQuorum:
 
     def broker_endpoint_of(self, node_id: int) -> bytes:
         """What a voter told of its broker in its hello (opaque); empty: not known."""
-        return self._broker_endpoint if node_id == self._node_id else self._transport.endpoint_of(node_id)
+        return self._reception.broker_endpoint if node_id == self._node_id else self._transport.endpoint_of(node_id)
 
     @property
     def is_blank(self) -> bool:
@@ -281,69 +264,6 @@ class RaftQuorum:
         if self._core is None:
             raise RuntimeError("the quorum has not been started")
         return self._core
-
-    # The transport's handler
-
-    def peer_connected(self, peer_id: int, hello: Hello) -> None:
-        _log.info("peer connected node=%d peer=%d state=%s", self._node_id, peer_id, hello.state.name)
-        self._started.connected(peer_id, hello)
-
-    def peer_disconnected(self, peer_id: int) -> None:
-        _log.info("peer disconnected node=%d peer=%d", self._node_id, peer_id)
-        self._started.disconnected(peer_id)
-
-    def message_received(self, peer_id: int, message: Message) -> None:
-        self._started.receive(peer_id, message)
-
-    def hello(self) -> Hello:
-        return Hello(
-            voter_id=self._node_id,
-            cluster_id=self._cluster_id,
-            voters_hash=self._bootstrap_hash(),
-            state=self._core.forming.voter_state() if self._core is not None else VoterState.BLANK,
-            endpoint=self._broker_endpoint,
-        )
-
-    def _bootstrap_hash(self) -> int:
-        core = self._core
-        if core is None or not core.electorate.is_voter or core.electorate.membership.current.index != BOOTSTRAP_INDEX:
-            return 0
-        return voters_hash(core.electorate.membership.current.ids)
-
-    def directory(self, endpoints: dict[int, bytes]) -> Directory:
-        return Directory(
-            node_id=self._node_id,
-            cluster_id=self._cluster_id,
-            leader_id=self._started.engine.leader_id,
-            endpoints={**endpoints, self._node_id: self._broker_endpoint},
-            voters=self.voters,
-        )
-
-    # Driving the core
-
-    def _wake(self) -> None:
-        if not self._step_is_scheduled:
-            self._step_is_scheduled = True
-            self._loop.call_soon(self._run)
-
-    def _wake_later(self, delay_s: float) -> None:
-        self._loop.call_later(delay_s, self._wake)
-
-    def _run(self) -> None:
-        self._step_is_scheduled = False
-        if self._core is not None:
-            self._core.step()
-
-    def _tick(self) -> None:
-        core = self._started
-        if core.halted:
-            return
-        now = self._clock()
-        if now - self._marked_at >= MARK_INTERVAL_S:
-            self._marked_at = now
-            core.tidy()
-        self._run()
-        self._ticks = self._loop.call_later(self._timing.heartbeat_s / TICKS_PER_HEARTBEAT, self._tick)
 
     def _halt(self, reason: str) -> None:
         if self._core is not None:

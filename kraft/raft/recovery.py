@@ -18,9 +18,9 @@ from barnabas.log.vocabulary.node_address import NodeAddress
 
 from ..quorum.config import MAX_TERM
 from ..quorum.journal_format import REGULAR, DamagedJournal, Entry, RecordKind, encode_record, replay
+from ..quorum.snapshot_format import DamagedSnapshot, Snapshot, unpack_snapshot
 from ..quorum.voters import MEMBERSHIP, Membership, VoterSet, encode_voters
 from .disk.meta import MetaStore, RaftMeta, valid_slots
-from .disk.snapshot import DamagedSnapshot, Snapshot, unpack_snapshot
 from .disk.storage import DamagedQuorumError, JournalStorage
 
 

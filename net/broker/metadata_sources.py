@@ -12,8 +12,9 @@ from barnabas.kraft.group_state.group_slots import GroupSlots
 from barnabas.kraft.group_state.group_state import GroupState
 from barnabas.kraft.node.metadata_node import MetadataNode
 from barnabas.kraft.quorum.config import RaftTiming, SnapshotPolicy
+from barnabas.kraft.raft.disk.folder import JOURNAL_NAME
 from barnabas.kraft.raft.net.network import LoopNetwork, RaftNetwork
-from barnabas.kraft.raft.quorum import JOURNAL_NAME, RaftQuorum
+from barnabas.kraft.raft.quorum import RaftQuorum
 from barnabas.log.vocabulary.node_address import NodeAddress
 
 from ..metadata.journal_ballast import BALLAST_BYTES, BallastedStorage

@@ -21,7 +21,7 @@ from barnabas.kraft.group_state.group_slots import GroupSlots, slot_of
 from barnabas.kraft.metadata.image import SLOT_COUNT, MetadataImage
 from barnabas.kraft.metadata.records import OffsetCommitRecord, RecordBatch, decode_batch, encode_batch
 from barnabas.kraft.node.snapshot import decode_snapshot, encode_snapshot
-from barnabas.kraft.raft.disk.snapshot import pack_snapshot
+from barnabas.kraft.quorum.snapshot_format import pack_snapshot
 
 TOPIC = "t"
 PARTITIONS = 100

@@ -24,8 +24,8 @@ from barnabas.kraft.metadata.image import MetadataImage, SlotImage
 from barnabas.kraft.metadata.records import RecordBatch, UnknownRecordError, decode_batch, encode_batch
 from barnabas.kraft.node.snapshot import SnapshotError, decode_snapshot, encode_snapshot
 from barnabas.kraft.quorum.journal_format import RecordKind, encode_record
-from barnabas.kraft.raft.disk.journal import DurableJournal
-from barnabas.kraft.raft.disk.snapshot import pack_snapshot, unpack_snapshot
+from barnabas.kraft.quorum.snapshot_format import pack_snapshot, unpack_snapshot
+from barnabas.kraft.raft.disk.folder import QuorumFolder
 from barnabas.kraft.raft.disk.storage import DamagedQuorumError
 from barnabas.log.folders.log_manager import LogManager
 from barnabas.log.format.record_batch import check_crc, iter_headers
@@ -186,27 +186,31 @@ def quorum_journal(rng: Random) -> None:
     disk = FakeDisk(random.Random(0))
     loop = VirtualLoop()
     try:
-        journal = _journal(disk, loop)
-        journal.clear_blank()
-        journal.close()
-        target = rng.choice(("/q/journal", "/q/journal.meta.0", "/q/journal.meta.1", "both"))
-        disk.write_atomically("/q/journal", mutated(rng, data) if target in ("/q/journal", "both") else data)
-        for path in ("/q/journal.meta.0", "/q/journal.meta.1"):
+        folder = _folder(disk, loop)
+        folder.hard_state.clear_blank()
+        folder.close()
+        target = rng.choice(("/q/quorum.journal", "/q/quorum.journal.meta.0", "/q/quorum.journal.meta.1", "both"))
+        disk.write_atomically(
+            "/q/quorum.journal", mutated(rng, data) if target in ("/q/quorum.journal", "both") else data
+        )
+        for path in ("/q/quorum.journal.meta.0", "/q/quorum.journal.meta.1"):
             if target in (path, "both") and disk.exists(path):
                 disk.write_atomically(path, mutated(rng, disk.read_bytes(path)))
         try:
-            found = _journal(disk, loop)[:]
+            found = _folder(disk, loop).journal.entries_from(1, len(entries) + 1)
         except DamagedQuorumError as error:
-            assert "/q/journal" in error.message and "others" in error.message
+            assert "/q" in error.message and "others" in error.message
             return
         assert found == entries[: len(found)]
     finally:
         loop.close()
 
 
-def _journal(disk: FakeDisk, loop: VirtualLoop) -> DurableJournal:
+def _folder(disk: FakeDisk, loop: VirtualLoop) -> QuorumFolder:
     executor = DelayedExecutor(loop, lambda: 0.001)
-    return DurableJournal(storage=disk, path="/q/journal", loop=loop, executor=executor, fatal=_fatal)
+    return QuorumFolder(
+        storage=disk, directory="/q", loop=loop, executor=executor, clock=loop.time, wake=lambda: None, fatal=_fatal
+    )
 
 
 def _fatal(reason: str) -> None:

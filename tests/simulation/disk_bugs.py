@@ -6,6 +6,7 @@ from typing import Any
 from unittest.mock import patch
 
 from barnabas.kraft.raft.disk.journal import DurableJournal
+from barnabas.kraft.raft.disk.journal_writer import JournalWriter
 from barnabas.kraft.raft.disk.meta import MetaStore
 from barnabas.kraft.raft.disk.snapshot import SnapshotStore
 from barnabas.log.checkpoints.producer_snapshots import ProducerSnapshots
@@ -156,14 +157,14 @@ def _vote_without_flush() -> AbstractContextManager[Any]:
 
 def _durable_when_written() -> AbstractContextManager[Any]:
     """The journal takes what it has written for what is on the disk: the leader counts itself too early."""
-    genuine = DurableJournal._write
+    genuine = JournalWriter._write
 
     def write(self: Any) -> bool:
         waits = genuine(self)
-        self.durable_index = self.last_index
+        self.durable_index = self._last_index
         return waits
 
-    return patch.object(DurableJournal, "_write", write)
+    return patch.object(JournalWriter, "_write", write)
 
 
 def _snapshot_swallows_the_journal() -> AbstractContextManager[Any]:
@@ -189,18 +190,18 @@ def _journal_is_trimmed_before_the_snapshot() -> AbstractContextManager[Any]:
 
 def _truncation_during_a_flush_is_forgotten() -> AbstractContextManager[Any]:
     """A flush that was begun before entries were replaced counts for those that replaced them."""
-    genuine = DurableJournal._flushed
+    genuine = JournalWriter._flushed
 
     def flushed(self: Any, *arguments: Any) -> None:
         self._safe_below = None
         genuine(self, *arguments)
 
-    return patch.object(DurableJournal, "_flushed", flushed)
+    return patch.object(JournalWriter, "_flushed", flushed)
 
 
 def _old_file_in_place() -> AbstractContextManager[Any]:
     """The folder is not flushed after the journal was replaced."""
-    genuine = DurableJournal._rewrite
+    genuine = JournalWriter._rewrite
 
     def rewrite(self: Any, entries: Any) -> None:
         storage, self._storage = self._storage, _WithoutSyncDir(self._storage)
@@ -209,7 +210,7 @@ def _old_file_in_place() -> AbstractContextManager[Any]:
         finally:
             self._storage = storage
 
-    return patch.object(DurableJournal, "_rewrite", rewrite)
+    return patch.object(JournalWriter, "_rewrite", rewrite)
 
 
 class _WithoutSyncDir:

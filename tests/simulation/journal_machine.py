@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from barnabas.kraft.raft.disk.journal import DurableJournal
-from barnabas.kraft.raft.disk.snapshot import SnapshotStore
+from barnabas.kraft.raft.disk.folder import QuorumFolder
 
 from .checkers.violation import Violation
 from .disk import SimulatedDisk
@@ -91,21 +90,18 @@ class JournalMachine:
         self.loop = _Loop()
         executor: Any = None
         loop: Any = self.loop
-        self.journal = DurableJournal(
+        folder = QuorumFolder(
             storage=self.disk,
-            path=f"{DIRECTORY}/quorum.journal",
+            directory=DIRECTORY,
             loop=loop,
             executor=executor,
+            clock=lambda: 0.0,
+            wake=lambda: None,
             fatal=self._fatal,
         )
-        self.snapshots = SnapshotStore(
-            storage=self.disk, path=f"{DIRECTORY}/quorum.snapshot", loop=loop, executor=executor, clock=lambda: 0.0,
-            wake=lambda: None,
-        )  # fmt: skip
-        snapshot = self.snapshots.load()
-        if snapshot is not None:
-            self.journal.reconcile(snapshot.last_index, snapshot.last[2], snapshot.prev, snapshot.last)
-            self.snapshot_index = snapshot.last_index
+        self.journal, self.hard_state, self.snapshots = folder.journal, folder.hard_state, folder.snapshots
+        if folder.snapshot is not None:
+            self.snapshot_index = folder.snapshot.last_index
 
     def _fatal(self, reason: str) -> None:
         raise Violation(f"the journal stopped: {reason}")
@@ -126,7 +122,7 @@ class JournalMachine:
         for index, term in self.durable.items():
             if index > self.snapshot_index and held.get(index) != term:
                 raise Violation(f"entry {index} of term {term} was on the disk, now there is {held.get(index)}")
-        meta = (self.journal.getCurrentTerm(), self.journal.getVotedForNodeId(), self.journal.blank)
+        meta = (self.hard_state.term, self.hard_state.voted_for, self.hard_state.blank)
         if meta not in (self.promised, self.wanted):
             raise Violation(f"term, vote and blank flag are {meta}, stored was {self.promised}")
         self.promised = self.wanted = meta
@@ -161,20 +157,20 @@ class JournalMachine:
             return
         index = self.rng.randint(lowest, self.journal.last_index)
         self.durable = {known: term for known, term in self.durable.items() if known < index}
-        self.journal.deleteEntriesFrom(index - self.journal.first_index)
+        self.journal.truncate_from(index)
         self.changed()
         self.term += 1
 
     def store_vote(self) -> None:
         self.term += 1
         voted_for = self.rng.choice((None, 0, 1, 2))
-        self.wanted = (self.term, voted_for, self.journal.blank)
-        self.journal.setCurrentTerm(self.term, voted_for)
+        self.wanted = (self.term, voted_for, self.hard_state.blank)
+        self.hard_state.set_term(self.term, voted_for)
         self.promised = self.wanted
 
     def clear_blank(self) -> None:
         self.wanted = (self.promised[0], self.promised[1], False)
-        self.journal.clear_blank()
+        self.hard_state.clear_blank()
         self.promised = self.wanted
 
     def finish_work(self) -> None:
@@ -200,14 +196,14 @@ class JournalMachine:
         prev_index = self.snapshots.take_finished()
         if prev_index is not None and prev_index > self.journal.first_index:
             self.states.append(self.content())
-            self.journal.deleteEntriesTo(prev_index - self.journal.first_index)
+            self.journal.trim_to(prev_index)
             self.note_durable()
             self.states = [self.content()]
 
     def step(self) -> None:
         steps = {
             self.append: 35, self.journal.sync_soon: 20, self.finish_work: 17, self.truncate: 6, self.store_vote: 6,
-            self.clear_blank: 2, self.begin_snapshot: 5, self.trim: 3, self.journal.onOneSecondTimer: 2,
+            self.clear_blank: 2, self.begin_snapshot: 5, self.trim: 3, self.journal.mark_durable: 2,
             self.die_later: 2, self.crash: 2,
         }  # fmt: skip
         self.rng.choices(list(steps), list(steps.values()))[0]()

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 from barnabas.kraft.raft.consensus.following import Follower
 from barnabas.kraft.raft.consensus.leading import Leader
-from barnabas.kraft.raft.disk.journal import DurableJournal
+from barnabas.kraft.raft.disk.hard_state import DurableHardState
 from barnabas.kraft.raft.net.transport import RaftTransport
 
 from .planted import Planted
@@ -45,9 +45,9 @@ def _vote_before_it_is_on_the_disk() -> AbstractContextManager[Any]:
     """Term and vote are written with whatever is written next."""
 
     def keep(self: Any, term: int, voted_for: int | None) -> None:
-        self._meta.current = replace(self._meta.current, raft_term=term, voted_for=voted_for)
+        self._store.current = replace(self._store.current, raft_term=term, voted_for=voted_for)
 
-    return patch.object(DurableJournal, "setCurrentTerm", keep)
+    return patch.object(DurableHardState, "set_term", keep)
 
 
 def _hello_is_believed() -> AbstractContextManager[Any]:

@@ -15,7 +15,7 @@ PURE: Final = (
     r"log/replication/(replica|isr|leader|follower|effects)\.py",
     r"kraft/(metadata|group_state|quorum)/.*\.py",
     r"kraft/node/snapshot\.py",
-    r"kraft/raft/(consensus/.*|net/(wire|messages))\.py",
+    r"kraft/raft/(consensus/.*|protocol/.*|net/(wire|message_codec))\.py",
     r"kraft/controller/(?!topic_control|placement|controller)\w+\.py",
     r"consumer_groups/.*\.py",
     r"net/protocol/.*\.py",

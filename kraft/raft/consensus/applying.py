@@ -5,12 +5,11 @@ from barnabas.log.vocabulary.quorum import CommittedCommand
 from ...quorum.config import MAX_APPLIED_PER_STEP
 from ...quorum.journal_format import NO_OP, REGULAR, Entry
 from ...quorum.quorum import QuorumListener
+from ...quorum.snapshot_format import Snapshot
 from ...quorum.voters import MEMBERSHIP
-from ..disk.journal import DurableJournal
-from ..disk.snapshot import Snapshot
 from .commands import Commands
 from .engine import PysyncobjEngine
-from .ports import Ports, info
+from .ports import Journal, Ports, info
 
 _OF_THE_CORE = (NO_OP, MEMBERSHIP)  # entries that the listener does not hear of
 FIRST_INDEX = 1  # of the no-op that every journal begins with
@@ -23,7 +22,7 @@ class Applier:
         self,
         node_id: int,
         engine: PysyncobjEngine,
-        journal: DurableJournal,
+        journal: Journal,
         commands: Commands,
         listener: QuorumListener,
         ports: Ports,

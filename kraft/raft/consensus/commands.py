@@ -13,9 +13,8 @@ from ...quorum.config import (
 )
 from ...quorum.journal_format import NO_OP, REGULAR
 from ...quorum.quorum import AppendOutcome
-from ..disk.journal import DurableJournal
 from .engine import PysyncobjEngine
-from .ports import Ports
+from .ports import Journal, Ports
 
 Done = Callable[[AppendOutcome], None]
 
@@ -23,7 +22,7 @@ Done = Callable[[AppendOutcome], None]
 class Commands:
     """Invariant: every `done` is in exactly one of `_queue`, `_waiting` and `_outcomes`, or was called."""
 
-    def __init__(self, engine: PysyncobjEngine, journal: DurableJournal, ports: Ports) -> None:
+    def __init__(self, engine: PysyncobjEngine, journal: Journal, ports: Ports) -> None:
         self._engine = engine
         self._journal = journal
         self._wake = ports.wake

@@ -3,10 +3,8 @@
 from ...quorum.config import SnapshotPolicy
 from ...quorum.quorum import QuorumListener
 from ...quorum.voters import BOOTSTRAP_INDEX, Membership
-from ..disk.journal import DurableJournal
-from ..disk.snapshot import SnapshotStore
 from .applying import Applier
-from .ports import Ports
+from .ports import Journal, Ports, Snapshots
 
 
 class Compaction:
@@ -14,8 +12,8 @@ class Compaction:
 
     def __init__(
         self,
-        journal: DurableJournal,
-        snapshots: SnapshotStore,
+        journal: Journal,
+        snapshots: Snapshots,
         membership: Membership,
         applier: Applier,
         listener: QuorumListener,
@@ -42,7 +40,7 @@ class Compaction:
         journal = self._journal
         prev_index = self._snapshots.take_finished()
         if prev_index is not None and prev_index > journal.first_index:
-            journal.deleteEntriesTo(prev_index - journal.first_index)
+            journal.trim_to(prev_index)
         if self._snapshots.may_begin and self._is_due(now):
             self._is_asked = False
             self._compacted_at = now

@@ -9,15 +9,13 @@ from collections.abc import Callable
 from typing import Any, TypeVarTuple
 
 from ...quorum.config import SnapshotPolicy
-from ...quorum.formation import Formation
-from ...quorum.quorum import Leadership, QuorumListener
-from ...quorum.voters import Membership
-from ..disk.journal import DurableJournal
-from ..disk.snapshot import Snapshot, SnapshotSender, SnapshotStore
-from ..disk.storage import FatalHandler
-from ..net import messages
-from ..net.messages import Message
-from ..net.wire import Hello
+from ...quorum.formation import Formation, VoterState
+from ...quorum.quorum import FatalHandler, Leadership, QuorumListener
+from ...quorum.snapshot_format import Snapshot
+from ...quorum.voters import Membership, VoterSet
+from ..protocol import messages
+from ..protocol.messages import Message
+from ..protocol.snapshot_transfer import SnapshotSender
 from .applying import Applier
 from .commands import Commands
 from .compaction import Compaction
@@ -30,7 +28,7 @@ from .forming import Forming
 from .hand_over import HandOver
 from .leading import Leader
 from .links import Links
-from .ports import Ports, RaftEvent, Severity, info
+from .ports import HardState, Journal, Ports, RaftEvent, Severity, Snapshots, info
 from .voter_changes import VoterChanges
 
 Arguments = TypeVarTuple("Arguments")
@@ -49,8 +47,9 @@ class RaftCore:
         *,
         node_id: int,
         membership: Membership,
-        journal: DurableJournal,
-        snapshots: SnapshotStore,
+        journal: Journal,
+        hard_state: HardState,
+        snapshots: Snapshots,
         listener: QuorumListener,
         policy: SnapshotPolicy,
         fatal: FatalHandler,
@@ -66,13 +65,13 @@ class RaftCore:
         self.halted = False
         self.journal = journal
         self.electorate = electorate = self.electorate_type(node_id, membership)
-        self.formation = formation = Formation(node_id, membership.current.ids, blank=journal.blank)
+        self.formation = formation = Formation(node_id, membership.current.ids, blank=hard_state.blank)
         sender = SnapshotSender(snapshots.read, ports.transport.backlog_bytes)
-        self.engine = engine = PysyncobjEngine(node_id, electorate.other_ids, journal, sender, ports)
+        self.engine = engine = PysyncobjEngine(node_id, electorate.other_ids, journal, hard_state, sender, ports)
         self.links = links = Links(electorate, formation, engine, ports)
         self.elections = elections = Elections(electorate, formation, engine, journal, ports)
         self.credibility = Credibility(node_id, engine, formation, elections, ports)
-        self.forming = Forming(electorate, formation, engine, journal, elections, ports)
+        self.forming = Forming(electorate, formation, engine, journal, hard_state, elections, ports)
         self.commands = Commands(engine, journal, ports)
         self.applier = Applier(node_id, engine, journal, self.commands, listener, ports)
         self.compaction = Compaction(journal, snapshots, membership, self.applier, listener, policy, ports)
@@ -113,13 +112,18 @@ class RaftCore:
         engine = self.engine
         return Leadership(leader_id=engine.leader_id, term=engine.term, is_self=engine.is_leader)
 
-    def connected(self, peer_id: int, hello: Hello) -> None:
-        self._guarded(self._connected, peer_id, hello)
+    @property
+    def committed_voters(self) -> VoterSet:
+        """The configuration that is committed, as far as this node knows."""
+        return self.electorate.membership.at(self.engine.commit_index)
+
+    def connected(self, peer_id: int, state: VoterState) -> None:
+        self._guarded(self._connected, peer_id, state)
         self._wake()
 
-    def _connected(self, peer_id: int, hello: Hello) -> None:
+    def _connected(self, peer_id: int, state: VoterState) -> None:
         self.engine.set_connected(peer_id, True)
-        self.formation.peer_connected(peer_id, hello.state)
+        self.formation.peer_connected(peer_id, state)
         self.leader.peer_connected(peer_id)
         if self.formation.peers.keys() >= set(self.electorate.other_ids):
             self.elections.campaign_at_once_if_first()
@@ -155,7 +159,7 @@ class RaftCore:
 
     def tidy(self) -> None:
         """Now and then: mark in the journal what is durable."""
-        self._guarded(self.journal.onOneSecondTimer)
+        self._guarded(self.journal.mark_durable)
 
     def abandon(self) -> None:
         """The end: those who wait for what is still open are told."""

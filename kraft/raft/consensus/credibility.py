@@ -4,7 +4,7 @@ is taken in plausible steps only, and a term has one leader.
 
 from ...quorum.config import MAX_TERM_STEP, REFUSAL_LOG_INTERVAL_S
 from ...quorum.formation import Formation
-from ..net.messages import AppendEntries, InstallSnapshot, Message
+from ..protocol.messages import AppendEntries, InstallSnapshot, Message
 from .elections import NEVER, Elections
 from .engine import PysyncobjEngine
 from .ports import Ports, RaftEvent, Severity

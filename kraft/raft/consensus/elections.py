@@ -6,11 +6,10 @@ is safe to take the broken link to a leader as a hint to campaign at once, so ki
 
 from ...quorum.config import LINK_LOSS_DELAY_S, LINK_LOSS_STEP_S
 from ...quorum.formation import Formation
-from ..disk.journal import DurableJournal
-from ..net.messages import Message, PreVote, RequestPreVote, RequestVote, StaleTerm, TimeoutNow, Vote
+from ..protocol.messages import Message, PreVote, RequestPreVote, RequestVote, StaleTerm, TimeoutNow, Vote
 from .electorate import Electorate
 from .engine import PysyncobjEngine
-from .ports import Ports, info, warning
+from .ports import Journal, Ports, info, warning
 
 NEVER = float("-inf")
 
@@ -23,7 +22,7 @@ class Elections:
         electorate: Electorate,
         formation: Formation,
         engine: PysyncobjEngine,
-        journal: DurableJournal,
+        journal: Journal,
         ports: Ports,
     ) -> None:
         self._node_id = electorate.node_id

@@ -19,10 +19,9 @@ from pysyncobj.version import VERSION
 
 from ...quorum.config import BATCH_BYTES
 from ...quorum.journal_format import NO_OP, Entry
-from ..disk.journal import DurableJournal
-from ..disk.snapshot import SnapshotSender
-from ..net.messages import AppendEntries, InstallSnapshot, Message, RequestVote, TimeoutNow, Vote
-from .ports import MessageTransport, Ports
+from ..protocol.messages import AppendEntries, Chunk, InstallSnapshot, Message, RequestVote, TimeoutNow, Vote
+from ..protocol.snapshot_transfer import SnapshotSender
+from .ports import HardState, Journal, MessageTransport, Ports
 
 PINNED_VERSION: Final = "0.3.17"
 MAX_BATCH_ENTRIES: Final = 4096  # of one message; larger batches gain nothing, and a heartbeat must not wait for one
@@ -119,6 +118,36 @@ class _TransportAdapter(Transport):  # type: ignore[misc]
         return self._port.send(node.id, _typed(message))
 
 
+class _JournalAdapter:
+    """pysyncobj's Journal interface under its names, as far as what runs of pysyncobj calls it."""
+
+    def __init__(self, journal: Journal, hard_state: HardState) -> None:
+        self._journal = journal
+        self._hard_state = hard_state
+
+    def __getitem__(self, position: int) -> Entry:
+        return self._journal.at_position(position)
+
+    def add(self, command: bytes, idx: int, term: int) -> None:
+        self._journal.add(command, idx, term)
+
+    def setCurrentTerm(self, term: int, votedForNodeId: int | None) -> None:
+        self._hard_state.set_term(term, votedForNodeId)
+
+
+class _SerializerAdapter:
+    """pysyncobj's Serializer under its names, as far as its sending loop calls it."""
+
+    def __init__(self, sender: SnapshotSender) -> None:
+        self._sender = sender
+
+    def getTransmissionData(self, node: RaftNode) -> Chunk | None:
+        return self._sender.next_chunk(node.id)
+
+    def cancelTransmisstion(self, node: RaftNode) -> None:
+        self._sender.cancel(node.id)
+
+
 def _typed(message: dict[str, Any]) -> Message:
     """What pysyncobj sends, by a leader and by a voter that is asked."""
     kind, term = message["type"], message["term"]
@@ -142,10 +171,17 @@ class PysyncobjEngine:
     """Invariant of each peer, as leader: 0 <= match < next."""
 
     def __init__(
-        self, node_id: int, other_ids: list[int], journal: DurableJournal, sender: SnapshotSender, ports: Ports
+        self,
+        node_id: int,
+        other_ids: list[int],
+        journal: Journal,
+        hard_state: HardState,
+        sender: SnapshotSender,
+        ports: Ports,
     ) -> None:
         self._node_id = node_id
         self._journal = journal
+        self._hard_state = hard_state
         self._clock = ports.clock
         self._nodes = _Nodes()
         conf = syncobj.SyncObjConf(
@@ -164,19 +200,20 @@ class PysyncobjEngine:
             RaftNode(node_id), others, conf=conf, transport=_TransportAdapter(ports.transport)
         )
         _check_instance(self._core)
-        self._core._SyncObj__serializer = sender
+        self._core._SyncObj__serializer = _SerializerAdapter(sender)
         self._adopt_journal()
         self._replace_methods()
 
     def _adopt_journal(self) -> None:
         """As pysyncobj's constructor does with a journal that it has opened by itself."""
-        core, journal = self._core, self._journal
+        core, journal, hard_state = self._core, self._journal, self._hard_state
         if len(journal) == 0:
             journal.add(NO_OP, 1, 0)
-        core._SyncObj__raftLog = journal
-        core._SyncObj__raftCurrentTerm = max(journal.getCurrentTerm(), journal.last_term)
-        core._SyncObj__votedForNodeId = journal.getVotedForNodeId()
-        core._SyncObj__raftCommitIndex = journal.getRaftCommitIndex()
+        core._SyncObj__raftLog = _JournalAdapter(journal, hard_state)
+        core._SyncObj__raftCurrentTerm = max(hard_state.term, journal.last_term)
+        core._SyncObj__votedForNodeId = hard_state.voted_for
+        # Never beyond the end of the journal: new entries there would count as committed without a quorum.
+        core._SyncObj__raftCommitIndex = max(1, min(hard_state.commit_index, journal.last_index))
 
     def _replace_methods(self) -> None:
         core = self._core
@@ -226,7 +263,7 @@ class PysyncobjEngine:
         if index <= self._core._SyncObj__raftCommitIndex:
             return False
         self._core._SyncObj__raftCommitIndex = index
-        self._journal.setRaftCommitIndex(index)
+        self._hard_state.note_commit(index)
         return True
 
     # Of each peer, as leader

@@ -4,15 +4,15 @@ Stock pysyncobj truncates everything behind prevLogIdx (also what matches and wa
 heartbeat, and moves the commit index over entries that it has not compared.
 """
 
-from ..disk.journal import DurableJournal
-from ..disk.snapshot import Snapshot, SnapshotReceiver, SnapshotStore
-from ..net.messages import AppendEntries, AppendReply, InstallSnapshot, StaleTerm
+from ...quorum.snapshot_format import DamagedSnapshot, Snapshot
+from ..protocol.messages import AppendEntries, AppendReply, Chunk, InstallSnapshot, StaleTerm
+from ..protocol.snapshot_transfer import SnapshotReceiver
 from .applying import Applier
 from .elections import Elections
 from .electorate import Electorate
 from .engine import PysyncobjEngine
 from .links import Links
-from .ports import Ports, info
+from .ports import Journal, Ports, Snapshots, error, info
 
 
 class LogDiverged(Exception):
@@ -26,8 +26,8 @@ class Follower:
         self,
         electorate: Electorate,
         engine: PysyncobjEngine,
-        journal: DurableJournal,
-        snapshots: SnapshotStore,
+        journal: Journal,
+        snapshots: Snapshots,
         elections: Elections,
         links: Links,
         applier: Applier,
@@ -115,7 +115,7 @@ class Follower:
         self._report(
             info(f"entries overwritten node={self._electorate.node_id} from={index} to={self._journal.last_index}")
         )
-        self._journal.deleteEntriesFrom(index - self._journal.first_index)
+        self._journal.truncate_from(index)
         if self._electorate.membership.truncated(index):
             self._links.voters_changed()
 
@@ -156,14 +156,21 @@ class Follower:
         )
 
     def _take_chunk(self, peer_id: int, message: InstallSnapshot) -> None:
-        chunk = message.chunk
-        snapshot = self._receiver.receive(chunk) if chunk is not None else None
+        snapshot = self._received(message.chunk) if message.chunk is not None else None
         if snapshot is None:
             # Neither success nor reset: it says that we are here, or a leader that sends to us alone would give up.
             self._reply(peer_id, self._journal.last_index + 1, reset=False, success=False)
             return
         self.install(snapshot)
         self._acknowledge_when_durable(peer_id, snapshot.last_index)
+
+    def _received(self, chunk: Chunk) -> Snapshot | None:
+        """The whole snapshot, when `chunk` was the last one of it."""
+        try:
+            return self._receiver.receive(chunk)
+        except DamagedSnapshot as damage:
+            self._report(error(f"snapshot from the leader refused: {damage}"))
+            return None
 
     def install(self, snapshot: Snapshot) -> None:
         """Replace the state by the leader's. A snapshot behind our own state is only acknowledged."""

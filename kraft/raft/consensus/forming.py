@@ -2,12 +2,11 @@
 
 from ...quorum.formation import Formation, VoterState
 from ...quorum.voters import BOOTSTRAP_INDEX
-from ..disk.journal import DurableJournal
-from ..net.messages import Formed, FormQuery, FormState, Joined, Message, Welcome
+from ..protocol.messages import Formed, FormQuery, FormState, Joined, Message, Welcome
 from .elections import Elections
 from .electorate import Electorate
 from .engine import PysyncobjEngine
-from .ports import Ports, info, warning
+from .ports import HardState, Journal, Ports, info, warning
 
 
 class Forming:
@@ -16,7 +15,8 @@ class Forming:
         electorate: Electorate,
         formation: Formation,
         engine: PysyncobjEngine,
-        journal: DurableJournal,
+        journal: Journal,
+        hard_state: HardState,
         elections: Elections,
         ports: Ports,
     ) -> None:
@@ -24,6 +24,7 @@ class Forming:
         self._formation = formation
         self._engine = engine
         self._journal = journal
+        self._hard_state = hard_state
         self._elections = elections
         self._transport = ports.transport
         self._rng = ports.rng
@@ -52,7 +53,7 @@ class Forming:
             self._report(warning(complaint))
 
     def _become_voter(self, how: str) -> None:
-        self._journal.clear_blank()
+        self._hard_state.clear_blank()
         self._formation.cleared()
         self._report(info(f"voter takes part node={self._electorate.node_id} how={how}"))
         for peer_id in sorted(self._formation.peers):

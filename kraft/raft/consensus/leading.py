@@ -6,13 +6,12 @@ on disk.
 
 from ...quorum.formation import Formation
 from ...quorum.journal_format import NO_OP
-from ..disk.journal import DurableJournal
-from ..disk.snapshot import SnapshotSender
-from ..net.messages import AppendReply, Welcome
+from ..protocol.messages import AppendReply, Welcome
+from ..protocol.snapshot_transfer import SnapshotSender
 from .elections import Elections
 from .electorate import Electorate
 from .engine import PysyncobjEngine
-from .ports import Ports
+from .ports import Journal, Ports
 
 
 class Leader:
@@ -23,7 +22,7 @@ class Leader:
         electorate: Electorate,
         formation: Formation,
         engine: PysyncobjEngine,
-        journal: DurableJournal,
+        journal: Journal,
         elections: Elections,
         sender: SnapshotSender,
         ports: Ports,

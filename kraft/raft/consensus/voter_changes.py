@@ -23,14 +23,13 @@ from ...quorum.voters import (
     VoterProgress,
     encode_voters,
 )
-from ..disk.journal import DurableJournal
 from .elections import Elections
 from .electorate import Electorate
 from .engine import PysyncobjEngine
 from .hand_over import HandOver
 from .leading import Leader
 from .links import Links
-from .ports import Ports, info
+from .ports import Journal, Ports, info
 
 LEARNER_LAPSES_AFTER_S = 15.0  # since the change was asked for last: the command that did has been given up
 
@@ -53,7 +52,7 @@ class VoterChanges:
         electorate: Electorate,
         formation: Formation,
         engine: PysyncobjEngine,
-        journal: DurableJournal,
+        journal: Journal,
         elections: Elections,
         leader: Leader,
         links: Links,
@@ -144,7 +143,7 @@ class VoterChanges:
     # Rules
 
     def may_change_voters(self) -> bool:
-        """Only one change that is not committed, and only after an entry of our own term was: see `raft_voters`."""
+        """Only one change that is not committed, and only after an entry of our own term was: see `quorum.voters`."""
         return (
             self._engine.is_leader
             and self._is_settled()

@@ -3,13 +3,9 @@
 Nothing here touches a file. Paths are absolute. The implementation raises StorageError and nothing else.
 """
 
-from collections.abc import Callable
 from typing import Protocol
 
 from barnabas.log.vocabulary.errors import StorageError
-
-# Called once with the reason why this process must stop: what it promised to be durable may not be. It may return.
-FatalHandler = Callable[[str], None]
 
 
 class DamagedQuorumError(StorageError):

@@ -1,12 +1,13 @@
 """One connection of the quorum's transport: bytes to frames, the hello first, then messages. It decides nothing.
 
-What a connection means (whom it belongs to, whether it may stay) is the transport's business (`raft_transport`).
+What a connection means (whom it belongs to, whether it may stay) is the transport's business (`transport`).
 """
 
 import asyncio
 from typing import Any, Protocol
 
-from .messages import Message, read_message
+from ..protocol.messages import Message
+from .message_codec import read_message
 from .wire import MAX_FRAME_BYTES, MAX_HELLO_BYTES, NO_TOKEN, WireError, split_frames, unpack
 
 

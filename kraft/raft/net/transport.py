@@ -20,9 +20,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from ..protocol.messages import AppendEntries, InstallSnapshot, Message, Ping
 from .connection import PeerConnection
 from .directory import DirectoryUnavailableError, ask_confirmation
-from .messages import AppendEntries, InstallSnapshot, Message, Ping, encode_message
+from .message_codec import encode_message
 from .network import Listener, RaftNetwork
 from .wire import (
     NO_TOKEN,

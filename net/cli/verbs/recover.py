@@ -26,7 +26,7 @@ def recover_arguments(parser: ArgumentParser) -> None:
 
 def recover(arguments: Namespace) -> int:
     from barnabas.kraft.metadata.records import RecordBatch, RecoveryRecord, encode_batch
-    from barnabas.kraft.raft.quorum import JOURNAL_NAME, SNAPSHOT_NAME
+    from barnabas.kraft.raft.disk.folder import JOURNAL_NAME, SNAPSHOT_NAME
     from barnabas.kraft.raft.recovery import NothingToRecover, inspect, make_sole_voter
     from barnabas.log.disk.files import RealFiles
 

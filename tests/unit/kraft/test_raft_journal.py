@@ -9,11 +9,13 @@ from simulation.raft_disk import FakeDisk
 from simulation.raft_loop import DelayedExecutor, VirtualLoop
 
 from barnabas.kraft.quorum.journal_format import HEADER_BYTES, RecordKind, encode_record, replay
+from barnabas.kraft.raft.disk.fail_stop import FailStop
+from barnabas.kraft.raft.disk.folder import QuorumFolder
 from barnabas.kraft.raft.disk.journal import DurableJournal
 from barnabas.kraft.raft.disk.storage import DamagedQuorumError
 from barnabas.log.vocabulary.errors import StorageError
 
-PATH = "/q/journal"
+PATH = "/q/quorum.journal"
 
 
 @dataclass
@@ -23,23 +25,41 @@ class Bench:
     fatal: list[str] = field(default_factory=list)
     durable: list[int] = field(default_factory=list)
 
-    def open(self) -> DurableJournal:
-        executor = DelayedExecutor(self.loop, lambda: 0.002)
-        journal = DurableJournal(
-            storage=self.disk, path=PATH, loop=self.loop, executor=executor, fatal=self.fatal.append
+    def open_folder(self) -> QuorumFolder:
+        folder = QuorumFolder(
+            storage=self.disk,
+            directory="/q",
+            loop=self.loop,
+            executor=DelayedExecutor(self.loop, lambda: 0.002),
+            clock=self.loop.time,
+            wake=lambda: None,
+            fatal=self.fatal.append,
         )
-        journal.on_durable = lambda: self.durable.append(journal.durable_index)
-        return journal
+        folder.journal.on_durable = lambda: self.durable.append(folder.journal.durable_index)
+        return folder
+
+    def open_alone(self) -> DurableJournal:
+        """Without the folder, which expects a snapshot beside a journal that was trimmed."""
+        executor = DelayedExecutor(self.loop, lambda: 0.002)
+        stop = FailStop(self.fatal.append)
+        return DurableJournal(storage=self.disk, path=PATH, loop=self.loop, executor=executor, stop=stop)
+
+    def open(self) -> DurableJournal:
+        return self.open_folder().journal
 
     def filled(self, count: int, *, one_flush_each: bool = False) -> DurableJournal:
-        journal = self.open()
+        return self.filled_folder(count, one_flush_each=one_flush_each).journal
+
+    def filled_folder(self, count: int, *, one_flush_each: bool = False) -> QuorumFolder:
+        folder = self.open_folder()
+        journal = folder.journal
         for index in range(1, count + 1):
             journal.add(b"\0command %d" % index, index, 1)
             if one_flush_each:
                 self.flush(journal)
-        journal.clear_blank()
+        folder.hard_state.clear_blank()
         self.flush(journal)
-        return journal
+        return folder
 
     def flush(self, journal: DurableJournal) -> None:
         journal.sync_soon()
@@ -51,7 +71,7 @@ class Bench:
 
 
 def indexes(journal: DurableJournal) -> list[int]:
-    return [entry[1] for entry in journal[:]]
+    return [entry[1] for entry in journal.entries_from(journal.first_index, len(journal))]
 
 
 @pytest.fixture
@@ -93,7 +113,7 @@ def test_an_entry_replaced_during_a_flush_is_not_durable_by_it(bench: Bench) -> 
     journal = bench.filled(2)
     journal.add(b"\0old", 3, 1)
     journal.sync_soon()
-    journal.deleteEntriesFrom(2)
+    journal.truncate_from(3)
     journal.add(b"\0new", 3, 2)
     bench.loop.run_for(0.0025)
     assert journal.durable_index == 2
@@ -125,7 +145,7 @@ def test_pages_of_an_unflushed_batch_may_be_missing_in_any_order(bench: Bench) -
 @pytest.mark.parametrize("one_flush_each", [True, False])
 def test_a_damaged_middle_is_refused(bench: Bench, one_flush_each: bool) -> None:
     journal = bench.filled(5, one_flush_each=one_flush_each)
-    journal.onOneSecondTimer()
+    journal.mark_durable()
     second = encode_record(RecordKind.ENTRY, 2, 1, 0, b"\0command 2")
     position = bench.bytes.index(second[-10:])
     bench.bytes[position] ^= 1
@@ -134,7 +154,7 @@ def test_a_damaged_middle_is_refused(bench: Bench, one_flush_each: bool) -> None
 
 
 def test_a_clean_close_marks_all_of_it_durable(bench: Bench) -> None:
-    bench.filled(2).close()
+    bench.filled_folder(2).close()
     bench.bytes[bench.bytes.index(b"command 2")] ^= 1
     with pytest.raises(DamagedQuorumError):
         bench.open()
@@ -142,10 +162,10 @@ def test_a_clean_close_marks_all_of_it_durable(bench: Bench) -> None:
 
 def test_rule_2_the_prefix_goes_in_one_rename(bench: Bench) -> None:
     journal = bench.filled(9)
-    journal.deleteEntriesTo(4)
-    assert indexes(journal) == indexes(bench.open()) == [5, 6, 7, 8, 9]
+    journal.trim_to(5)
+    assert indexes(journal) == indexes(bench.open_alone()) == [5, 6, 7, 8, 9]
     bench.disk.power_failure()
-    assert indexes(bench.open()) == [5, 6, 7, 8, 9]
+    assert indexes(bench.open_alone()) == [5, 6, 7, 8, 9]
 
 
 def test_rule_1_a_newer_journal_survives_the_snapshot_beside_it(bench: Bench) -> None:
@@ -157,36 +177,36 @@ def test_rule_1_a_newer_journal_survives_the_snapshot_beside_it(bench: Bench) ->
 def test_a_journal_that_does_not_reach_the_snapshot_is_replaced(bench: Bench) -> None:
     journal = bench.filled(3)
     journal.reconcile(8, 2, (b"\1", 7, 2), (b"\0eight", 8, 2))
-    assert [entry[1:] for entry in bench.open()[:]] == [(7, 2), (8, 2)]
+    assert [entry[1:] for entry in bench.open_alone().entries_from(7, 2)] == [(7, 2), (8, 2)]
 
 
 def test_a_journal_that_begins_behind_the_snapshot_is_refused(bench: Bench) -> None:
     journal = bench.filled(9)
-    journal.deleteEntriesTo(6)
+    journal.trim_to(7)
     with pytest.raises(DamagedQuorumError, match="begins at 7"):
         journal.reconcile(5, 1, (b"\1", 4, 1), (b"\0", 5, 1))
 
 
-def test_rule_3_the_commit_index_never_passes_the_journal(bench: Bench) -> None:
-    journal = bench.filled(3)
-    journal.setRaftCommitIndex(99)
-    assert journal.getRaftCommitIndex() == 3
-
-
 def test_a_vote_is_durable_when_it_is_cast(bench: Bench) -> None:
-    journal = bench.filled(1)
-    journal.setCurrentTerm(7, 2)
+    bench.filled_folder(1).hard_state.set_term(7, 2)
     bench.disk.power_failure()
-    reopened = bench.open()
-    assert (reopened.getCurrentTerm(), reopened.getVotedForNodeId()) == (7, 2)
+    reopened = bench.open_folder().hard_state
+    assert (reopened.term, reopened.voted_for) == (7, 2)
+
+
+def test_the_commit_index_is_stored_at_the_end(bench: Bench) -> None:
+    folder = bench.filled_folder(3)
+    folder.hard_state.note_commit(2)
+    folder.close()
+    assert bench.open_folder().hard_state.commit_index == 2
 
 
 @pytest.mark.parametrize("slot", [0, 1])
 def test_a_damaged_slot_of_the_vote_is_refused_although_the_other_one_is_valid(bench: Bench, slot: int) -> None:
     """One of the two holds the vote for 2, and nobody can say which: believing the other would allow a second vote."""
-    journal = bench.filled(1)
-    journal.setCurrentTerm(8, None)
-    journal.setCurrentTerm(8, 2)
+    hard_state = bench.filled_folder(1).hard_state
+    hard_state.set_term(8, None)
+    hard_state.set_term(8, 2)
     bench.disk.files[f"{PATH}.meta.{slot}"].data[-1] ^= 1
     with pytest.raises(DamagedQuorumError, match="a vote may be forgotten"):
         bench.open()
@@ -194,7 +214,7 @@ def test_a_damaged_slot_of_the_vote_is_refused_although_the_other_one_is_valid(b
 
 @pytest.mark.parametrize("slot", [0, 1])
 def test_a_missing_slot_of_the_vote_is_refused(bench: Bench, slot: int) -> None:
-    bench.filled(1).setCurrentTerm(7, 2)
+    bench.filled_folder(1).hard_state.set_term(7, 2)
     bench.disk.remove(f"{PATH}.meta.{slot}")
     with pytest.raises(DamagedQuorumError, match="missing"):
         bench.open()
@@ -216,10 +236,10 @@ def test_a_missing_journal_of_a_voter_is_refused(bench: Bench) -> None:
 
 
 def test_a_new_journal_is_blank_until_it_is_cleared(bench: Bench) -> None:
-    assert bench.open().blank
-    assert bench.open().blank
-    bench.open().clear_blank()
-    assert not bench.open().blank
+    assert bench.open_folder().hard_state.blank
+    assert bench.open_folder().hard_state.blank
+    bench.open_folder().hard_state.clear_blank()
+    assert not bench.open_folder().hard_state.blank
 
 
 @pytest.mark.parametrize("when", ["write", "flush"])

@@ -4,7 +4,9 @@ import msgpack
 import pytest
 
 from barnabas.kraft.quorum.formation import VoterState
-from barnabas.kraft.raft.net.messages import (
+from barnabas.kraft.raft.net.message_codec import encode_message, read_message
+from barnabas.kraft.raft.net.wire import MAX_HELLO_BYTES, WireError, split_frames, unpack
+from barnabas.kraft.raft.protocol.messages import (
     AppendEntries,
     AppendReply,
     Formed,
@@ -21,10 +23,7 @@ from barnabas.kraft.raft.net.messages import (
     TimeoutNow,
     Vote,
     Welcome,
-    encode_message,
-    read_message,
 )
-from barnabas.kraft.raft.net.wire import MAX_HELLO_BYTES, WireError, split_frames, unpack
 
 ENTRIES = ((b"\x00a", 8, 3), (b"\x01", 9, 3))
 CHUNK = ((100, 0, b"piece"), True, False)

@@ -4,8 +4,8 @@ import pytest
 from simulation.raft_cluster import DIRECTORY, SimulatedQuorum
 
 from barnabas.kraft.quorum.config import MAX_TERM, SnapshotPolicy
+from barnabas.kraft.raft.disk.folder import JOURNAL_NAME, SNAPSHOT_NAME
 from barnabas.kraft.raft.disk.storage import DamagedQuorumError
-from barnabas.kraft.raft.quorum import JOURNAL_NAME, SNAPSHOT_NAME
 from barnabas.kraft.raft.recovery import NothingToRecover, Recovery, inspect, make_sole_voter
 from barnabas.log.vocabulary.node_address import NodeAddress
 

@@ -21,8 +21,10 @@ from barnabas.kraft.quorum.journal_format import Entry
 from barnabas.kraft.quorum.quorum import AppendOutcome
 from barnabas.kraft.raft.consensus.core import RaftCore
 from barnabas.kraft.raft.consensus.following import LogDiverged
+from barnabas.kraft.raft.disk.folder import JOURNAL_NAME
+from barnabas.kraft.raft.disk.meta import MetaStore
 from barnabas.kraft.raft.disk.storage import DamagedQuorumError
-from barnabas.kraft.raft.net.messages import AppendEntries, AppendReply, InstallSnapshot, RequestVote, StaleTerm
+from barnabas.kraft.raft.protocol.messages import AppendEntries, AppendReply, InstallSnapshot, RequestVote, StaleTerm
 from barnabas.log.vocabulary.errors import InvalidRequestError
 
 KRAFT = pathlib.Path(inspect.getfile(engine)).parents[2]
@@ -46,6 +48,19 @@ def test_only_one_file_imports_pysyncobj() -> None:
 
 def test_nothing_pickles() -> None:
     assert not [p.name for p in KRAFT.rglob("*.py") if re.search(r"import pickle|pickle\.", p.read_text())]
+
+
+def test_rule_3_the_commit_index_never_passes_the_journal() -> None:
+    """It was stored by a process whose journal went further: new entries there would count as committed without a quorum."""
+    cluster = running()
+    cluster.kill(2)
+    store = MetaStore(cluster.disks[2], f"{DIRECTORY}/{JOURNAL_NAME}.meta")
+    store.store(raft_term=store.current.raft_term, voted_for=None, commit_index=99, blank=False)
+    isolate(cluster, 2)
+    cluster.start(2)
+    core = core_of(cluster, 2)
+    assert core.engine.commit_index == core.journal.last_index < 99
+    cluster.close()
 
 
 def test_rule_4_an_acknowledgement_of_another_term_moves_nothing() -> None:

@@ -2,30 +2,22 @@
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pytest
 from simulation.raft_disk import FakeDisk
 from simulation.raft_loop import DelayedExecutor, VirtualLoop
 
-from barnabas.kraft.raft.disk.snapshot import (
+from barnabas.kraft.quorum.snapshot_format import DamagedSnapshot, pack_snapshot, unpack_snapshot
+from barnabas.kraft.raft.disk.snapshot import SnapshotStore
+from barnabas.kraft.raft.disk.storage import DamagedQuorumError
+from barnabas.kraft.raft.protocol.snapshot_transfer import (
     TRANSFER_CHUNK_BYTES,
     TRANSFER_WINDOW_BYTES,
-    DamagedSnapshot,
     SnapshotReceiver,
     SnapshotSender,
-    SnapshotStore,
-    pack_snapshot,
-    unpack_snapshot,
 )
-from barnabas.kraft.raft.disk.storage import DamagedQuorumError
 
 LAST, PREV = (b"\0last", 9, 3), (b"\0prev", 8, 2)
-
-
-@dataclass(frozen=True)
-class Peer:
-    id: int = 1
 
 
 @pytest.fixture
@@ -99,7 +91,7 @@ def transfer(data: bytes, *, lose: int | None = None) -> list[bool]:
     sender, receiver = SnapshotSender(lambda: data, lambda _peer: 0), SnapshotReceiver()
     whole = []
     for number in range(1000):
-        chunk = sender.getTransmissionData(Peer())
+        chunk = sender.next_chunk(1)
         assert chunk is not None
         if number != lose:
             whole.append(receiver.receive(chunk) is not None)
@@ -121,4 +113,4 @@ def test_a_transfer_with_a_lost_chunk_is_not_taken(lost: int) -> None:
 
 def test_a_slow_peer_is_waited_for() -> None:
     sender = SnapshotSender(lambda: b"x" * 10, lambda _peer: TRANSFER_WINDOW_BYTES + 1)
-    assert sender.getTransmissionData(Peer()) is None
+    assert sender.next_chunk(1) is None

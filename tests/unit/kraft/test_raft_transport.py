@@ -16,7 +16,7 @@ from simulation.raft_files import PlainFiles
 from barnabas.kraft.quorum.formation import VoterState
 from barnabas.kraft.quorum.quorum import AppendOutcome, Leadership
 from barnabas.kraft.raft.net.directory import DirectoryUnavailableError, ask_directory
-from barnabas.kraft.raft.net.messages import AppendEntries, read_message
+from barnabas.kraft.raft.net.message_codec import read_message
 from barnabas.kraft.raft.net.network import LoopNetwork
 from barnabas.kraft.raft.net.transport import MAX_CONFIRMING, MAX_REMEMBERED_REFUSALS, MAX_STRANGERS, RefusalLog
 from barnabas.kraft.raft.net.wire import (
@@ -30,6 +30,7 @@ from barnabas.kraft.raft.net.wire import (
     unpack,
     voters_hash,
 )
+from barnabas.kraft.raft.protocol.messages import AppendEntries
 from barnabas.kraft.raft.quorum import RaftQuorum
 from barnabas.log.vocabulary.quorum import CommittedCommand
 

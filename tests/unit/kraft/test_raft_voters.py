@@ -4,8 +4,8 @@ import pytest
 from simulation.raft_changes import ChangingQuorum
 from simulation.raft_cluster import TIMING
 
+from barnabas.kraft.quorum.snapshot_format import pack_snapshot, unpack_snapshot
 from barnabas.kraft.quorum.voters import MEMBERSHIP, Membership, VoterSet, decode_voters, encode_voters
-from barnabas.kraft.raft.disk.snapshot import pack_snapshot, unpack_snapshot
 from barnabas.log.vocabulary.errors import InvalidRequestError, NotControllerError
 from barnabas.log.vocabulary.node_address import NodeAddress
 

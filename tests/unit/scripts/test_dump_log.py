@@ -11,7 +11,7 @@ from barnabas.kraft.metadata.image import MetadataImage
 from barnabas.kraft.metadata.records import RecordBatch, TopicRecord, encode_batch
 from barnabas.kraft.node.snapshot import encode_snapshot
 from barnabas.kraft.quorum.journal_format import RecordKind, encode_record
-from barnabas.kraft.raft.disk.snapshot import pack_snapshot
+from barnabas.kraft.quorum.snapshot_format import pack_snapshot
 from barnabas.log.format import record_codec
 from barnabas.log.format.record_batch import patch
 from barnabas.log.segment.offset_index import ENTRY as OFFSET_ENTRY

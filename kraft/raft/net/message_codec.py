@@ -1,151 +1,34 @@
-"""The messages between voters as values, and how they look on the wire. Pure.
+"""How the messages between voters look on the wire. Pure.
 
 On the wire a message is a map with the field names of pysyncobj: they are part of the protocol and never change. Whatever comes
-from the network is checked in `read_message`, once: a value of these classes has fields in the range that the core relies on.
+from the network is checked in `read_message`, once.
 """
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from ...quorum.config import MAX_TERM
 from ...quorum.formation import VoterState
-from ...quorum.journal_format import Entry
+from ..protocol.messages import (
+    AppendEntries,
+    AppendReply,
+    Formed,
+    FormQuery,
+    FormState,
+    InstallSnapshot,
+    Joined,
+    Message,
+    Ping,
+    PreVote,
+    RequestPreVote,
+    RequestVote,
+    StaleTerm,
+    TimeoutNow,
+    Vote,
+    Welcome,
+)
 from .wire import WireError, frame
 
 _MAX_NUMBER: Final = 1 << 63  # of a field of the journal
-Chunk = tuple[tuple[int, int, bytes], bool, bool]  # (snapshot size, position, bytes), is first, is last
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppendEntries:
-    """From the leader. `entries` follow the one at `prev_index`; without entries it is a heartbeat."""
-
-    term: int
-    commit_index: int
-    prev_index: int
-    prev_term: int
-    entries: tuple[Entry, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstallSnapshot:
-    """From the leader, instead of entries that it has no more. `chunk` None: the next one follows later."""
-
-    term: int
-    commit_index: int
-    chunk: Chunk | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppendReply:
-    """`is_success`: everything before `next_index` is durable. `is_reset`: the leader must continue at `next_index`."""
-
-    term: int
-    next_index: int
-    is_reset: bool
-    is_success: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestVote:
-    """`is_transfer`: the leader itself has asked this candidate to take over."""
-
-    term: int
-    last_log_index: int
-    last_log_term: int
-    is_transfer: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Vote:
-    term: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestPreVote:
-    """`term` is the one that the sender would campaign in."""
-
-    term: int
-    last_log_index: int
-    last_log_term: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreVote:
-    term: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StaleTerm:
-    """The answer to a message of an earlier term."""
-
-    term: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeoutNow:
-    """From the leader: campaign at once, and take over."""
-
-    term: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Welcome:
-    """From the leader to a blank voter: what is up to `index` includes all that the voter may have forgotten."""
-
-    term: int
-    index: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FormQuery:
-    term: ClassVar[int] = 0  # formation comes before any term
-    nonce: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FormState:
-    term: ClassVar[int] = 0
-    nonce: int
-    state: VoterState
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Formed:
-    term: ClassVar[int] = 0
-    nonce: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Joined:
-    """The sender is not blank any more."""
-
-    term: ClassVar[int] = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ping:
-    term: ClassVar[int] = 0
-
-
-Message = (
-    AppendEntries
-    | InstallSnapshot
-    | AppendReply
-    | RequestVote
-    | Vote
-    | RequestPreVote
-    | PreVote
-    | StaleTerm
-    | TimeoutNow
-    | Welcome
-    | FormQuery
-    | FormState
-    | Formed
-    | Joined
-    | Ping
-)
-
 _Field = tuple[str, str, type]  # name on the wire, name of the attribute, type
 _APPEND: Final = "append_entries"
 _TERM: Final[_Field] = ("term", "term", int)

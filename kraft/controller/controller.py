@@ -14,9 +14,7 @@ from typing import cast
 from barnabas.log.vocabulary.cluster_changes import (
     AddPartitionsRequest,
     AssignReplicasRequest,
-    DecommissionBrokerRequest,
     ElectLeaderRequest,
-    FillBrokerRequest,
     UnregisterBrokerRequest,
 )
 from barnabas.log.vocabulary.errors import InvalidRequestError
@@ -47,7 +45,7 @@ from ..metadata.topic_settings import CLUSTER_DEFAULT, MIN_INSYNC_REPLICAS, UNCL
 from .broker_heartbeats import BrokerHeartbeats
 from .cluster_control import ClusterControl, unfenced_brokers
 from .configuration_control import ANY_CONFIG, ConfigRules, ConfigurationControl
-from .decommission_control import decommission, fill, next_moves
+from .decommission_control import DECISIONS, next_moves
 from .group_control import append_records, balancing_moves, renew_slot, slot_moves
 from .leader_balance import LeaderBalance
 from .mutation_quota import MutationQuota
@@ -176,7 +174,7 @@ class Controller:
                 AlterPartition: _timeless(self._replication.alter_partition),
                 ResignReplica: _timeless(self._replication.resign),
                 ElectLeaderRequest: _timeless(self._replication.elect_leader),
-                AssignReplicasRequest: _timeless(lambda view, request: assign_replicas(view, self._settings, request)),
+                AssignReplicasRequest: self._with_settings(assign_replicas),
                 CreateTopic: self._limited(self._topics.create),
                 DeleteTopic: self._limited(self._topics.delete),
                 AddPartitionsRequest: self._limited(self._topics.add_partitions),
@@ -185,11 +183,13 @@ class Controller:
                 AppendGroupRecords: _timeless(append_records),
                 RenewSlot: _timeless(renew_slot),
                 FenceBroker: _timeless(self._cluster.fence_gone),
-                ReportOfflineReplicas: _timeless(lambda view, request: report_storage(view, self._settings, request)),
-                DecommissionBrokerRequest: _timeless(lambda view, request: decommission(view, self._settings, request)),
-                FillBrokerRequest: _timeless(lambda view, request: fill(view, self._settings, request)),
+                ReportOfflineReplicas: self._with_settings(report_storage),
+                **{request: self._with_settings(decide) for request, decide in DECISIONS.items()},
             },
         )
+
+    def _with_settings(self, decide: Callable[..., ControllerResult]) -> _Decide:
+        return lambda view, request, now_ms: decide(view, self._settings, request)
 
     def _limited(self, decide: Callable[..., ControllerResult]) -> _Decide:
         """Refuse what makes or removes partitions faster than the quota allows, before any work is done for it."""

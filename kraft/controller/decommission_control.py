@@ -5,9 +5,10 @@ moves at its ticks, a limited number at a time, until the broker holds nothing. 
 unregistration) is asked for from outside.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
 
-from barnabas.log.vocabulary.cluster_changes import DecommissionBrokerRequest, FillBrokerRequest
+from barnabas.log.vocabulary.cluster_changes import DecommissionBrokerRequest, FillBrokerRequest, MovesBegun
 from barnabas.log.vocabulary.errors import BarnabasError, InvalidReplicationFactorError, InvalidRequestError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
@@ -17,7 +18,6 @@ from ..metadata.controller_settings import MAX_PARTITIONS_PER_REQUEST, Controlle
 from ..metadata.delta import MetadataDelta
 from ..metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from ..metadata.records import DecommissionRecord, Record
-from ..metadata.requests import MovesBegun
 from .group_control import slot_moves
 from .reassignment_control import reassign, throttle_records
 from .rebalance_plan import Move, PlacedPartition, plan_drain, plan_fill
@@ -113,7 +113,7 @@ def _records(view: MetadataDelta, settings: ControllerSettings, moves: tuple[Mov
 
 def _begun(count: int) -> Respond:
     def respond(index: int, image: MetadataImage) -> object:
-        return MovesBegun(count=count, offset=index)
+        return MovesBegun(move_count=count, offset=index)
 
     return respond
 
@@ -160,3 +160,9 @@ def _partitions(view: MetadataDelta) -> Iterator[tuple[TopicImage, int, Partitio
     for topic in view.topics():
         for number, partition in enumerate(topic.partitions):
             yield topic, number, partition
+
+
+DECISIONS: Final[Mapping[type, Callable[..., ControllerResult]]] = {
+    DecommissionBrokerRequest: decommission,
+    FillBrokerRequest: fill,
+}

@@ -9,14 +9,14 @@ from enum import IntEnum
 from msgspec import Raw, field
 
 from barnabas.log.vocabulary.cluster_changes import (
+    FORWARDED,
     AddPartitionsRequest,
     AlterConfigRequest,
     AssignReplicasRequest,
     ConfigEntryChange,
     CreateTopicResponse,
-    DecommissionBrokerRequest,
     ElectLeaderRequest,
-    FillBrokerRequest,
+    ForwardedRequest,
     NewTopic,
     UnregisterBrokerRequest,
 )
@@ -233,11 +233,6 @@ class ReportOfflineReplicas(Message, frozen=True, kw_only=True):
     hand_over: tuple[TopicNumbers, ...] = ()  # led by this broker on a full disk: somebody else shall lead
 
 
-class MovesBegun(Message, frozen=True, kw_only=True):
-    count: int
-    offset: int = 0
-
-
 class VotersAnswer(Message, frozen=True, kw_only=True):
     """How far a change of the voters is, in words; it is asked for again until it is done."""
 
@@ -289,8 +284,7 @@ ControllerRequest = (
     | FenceBroker
     | ReportOfflineReplicas
     | AssignReplicasRequest
-    | DecommissionBrokerRequest
-    | FillBrokerRequest
+    | ForwardedRequest
     | AlterVoters
     | DescribeVoters
     | ResignReplica
@@ -313,8 +307,7 @@ REQUESTS: dict[int, tuple[type[ControllerRequest], type]] = {
     14: (FenceBroker, Done),
     15: (ReportOfflineReplicas, Done),
     12: (AssignReplicasRequest, Done),
-    18: (DecommissionBrokerRequest, Done),
-    19: (FillBrokerRequest, MovesBegun),
+    **{row.kind: (row.request, row.answer or Done) for row in FORWARDED},
     16: (AlterVoters, VotersAnswer),
     17: (DescribeVoters, QuorumStatus),
     21: (ResignReplica, Done),

@@ -1,8 +1,11 @@
 """Changes of the cluster that clients ask of any broker, and on which the controller decides.
 
 One class serves the client's request and the broker's call to the controller, because both have the same bytes. Where the two
-differ by a field, kraft and net/protocol extend what is defined here.
+differ by a field, kraft and net/protocol extend what is defined here. A new operation is a class and a row of `FORWARDED`, a
+decision in `kraft/controller`, and a method of `Admin` that a verb or a route calls.
 """
+
+from typing import Final, NamedTuple
 
 from .message import Items, Message, Texts
 
@@ -66,7 +69,18 @@ class UnregisterBrokerRequest(Message, frozen=True, kw_only=True):
     node_id: int
 
 
-class DecommissionBrokerRequest(Message, frozen=True, kw_only=True):
+# --- what is only handed on -------------------------------------------------------------------------------------------
+
+
+class ForwardedRequest(Message, frozen=True, kw_only=True):
+    """Base of the requests of `FORWARDED`: any broker hands them to the controller and does nothing else for them."""
+
+
+class ForwardedResponse(Message, frozen=True, kw_only=True):
+    """Base of the responses to them."""
+
+
+class DecommissionBrokerRequest(ForwardedRequest, frozen=True, kw_only=True):
     """Empty a broker for good, or (cancel) give it back. The controller does the rest, also after it was replaced. A voter of the
     quorum first loses its vote."""
 
@@ -75,8 +89,35 @@ class DecommissionBrokerRequest(Message, frozen=True, kw_only=True):
     throttle_bytes_per_s: int = 0
 
 
-class FillBrokerRequest(Message, frozen=True, kw_only=True):
+class FillBrokerResponse(ForwardedResponse, frozen=True, kw_only=True):
+    move_count: int
+
+
+class MovesBegun(FillBrokerResponse, frozen=True, kw_only=True):
+    """The client's answer has no offset: its broker waits for that."""
+
+    offset: int = 0
+
+
+class FillBrokerRequest(ForwardedRequest, frozen=True, kw_only=True):
     """Move a fair share of replicas and leaderships to a broker that has less."""
 
     node_id: int
     throttle_bytes_per_s: int = 0
+
+
+class Forwarding(NamedTuple):
+    """All that codecs, handlers and metrics need to know of a request that is handed on. Numbers are never used again."""
+
+    api_key: int  # on the wire from clients: one range with ApiKey of net/protocol
+    kind: int  # on the wire from brokers: one range with REQUESTS of kraft/metadata/requests
+    request: type[ForwardedRequest]
+    # The controller's answer: the fields of the response, and `offset` behind them. None for both: there is nothing to say.
+    answer: type[Message] | None = None
+    response: type[ForwardedResponse] | None = None
+
+
+FORWARDED: Final = (
+    Forwarding(1009, 18, DecommissionBrokerRequest),
+    Forwarding(1010, 19, FillBrokerRequest, MovesBegun, FillBrokerResponse),
+)

@@ -4,13 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from ..admin.frame.backend import Sample
-from ..protocol.api_keys import ApiKey
+from ..protocol.apis import REQUEST_OF, api_name
 from ..protocol.kafka.apis import SERVED
 from ..protocol.kafka.schema import snake_case
 from .broker import Broker
 
 GROUPS_TOLD: Final = 100  # with a label of their own: the monitoring keeps every label for ever
-_OURS: Final = frozenset(map(int, ApiKey))
 OTHER_GROUPS: Final = ""  # no group has an empty name
 
 
@@ -101,7 +100,7 @@ def _network(broker: Broker) -> Iterator[Sample]:
 
 def _name_of(api: int) -> str:
     """Some keys are Kafka's alone."""
-    return ApiKey(api).name.lower() if api in _OURS else snake_case(SERVED[api].name)
+    return api_name(api).lower() if api in REQUEST_OF else snake_case(SERVED[api].name)
 
 
 def _cleaner(broker: Broker) -> Iterator[Sample]:

@@ -2,11 +2,14 @@
 
 from collections.abc import Callable
 
+from barnabas.log.vocabulary.cluster_changes import FORWARDED, DecommissionBrokerRequest
 from barnabas.net.logs.storage_service import StorageService
 from barnabas.net.protocol.api_keys import ApiKey
+from barnabas.net.protocol.apis import key_of
 from barnabas.net.protocol.kafka.apis import KafkaApi
 from barnabas.net.server.dispatcher import Handler, answering
 
+from .common.changes import ForwardingHandler
 from .common.services import Services
 from .kafka import sasl as kafka_sasl
 from .kafka import transactions as kafka_transactions
@@ -39,9 +42,7 @@ from .records.produce import ProduceHandler
 from .records.unread import UnreadHandler
 
 
-def build_handlers(
-    services: Services, *, shut_down: Callable[[], None], storage: StorageService
-) -> dict[ApiKey | KafkaApi, Handler]:
+def build_handlers(services: Services, *, shut_down: Callable[[], None], storage: StorageService) -> dict[int, Handler]:
     disks = StorageHandlers(services.node_id, storage)
     topics = TopicHandlers(services)
     cluster = ClusterHandlers(services, shut_down=shut_down)
@@ -52,6 +53,7 @@ def build_handlers(
     classic_groups = ClassicGroupHandlers(services)
     offsets = OffsetHandlers(services)
     moves = MoveHandlers(services, voters)
+    forwarding = ForwardingHandler(services)
     fetch = FetchHandler(services)
     metadata = MetadataHandler(services)
     return {
@@ -79,8 +81,8 @@ def build_handlers(
         ApiKey.DESCRIBE_STORAGE: answering(disks.describe),
         ApiKey.BRING_BACK_FOLDER: answering(disks.bring_back, survives_disconnect=True),
         ApiKey.DESCRIBE_MOVES: answering(moves.describe),
-        ApiKey.DECOMMISSION_BROKER: answering(moves.decommission, survives_disconnect=True),
-        ApiKey.FILL_BROKER: answering(moves.fill, survives_disconnect=True),
+        **{row.api_key: answering(forwarding, survives_disconnect=True) for row in FORWARDED},
+        key_of(DecommissionBrokerRequest): answering(moves.decommission, survives_disconnect=True),
         ApiKey.CONTROLLER_CALL: answering(controller.call, survives_disconnect=True),
         ApiKey.METADATA_FEED: answering(controller.feed),
         ApiKey.FIND_COORDINATOR: answering(groups.find_coordinator),
@@ -104,7 +106,7 @@ def build_handlers(
 
 def _kafka_handlers(
     services: Services, groups: GroupHandlers, classic_groups: ClassicGroupHandlers
-) -> dict[ApiKey | KafkaApi, Handler]:
+) -> dict[int, Handler]:
     """What Kafka's clients ask of groups; the rest of what they ask goes to the handlers of our own requests."""
     kafka_groups = KafkaGroupHandlers(services, groups, classic_groups)
     kafka_offsets = KafkaOffsetHandlers(services)
@@ -130,7 +132,7 @@ def _kafka_handlers(
 
 def _kafka_admin_handlers(
     services: Services, metadata: MetadataHandler, storage: StorageService, voters: VoterHandlers
-) -> dict[ApiKey | KafkaApi, Handler]:
+) -> dict[int, Handler]:
     """What Kafka's clients ask of configurations, the cluster, and who may do what."""
     configs = KafkaConfigHandlers(services)
     cluster = KafkaClusterHandlers(services, storage)
@@ -156,7 +158,7 @@ def _kafka_admin_handlers(
 
 def _kafka_topic_handlers(
     services: Services, fetch: FetchHandler, topics: TopicHandlers, offsets: OffsetHandlers
-) -> dict[ApiKey | KafkaApi, Handler]:
+) -> dict[int, Handler]:
     """What Kafka's clients ask of topics and partitions."""
     kafka_topics = KafkaTopicHandlers(services, topics)
     kafka_partitions = KafkaPartitionHandlers(services, topics, offsets)

@@ -42,7 +42,6 @@ class ApiKey(IntEnum):
     ALTER_VOTERS = 1006
     QUORUM_ROLE = 1007
     DESCRIBE_MOVES = 1008
-    DECOMMISSION_BROKER = 1009
-    FILL_BROKER = 1010
+    # 1009, 1010 and later ones: FORWARDED of log/vocabulary/cluster_changes.
     UNDO_OFFSET_RESET = 1011
     UNREAD = 1012

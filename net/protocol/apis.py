@@ -3,6 +3,7 @@
 Messages do not know their keys: a room below may define a request or an answer that it decides on, and it is framed here alone.
 """
 
+from barnabas.log.vocabulary.cluster_changes import FORWARDED
 from barnabas.log.vocabulary.group_messages import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -12,10 +13,11 @@ from barnabas.log.vocabulary.group_messages import (
 from . import group_responses, requests, responses
 from .api_keys import ApiKey
 from .kafka.apis import KafkaApi
+from .kafka.schema import snake_case
 from .requests import Request
 from .responses import Response
 
-APIS: dict[ApiKey, tuple[type[Request], type[Response]]] = {
+APIS: dict[int, tuple[type[Request], type[Response]]] = {
     ApiKey.PRODUCE: (requests.ProduceRequest, responses.ProduceResponse),
     ApiKey.FETCH: (requests.FetchRequest, responses.FetchResponse),
     ApiKey.LIST_OFFSETS: (requests.ListOffsetsRequest, responses.ListOffsetsResponse),
@@ -58,26 +60,27 @@ APIS: dict[ApiKey, tuple[type[Request], type[Response]]] = {
     ApiKey.DESCRIBE_STORAGE: (requests.DescribeStorageRequest, responses.DescribeStorageResponse),
     ApiKey.BRING_BACK_FOLDER: (requests.BringBackFolderRequest, responses.DescribeStorageResponse),
     ApiKey.DESCRIBE_MOVES: (requests.DescribeMovesRequest, responses.DescribeMovesResponse),
-    ApiKey.DECOMMISSION_BROKER: (requests.DecommissionBrokerRequest, responses.EmptyResponse),
-    ApiKey.FILL_BROKER: (requests.FillBrokerRequest, responses.FillBrokerResponse),
+    **{row.api_key: (row.request, row.response or responses.EmptyResponse) for row in FORWARDED},
 }
 
 REQUEST_OF: dict[int, type[Request]] = {int(key): request for key, (request, _) in APIS.items()}
 RESPONSE_OF: dict[type, type[Response]] = dict(APIS.values())
-_KEY_OF: dict[type, ApiKey | KafkaApi] = {
+_KEY_OF: dict[type, int] = {
     **{request: key for key, (request, _) in APIS.items()},
     requests.KafkaProduceRequest: ApiKey.PRODUCE,
     requests.KafkaMetadataRequest: KafkaApi.METADATA,  # it has a handler of its own
 }
 
+_NAME_OF: dict[int, str] = {
+    **{int(key): key.name for keys in (ApiKey, KafkaApi) for key in keys},
+    **{row.api_key: snake_case(row.request.__name__.removesuffix("Request")).upper() for row in FORWARDED},
+}
 
-def key_of(request: type) -> ApiKey | KafkaApi:
+
+def key_of(request: type) -> int:
     """The key of a request's class."""
     return _KEY_OF[request]
 
 
 def api_name(api: int) -> str:
-    try:
-        return ApiKey(api).name
-    except ValueError:
-        return f"API {api}"
+    return _NAME_OF.get(api, f"API {api}")

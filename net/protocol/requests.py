@@ -22,15 +22,10 @@ from barnabas.log.vocabulary.cluster_changes import (
     ConfigEntryChange as ConfigEntryChange,
 )
 from barnabas.log.vocabulary.cluster_changes import (
-    DecommissionBrokerRequest as DecommissionBrokerRequest,
-)
-from barnabas.log.vocabulary.cluster_changes import (
     ElectLeaderRequest as ElectLeaderRequest,
 )
 from barnabas.log.vocabulary.cluster_changes import (
-    FillBrokerRequest as FillBrokerRequest,
-)
-from barnabas.log.vocabulary.cluster_changes import (
+    ForwardedRequest,
     NewTopic,
 )
 from barnabas.log.vocabulary.cluster_changes import (
@@ -415,6 +410,5 @@ Request = (
     | DescribeStorageRequest
     | BringBackFolderRequest
     | DescribeMovesRequest
-    | DecommissionBrokerRequest
-    | FillBrokerRequest
+    | ForwardedRequest
 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec import field
 
 from barnabas.log.vocabulary.cluster_changes import CreateTopicResponse as CreateTopicResponse
+from barnabas.log.vocabulary.cluster_changes import ForwardedResponse
 from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatResponse, UndoOffsetResetResponse
 from barnabas.log.vocabulary.message import Items, Message, Texts
 from barnabas.log.vocabulary.node_address import NodeAddress
@@ -304,10 +305,6 @@ class DescribeMovesResponse(Message, frozen=True, kw_only=True):
     throttle_bytes_per_s: int = 0  # 0: none
 
 
-class FillBrokerResponse(Message, frozen=True, kw_only=True):
-    move_count: int
-
-
 Response = (
     ErrorResponse
     | ProduceResponse
@@ -336,7 +333,7 @@ Response = (
     | ListGroupsResponse
     | DescribeGroupResponse
     | DescribeMovesResponse
-    | FillBrokerResponse
+    | ForwardedResponse
     | UnreadResponse
     | UndoOffsetResetResponse
 )

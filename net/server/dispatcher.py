@@ -12,9 +12,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, UnsupportedVersionError
 
-from ..protocol.api_keys import ApiKey
-from ..protocol.apis import key_of
-from ..protocol.kafka.apis import KafkaApi, KafkaRequest, KafkaResponse
+from ..protocol.apis import api_name, key_of
+from ..protocol.kafka.apis import KafkaRequest, KafkaResponse
 from ..protocol.requests import Request
 from ..protocol.responses import ErrorResponse, Response
 
@@ -54,15 +53,15 @@ Handler = Callable[[Any, RequestContext, Reply], None]
 class Dispatcher:
     """Hands requests to handlers. What a handler raises is answered; nothing that it does ends the connection."""
 
-    def __init__(self, handlers: Mapping[ApiKey | KafkaApi, Handler]) -> None:
+    def __init__(self, handlers: Mapping[int, Handler]) -> None:
         self._handlers: dict[int, Handler] = {int(api): handler for api, handler in handlers.items()}
 
     def dispatch(self, request: Request | KafkaRequest[object], context: RequestContext, reply: Reply) -> None:
         try:
-            api = request.api_key if isinstance(request, KafkaRequest) else key_of(type(request))
+            api: int = request.api_key if isinstance(request, KafkaRequest) else key_of(type(request))
             handler = self._handlers.get(api)
             if handler is None:
-                raise UnsupportedVersionError(f"this broker does not serve {api.name}")
+                raise UnsupportedVersionError(f"this broker does not serve {api_name(api)}")
             handler(request, context, reply)
         except Exception as error:  # noqa: BLE001 - the error boundary
             reply(error_response(error, request))

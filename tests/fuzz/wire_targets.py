@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from random import Random
-from typing import Any, get_args
+from typing import Any
 
 import msgpack
 import msgspec
@@ -41,13 +41,13 @@ from barnabas.log.format.record_batch import CRC_COVERS_FROM, CRC_POSITION, HEAD
 from barnabas.log.format.record_codec import ProducerFields, decode_batch, decode_columns, encode_batch, iter_records
 from barnabas.log.vocabulary.errors import BarnabasError
 from barnabas.log.vocabulary.node_address import NodeAddress
-from barnabas.net.protocol.apis import RESPONSE_OF, key_of
+from barnabas.net.protocol.apis import REQUEST_OF, RESPONSE_OF, key_of
 from barnabas.net.protocol.codec import DecodedRequest
 from barnabas.net.protocol.msgpack import ClientHello, MsgpackCodec, ServerHello, read_hello, write_hello
 from barnabas.net.protocol.requests import BrokerShutdownRequest, Request
 
 CODEC: typing.Final = MsgpackCodec()
-REQUEST_TYPES: typing.Final[tuple[Any, ...]] = get_args(Request)
+REQUEST_TYPES: typing.Final[tuple[Any, ...]] = tuple(REQUEST_OF.values())
 # For brokers that shall live: a damaged request to stop is often still one, and does what it says.
 ODD_REQUESTS: typing.Final = tuple(kind for kind in REQUEST_TYPES if kind is not BrokerShutdownRequest)
 _NUMBERS: typing.Final = (-1, 0, 1, 7, 2**31 - 1, 2**40)

@@ -15,9 +15,9 @@ from random import Random
 from typing import Any
 
 from barnabas.kraft.quorum.config import SnapshotPolicy
+from barnabas.log.vocabulary.cluster_changes import DecommissionBrokerRequest
 from barnabas.log.vocabulary.errors import BarnabasError, StorageError
 from barnabas.net.broker.broker import Broker
-from barnabas.net.protocol.requests import DecommissionBrokerRequest
 
 from .checkers.clients import ClientChecker
 from .checkers.eligible import EligibleChecker

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, ClassVar
 
+from barnabas.log.vocabulary.cluster_changes import DecommissionBrokerRequest
 from barnabas.net.protocol.requests import (
     AddPartitionsRequest,
     AlterConfigRequest,
@@ -15,7 +16,6 @@ from barnabas.net.protocol.requests import (
     AssignReplicasRequest,
     ConfigEntryChange,
     CreateTopicRequest,
-    DecommissionBrokerRequest,
     DeleteRecordsRequest,
     DeleteTopicRequest,
     ElectLeaderRequest,

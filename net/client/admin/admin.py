@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from random import Random
 from typing import Self
 
+from barnabas.log.vocabulary.cluster_changes import DecommissionBrokerRequest, FillBrokerRequest, FillBrokerResponse
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ...base.clock import Clock
@@ -20,7 +21,6 @@ from ...protocol.responses import (
     DescribeMovesResponse,
     DescribeQuorumResponse,
     DescribeStorageResponse,
-    FillBrokerResponse,
     MetadataResponse,
     PartitionMove,
     TopicMetadata,
@@ -297,13 +297,13 @@ class Admin(GroupAdmin):
         """Have the cluster move everything off a broker; returns when that has begun. `describe_cluster` shows how many
         replicas and slots it has left. Raises InvalidReplicationFactorError where too few brokers would remain."""
         await self._controller(
-            q.DecommissionBrokerRequest(node_id=node_id, cancel=cancel, throttle_bytes_per_s=throttle_bytes_per_s)
+            DecommissionBrokerRequest(node_id=node_id, cancel=cancel, throttle_bytes_per_s=throttle_bytes_per_s)
         )
 
     async def fill_broker(self, node_id: int, *, throttle_bytes_per_s: int = 0) -> int:
         """Move a fair share of replicas to a broker; returns how many moves have begun."""
         begun: FillBrokerResponse = await self._controller(
-            q.FillBrokerRequest(node_id=node_id, throttle_bytes_per_s=throttle_bytes_per_s)
+            FillBrokerRequest(node_id=node_id, throttle_bytes_per_s=throttle_bytes_per_s)
         )
         return begun.move_count
 

@@ -31,10 +31,10 @@ from barnabas.net.settings.config_descriptions import (
     describe_group,
 )
 
+from ..common.changes import decided
 from ..common.many import DONE, Outcome, check_named_once, each
 from ..common.services import Services
 from ..own.configs import (
-    change_config,
     check_is_me,
     check_is_this_broker,
     described_broker,
@@ -147,7 +147,7 @@ class KafkaConfigHandlers:
                 if item.resource_type == _BROKER_LOGGER:
                     self._change_levels(item, validate_only=validate_only)
                 else:
-                    await change_config(self._services, _wanted(item, validate_only=validate_only))
+                    await decided(self._services, _wanted(item, validate_only=validate_only))
             except Exception as error:  # noqa: BLE001 - the error boundary of one item; the others have their own answers
                 failed = error_response(error, request)
                 return Outcome(error=failed.error, message=failed.message)

@@ -9,7 +9,6 @@ told that there are none.
 from __future__ import annotations
 
 from barnabas.log.vocabulary.errors import ErrorCode, NoTransactionsError
-from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.kafka import bodies
 from barnabas.net.protocol.kafka.apis import KafkaApi, KafkaRequest, KafkaResponse
 from barnabas.net.server.dispatcher import Handler, Reply, RequestContext
@@ -80,7 +79,7 @@ def list_transactions(
     reply(KafkaResponse(body=bodies.ListTransactionsResponse(unknown_state_filters=unknown)))
 
 
-HANDLERS: dict[ApiKey | KafkaApi, Handler] = {
+HANDLERS: dict[int, Handler] = {
     KafkaApi.ADD_PARTITIONS_TO_TXN: add_partitions,
     KafkaApi.ADD_OFFSETS_TO_TXN: add_offsets,
     KafkaApi.END_TXN: end,

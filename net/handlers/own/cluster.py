@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 from barnabas.kraft.metadata.controller_errors import BrokerIdNotRegisteredError
 from barnabas.kraft.metadata.image import BrokerImage, MetadataImage
-from barnabas.kraft.metadata.requests import Done
 from barnabas.log.vocabulary.cluster_changes import UnregisterBrokerRequest
 from barnabas.log.vocabulary.errors import InvalidRequestError
 from barnabas.net.protocol.requests import BrokerShutdownRequest, DescribeClusterRequest
@@ -22,10 +21,9 @@ from barnabas.net.protocol.responses import (
 from barnabas.net.server.dispatcher import RequestContext
 from barnabas.net.settings.cluster_settings import cluster_values, differing
 
+from ..common.changes import decided
 from ..common.services import Services
 from .metadata import KNOWN_WITHIN_MS
-
-CHANGE_TIMEOUT_MS = 30_000
 
 
 class ClusterHandlers:
@@ -81,13 +79,7 @@ class ClusterHandlers:
         )
 
     async def unregister(self, request: UnregisterBrokerRequest, context: RequestContext) -> EmptyResponse:
-        done = await self._services.controller.call(
-            request,
-            timeout_ms=CHANGE_TIMEOUT_MS,
-            done_already=(BrokerIdNotRegisteredError,),
-        )
-        assert isinstance(done, Done)
-        await self._services.metadata.wait_for_offset(done.offset, timeout_ms=CHANGE_TIMEOUT_MS)
+        await decided(self._services, request, done_already=(BrokerIdNotRegisteredError,))
         return EmptyResponse()
 
     async def shut_down(self, request: BrokerShutdownRequest, context: RequestContext) -> EmptyResponse:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from barnabas.kraft.metadata.image import MetadataImage
 from barnabas.kraft.metadata.records import BROKER_RESOURCE, TOPIC_RESOURCE
-from barnabas.kraft.metadata.requests import AlterConfig, ConfigChange, Done
+from barnabas.kraft.metadata.requests import AlterConfig, ConfigChange
 from barnabas.kraft.metadata.topic_settings import CLUSTER_DEFAULT
 from barnabas.log.vocabulary.errors import InvalidRequestError, UnknownTopicOrPartitionError
 from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_TOPIC
@@ -17,9 +17,9 @@ from barnabas.net.protocol.responses import ConfigEntry, DescribeConfigsResponse
 from barnabas.net.server.dispatcher import RequestContext
 from barnabas.net.settings.config_descriptions import ConfigSource, DescribedConfig, describe_broker, describe_topic
 
+from ..common.changes import decided
 from ..common.services import Services
 
-CHANGE_TIMEOUT_MS = 30_000
 _SOURCES = {
     ConfigSource.TOPIC: "topic",
     ConfigSource.BROKER: "dynamic",
@@ -47,7 +47,7 @@ class ConfigHandlers:
 
     async def alter(self, request: AlterConfigRequest, context: RequestContext) -> EmptyResponse:
         changes = tuple(ConfigChange(key=change.key, value=change.value) for change in request.changes)
-        await change_config(
+        await decided(
             self._services,
             AlterConfig(
                 resource_type=request.resource_type,
@@ -90,13 +90,6 @@ def described_broker(services: Services) -> tuple[DescribedConfig, ...]:
     configs = services.metadata.image.broker_configs
     own, cluster = configs.get(str(services.node_id), {}), configs.get(CLUSTER_DEFAULT, {})
     return describe_broker(services.config, own=own, cluster=cluster)
-
-
-async def change_config(services: Services, change: AlterConfig) -> None:
-    """Done when this broker's own image shows it."""
-    done = await services.controller.call(change, timeout_ms=CHANGE_TIMEOUT_MS)
-    assert isinstance(done, Done)
-    await services.metadata.wait_for_offset(done.offset, timeout_ms=CHANGE_TIMEOUT_MS)
 
 
 def _response(found: tuple[DescribedConfig, ...]) -> DescribeConfigsResponse:

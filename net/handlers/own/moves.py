@@ -1,26 +1,26 @@
-"""DescribeMoves (1008), DecommissionBroker (1009), FillBroker (1010): replicas that move, one by one or a broker's.
+"""DescribeMoves (1008) and DecommissionBroker (1009): replicas that move, one by one or a broker's.
 
 Versions: 0. Behaviour: moves are listed by any broker; what a new replica has still to copy is known to its leader only, and
-its bytes are an estimate by records. Changes go to the active controller, which also does the work. Ours, not Kafka's.
+its bytes are an estimate by records. The controller decides on a decommission and does its work; a broker only sees to it that a
+voter loses its vote. Ours, not Kafka's.
 """
 
 from barnabas.kraft.metadata.image import PartitionImage
-from barnabas.kraft.metadata.requests import Done, MovesBegun
 from barnabas.kraft.metadata.topic_settings import CLUSTER_DEFAULT, REASSIGNMENT_THROTTLE
-from barnabas.log.vocabulary.cluster_changes import DecommissionBrokerRequest, FillBrokerRequest
+from barnabas.log.vocabulary.cluster_changes import DecommissionBrokerRequest
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.protocol.requests import AlterVotersRequest, DescribeMovesRequest
 from barnabas.net.protocol.responses import (
     CatchingUp,
     DescribeMovesResponse,
     EmptyResponse,
-    FillBrokerResponse,
     PartitionMove,
 )
 from barnabas.net.server.dispatcher import RequestContext
 
+from ..common.changes import CHANGE_TIMEOUT_MS, decided
 from ..common.services import Services
-from .cluster import CHANGE_TIMEOUT_MS, voter_ids
+from .cluster import voter_ids
 from .voters import VoterHandlers
 
 
@@ -70,17 +70,9 @@ class MoveHandlers:
         return CatchingUp(node_id=node_id, records_left=records_left, bytes_left=bytes_left)
 
     async def decommission(self, request: DecommissionBrokerRequest, context: RequestContext) -> EmptyResponse:
-        done = await self._services.controller.call(request, timeout_ms=CHANGE_TIMEOUT_MS)
-        assert isinstance(done, Done)
-        await self._services.metadata.wait_for_offset(done.offset, timeout_ms=CHANGE_TIMEOUT_MS)
+        await decided(self._services, request)
         if not request.cancel and request.node_id in voter_ids(self._services):
             # After the controller has agreed: a broker that must stay keeps its vote. A repetition does what is left.
             leaving = AlterVotersRequest(node_id=request.node_id, add=False, timeout_ms=CHANGE_TIMEOUT_MS)
             await self._voters.alter(leaving, context)
         return EmptyResponse()
-
-    async def fill(self, request: FillBrokerRequest, context: RequestContext) -> FillBrokerResponse:
-        begun = await self._services.controller.call(request, timeout_ms=CHANGE_TIMEOUT_MS)
-        assert isinstance(begun, MovesBegun)
-        await self._services.metadata.wait_for_offset(begun.offset, timeout_ms=CHANGE_TIMEOUT_MS)
-        return FillBrokerResponse(move_count=begun.count)

@@ -7,7 +7,7 @@ requests, which name many and say how long they wait (`timeout_ms`), come here f
 
 from barnabas.kraft.controller.topic_control import new_topic_id
 from barnabas.kraft.metadata.controller_errors import ElectionNotNeededError, NoReassignmentInProgressError
-from barnabas.kraft.metadata.requests import ControllerRequest, CreateTopic, DeleteTopic, Done, TopicCreated
+from barnabas.kraft.metadata.requests import ControllerRequest, CreateTopic, DeleteTopic, TopicCreated
 from barnabas.log.vocabulary.cluster_changes import AddPartitionsRequest, AssignReplicasRequest, ElectLeaderRequest
 from barnabas.log.vocabulary.errors import (
     BarnabasError,
@@ -19,9 +19,8 @@ from barnabas.net.protocol.requests import CreateTopicRequest, DeleteTopicReques
 from barnabas.net.protocol.responses import CreateTopicResponse, EmptyResponse
 from barnabas.net.server.dispatcher import RequestContext
 
+from ..common.changes import CHANGE_TIMEOUT_MS, decided
 from ..common.services import Services
-
-CHANGE_TIMEOUT_MS = 30_000
 
 
 class TopicHandlers:
@@ -90,9 +89,5 @@ class TopicHandlers:
         done_already: tuple[type[BarnabasError], ...] = (),
         timeout_ms: int = CHANGE_TIMEOUT_MS,
     ) -> EmptyResponse:
-        done = await self._services.controller.call(
-            request, timeout_ms=min(timeout_ms, CHANGE_TIMEOUT_MS), done_already=done_already
-        )
-        assert isinstance(done, Done)
-        await self._services.metadata.wait_for_offset(done.offset, timeout_ms=CHANGE_TIMEOUT_MS)
+        await decided(self._services, request, done_already=done_already, timeout_ms=timeout_ms)
         return EmptyResponse()

@@ -7,13 +7,14 @@ from unit.kraft.single_controller import SingleController
 
 from barnabas.kraft.metadata.controller_errors import BrokerIdNotRegisteredError
 from barnabas.kraft.metadata.records import BROKER_RESOURCE
-from barnabas.kraft.metadata.requests import CreateTopic, MovesBegun, TopicCreated
+from barnabas.kraft.metadata.requests import CreateTopic, TopicCreated
 from barnabas.kraft.metadata.topic_settings import REASSIGNMENT_THROTTLE
 from barnabas.log.vocabulary.cluster_changes import (
     AddPartitionsRequest,
     AssignReplicasRequest,
     DecommissionBrokerRequest,
     FillBrokerRequest,
+    MovesBegun,
 )
 from barnabas.log.vocabulary.errors import (
     InvalidReplicaAssignmentError,
@@ -114,7 +115,7 @@ def test_another_controller_goes_on(four: SingleController) -> None:
 def test_a_newcomer_is_filled(four: SingleController) -> None:
     four.ask(CreateTopic(name="many", assignment=((0, 1, 2), (1, 2, 0), (2, 0, 1)) * 3))
     begun = four.ask(FillBrokerRequest(node_id=3))
-    assert isinstance(begun, MovesBegun) and begun.count == 6  # 30 replicas on 4 brokers, it has one
+    assert isinstance(begun, MovesBegun) and begun.move_count == 6  # 30 replicas on 4 brokers, it has one
     four.ask(DecommissionBrokerRequest(node_id=3))
     four.refused(FillBrokerRequest(node_id=3), InvalidRequestError)
 

@@ -1,7 +1,7 @@
 import types
 import typing
 from enum import IntEnum
-from typing import Any, get_args
+from typing import Any
 
 import msgpack
 import msgspec
@@ -14,7 +14,7 @@ from unit.net.wire_world import fetch_response, produce_request, produce_respons
 from barnabas.log.vocabulary.errors import InvalidRequestError, UnsupportedVersionError
 from barnabas.log.vocabulary.message import MAX_ARRAY_LENGTH
 from barnabas.net.base.limits import MAX_ENVELOPE_BYTES
-from barnabas.net.protocol.apis import RESPONSE_OF, key_of
+from barnabas.net.protocol.apis import REQUEST_OF, RESPONSE_OF, key_of
 from barnabas.net.protocol.codec import DecodedRequest, size_of
 from barnabas.net.protocol.msgpack import (
     ClientHello,
@@ -29,7 +29,6 @@ from barnabas.net.protocol.requests import (
     ListGroupsRequest,
     MetadataRequest,
     ProduceRequest,
-    Request,
 )
 from barnabas.net.protocol.responses import (
     EmptyResponse,
@@ -78,7 +77,7 @@ def decoded_as(value: object) -> object:
 relaxed = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 
 
-@pytest.mark.parametrize("cls", get_args(Request), ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("cls", REQUEST_OF.values(), ids=lambda cls: cls.__name__)
 def test_every_request_comes_back_as_it_was(cls: Any) -> None:
     @relaxed
     @given(values_of(cls), st.integers(0, 2**40))
@@ -276,7 +275,7 @@ def test_an_envelope_has_a_greatest_size() -> None:
         MsgpackCodec().decode_request(memoryview(envelope.to_bytes(4, "big") + bytes(envelope)))
 
 
-@pytest.mark.parametrize("cls", [*get_args(Request), *RESPONSE_OF.values(), ClientHello, ServerHello])
+@pytest.mark.parametrize("cls", [*REQUEST_OF.values(), *RESPONSE_OF.values(), ClientHello, ServerHello])
 def test_messages_are_frozen_lists_of_fields_that_are_named_where_one_is_made(cls: Any) -> None:
     config = cls.__struct_config__
     assert config.frozen and config.array_like and cls.__match_args__ == ()

@@ -2,15 +2,14 @@
 
 import json
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from unit.recorded_bytes import Samples, assert_as_recorded
 
 from barnabas.log.vocabulary.errors import InvalidRequestError
-from barnabas.net.protocol.apis import RESPONSE_OF, key_of
+from barnabas.net.protocol.apis import REQUEST_OF, RESPONSE_OF, key_of
 from barnabas.net.protocol.codec import DecodedRequest
 from barnabas.net.protocol.msgpack import ClientHello, MsgpackCodec, ServerHello, read_hello, write_hello
-from barnabas.net.protocol.requests import Request
 from barnabas.net.protocol.responses import ErrorResponse
 
 RECORDING = Path(__file__).with_name("recorded_messages.json")
@@ -41,7 +40,7 @@ def messages() -> dict[str, tuple[Any, Any]]:
                 Samples().full(response_type),
             )
     for make in (samples.full, samples.least):
-        for request_type in get_args(Request):
+        for request_type in REQUEST_OF.values():
             made[f"{make.__name__} {request_type.__name__}"] = (None, make(request_type))
         for request_type, response_type in RESPONSE_OF.items():
             response = make(response_type)

@@ -7,12 +7,18 @@ from msgspec.structs import replace
 from unit.net.handlers.handler_world import HandlerWorld, ask
 from unit.net.shell_world import broker, partition, simulated, topic
 
-from barnabas.kraft.metadata.requests import Done, MovesBegun
-from barnabas.log.vocabulary.cluster_changes import DecommissionBrokerRequest, FillBrokerRequest
+from barnabas.kraft.metadata.requests import Done
+from barnabas.log.vocabulary.cluster_changes import (
+    DecommissionBrokerRequest,
+    FillBrokerRequest,
+    FillBrokerResponse,
+    MovesBegun,
+)
 from barnabas.log.vocabulary.errors import InvalidReplicationFactorError
+from barnabas.net.handlers.common.changes import ForwardingHandler
 from barnabas.net.handlers.own.moves import MoveHandlers
 from barnabas.net.protocol.requests import AlterVotersRequest, DescribeMovesRequest
-from barnabas.net.protocol.responses import AlterVotersResponse, CatchingUp, FillBrokerResponse
+from barnabas.net.protocol.responses import AlterVotersResponse, CatchingUp
 from barnabas.net.server.dispatcher import RequestContext
 
 MOVING = topic(
@@ -56,7 +62,7 @@ async def test_a_voter_that_leaves_loses_its_vote_once_the_controller_has_agreed
     voters = Voters()
     handlers = MoveHandlers(world.services, cast(Any, voters))
     world.source.script(
-        InvalidReplicationFactorError("too few brokers would remain"), Done(), Done(), Done(), MovesBegun(count=3)
+        InvalidReplicationFactorError("too few brokers would remain"), Done(), Done(), Done(), MovesBegun(move_count=3)
     )
     with pytest.raises(InvalidReplicationFactorError):
         await ask(handlers.decommission, DecommissionBrokerRequest(node_id=0))
@@ -66,7 +72,7 @@ async def test_a_voter_that_leaves_loses_its_vote_once_the_controller_has_agreed
     await ask(handlers.decommission, DecommissionBrokerRequest(node_id=0, cancel=True))
     await ask(handlers.decommission, DecommissionBrokerRequest(node_id=1, throttle_bytes_per_s=9))
     assert voters.removed == [0]
-    filled = await ask(handlers.fill, FillBrokerRequest(node_id=1))
+    filled = await ask(ForwardingHandler(world.services), FillBrokerRequest(node_id=1))
     assert filled == FillBrokerResponse(move_count=3)
     assert world.source.requests[-3:] == [
         DecommissionBrokerRequest(node_id=0, cancel=True),

@@ -30,8 +30,11 @@ from barnabas.log.vocabulary.group_messages import (
     CommittedOffset,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
+    JoinGroupRequest,
+    LeaveGroupRequest,
     OffsetToCommit,
     PartitionOutcome,
+    SyncGroupRequest,
     UndoOffsetResetResponse,
 )
 
@@ -42,7 +45,7 @@ from .explain.group_view import GroupView
 from .explain.watch import GroupAlert, Watch
 from .members.membership import USUAL_INTERVAL, Membership
 from .members.targets import Targets
-from .model.classic_messages import JoinRequest, LeaveOutcome, LeavingMember, SyncRequest, Ticket
+from .model.classic_messages import LeaveOutcome, Ticket
 from .model.decision import Decision
 from .model.messages import CommitPlace, CoordinatorResult, GroupDescription, ListedGroup
 from .model.partitions import to_set
@@ -170,12 +173,21 @@ class GroupCoordinator:
             self._membership.poll(request, ticket, decision, interval_ms)
         return self._result(decision, None)
 
-    def join_group(self, request: JoinRequest, ticket: Ticket, now_ms: int) -> CoordinatorResult[None]:
-        """The classic protocol. The ticket is answered by this result or by a later one, with a JoinAnswer or an error."""
+    def join_group(
+        self,
+        request: JoinGroupRequest,
+        ticket: Ticket,
+        now_ms: int,
+        *,
+        client_host: str = "",
+        needs_known_id: bool = True,
+    ) -> CoordinatorResult[None]:
+        """The classic protocol. The ticket is answered by this result or by a later one, with a JoinGroupResponse or an error.
+        Not `needs_known_id`: the client is too old to join a second time with the id that it is given (KIP-394)."""
         self._check_slot(request.group_id)
-        decision = self._decision(now_ms)
+        decision = self._decision(now_ms, client_host)
         with self._noting_the_fenced(request.group_id, request.member_id, request.instance_id, now_ms):
-            self._classic.join(request, ticket, decision)
+            self._classic.join(request, ticket, decision, needs_known_id=needs_known_id)
         return self._result(decision, None)
 
     def withdraw(self, *, group_id: str, ticket: Ticket, now_ms: int) -> CoordinatorResult[None]:
@@ -184,7 +196,7 @@ class GroupCoordinator:
         self._classic.withdraw(group_id, ticket, decision)
         return self._result(decision, None)
 
-    def sync_group(self, request: SyncRequest, ticket: Ticket, now_ms: int) -> CoordinatorResult[None]:
+    def sync_group(self, request: SyncGroupRequest, ticket: Ticket, now_ms: int) -> CoordinatorResult[None]:
         """Classic. The ticket is answered by this result or by a later one, with a SyncAnswer or an error."""
         self._check_slot(request.group_id)
         decision = self._decision(now_ms)
@@ -202,7 +214,7 @@ class GroupCoordinator:
         return CoordinatorResult(records=(), response=None)
 
     def leave_group(
-        self, *, group_id: str, leaving: tuple[LeavingMember, ...], now_ms: int
+        self, *, group_id: str, leaving: tuple[LeaveGroupRequest, ...], now_ms: int
     ) -> CoordinatorResult[tuple[LeaveOutcome, ...]]:
         """Classic. Each member has its own outcome."""
         self._check_slot(group_id)

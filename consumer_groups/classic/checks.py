@@ -8,15 +8,15 @@ from barnabas.log.vocabulary.errors import (
     InvalidSessionTimeoutError,
     RebalanceInProgressError,
 )
+from barnabas.log.vocabulary.group_messages import JoinGroupRequest, SyncGroupRequest
 
-from ..model.classic_messages import JoinRequest, SyncRequest
 from ..model.group_limits import check_group_id, check_ids
 from ..model.settings import GroupSettings
 from ..model.states import GroupPhase
 from .group import ClassicGroup
 
 
-def check_join(request: JoinRequest, settings: GroupSettings) -> None:
+def check_join(request: JoinGroupRequest, settings: GroupSettings) -> None:
     """The request by itself."""
     check_group_id(request.group_id, settings)
     check_ids((request.member_id, request.instance_id or "", request.client_id), settings)
@@ -31,20 +31,20 @@ def check_join(request: JoinRequest, settings: GroupSettings) -> None:
         raise InconsistentGroupProtocolError("a member must name a protocol type and at least one protocol")
     if len(request.protocols) > settings.max_protocols:
         raise InvalidRequestError(f"{len(request.protocols)} protocols; at most {settings.max_protocols} are allowed")
-    size_bytes = sum(len(name) + len(metadata) for name, metadata in request.protocols)
+    size_bytes = sum(len(item.name) + len(item.metadata) for item in request.protocols)
     if size_bytes > settings.max_subscription_bytes:
         raise InvalidRequestError(
             f"{size_bytes} bytes of subscriptions; at most {settings.max_subscription_bytes} are kept for a member"
         )
 
 
-def check_room(group: ClassicGroup, request: JoinRequest, settings: GroupSettings, *, is_new: bool) -> None:
+def check_room(group: ClassicGroup, request: JoinGroupRequest, settings: GroupSettings, *, is_new: bool) -> None:
     count = len(group.members) + len(group.pending)
     if is_new and count >= settings.max_classic_group_size:
         raise GroupMaxSizeReachedError(f"group {request.group_id} has {count} members already")
 
 
-def check_sync(group: ClassicGroup, request: SyncRequest) -> None:
+def check_sync(group: ClassicGroup, request: SyncGroupRequest) -> None:
     if request.generation != group.generation:
         raise IllegalGenerationError(
             f"generation {request.generation}, but group {request.group_id} is at {group.generation}: join again"

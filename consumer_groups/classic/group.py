@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 
 from barnabas.kraft.group_state.group_slots import GroupState
 from barnabas.kraft.metadata.records import MemberRecord
+from barnabas.log.vocabulary.group_messages import GroupProtocol, JoinedMember, JoinGroupResponse, SyncGroupResponse
 from barnabas.log.vocabulary.group_protocol import PROTOCOL_TYPE, decode_assignment
 
-from ..model.classic_messages import JoinAnswer, JoinedMember, SyncAnswer, Ticket
+from ..model.classic_messages import Ticket
 from ..model.partitions import NO_PARTITIONS, PartitionSet
 from ..model.states import GroupPhase
 
@@ -155,7 +156,7 @@ class ClassicGroup:
     def holder_of(self, instance_id: str | None) -> ClassicMember | None:
         return None if instance_id is None else self._holders.get(instance_id)
 
-    def supports(self, protocol_type: str, protocols: tuple[tuple[str, bytes], ...], *, but: str = "") -> bool:
+    def supports(self, protocol_type: str, protocols: tuple[GroupProtocol, ...], *, but: str = "") -> bool:
         """Has this member (which may be `but` itself, joining anew) a protocol in common with all others?"""
         itself = self.members.get(but)
         others = len(self.members) - (itself is not None)
@@ -163,7 +164,7 @@ class ClassicGroup:
             return bool(protocol_type and protocols)
         own = () if itself is None else itself.metadata
         return protocol_type == self.protocol_type and any(
-            self._knowing[name] - (name in own) == others for name, _ in protocols
+            self._knowing[item.name] - (item.name in own) == others for item in protocols
         )
 
     def vote(self) -> str:
@@ -179,13 +180,12 @@ class ClassicGroup:
         decoded = decode_assignment(assignment) if self.protocol_type == PROTOCOL_TYPE else None
         return frozenset(decoded or ())
 
-    def join_answer(self, member_id: str, *, skip_assignment: bool = False) -> JoinAnswer:
+    def join_answer(self, member_id: str, *, skip_assignment: bool = False) -> JoinGroupResponse:
         """What a member of this generation is told; its leader, about all others too."""
         members = self.members.values() if member_id == self.leader_id else ()
-        return JoinAnswer(
+        return JoinGroupResponse(
             member_id=member_id,
             generation=self.generation,
-            protocol_type=self.protocol_type,
             protocol_name=self.protocol_name,
             leader_id=self.leader_id,
             members=tuple(
@@ -199,7 +199,5 @@ class ClassicGroup:
             skip_assignment=skip_assignment,
         )
 
-    def sync_answer(self, member: ClassicMember) -> SyncAnswer:
-        return SyncAnswer(
-            protocol_type=self.protocol_type, protocol_name=self.protocol_name, assignment=member.assignment
-        )
+    def sync_answer(self, member: ClassicMember) -> SyncGroupResponse:
+        return SyncGroupResponse(protocol_name=self.protocol_name, assignment=member.assignment)

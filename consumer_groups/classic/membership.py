@@ -22,8 +22,14 @@ from barnabas.log.vocabulary.errors import (
     RebalanceInProgressError,
     UnknownMemberIdError,
 )
+from barnabas.log.vocabulary.group_messages import (
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+)
 
-from ..model.classic_messages import Answer, JoinAnswer, JoinRequest, LeaveOutcome, LeavingMember, SyncRequest, Ticket
+from ..model.classic_messages import Answer, LeaveOutcome, Ticket
 from ..model.deadlines import Deadlines
 from ..model.decision import Decision
 from ..model.group_limits import check_new_group
@@ -62,8 +68,11 @@ class ClassicMembership:
 
     # --- joining ------------------------------------------------------------------------------------------------------
 
-    def join(self, request: JoinRequest, ticket: Ticket, decision: Decision) -> None:
-        """Raises UnknownMemberIdError, InconsistentGroupProtocolError, GroupMaxSizeReachedError and others."""
+    def join(
+        self, request: JoinGroupRequest, ticket: Ticket, decision: Decision, *, needs_known_id: bool = True
+    ) -> None:
+        """`needs_known_id` (KIP-394): answer with an id first, so that a lost answer leaves no ghost. Raises
+        UnknownMemberIdError, InconsistentGroupProtocolError, GroupMaxSizeReachedError and others."""
         check_join(request, self._settings)
         group = self._group_to_join(request)
         if request.member_id:
@@ -80,13 +89,13 @@ class ClassicMembership:
             check_new_group(group.group_id, self._state.groups.keys() | self.groups.keys(), self._settings)
         self.groups[group.group_id] = group
         if member is None:
-            self._enter(group, request, ticket, decision)
+            self._enter(group, request, ticket, decision, needs_known_id)
         elif request.member_id:
             self._rejoin(group, member, request, ticket, decision)
         else:
             self._replace_static(group, member, request, ticket, decision)
 
-    def _group_to_join(self, request: JoinRequest) -> ClassicGroup:
+    def _group_to_join(self, request: JoinGroupRequest) -> ClassicGroup:
         group = self.groups.get(request.group_id)
         if group is not None:
             return group
@@ -98,36 +107,38 @@ class ClassicMembership:
         generation = 0 if stored is None else stored.group.group_epoch
         return ClassicGroup(group_id=request.group_id, generation=generation, assigned_generation=generation)
 
-    def _check_protocols(self, group: ClassicGroup, request: JoinRequest, *, but: str = "") -> None:
+    def _check_protocols(self, group: ClassicGroup, request: JoinGroupRequest, *, but: str = "") -> None:
         if not group.supports(request.protocol_type, request.protocols, but=but or request.member_id):
-            names = ", ".join(name for name, _ in request.protocols)
+            names = ", ".join(item.name for item in request.protocols)
             raise InconsistentGroupProtocolError(
                 f"group {request.group_id} ({group.protocol_type}) uses {group.protocol_name or 'other assignors'}; this member "
                 f"offers {names} ({request.protocol_type}): give all members an assignor in common"
             )
 
-    def _enter(self, group: ClassicGroup, request: JoinRequest, ticket: Ticket, decision: Decision) -> None:
+    def _enter(
+        self, group: ClassicGroup, request: JoinGroupRequest, ticket: Ticket, decision: Decision, needs_known_id: bool
+    ) -> None:
         member_id = request.member_id or f"{request.client_id or 'member'}-{self._rng.getrandbits(MEMBER_ID_BITS):032x}"
-        if not request.member_id and request.instance_id is None and request.require_known_member_id:
+        if not request.member_id and request.instance_id is None and needs_known_id:
             group.pending.add(member_id)
             self.sessions.set((group.group_id, member_id), decision.now_ms + request.session_timeout_ms)
-            answer = JoinAnswer(member_id=member_id, error=ErrorCode.MEMBER_ID_REQUIRED)
+            answer = JoinGroupResponse(member_id=member_id, error=ErrorCode.MEMBER_ID_REQUIRED)
             decision.answers.append(Answer(ticket=ticket, value=answer))
             return
         group.pending.discard(member_id)
         if not group.members:
             group.protocol_type = request.protocol_type
-        member = ClassicMember(record=member_record(self._state, member_id, request), is_new=True)
+        member = ClassicMember(record=member_record(self._state, member_id, request, decision.client_host), is_new=True)
         group.add(member)
         group.has_newcomers = True
         self._park_join(group, member, ticket, decision)
         self._rebalance(group, RebalanceCause.MEMBER_JOINED, member.record, request.reason, decision)
 
     def _rejoin(
-        self, group: ClassicGroup, member: ClassicMember, request: JoinRequest, ticket: Ticket, decision: Decision
+        self, group: ClassicGroup, member: ClassicMember, request: JoinGroupRequest, ticket: Ticket, decision: Decision
     ) -> None:
         """A member of this generation: it may repeat what it has asked, want something else, or follow a rebalance."""
-        record = member_record(self._state, member.member_id, request)
+        record = member_record(self._state, member.member_id, request, decision.client_host)
         is_same = record.classic_metadata == member.record.classic_metadata
         is_leader_again = group.phase is GroupPhase.STABLE and member.member_id == group.leader_id
         if group.phase is not GroupPhase.PREPARING_REBALANCE and is_same and not is_leader_again:
@@ -144,11 +155,11 @@ class ClassicMembership:
             self._rebalance(group, cause, record, request.reason, decision)
 
     def _replace_static(
-        self, group: ClassicGroup, old: ClassicMember, request: JoinRequest, ticket: Ticket, decision: Decision
+        self, group: ClassicGroup, old: ClassicMember, request: JoinGroupRequest, ticket: Ticket, decision: Decision
     ) -> None:
         """A static member is back under a new member id; who still runs under the old one is fenced (KIP-345)."""
         member_id = f"{request.instance_id}-{self._rng.getrandbits(MEMBER_ID_BITS):032x}"
-        record = member_record(self._state, member_id, request)
+        record = member_record(self._state, member_id, request, decision.client_host)
         fenced = FencedInstanceIdError(f"instance id {request.instance_id} belongs to member {member_id} now")
         is_alive = old.join is not None or old.sync is not None
         cause = RebalanceCause.STATIC_MEMBER_FENCED if is_alive else RebalanceCause.STATIC_MEMBER_RETURNED
@@ -287,7 +298,7 @@ class ClassicMembership:
 
     # --- syncing ------------------------------------------------------------------------------------------------------
 
-    def sync(self, request: SyncRequest, ticket: Ticket, decision: Decision) -> None:
+    def sync(self, request: SyncGroupRequest, ticket: Ticket, decision: Decision) -> None:
         """Raises UnknownMemberIdError, IllegalGenerationError, RebalanceInProgressError, InconsistentGroupProtocolError."""
         group = self._existing(request.group_id, request.member_id)
         member = self._find(group, request.member_id, request.instance_id)
@@ -301,7 +312,7 @@ class ClassicMembership:
         member.sync, member.has_synced = ticket, True
         self.sessions.cancel((group.group_id, member.member_id))
         if member.member_id == group.leader_id:
-            self._assign(group, dict(request.assignments), decision)
+            self._assign(group, {item.member_id: item.assignment for item in request.assignments}, decision)
 
     def _assign(self, group: ClassicGroup, assignments: dict[str, bytes], decision: Decision) -> None:
         """The leader's word: whom it does not name gets nothing."""
@@ -339,7 +350,9 @@ class ClassicMembership:
         if group.phase is GroupPhase.PREPARING_REBALANCE:
             raise RebalanceInProgressError(f"group {group_id} rebalances: join again")
 
-    def leave(self, group_id: str, leaving: tuple[LeavingMember, ...], decision: Decision) -> tuple[LeaveOutcome, ...]:
+    def leave(
+        self, group_id: str, leaving: tuple[LeaveGroupRequest, ...], decision: Decision
+    ) -> tuple[LeaveOutcome, ...]:
         return tuple(
             LeaveOutcome(
                 member_id=one.member_id, instance_id=one.instance_id, error=self._leave(group_id, one, decision)
@@ -347,7 +360,7 @@ class ClassicMembership:
             for one in leaving
         )
 
-    def _leave(self, group_id: str, leaving: LeavingMember, decision: Decision) -> ErrorCode:
+    def _leave(self, group_id: str, leaving: LeaveGroupRequest, decision: Decision) -> ErrorCode:
         group = self.groups.get(group_id)
         if group is not None and leaving.member_id in group.pending:
             self._drop_pending(group, leaving.member_id, decision)

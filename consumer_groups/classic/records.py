@@ -2,10 +2,10 @@
 
 from barnabas.kraft.group_state.group_slots import CLASSIC_PROTOCOL, SlotState
 from barnabas.kraft.metadata.records import CurrentAssignmentRecord, GroupRecord, MemberRecord
+from barnabas.log.vocabulary.group_messages import JoinGroupRequest
 from barnabas.log.vocabulary.group_protocol import PROTOCOL_TYPE, decode_subscription
 
 from ..members.reconciliation import NO_EPOCH
-from ..model.classic_messages import JoinRequest
 from ..model.states import MemberState
 from .group import ClassicGroup, ClassicMember
 
@@ -24,10 +24,10 @@ def group_record(state: SlotState, group: ClassicGroup) -> GroupRecord:
     )
 
 
-def member_record(state: SlotState, member_id: str, request: JoinRequest) -> MemberRecord:
+def member_record(state: SlotState, member_id: str, request: JoinGroupRequest, client_host: str) -> MemberRecord:
     topics: tuple[str, ...] = ()
     if request.protocol_type == PROTOCOL_TYPE:
-        subscription = decode_subscription(request.protocols[0][1])
+        subscription = decode_subscription(request.protocols[0].metadata)
         topics = () if subscription is None else tuple(sorted(subscription.topics))
     return MemberRecord(
         slot=state.slot,
@@ -36,13 +36,13 @@ def member_record(state: SlotState, member_id: str, request: JoinRequest) -> Mem
         member_id=member_id,
         instance_id=request.instance_id,
         client_id=request.client_id,
-        client_host=request.client_host,
+        client_host=client_host,
         rack=None,
         subscribed_topics=topics,
         subscribed_pattern=None,
         rebalance_timeout_ms=request.rebalance_timeout_ms,
         session_timeout_ms=request.session_timeout_ms,
-        classic_metadata=dict(request.protocols),
+        classic_metadata={item.name: item.metadata for item in request.protocols},
     )
 
 

@@ -101,3 +101,76 @@ class ConsumerGroupHeartbeatResponse(Message, frozen=True, kw_only=True):
     member_epoch: int
     heartbeat_interval_ms: int
     assignment: Items[TopicPartitions] | None = None
+
+
+# --- members of classic groups, whose leader assigns ------------------------------------------------------------------
+
+
+class GroupProtocol(Message, frozen=True, kw_only=True):
+    """An assignor that a classic member knows, and its subscription in the form of that protocol."""
+
+    name: str
+    metadata: bytes
+
+
+class JoinGroupRequest(Message, frozen=True, kw_only=True):
+    """Classic groups: become a member, or join again in a rebalance. Answered when the others have joined too (KIP-62)."""
+
+    group_id: str
+    member_id: str  # "": the coordinator makes one up and asks to join again with it (KIP-394)
+    instance_id: str | None = None
+    client_id: str = ""
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: Items[GroupProtocol]  # the member's favourite first
+    reason: str = ""  # KIP-800
+
+
+class JoinedMember(Message, frozen=True, kw_only=True):
+    member_id: str
+    instance_id: str | None
+    metadata: bytes
+
+
+class JoinGroupResponse(Message, frozen=True, kw_only=True):
+    """`error` MEMBER_ID_REQUIRED: join again with this member id. `members` is told to the leader alone."""
+
+    member_id: str
+    error: int = 0
+    generation: int = -1
+    protocol_name: str = ""
+    leader_id: str = ""
+    members: Items[JoinedMember] = ()
+    skip_assignment: bool = False  # KIP-814: a static leader is back, and what it assigned before still stands
+
+
+class MemberAssignment(Message, frozen=True, kw_only=True):
+    member_id: str
+    assignment: bytes
+
+
+class SyncGroupRequest(Message, frozen=True, kw_only=True):
+    """Classic groups: the leader hands in the assignment, everybody gets theirs."""
+
+    group_id: str
+    generation: int
+    member_id: str
+    instance_id: str | None = None
+    protocol_type: str | None = None  # None: an older client does not say
+    protocol_name: str | None = None
+    assignments: Items[MemberAssignment] = ()  # from the leader alone
+
+
+class SyncGroupResponse(Message, frozen=True, kw_only=True):
+    protocol_name: str
+    assignment: bytes
+
+
+class LeaveGroupRequest(Message, frozen=True, kw_only=True):
+    """Classic groups. A static member may be named by its instance id alone (`member_id` "")."""
+
+    group_id: str
+    member_id: str
+    instance_id: str | None = None
+    reason: str = ""

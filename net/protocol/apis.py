@@ -7,6 +7,11 @@ from barnabas.log.vocabulary.cluster_changes import FORWARDED
 from barnabas.log.vocabulary.group_messages import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+    SyncGroupResponse,
     UndoOffsetResetResponse,
 )
 
@@ -44,10 +49,10 @@ APIS: dict[int, tuple[type[Request], type[Response]]] = {
         ConsumerGroupHeartbeatRequest,
         ConsumerGroupHeartbeatResponse,
     ),
-    ApiKey.JOIN_GROUP: (requests.JoinGroupRequest, group_responses.JoinGroupResponse),
-    ApiKey.SYNC_GROUP: (requests.SyncGroupRequest, group_responses.SyncGroupResponse),
+    ApiKey.JOIN_GROUP: (JoinGroupRequest, JoinGroupResponse),
+    ApiKey.SYNC_GROUP: (SyncGroupRequest, SyncGroupResponse),
     ApiKey.HEARTBEAT: (requests.HeartbeatRequest, responses.EmptyResponse),
-    ApiKey.LEAVE_GROUP: (requests.LeaveGroupRequest, responses.EmptyResponse),
+    ApiKey.LEAVE_GROUP: (LeaveGroupRequest, responses.EmptyResponse),
     ApiKey.OFFSET_COMMIT: (requests.OffsetCommitRequest, group_responses.OffsetCommitResponse),
     ApiKey.OFFSET_FETCH: (requests.OffsetFetchRequest, group_responses.OffsetFetchResponse),
     ApiKey.LIST_GROUPS: (requests.ListGroupsRequest, group_responses.ListGroupsResponse),

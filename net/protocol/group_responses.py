@@ -9,29 +9,6 @@ class FindCoordinatorResponse(NodeAddress, frozen=True, kw_only=True):
     coordinator_epoch: int = -1  # -1: told by a broker that does not order commits
 
 
-class JoinedMember(Message, frozen=True, kw_only=True):
-    member_id: str
-    instance_id: str | None
-    metadata: bytes
-
-
-class JoinGroupResponse(Message, frozen=True, kw_only=True):
-    """`error` MEMBER_ID_REQUIRED: join again with this member id. `members` is told to the leader alone."""
-
-    member_id: str
-    error: int = 0
-    generation: int = -1
-    protocol_name: str = ""
-    leader_id: str = ""
-    members: Items[JoinedMember] = ()
-    skip_assignment: bool = False  # KIP-814
-
-
-class SyncGroupResponse(Message, frozen=True, kw_only=True):
-    protocol_name: str
-    assignment: bytes
-
-
 class OffsetCommitResponse(Message, frozen=True, kw_only=True):
     partitions: Items[PartitionOutcome]
 

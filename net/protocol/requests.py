@@ -31,7 +31,14 @@ from barnabas.log.vocabulary.cluster_changes import (
 from barnabas.log.vocabulary.cluster_changes import (
     UnregisterBrokerRequest as UnregisterBrokerRequest,
 )
-from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatRequest, OffsetToCommit, TopicPartitions
+from barnabas.log.vocabulary.group_messages import (
+    ConsumerGroupHeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    OffsetToCommit,
+    SyncGroupRequest,
+    TopicPartitions,
+)
 from barnabas.log.vocabulary.message import Items, Message
 from barnabas.log.vocabulary.metadata_position import MetadataPosition
 
@@ -228,44 +235,6 @@ class FindCoordinatorRequest(Message, frozen=True, kw_only=True):
     group_id: str
 
 
-class GroupProtocol(Message, frozen=True, kw_only=True):
-    """An assignor that a classic member knows, and its subscription in the form of that protocol."""
-
-    name: str
-    metadata: bytes
-
-
-class JoinGroupRequest(Message, frozen=True, kw_only=True):
-    """Classic groups: become a member, or join again in a rebalance. Answered when the others have joined too (KIP-62)."""
-
-    group_id: str
-    member_id: str  # "": the coordinator makes one up and asks to join again with it (KIP-394)
-    instance_id: str | None = None
-    client_id: str = ""
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
-    protocol_type: str
-    protocols: Items[GroupProtocol]  # the member's favourite first
-    reason: str = ""  # KIP-800
-
-
-class MemberAssignment(Message, frozen=True, kw_only=True):
-    member_id: str
-    assignment: bytes
-
-
-class SyncGroupRequest(Message, frozen=True, kw_only=True):
-    """Classic groups: the leader hands in the assignment, everybody gets theirs."""
-
-    group_id: str
-    generation: int
-    member_id: str
-    instance_id: str | None = None
-    protocol_type: str | None = None
-    protocol_name: str | None = None
-    assignments: Items[MemberAssignment] = ()
-
-
 class HeartbeatRequest(Message, frozen=True, kw_only=True):
     """Classic groups. Refused with REBALANCE_IN_PROGRESS: join again."""
 
@@ -273,15 +242,6 @@ class HeartbeatRequest(Message, frozen=True, kw_only=True):
     generation: int
     member_id: str
     instance_id: str | None = None
-
-
-class LeaveGroupRequest(Message, frozen=True, kw_only=True):
-    """Classic groups. A static member may be named by its instance id alone (`member_id` "")."""
-
-    group_id: str
-    member_id: str
-    instance_id: str | None = None
-    reason: str = ""
 
 
 class OffsetCommitRequest(Message, frozen=True, kw_only=True):

@@ -9,7 +9,12 @@ from msgspec import field
 
 from barnabas.log.vocabulary.cluster_changes import CreateTopicResponse as CreateTopicResponse
 from barnabas.log.vocabulary.cluster_changes import ForwardedResponse
-from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatResponse, UndoOffsetResetResponse
+from barnabas.log.vocabulary.group_messages import (
+    ConsumerGroupHeartbeatResponse,
+    JoinGroupResponse,
+    SyncGroupResponse,
+    UndoOffsetResetResponse,
+)
 from barnabas.log.vocabulary.message import Items, Message, Texts
 from barnabas.log.vocabulary.node_address import NodeAddress
 from barnabas.log.vocabulary.quorum import CommittedCommand, QuorumPeer
@@ -17,11 +22,9 @@ from barnabas.log.vocabulary.quorum import CommittedCommand, QuorumPeer
 from .group_responses import (
     DescribeGroupResponse,
     FindCoordinatorResponse,
-    JoinGroupResponse,
     ListGroupsResponse,
     OffsetCommitResponse,
     OffsetFetchResponse,
-    SyncGroupResponse,
     UnreadResponse,
 )
 from .requests import Records

@@ -13,6 +13,15 @@ from collections.abc import Iterable, Mapping
 from enum import Enum, auto
 
 from barnabas.log.vocabulary.group_assignors import NO_PARTITIONS as NO_KEYS
+from barnabas.log.vocabulary.group_messages import (
+    GroupProtocol,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    MemberAssignment,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
 from barnabas.log.vocabulary.group_protocol import (
     PROTOCOL_TYPE,
     ClientSubscription,
@@ -23,15 +32,7 @@ from barnabas.log.vocabulary.group_protocol import (
 )
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
-from ...protocol.group_responses import JoinGroupResponse, SyncGroupResponse
-from ...protocol.requests import (
-    GroupProtocol,
-    HeartbeatRequest,
-    JoinGroupRequest,
-    LeaveGroupRequest,
-    MemberAssignment,
-    SyncGroupRequest,
-)
+from ...protocol.requests import HeartbeatRequest
 from ..connection.errors import BarnabasError, ErrorCode, InvalidAssignmentError, error_for
 from .assignors import Assignor, MemberSubscription, checked, is_cooperative, user_data, withhold_moving
 from .ownership import NO_PARTITIONS, Ownership, Partitions, Subscription

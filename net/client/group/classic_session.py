@@ -3,10 +3,10 @@
 import logging
 from typing import Any
 
+from barnabas.log.vocabulary.group_messages import JoinGroupResponse, SyncGroupResponse
 from barnabas.log.vocabulary.name_pattern import name_pattern
 from barnabas.log.vocabulary.topic_partition import INTERNAL_TOPICS
 
-from ...protocol.group_responses import JoinGroupResponse, SyncGroupResponse
 from ..connection.client import Client
 from ..connection.errors import BarnabasError
 from .classic_membership import ClassicMembership, ClassicState

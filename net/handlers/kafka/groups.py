@@ -10,20 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from barnabas.consumer_groups.model.classic_messages import (
-    JoinAnswer,
-    JoinRequest,
-    LeaveOutcome,
-    LeavingMember,
-    SyncRequest,
-)
+from barnabas.consumer_groups.model.classic_messages import LeaveOutcome
 from barnabas.log.vocabulary.errors import (
     BarnabasError,
     ErrorCode,
     InvalidRequestError,
     NoTransactionsError,
 )
-from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatRequest, TopicPartitions
+from barnabas.log.vocabulary.group_messages import (
+    ConsumerGroupHeartbeatRequest,
+    GroupProtocol,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    MemberAssignment,
+    SyncGroupRequest,
+    TopicPartitions,
+)
 from barnabas.net.base.slices import sliced
 from barnabas.net.protocol.kafka import bodies
 from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
@@ -93,40 +96,40 @@ class KafkaGroupHandlers:
         self, request: KafkaRequest[bodies.JoinGroupRequest], context: RequestContext
     ) -> KafkaResponse[bodies.JoinGroupResponse]:
         body = request.body
-        asked = JoinRequest(
+        asked = JoinGroupRequest(
             group_id=body.group_id,
             member_id=body.member_id,
             instance_id=body.group_instance_id,
             client_id=context.client_id,
-            client_host=context.client_host,
             session_timeout_ms=body.session_timeout_ms,
             rebalance_timeout_ms=body.session_timeout_ms
             if body.rebalance_timeout_ms < 0
             else body.rebalance_timeout_ms,
             protocol_type=body.protocol_type,
-            protocols=tuple((item.name, item.metadata) for item in body.protocols),
-            require_known_member_id=request.version >= _KNOWN_ID_SINCE,
+            protocols=tuple(GroupProtocol(name=item.name, metadata=item.metadata) for item in body.protocols),
             reason=body.reason or "",
         )
-        told = await self._classic.joined(asked)
-        return KafkaResponse(body=_join_response(told, request.version))
+        told = await self._classic.joined(asked, context, needs_known_id=request.version >= _KNOWN_ID_SINCE)
+        return KafkaResponse(body=_join_response(told, body.protocol_type, request.version))
 
     async def sync(
         self, request: KafkaRequest[bodies.SyncGroupRequest], context: RequestContext
     ) -> KafkaResponse[bodies.SyncGroupResponse]:
         body = request.body
-        asked = SyncRequest(
+        asked = SyncGroupRequest(
             group_id=body.group_id,
             generation=body.generation_id,
             member_id=body.member_id,
             instance_id=body.group_instance_id,
             protocol_type=body.protocol_type,
             protocol_name=body.protocol_name,
-            assignments=tuple((item.member_id, item.assignment) for item in body.assignments),
+            assignments=tuple(
+                MemberAssignment(member_id=item.member_id, assignment=item.assignment) for item in body.assignments
+            ),
         )
-        told = await self._classic.synced(asked)
+        told = await self._classic.sync(asked, context)
         made = bodies.SyncGroupResponse(
-            protocol_type=told.protocol_type, protocol_name=told.protocol_name, assignment=told.assignment
+            protocol_type=body.protocol_type, protocol_name=told.protocol_name, assignment=told.assignment
         )
         return KafkaResponse(body=made)
 
@@ -135,10 +138,17 @@ class KafkaGroupHandlers:
     ) -> KafkaResponse[bodies.LeaveGroupResponse]:
         body = request.body
         if request.version < _MANY_MEMBERS_SINCE:
-            leaving: tuple[LeavingMember, ...] = (LeavingMember(member_id=body.member_id),)
+            leaving: tuple[LeaveGroupRequest, ...] = (
+                LeaveGroupRequest(group_id=body.group_id, member_id=body.member_id),
+            )
         else:
             leaving = tuple(
-                LeavingMember(member_id=item.member_id, instance_id=item.group_instance_id, reason=item.reason or "")
+                LeaveGroupRequest(
+                    group_id=body.group_id,
+                    member_id=item.member_id,
+                    instance_id=item.group_instance_id,
+                    reason=item.reason or "",
+                )
                 for item in body.members
             )
         outcomes: list[LeaveOutcome] = []
@@ -208,7 +218,7 @@ class KafkaGroupHandlers:
         ]
 
 
-def _join_response(told: JoinAnswer, version: int) -> bodies.JoinGroupResponse:
+def _join_response(told: JoinGroupResponse, protocol_type: str, version: int) -> bodies.JoinGroupResponse:
     # Who cannot be told to skip the assignment must not think that it leads: it would assign with the members unknown.
     is_follower_in_effect = told.skip_assignment and version < _SKIP_ASSIGNMENT_SINCE
     members = [
@@ -220,7 +230,7 @@ def _join_response(told: JoinAnswer, version: int) -> bodies.JoinGroupResponse:
     return bodies.JoinGroupResponse(
         error_code=told.error,
         generation_id=told.generation,
-        protocol_type=told.protocol_type or None,
+        protocol_type=None if told.error else protocol_type,  # all members have the group's
         protocol_name=told.protocol_name or (None if version >= 7 and told.error != ErrorCode.NONE else ""),
         leader="" if is_follower_in_effect else told.leader_id,
         skip_assignment=told.skip_assignment,

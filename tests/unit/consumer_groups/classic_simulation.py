@@ -13,21 +13,23 @@ import random
 from dataclasses import dataclass, field
 
 from barnabas.consumer_groups.coordinator import GroupCoordinator
-from barnabas.consumer_groups.model.classic_messages import (
-    Answer,
-    JoinAnswer,
-    JoinRequest,
-    LeavingMember,
-    SyncAnswer,
-    SyncRequest,
-)
+from barnabas.consumer_groups.model.classic_messages import Answer
 from barnabas.consumer_groups.model.messages import CoordinatorResult
 from barnabas.consumer_groups.model.settings import GroupSettings
 from barnabas.kraft.group_state.group_slots import GroupSlots, slot_of
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
-from barnabas.log.vocabulary.group_messages import OffsetToCommit
+from barnabas.log.vocabulary.group_messages import (
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    MemberAssignment,
+    OffsetToCommit,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
 from barnabas.log.vocabulary.group_protocol import ClientSubscription, encode_assignment, encode_subscription
 
+from .classic_world import offered
 from .explained_moves import check_moves, readers_of
 
 GROUP = "simulated-classic"
@@ -48,7 +50,7 @@ class Client:
     favourite: str
     member_id: str = ""
     generation: int = -1
-    told: JoinAnswer | None = None
+    told: JoinGroupResponse | None = None
     assignment: bytes | None = None
     ticket: int | None = None
     must_sync: bool = False
@@ -114,18 +116,18 @@ class ClassicSimulation:
 
     def deliver(self, answer: Answer) -> None:
         client = self.tickets.pop(answer.ticket)  # KeyError: answered twice
-        if isinstance(answer.value, JoinAnswer) and not answer.value.error:
+        if isinstance(answer.value, JoinGroupResponse) and not answer.value.error:
             self.note_generation(answer.value)
         if client.gone or client.ticket != answer.ticket or self.random.random() < self.loss:
             return  # nobody hears it
         client.ticket = None
         match answer.value:
-            case JoinAnswer(error=ErrorCode.MEMBER_ID_REQUIRED) as told:
+            case JoinGroupResponse(error=ErrorCode.MEMBER_ID_REQUIRED) as told:
                 client.member_id = told.member_id
-            case JoinAnswer() as told:
+            case JoinGroupResponse() as told:
                 client.member_id, client.generation, client.told = told.member_id, told.generation, told
                 client.must_sync = True
-            case SyncAnswer() as told:
+            case SyncGroupResponse() as told:
                 client.must_sync = False
                 client.assignment = told.assignment
                 self.check_assignment(client, told.assignment)
@@ -142,7 +144,7 @@ class ClassicSimulation:
     def refused(self, client: Client, error: BarnabasError) -> None:
         client.forget(member_id=error.code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID))
 
-    def note_generation(self, told: JoinAnswer) -> None:
+    def note_generation(self, told: JoinGroupResponse) -> None:
         if not told.skip_assignment:
             before = self.told.setdefault(told.generation, (told.leader_id, told.protocol_name))
             is_renamed = told.leader_id != before[0] and told.leader_id.startswith("i")  # a static leader came back
@@ -208,13 +210,15 @@ class ClassicSimulation:
             return
         self.take(result)
 
-    def join_request(self, client: Client) -> JoinRequest:
+    def join_request(self, client: Client) -> JoinGroupRequest:
         other = "sticky" if client.favourite == "range" else "range"
-        return JoinRequest(
+        return JoinGroupRequest(
             group_id=GROUP, member_id=client.member_id, instance_id=client.instance_id, client_id=client.name,
             session_timeout_ms=6_000, rebalance_timeout_ms=8_000,
             protocol_type="consumer" if self.speaks_kafka else "own",
-            protocols=((client.favourite, self.subscription(client.name.encode())), (other, self.subscription(b""))),
+            protocols=offered(
+                (client.favourite, self.subscription(client.name.encode())), (other, self.subscription(b""))
+            ),
         )  # fmt: skip
 
     def subscription(self, user_data: bytes) -> bytes:
@@ -231,21 +235,21 @@ class ClassicSimulation:
     def sync(self, client: Client, ticket: int) -> CoordinatorResult[None]:
         assert client.told is not None
         assignments = tuple(
-            (
-                member.member_id,
-                self.assignment(
+            MemberAssignment(
+                member_id=member.member_id,
+                assignment=self.assignment(
                     index, len(client.told.members), b"%d:%s" % (client.generation, member.member_id.encode())
                 ),
             )
             for index, member in enumerate(client.told.members)
         )
-        request = SyncRequest(
+        request = SyncGroupRequest(
             group_id=GROUP, generation=client.generation, member_id=client.member_id, instance_id=client.instance_id,
             assignments=assignments,
         )  # fmt: skip
         result = self.coordinator.sync_group(request, ticket, self.now_ms)
-        for member_id, assignment in assignments:
-            self.sent.setdefault((client.generation, member_id), assignment)
+        for item in assignments:
+            self.sent.setdefault((client.generation, item.member_id), item.assignment)
         return result
 
     def beat(self, client: Client) -> None:
@@ -287,7 +291,7 @@ class ClassicSimulation:
     def leave(self, client: Client) -> None:
         self.stop(client)
         if client.member_id:
-            leaving = (LeavingMember(member_id=client.member_id, instance_id=client.instance_id),)
+            leaving = (LeaveGroupRequest(group_id=GROUP, member_id=client.member_id, instance_id=client.instance_id),)
             self.take(self.coordinator.leave_group(group_id=GROUP, leaving=leaving, now_ms=self.now_ms))
 
     def hang_up(self, client: Client) -> None:

@@ -4,17 +4,19 @@ import random
 from dataclasses import dataclass, field
 
 from barnabas.consumer_groups.coordinator import GroupCoordinator
-from barnabas.consumer_groups.model.classic_messages import (
-    JoinAnswer,
-    JoinRequest,
-    LeavingMember,
-    SyncAnswer,
-    SyncRequest,
-)
 from barnabas.consumer_groups.model.messages import CoordinatorResult
 from barnabas.consumer_groups.model.settings import GroupSettings
 from barnabas.kraft.group_state.group_slots import GroupSlots, slot_of
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
+from barnabas.log.vocabulary.group_messages import (
+    GroupProtocol,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    MemberAssignment,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
 from barnabas.log.vocabulary.group_protocol import (
     ClientSubscription,
     decode_assignment,
@@ -28,6 +30,10 @@ SUBSCRIPTION = encode_subscription(ClientSubscription(topics=("t",)))
 RANGE = (("range", SUBSCRIPTION),)
 
 
+def offered(*protocols: tuple[str, bytes]) -> tuple[GroupProtocol, ...]:
+    return tuple(GroupProtocol(name=name, metadata=metadata) for name, metadata in protocols)
+
+
 class ClassicWorld:
     def __init__(self, *, settings: GroupSettings | None = None) -> None:
         self.topics = {"t": 4}
@@ -36,7 +42,7 @@ class ClassicWorld:
         self.now_ms = 1_000
         self.epoch = 1
         self.tickets = 0
-        self.answers: dict[int, JoinAnswer | SyncAnswer | BarnabasError] = {}
+        self.answers: dict[int, JoinGroupResponse | SyncGroupResponse | BarnabasError] = {}
         self.coordinator = self.new_coordinator()
 
     def new_coordinator(self) -> GroupCoordinator:
@@ -111,7 +117,7 @@ class ClassicClient:
     member_id: str = ""
     generation: int = -1
     ticket: int = 0
-    told: JoinAnswer | None = None
+    told: JoinGroupResponse | None = None
     known_id: bool = True
     others: list[str] = field(default_factory=list)
 
@@ -119,15 +125,19 @@ class ClassicClient:
         """Ask to join, twice where the coordinator wants an id first."""
         for _ in range(2):
             self.ticket = self.world.new_ticket()
-            self.world.commit(self.world.coordinator.join_group(self.request(), self.ticket, self.world.now_ms))
+            self.world.commit(
+                self.world.coordinator.join_group(
+                    self.request(), self.ticket, self.world.now_ms, needs_known_id=self.known_id
+                )
+            )
             answer = self.world.answers.get(self.ticket)
-            if not isinstance(answer, JoinAnswer) or answer.error != ErrorCode.MEMBER_ID_REQUIRED:
+            if not isinstance(answer, JoinGroupResponse) or answer.error != ErrorCode.MEMBER_ID_REQUIRED:
                 break
             self.member_id = answer.member_id
         return self
 
-    def request(self) -> JoinRequest:
-        return JoinRequest(
+    def request(self) -> JoinGroupRequest:
+        return JoinGroupRequest(
             group_id=GROUP,
             member_id=self.member_id,
             instance_id=self.instance_id,
@@ -135,31 +145,30 @@ class ClassicClient:
             session_timeout_ms=self.session_timeout_ms,
             rebalance_timeout_ms=self.rebalance_timeout_ms,
             protocol_type=self.protocol_type,
-            protocols=self.protocols,
-            require_known_member_id=self.known_id,
+            protocols=offered(*self.protocols),
         )
 
     @property
-    def answer(self) -> JoinAnswer | SyncAnswer | BarnabasError | None:
+    def answer(self) -> JoinGroupResponse | SyncGroupResponse | BarnabasError | None:
         return self.world.answers.get(self.ticket)
 
-    def joined(self) -> JoinAnswer:
+    def joined(self) -> JoinGroupResponse:
         """The answer to the join, which must be there by now."""
         answer = self.answer
-        assert isinstance(answer, JoinAnswer), answer
+        assert isinstance(answer, JoinGroupResponse), answer
         self.told, self.member_id, self.generation = answer, answer.member_id, answer.generation
         return answer
 
     def sync(self) -> "ClassicClient":
         """Sync; the leader gives partition i of "t" to member i."""
-        told = self.joined() if isinstance(self.answer, JoinAnswer) else self.told
+        told = self.joined() if isinstance(self.answer, JoinGroupResponse) else self.told
         assert told is not None
         assignments = tuple(
-            (member.member_id, encode_assignment(frozenset({("t", index)})))
+            MemberAssignment(member_id=member.member_id, assignment=encode_assignment(frozenset({("t", index)})))
             for index, member in enumerate(told.members)
         )
         self.ticket = self.world.new_ticket()
-        request = SyncRequest(
+        request = SyncGroupRequest(
             group_id=GROUP, generation=self.generation, member_id=self.member_id, assignments=assignments,
             instance_id=self.instance_id,
         )  # fmt: skip
@@ -169,7 +178,7 @@ class ClassicClient:
     def synced(self) -> tuple[int, ...]:
         """The partitions of "t" that the sync has brought."""
         answer = self.answer
-        assert isinstance(answer, SyncAnswer), answer
+        assert isinstance(answer, SyncGroupResponse), answer
         assigned = decode_assignment(answer.assignment)
         return tuple(sorted(number for _, number in assigned or ()))
 
@@ -180,7 +189,7 @@ class ClassicClient:
         )  # fmt: skip
 
     def leave(self) -> ErrorCode:
-        leaving = (LeavingMember(member_id=self.member_id, instance_id=self.instance_id),)
+        leaving = (LeaveGroupRequest(group_id=GROUP, member_id=self.member_id, instance_id=self.instance_id),)
         result = self.world.coordinator.leave_group(group_id=GROUP, leaving=leaving, now_ms=self.world.now_ms)
         self.world.commit(result)
         return result.response[0].error

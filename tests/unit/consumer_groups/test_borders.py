@@ -7,11 +7,10 @@ from msgspec.structs import replace
 
 from barnabas.consumer_groups.coordinator import GroupCoordinator
 from barnabas.consumer_groups.explain.group_view import CLASSIC_SILENT_SHARE, SILENT_MS
-from barnabas.consumer_groups.model.classic_messages import SyncRequest
 from barnabas.consumer_groups.model.settings import GroupSettings
 from barnabas.kraft.group_state.group_slots import slot_of
 from barnabas.log.vocabulary.errors import BarnabasError, InconsistentGroupProtocolError, NotCoordinatorError
-from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatRequest
+from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatRequest, SyncGroupRequest
 from barnabas.log.vocabulary.group_protocol import encode_assignment
 
 from .classic_world import GROUP as CLASSICS
@@ -63,7 +62,7 @@ def test_a_sync_names_the_protocol_of_its_group_or_none(
 ) -> None:
     world = ClassicWorld()
     (leader,) = world.group_of("a")
-    request = SyncRequest(
+    request = SyncGroupRequest(
         group_id=CLASSICS, generation=leader.generation, member_id=leader.member_id, assignments=(), **fields
     )  # type: ignore[arg-type]
     if error is None:

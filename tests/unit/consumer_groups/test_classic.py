@@ -2,7 +2,6 @@
 
 import pytest
 
-from barnabas.consumer_groups.model.classic_messages import JoinAnswer, LeavingMember, SyncAnswer
 from barnabas.consumer_groups.model.settings import GroupSettings
 from barnabas.log.vocabulary.errors import (
     BarnabasError,
@@ -17,7 +16,13 @@ from barnabas.log.vocabulary.errors import (
     RebalanceInProgressError,
     UnknownMemberIdError,
 )
-from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatRequest, OffsetToCommit
+from barnabas.log.vocabulary.group_messages import (
+    ConsumerGroupHeartbeatRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    OffsetToCommit,
+    SyncGroupResponse,
+)
 from barnabas.log.vocabulary.group_protocol import ClientSubscription, encode_subscription
 
 from .classic_world import GROUP, ClassicClient, ClassicWorld
@@ -44,7 +49,7 @@ def test_a_member_needs_an_id_first_and_the_first_ones_join_together(world: Clas
     first = world.client("a")
     world.commit(world.coordinator.join_group(first.request(), 99, world.now_ms))
     answer = world.answers[99]
-    assert isinstance(answer, JoinAnswer)
+    assert isinstance(answer, JoinGroupResponse)
     assert answer.error == ErrorCode.MEMBER_ID_REQUIRED
     assert answer.member_id.startswith("a-")
     a, b = world.client("a").join(), world.client("b").join()
@@ -226,7 +231,10 @@ def test_a_static_member_may_be_removed_by_its_instance_id(world: ClassicWorld) 
     client = world.client("a", instance_id="i1").join()
     world.pass_ms(1_000)
     client.sync()
-    leaving = (LeavingMember(member_id="", instance_id="i1"), LeavingMember(member_id="", instance_id="i2"))
+    leaving = (
+        LeaveGroupRequest(group_id=GROUP, member_id="", instance_id="i1"),
+        LeaveGroupRequest(group_id=GROUP, member_id="", instance_id="i2"),
+    )
     result = world.coordinator.leave_group(group_id=GROUP, leaving=leaving, now_ms=world.now_ms)
     world.commit(result)
     assert [outcome.error for outcome in result.response] == [ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID]
@@ -308,7 +316,7 @@ def test_an_assignment_of_an_older_generation_is_not_taken_for_this_ones(world: 
     a.joined(), b.sync()
     assert b.answer is None  # not what it had in generation 1
     a.sync()
-    assert isinstance(b.answer, SyncAnswer)
+    assert isinstance(b.answer, SyncGroupResponse)
     assert c.told is None
 
 

@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 
 from barnabas.consumer_groups.classic.group import ClassicGroup, ClassicMember
 from barnabas.consumer_groups.coordinator import GroupCoordinator
-from barnabas.consumer_groups.model.classic_messages import JoinRequest
 from barnabas.consumer_groups.model.settings import GroupSettings
 from barnabas.kraft.group_state.group_slots import slot_of
 from barnabas.kraft.metadata.records import MemberRecord
+from barnabas.log.vocabulary.group_messages import JoinGroupRequest
+
+from .classic_world import offered
 
 GROUP = "crowd"
 CROWD = 3_000
@@ -20,16 +22,16 @@ NAMES = st.sets(st.sampled_from(("range", "uniform", "sticky")), min_size=1)
 
 
 def join(coordinator: GroupCoordinator, number: int) -> None:
-    request = JoinRequest(
+    request = JoinGroupRequest(
         group_id=GROUP,
+        member_id="",
         client_id="stranger",
         session_timeout_ms=45_000,
         rebalance_timeout_ms=300_000,
         protocol_type="consumer",
-        protocols=(("range", b""), ("uniform", b"")),
-        require_known_member_id=False,
+        protocols=offered(("range", b""), ("uniform", b"")),
     )
-    coordinator.join_group(request, number, now_ms=0)
+    coordinator.join_group(request, number, now_ms=0, needs_known_id=False)
 
 
 def calls(coordinator: GroupCoordinator, numbers: range) -> int:
@@ -92,7 +94,7 @@ def test_protocols_in_common_are_those_of_an_intersection(steps: list[tuple[str,
             group.swap(oldest, new)
         else:
             group.remove(oldest)
-    protocols = tuple((name, b"") for name in asked)
+    protocols = offered(*((name, b"") for name in asked))
     for but in ("", *group.members):
         others = [set(one.metadata) for one in group.members.values() if one.member_id != but]
         expected = not others or bool(set.intersection(*others) & asked)

@@ -4,7 +4,6 @@ import itertools
 
 import pytest
 
-from barnabas.consumer_groups.model.classic_messages import JoinRequest
 from barnabas.consumer_groups.model.group_limits import check_group_id
 from barnabas.consumer_groups.model.settings import GroupSettings
 from barnabas.consumer_groups.model.states import GroupPhase
@@ -16,7 +15,7 @@ from barnabas.log.vocabulary.errors import (
     PolicyViolationError,
     UnknownMemberIdError,
 )
-from barnabas.log.vocabulary.group_messages import OffsetToCommit
+from barnabas.log.vocabulary.group_messages import GroupProtocol, JoinGroupRequest, OffsetToCommit
 
 from .coordinator_bench import SLOT, Bench
 
@@ -50,9 +49,9 @@ def test_a_slot_has_a_limit_of_groups_however_they_are_made() -> None:
         bench.coordinator.commit_offsets(
             group_id=third, member_id="", member_epoch=-1, offsets=offsets, now_ms=bench.now_ms
         )
-    request = JoinRequest(
-        group_id=third, member_id="", client_id="c", client_host="h", session_timeout_ms=10_000,
-        rebalance_timeout_ms=10_000, protocol_type="consumer", protocols=(("range", b""),),
+    request = JoinGroupRequest(
+        group_id=third, member_id="", client_id="c", session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000, protocol_type="consumer", protocols=(GroupProtocol(name="range", metadata=b""),),
     )  # fmt: skip
     with pytest.raises(PolicyViolationError):
         bench.coordinator.join_group(request, 1, bench.now_ms)

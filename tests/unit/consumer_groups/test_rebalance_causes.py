@@ -3,12 +3,11 @@
 import pytest
 
 from barnabas.consumer_groups.explain.explain import UnownedReason
-from barnabas.consumer_groups.model.classic_messages import LeavingMember
 from barnabas.consumer_groups.model.rebalance_causes import CAUSES, RebalanceCause, cause_of_leaving
 from barnabas.consumer_groups.model.rebalance_record import Cause, Move, Rebalance
 from barnabas.consumer_groups.model.settings import GroupSettings
 from barnabas.log.vocabulary.errors import FencedInstanceIdError
-from barnabas.log.vocabulary.group_messages import OffsetToCommit
+from barnabas.log.vocabulary.group_messages import LeaveGroupRequest, OffsetToCommit
 from barnabas.log.vocabulary.group_protocol import ClientSubscription, encode_subscription
 
 from .classic_world import GROUP as CLASSIC_GROUP
@@ -284,7 +283,11 @@ def test_a_classic_member_that_expires_leaves_a_pause_of_its_session() -> None:
 def test_a_classic_member_says_why_it_leaves() -> None:
     world = ClassicWorld()
     first, second = world.group_of("a", "b")
-    leaving = (LeavingMember(member_id=second.member_id, reason="consumer poll timeout has expired."),)
+    leaving = (
+        LeaveGroupRequest(
+            group_id=CLASSIC_GROUP, member_id=second.member_id, reason="consumer poll timeout has expired."
+        ),
+    )
     world.commit(world.coordinator.leave_group(group_id=CLASSIC_GROUP, leaving=leaving, now_ms=world.now_ms))
     first.join().sync()
     assert classic(world).causes[0].code is RebalanceCause.POLL_INTERVAL_EXCEEDED

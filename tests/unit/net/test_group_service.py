@@ -8,7 +8,6 @@ import pytest
 from msgspec.structs import replace
 
 from barnabas.consumer_groups.coordinator import GroupCoordinator
-from barnabas.consumer_groups.model.classic_messages import JoinAnswer, JoinRequest
 from barnabas.kraft.group_state.group_slots import SlotState, slot_of
 from barnabas.kraft.metadata.image import (
     BrokerImage,
@@ -35,7 +34,7 @@ from barnabas.log.vocabulary.errors import (
     NetworkError,
     NotCoordinatorError,
 )
-from barnabas.log.vocabulary.group_messages import OffsetToCommit
+from barnabas.log.vocabulary.group_messages import GroupProtocol, JoinGroupRequest, JoinGroupResponse, OffsetToCommit
 from barnabas.net.base.clock import SystemClock
 from barnabas.net.groups.group_appends import MAX_BYTES_PER_APPEND, parts_of
 from barnabas.net.groups.group_service import GroupService
@@ -271,18 +270,18 @@ def test_appends_are_cut_by_bytes_too() -> None:
 
 
 def joining(world: World, member_id: str = "", *, known_id: bool = False) -> "asyncio.Task[object]":
-    request = JoinRequest(
+    request = JoinGroupRequest(
         group_id=GROUP,
         member_id=member_id,
         session_timeout_ms=10_000,
         rebalance_timeout_ms=10_000,
         protocol_type="consumer",
-        protocols=(("range", b""),),
-        require_known_member_id=known_id,
+        protocols=(GroupProtocol(name="range", metadata=b""),),
     )
     return asyncio.ensure_future(
         world.groups.handle_parked(
-            GROUP, lambda machine, ticket: machine.join_group(request, ticket, world.groups.now_ms())
+            GROUP,
+            lambda machine, ticket: machine.join_group(request, ticket, world.groups.now_ms(), needs_known_id=known_id),
         )
     )
 
@@ -296,7 +295,7 @@ async def test_a_join_is_answered_by_a_later_decision_once_that_is_committed() -
     assert not join.done()
     world.may_commit.set()
     told = await join
-    assert isinstance(told, JoinAnswer)
+    assert isinstance(told, JoinGroupResponse)
     assert told.generation == 1
     assert world.committed.groups[GROUP].group.group_epoch == 1
     await world.groups.close()
@@ -306,7 +305,7 @@ async def test_a_member_id_is_told_at_once() -> None:
     world = World()
     await world.hosted()
     told = await joining(world, known_id=True)
-    assert isinstance(told, JoinAnswer)
+    assert isinstance(told, JoinGroupResponse)
     assert told.member_id
     assert not world.appends
     await world.groups.close()

@@ -34,6 +34,7 @@ from barnabas.log.vocabulary.group_messages import (
     LeaveGroupRequest,
     OffsetToCommit,
     PartitionOutcome,
+    RebalanceReason,
     SyncGroupRequest,
     UndoOffsetResetResponse,
 )
@@ -51,7 +52,6 @@ from .model.messages import CommitPlace, CoordinatorResult, GroupDescription, Li
 from .model.partitions import to_set
 from .model.rebalance_causes import RebalanceCause
 from .model.rebalance_log import RebalanceLog
-from .model.rebalance_record import Cause
 from .model.settings import GroupSettings
 from .model.states import AWAY_EPOCH, GroupPhase
 from .offsets.offset_expiry import OffsetExpiry
@@ -406,18 +406,18 @@ class GroupCoordinator:
         try:
             yield
         except FencedInstanceIdError as error:
-            newest = self._log.newest_cause(group_id)
+            newest = self._log.newest_reason(group_id)
             code = RebalanceCause.STATIC_MEMBER_FENCED
-            if newest is None or (newest.code, newest.member_id) != (code, member_id):
-                cause = Cause(
+            if newest is None or (newest.cause, newest.member_id) != (code, member_id):
+                reason = RebalanceReason(
                     at_ms=now_ms,
-                    code=code,
+                    cause=code,
                     member_id=member_id,
                     instance_id=instance_id,
                     detail=error.message,
                     group_epoch=self._view().epoch_of(group_id),
                 )
-                self._log.note(group_id, cause)
+                self._log.note(group_id, reason)
                 self._settle(group_id, now_ms)
             raise
 

@@ -36,7 +36,7 @@ from ..model.group_limits import check_new_group
 from ..model.partitions import PartitionSet
 from ..model.rebalance_causes import RebalanceCause, cause_of_leaving
 from ..model.rebalance_log import RebalanceLog
-from ..model.rebalance_record import Cause
+from ..model.rebalance_record import reason_of
 from ..model.settings import GroupSettings
 from ..model.states import GroupPhase
 from .causes import cause_of_joining_again, let_go_by_joining
@@ -519,7 +519,7 @@ class ClassicMembership:
         detail: str,
         decision: Decision,
     ) -> None:
-        told = Cause.of(cause, member, detail, at_ms=decision.now_ms, group_epoch=group.generation)
+        told = reason_of(cause, member, detail, at_ms=decision.now_ms, group_epoch=group.generation)
         self._log.note(group.group_id, told)
 
     def _let_go(self, group: ClassicGroup, member: ClassicMember, keys: PartitionSet, since_ms: int) -> None:

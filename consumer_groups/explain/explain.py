@@ -3,17 +3,16 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
 
 from barnabas.kraft.group_state.group_slots import GroupState, PartitionKey
+from barnabas.log.vocabulary.group_messages import NOBODY, UnownedPartition
 
 from ..classic.group import ClassicGroup
 from ..model.partitions import to_set
-from ..model.rebalance_record import NOBODY
 from ..model.states import GroupPhase
 from .group_view import GroupView, Presence
 
-UNKNOWN_MS: Final = -1  # nobody knows since when, or nothing ends it by itself
+UNKNOWN_MS = -1  # nobody knows since when, or nothing ends it by itself
 
 
 class UnownedReason(StrEnum):
@@ -44,18 +43,6 @@ REASON_TEXTS: dict[UnownedReason, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnownedPartition:
-    """`member_id`: who is waited for. Times are of the coordinator's clock, or UNKNOWN_MS."""
-
-    topic: str
-    partition: int
-    reason: UnownedReason
-    member_id: str = NOBODY
-    since_ms: int = UNKNOWN_MS
-    until_ms: int = UNKNOWN_MS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupExplanation:
     """Without members, `unowned` is empty: nobody reads anything, and nobody should."""
 
@@ -67,7 +54,7 @@ class GroupExplanation:
 
 def explained(group_id: str, view: GroupView, now_ms: int) -> GroupExplanation:
     presence = view.presence(group_id)
-    found = {(item.topic, item.partition): item for item in not_assigned(group_id, view)}
+    found = {(item.topic, item.partition): item for item in not_assigned(group_id, view, now_ms)}
     found.update({(item.topic, item.partition): item for item in unowned_now(group_id, view, presence, now_ms)})
     return GroupExplanation(
         group_id=group_id,
@@ -86,11 +73,11 @@ def unowned_now(
     if live is not None:
         yield from _of_classic(live, view, presence, now_ms)
     elif group is not None:
-        yield from _free(group, view, presence)
+        yield from _free(group, view, presence, now_ms)
         yield from _held(group, view, presence, now_ms)
 
 
-def not_assigned(group_id: str, view: GroupView) -> Iterator[UnownedPartition]:
+def not_assigned(group_id: str, view: GroupView, now_ms: int) -> Iterator[UnownedPartition]:
     """What no assignment speaks of: it is put off, or nobody subscribes any more though offsets are committed."""
     if view.phase_of(group_id) in (GroupPhase.EMPTY, GroupPhase.DEAD):
         return
@@ -98,20 +85,15 @@ def not_assigned(group_id: str, view: GroupView) -> Iterator[UnownedPartition]:
     subscribed = view.subscribed(group_id)
     if group is not None:
         due_ms = view.targets.due.deadline_of((group_id, ""))
-        for topic, partition in sorted(subscribed - view.targets.targeted(group)):
-            yield UnownedPartition(
-                topic=topic,
-                partition=partition,
-                reason=UnownedReason.NOT_ASSIGNED_YET,
-                until_ms=UNKNOWN_MS if due_ms is None else due_ms,
-            )
+        for key in sorted(subscribed - view.targets.targeted(group)):
+            yield _unowned(key, UnownedReason.NOT_ASSIGNED_YET, now_ms, until_ms=due_ms)
     topics = {topic for topic, _ in subscribed}
-    for topic, partition in view.state.offsets.get(group_id, {}):
-        if topic not in topics:
-            yield UnownedPartition(topic=topic, partition=partition, reason=UnownedReason.NOT_SUBSCRIBED)
+    for key in view.state.offsets.get(group_id, {}):
+        if key[0] not in topics:
+            yield _unowned(key, UnownedReason.NOT_SUBSCRIBED, now_ms)
 
 
-def _free(group: GroupState, view: GroupView, presence: dict[str, Presence]) -> Iterator[UnownedPartition]:
+def _free(group: GroupState, view: GroupView, presence: dict[str, Presence], now_ms: int) -> Iterator[UnownedPartition]:
     """Nobody holds them; or a static member does that is away."""
     gaps = view.log.gaps_of(group.group.group_id)
     if not gaps:
@@ -119,10 +101,11 @@ def _free(group: GroupState, view: GroupView, presence: dict[str, Presence]) -> 
     target_of = {key: member_id for member_id in group.members for key in view.targets.target_of(group, member_id)}
     for key in sorted(gaps.keys() & target_of.keys()):
         member_id = group.owners.get(key, target_of[key])
-        reason, until_ms = UnownedReason.WAITING_FOR_HEARTBEAT, UNKNOWN_MS
+        reason = UnownedReason.WAITING_FOR_HEARTBEAT
+        until_ms: int | None = None
         if presence[member_id].is_away:
             reason, until_ms = UnownedReason.MEMBER_AWAY, presence[member_id].session_ends_ms
-        yield _unowned(key, reason, member_id, since_ms=gaps[key].since_ms, until_ms=until_ms)
+        yield _unowned(key, reason, now_ms, member_id, since_ms=gaps[key].since_ms, until_ms=until_ms)
 
 
 def _held(group: GroupState, view: GroupView, presence: dict[str, Presence], now_ms: int) -> Iterator[UnownedPartition]:
@@ -138,11 +121,11 @@ def _held(group: GroupState, view: GroupView, presence: dict[str, Presence], now
             since_ms = until_ms - group.members[member_id].rebalance_timeout_ms
             for place in sorted(to_set(current.pending_revocation)):
                 yield _unowned(
-                    place, UnownedReason.WAITING_FOR_REVOCATION, member_id, since_ms=since_ms, until_ms=until_ms
+                    place, UnownedReason.WAITING_FOR_REVOCATION, now_ms, member_id, since_ms=since_ms, until_ms=until_ms
                 )
         if is_silent(member, now_ms):
             for place in sorted(to_set(current.assigned)):
-                yield _silent(place, member)
+                yield _silent(place, member, now_ms)
 
 
 def _of_classic(
@@ -157,28 +140,23 @@ def _of_classic(
     elif live.phase is GroupPhase.COMPLETING_REBALANCE:
         reason = UnownedReason.WAITING_FOR_LEADER
     for key in sorted(view.wanted(live.group_id)):
-        yield _unowned(
-            key,
-            reason,
-            member_id,
-            since_ms=gaps[key].since_ms,
-            until_ms=UNKNOWN_MS if until_ms is None else until_ms,
-        )
+        yield _unowned(key, reason, now_ms, member_id, since_ms=gaps[key].since_ms, until_ms=until_ms)
     for member in live.members.values():
         found = presence.get(member.member_id)
         if found is not None and is_silent(found, now_ms):
             for place in sorted(member.holds):
-                yield _silent(place, found)
+                yield _silent(place, found, now_ms)
 
 
 def is_silent(member: Presence, now_ms: int) -> bool:
     return not member.is_away and now_ms - member.heard_ms > member.silent_after_ms
 
 
-def _silent(key: PartitionKey, member: Presence) -> UnownedPartition:
+def _silent(key: PartitionKey, member: Presence, now_ms: int) -> UnownedPartition:
     return _unowned(
         key,
         UnownedReason.MEMBER_SILENT,
+        now_ms,
         member.member_id,
         since_ms=member.heard_ms,
         until_ms=member.session_ends_ms,
@@ -186,9 +164,22 @@ def _silent(key: PartitionKey, member: Presence) -> UnownedPartition:
 
 
 def _unowned(
-    key: PartitionKey, reason: UnownedReason, member_id: str, *, since_ms: int, until_ms: int
+    key: PartitionKey,
+    reason: UnownedReason,
+    now_ms: int,
+    member_id: str = NOBODY,
+    *,
+    since_ms: int | None = None,
+    until_ms: int | None = None,
 ) -> UnownedPartition:
+    """Both times by the coordinator's clock, None: not known."""
     topic, partition = key
     return UnownedPartition(
-        topic=topic, partition=partition, reason=reason, member_id=member_id, since_ms=since_ms, until_ms=until_ms
+        topic=topic,
+        partition=partition,
+        reason=reason,
+        text=REASON_TEXTS[reason],
+        member_id=member_id,
+        since_ms=UNKNOWN_MS if since_ms is None else max(0, now_ms - since_ms),
+        ends_in_ms=UNKNOWN_MS if until_ms is None else max(0, until_ms - now_ms),
     )

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from barnabas.log.vocabulary.group_messages import UnownedPartition
+
 from ..model.deadlines import Deadlines
 from ..subscriptions.topic_changes import listed_names
-from .explain import REASON_TEXTS, UnownedPartition, UnownedReason, is_silent, unowned_now
+from .explain import is_silent, unowned_now
 from .group_view import GroupView
 
 WATCH_INTERVAL_MS: Final = 2_000  # a group with members is looked at so often; it costs one look at each member
@@ -38,7 +40,7 @@ class GroupAlert:
 class _Watched:
     """What was told of a group, and when."""
 
-    told: frozenset[tuple[UnownedReason, str]] = field(default_factory=frozenset)
+    told: frozenset[tuple[str, str]] = field(default_factory=frozenset)
     unowned_at_ms: int = -REPEAT_ALERT_MS
     often_at_ms: int = -REBALANCES_ALERT_WITHIN_MS
     refused: frozenset[str] = field(default_factory=frozenset)  # members
@@ -115,7 +117,7 @@ class Watch:
         if is_calm and not any(is_silent(member, now_ms) for member in presence.values()):
             return []
         found = unowned_now(group_id, view, presence, now_ms)
-        return [item for item in found if now_ms - item.since_ms > UNOWNED_ALERT_MS]
+        return [item for item in found if item.since_ms > UNOWNED_ALERT_MS]
 
     def _tell_unowned(
         self, group_id: str, watched: _Watched, unowned: list[UnownedPartition], now_ms: int
@@ -125,13 +127,8 @@ class Watch:
             return []
         watched.told, watched.unowned_at_ms = reasons, now_ms
         names = listed_names(f"{item.topic}-{item.partition}" for item in unowned)
-        whys = listed_names(self._why(item, now_ms) for item in _one_of_each(unowned))
+        whys = listed_names(_why(item) for item in _one_of_each(unowned))
         return [GroupAlert(group_id=group_id, kind=AlertKind.UNOWNED, text=f"nobody reads {names}: {whys}")]
-
-    def _why(self, item: UnownedPartition, now_ms: int) -> str:
-        until = f", at the latest for another {item.until_ms - now_ms} ms" if item.until_ms > now_ms else ""
-        member = f" (member {item.member_id})" if item.member_id else ""
-        return f"{item.reason} for {now_ms - item.since_ms} ms{until}{member}: {REASON_TEXTS[item.reason]}"
 
     def _tell_often(self, group_id: str, watched: _Watched, now_ms: int) -> list[GroupAlert]:
         if now_ms - watched.often_at_ms < REBALANCES_ALERT_WITHIN_MS:
@@ -140,15 +137,21 @@ class Watch:
         if recent < REBALANCES_ALERT:
             return []
         watched.often_at_ms = now_ms
-        causes = Counter(cause.code for item in self._view.log.of(group_id) for cause in item.causes)
+        causes = Counter(reason.cause for item in self._view.log.of(group_id) for reason in item.reasons)
         ((worst, count),) = causes.most_common(1)
         text = f"{recent} rebalances within {REBALANCES_ALERT_WITHIN_MS} ms, most often {worst} ({count} times)"
         return [GroupAlert(group_id=group_id, kind=AlertKind.REBALANCES_TOO_OFTEN, text=text)]
 
 
+def _why(item: UnownedPartition) -> str:
+    until = f", at the latest for another {item.ends_in_ms} ms" if item.ends_in_ms > 0 else ""
+    member = f" (member {item.member_id})" if item.member_id else ""
+    return f"{item.reason} for {item.since_ms} ms{until}{member}: {item.text}"
+
+
 def _one_of_each(unowned: list[UnownedPartition]) -> list[UnownedPartition]:
     """The one that waits longest, for each reason and member."""
-    found: dict[tuple[UnownedReason, str], UnownedPartition] = {}
-    for item in sorted(unowned, key=lambda item: item.since_ms):
+    found: dict[tuple[str, str], UnownedPartition] = {}
+    for item in sorted(unowned, key=lambda item: -item.since_ms):
         found.setdefault((item.reason, item.member_id), item)
     return list(found.values())

@@ -21,7 +21,7 @@ from ..model.decision import Decision
 from ..model.partitions import NO_PARTITIONS, PartitionSet, from_set, to_set
 from ..model.rebalance_causes import RebalanceCause
 from ..model.rebalance_log import RebalanceLog
-from ..model.rebalance_record import Cause
+from ..model.rebalance_record import reason_of
 from ..model.settings import GroupSettings
 from ..subscriptions.match_budget import MatchBudget
 from ..subscriptions.subscriptions import GroupSubscriptions, Subscriptions, TopicsView
@@ -88,7 +88,7 @@ class Targets:
 
     def note(self, group_id: str, cause: RebalanceCause, member: MemberRecord | None, detail: str, now_ms: int) -> None:
         epoch = self._state.groups[group_id].group.group_epoch
-        self._log.note(group_id, Cause.of(cause, member, detail, at_ms=now_ms, group_epoch=epoch))
+        self._log.note(group_id, reason_of(cause, member, detail, at_ms=now_ms, group_epoch=epoch))
 
     def assign_due(self, decision: Decision) -> None:
         """Assign what was put off; after a move also what the last coordinator did not get round to."""

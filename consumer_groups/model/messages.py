@@ -8,10 +8,9 @@ from enum import IntEnum
 from typing import Generic, TypeVar
 
 from barnabas.kraft.group_state.group_slots import SlotStateRecord
-from barnabas.log.vocabulary.group_messages import TopicPartitions
+from barnabas.log.vocabulary.group_messages import RebalanceEvent, TopicPartitions
 
 from .classic_messages import Answer
-from .rebalance_record import Rebalance
 from .states import GroupPhase, MemberState
 
 R = TypeVar("R")
@@ -85,4 +84,4 @@ class GroupDescription:
     protocol_type: str = ""
     assignor: str = ""
     members: tuple[DescribedMember, ...] = ()
-    rebalances: tuple[Rebalance, ...] = ()
+    rebalances: tuple[RebalanceEvent, ...] = ()

@@ -10,10 +10,13 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from msgspec.structs import replace
+
 from barnabas.kraft.group_state.group_slots import PartitionKey
+from barnabas.log.vocabulary.group_messages import NOBODY, OwnerChange, RebalanceEvent, RebalanceReason
 
 from .rebalance_causes import RebalanceCause
-from .rebalance_record import NOBODY, Cause, Gap, Move, Rebalance
+from .rebalance_record import Gap
 
 REBALANCES_KEPT_PER_GROUP: Final = 64  # a day of a calm group, some minutes of a stormy one
 CAUSES_PER_REBALANCE: Final = 64  # a storm that never settles becomes several records
@@ -26,31 +29,16 @@ ITEMS_KEPT_PER_SLOT: Final = 10_000
 @dataclass(slots=True, kw_only=True)
 class _Record:
     group_id: str
-    rebalance_id: int
-    began_ms: int
-    causes: list[Cause] = field(default_factory=list)
-    moves: list[Move] = field(default_factory=list)
-    moved_count: int = 0
-    longest_pause_ms: int = 0
-    stable_after_ms: int | None = None
-    is_superseded: bool = False
+    event: RebalanceEvent  # as it stands, without its reasons and moves, which come one by one
+    reasons: list[RebalanceReason] = field(default_factory=list)  # never empty once `note` has begun it
+    moves: list[OwnerChange] = field(default_factory=list)
 
     @property
     def item_count(self) -> int:
-        return 1 + len(self.causes) + len(self.moves)
+        return 1 + len(self.reasons) + len(self.moves)
 
-    def told(self) -> Rebalance:
-        return Rebalance(
-            rebalance_id=self.rebalance_id,
-            began_ms=self.began_ms,
-            causes=tuple(self.causes),
-            group_epoch=max(cause.group_epoch for cause in self.causes),
-            moves=tuple(self.moves),
-            moved_count=self.moved_count,
-            longest_pause_ms=self.longest_pause_ms,
-            stable_after_ms=self.stable_after_ms,
-            is_superseded=self.is_superseded,
-        )
+    def told(self) -> RebalanceEvent:
+        return replace(self.event, reasons=tuple(self.reasons), moves=tuple(self.moves))
 
 
 class RebalanceLog:
@@ -68,15 +56,16 @@ class RebalanceLog:
 
     # --- what is told to it -------------------------------------------------------------------------------------------
 
-    def note(self, group_id: str, cause: Cause) -> None:
+    def note(self, group_id: str, reason: RebalanceReason) -> None:
         """A cause: it begins a rebalance, or belongs to the one under way."""
         record = self._open.get(group_id)
-        if record is not None and len(record.causes) >= CAUSES_PER_REBALANCE:
-            record.is_superseded = True
+        if record is not None and len(record.reasons) >= CAUSES_PER_REBALANCE:
+            record.event = replace(record.event, is_superseded=True)
             record = None
         if record is None:
-            record = self._begin(group_id, cause.at_ms)
-        record.causes.append(cause)
+            record = self._begin(group_id, reason)
+        record.event = replace(record.event, group_epoch=max(record.event.group_epoch, reason.group_epoch))
+        record.reasons.append(reason)
         self._grow()
 
     def wanted(self, group_id: str, keys: Iterable[PartitionKey], now_ms: int) -> None:
@@ -107,18 +96,18 @@ class RebalanceLog:
             self._gaps.pop(group_id, None)
         record = self._open.pop(group_id, None)
         if record is not None:
-            record.stable_after_ms = now_ms - record.began_ms
+            record.event = replace(record.event, stable_after_ms=now_ms - record.event.at_ms)
 
     def forget(self, group_id: str) -> None:
         for record in self._rings.pop(group_id, ()):
-            self._in_order.pop(record.rebalance_id)
+            self._in_order.pop(record.event.rebalance_id)
             self._item_count -= record.item_count
         self._gaps.pop(group_id, None)
         self._open.pop(group_id, None)
 
     # --- what it tells ------------------------------------------------------------------------------------------------
 
-    def of(self, group_id: str) -> tuple[Rebalance, ...]:
+    def of(self, group_id: str) -> tuple[RebalanceEvent, ...]:
         """Oldest first."""
         return tuple(record.told() for record in self._rings.get(group_id, ()))
 
@@ -128,15 +117,15 @@ class RebalanceLog:
     def is_under_way(self, group_id: str) -> bool:
         return group_id in self._open
 
-    def newest_cause(self, group_id: str) -> Cause | None:
+    def newest_reason(self, group_id: str) -> RebalanceReason | None:
         ring = self._rings.get(group_id)
-        return ring[-1].causes[-1] if ring else None
+        return ring[-1].reasons[-1] if ring else None
 
     def count_since(self, group_id: str, since_ms: int) -> int:
         """Rebalances that have begun since then, as far as they are kept. A mere change of coordinator is none."""
         moved = RebalanceCause.COORDINATOR_MOVED
         ring = self._rings.get(group_id, ())
-        return sum(record.began_ms >= since_ms and record.causes[0].code is not moved for record in ring)
+        return sum(record.event.at_ms >= since_ms and record.event.cause != moved for record in ring)
 
     @property
     def item_count(self) -> int:
@@ -144,14 +133,21 @@ class RebalanceLog:
 
     # --- how ----------------------------------------------------------------------------------------------------------
 
-    def _begin(self, group_id: str, now_ms: int) -> _Record:
+    def _begin(self, group_id: str, reason: RebalanceReason) -> _Record:
         ring = self._rings.setdefault(group_id, deque())
         if len(ring) >= self._kept_per_group:
             self._drop(ring[0])
         self._last_id += 1
-        record = _Record(group_id=group_id, rebalance_id=self._last_id, began_ms=now_ms)
+        event = RebalanceEvent(
+            at_ms=reason.at_ms,
+            cause=reason.cause,
+            member_id=reason.member_id,
+            group_epoch=reason.group_epoch,
+            rebalance_id=self._last_id,
+        )
+        record = _Record(group_id=group_id, event=event)
         self._rings.setdefault(group_id, ring).append(record)
-        self._in_order[record.rebalance_id] = self._open[group_id] = record
+        self._in_order[event.rebalance_id] = self._open[group_id] = record
         self._item_count += record.item_count
         return record
 
@@ -161,12 +157,15 @@ class RebalanceLog:
             return  # its record is gone already: the slot has very many of them
         record = self._open.get(group_id, ring[-1])
         pause_ms = None if to_member == NOBODY else max(0, now_ms - gap.since_ms)
-        record.moved_count += 1
-        record.longest_pause_ms = max(record.longest_pause_ms, pause_ms or 0)
+        record.event = replace(
+            record.event,
+            moved_count=record.event.moved_count + 1,
+            longest_pause_ms=max(record.event.longest_pause_ms, pause_ms or 0),
+        )
         if len(record.moves) >= MOVES_PER_REBALANCE:
             return
         topic, partition = key
-        move = Move(
+        move = OwnerChange(
             topic=topic,
             partition=partition,
             from_member=gap.member_id,
@@ -192,5 +191,5 @@ class RebalanceLog:
             del self._rings[record.group_id]
         if self._open.get(record.group_id) is record:
             del self._open[record.group_id]
-        del self._in_order[record.rebalance_id]
+        del self._in_order[record.event.rebalance_id]
         self._item_count -= record.item_count

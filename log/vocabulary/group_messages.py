@@ -174,3 +174,73 @@ class LeaveGroupRequest(Message, frozen=True, kw_only=True):
     member_id: str
     instance_id: str | None = None
     reason: str = ""
+
+
+# --- what is told of rebalances --------------------------------------------------------------------------------------
+
+NOBODY = ""  # in place of a member id
+
+
+class RebalanceReason(Message, frozen=True, kw_only=True):
+    """`cause` is a stable code. `member_id` NOBODY: no single member is the cause. `group_epoch` (a classic group's generation):
+    where it led to."""
+
+    at_ms: int
+    cause: str
+    member_id: str = NOBODY
+    client_id: str = ""
+    client_host: str = ""
+    instance_id: str | None = None
+    detail: str = ""
+    group_epoch: int = 0
+
+
+class OwnerChange(Message, frozen=True, kw_only=True):
+    """A partition has another reader. Replaying all of them over the readers of before gives those of after.
+
+    `pause_ms`: from when the old reader let it go (or was last heard of, where it was lost) until the new one was given it;
+    where nobody read it before, since it was to be read. None where nobody took it: its topic went, or all members.
+    """
+
+    topic: str
+    partition: int
+    from_member: str
+    to_member: str
+    at_ms: int
+    pause_ms: int | None = None
+
+
+class RebalanceEvent(Message, frozen=True, kw_only=True):
+    """From the first reason until the group was stable again; reasons that come meanwhile belong to it. `cause` and `member_id`
+    are those of the first of `reasons`; `moves` are the first of `moved_count`. Reasons and moves are told on demand."""
+
+    at_ms: int
+    cause: str
+    member_id: str
+    group_epoch: int
+    rebalance_id: int = 0  # counts from 1 in the life of a coordinator
+    reasons: Items[RebalanceReason] = ()
+    moves: Items[OwnerChange] = ()
+    moved_count: int = 0
+    longest_pause_ms: int = 0
+    stable_after_ms: int | None = None  # None: not stable yet
+    is_superseded: bool = (
+        False  # cut before it was stable, because it had as many reasons as one may have; the next goes on
+    )
+
+    @property
+    def is_under_way(self) -> bool:
+        return self.stable_after_ms is None and not self.is_superseded
+
+
+class UnownedPartition(Message, frozen=True, kw_only=True):
+    """Read by nobody. `reason` is a stable code, `text` says it in words; `member_id` is who is waited for. -1: since or until
+    nobody knows when."""
+
+    topic: str
+    partition: int
+    reason: str
+    text: str
+    member_id: str = NOBODY
+    since_ms: int = -1  # so long ago
+    ends_in_ms: int = -1

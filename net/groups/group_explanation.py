@@ -2,9 +2,9 @@
 
 from datetime import UTC, datetime
 
-from barnabas.log.vocabulary.group_messages import TopicPartitions
+from barnabas.log.vocabulary.group_messages import RebalanceEvent, TopicPartitions
 
-from ..protocol.group_responses import DescribeGroupResponse, GroupMember, RebalanceEvent
+from ..protocol.group_responses import DescribeGroupResponse, GroupMember
 
 Json = dict[str, object]
 
@@ -70,7 +70,7 @@ def rebalance_row(event: RebalanceEvent) -> Json:
         "moved_count": event.moved_count,
         "longest_pause_ms": event.longest_pause_ms,
         "stable_after_ms": event.stable_after_ms,
-        "under_way": event.stable_after_ms is None and not event.is_superseded,
+        "under_way": event.is_under_way,
     }
 
 

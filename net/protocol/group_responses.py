@@ -1,6 +1,12 @@
 """Responses about consumer groups, as frozen values: who is in them, what they own, committed and did."""
 
-from barnabas.log.vocabulary.group_messages import CommittedOffset, PartitionOutcome, TopicPartitions
+from barnabas.log.vocabulary.group_messages import (
+    CommittedOffset,
+    PartitionOutcome,
+    RebalanceEvent,
+    TopicPartitions,
+    UnownedPartition,
+)
 from barnabas.log.vocabulary.message import Items, Message
 from barnabas.log.vocabulary.node_address import NodeAddress
 
@@ -42,60 +48,6 @@ class GroupMember(Message, frozen=True, kw_only=True):
     session_left_ms: int = -1
     slow_ms: int = -1  # since it was told to read something else than it does
     is_away: bool = False  # a static member that will be back
-
-
-class RebalanceReason(Message, frozen=True, kw_only=True):
-    """`cause` is a stable code; `member_id` "": no single member is the cause."""
-
-    at_ms: int
-    cause: str
-    member_id: str = ""
-    client_id: str = ""
-    client_host: str = ""
-    instance_id: str | None = None
-    detail: str = ""
-    group_epoch: int = 0
-
-
-class OwnerChange(Message, frozen=True, kw_only=True):
-    """`from_member`, `to_member` "": nobody. `pause_ms` None: nobody took it."""
-
-    topic: str
-    partition: int
-    from_member: str
-    to_member: str
-    at_ms: int
-    pause_ms: int | None = None
-
-
-class RebalanceEvent(Message, frozen=True, kw_only=True):
-    """`cause` and `member_id` are those of the first of `reasons`; `moves` are the first of `moved_count`.
-
-    Reasons and moves are told on demand."""
-
-    at_ms: int
-    cause: str
-    member_id: str
-    group_epoch: int
-    rebalance_id: int = 0
-    reasons: Items[RebalanceReason] = ()
-    moves: Items[OwnerChange] = ()
-    moved_count: int = 0
-    longest_pause_ms: int = 0
-    stable_after_ms: int | None = None  # None: not stable yet
-    is_superseded: bool = False  # cut before it was stable; the next record goes on
-
-
-class UnownedPartition(Message, frozen=True, kw_only=True):
-    """Read by nobody. `reason` is a stable code, `text` says it in words; -1: since or until nobody knows when."""
-
-    topic: str
-    partition: int
-    reason: str
-    text: str
-    member_id: str = ""
-    since_ms: int = -1  # so long ago
-    ends_in_ms: int = -1
 
 
 class DescribeGroupResponse(Message, frozen=True, kw_only=True):

@@ -12,8 +12,9 @@ from urllib.request import urlopen
 from integration.cluster import Cluster, Node, active_brokers, clean_environment, until
 from integration.test_command import run, run_json
 
+from barnabas.log.vocabulary.group_messages import RebalanceEvent
 from barnabas.net.client.consumer.consumer import Consumer
-from barnabas.net.protocol.group_responses import DescribeGroupResponse, RebalanceEvent
+from barnabas.net.protocol.group_responses import DescribeGroupResponse
 
 TOPIC = "orders"
 GROUP = "billing"

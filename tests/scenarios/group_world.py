@@ -129,9 +129,9 @@ class GroupWorld:
             if not item.is_under_way:
                 self._told.add(item.rebalance_id)
             end = "under way" if item.stable_after_ms is None else f"stable after {item.stable_after_ms} ms"
-            yield f"at {item.began_ms - 1_000} ms, epoch {item.group_epoch}: {end}"
-            for cause in item.causes:
-                yield f"    {cause.code} {cause.member_id}".rstrip() + (f": {cause.detail}" if cause.detail else "")
+            yield f"at {item.at_ms - 1_000} ms, epoch {item.group_epoch}: {end}"
+            for cause in item.reasons:
+                yield f"    {cause.cause} {cause.member_id}".rstrip() + (f": {cause.detail}" if cause.detail else "")
             for move in item.moves:
                 pause = "" if move.pause_ms is None else f" paused {move.pause_ms} ms"
                 yield f"    {move.topic}-{move.partition} {move.from_member or '-'} -> {move.to_member or '-'}{pause}"
@@ -139,8 +139,8 @@ class GroupWorld:
     def _do_now(self) -> Iterator[str]:
         told = self._coordinator.explain_group(group_id=GROUP, now_ms=self._now_ms).response
         for item in told.unowned:
-            until = f", at most {item.until_ms - self._now_ms} ms more" if item.until_ms >= 0 else ""
-            yield f"{item.topic}-{item.partition} {item.reason} {item.member_id} for {self._now_ms - item.since_ms} ms{until}"
+            until = f", at most {item.ends_in_ms} ms more" if item.ends_in_ms >= 0 else ""
+            yield f"{item.topic}-{item.partition} {item.reason} {item.member_id} for {item.since_ms} ms{until}"
         if not told.unowned:
             yield "every partition is read" if told.members else "no members"
 

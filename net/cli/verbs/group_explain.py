@@ -5,13 +5,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from barnabas.consumer_groups.model.rebalance_causes import CAUSES
-from barnabas.net.protocol.group_responses import (
-    DescribeGroupResponse,
-    GroupMember,
-    OwnerChange,
-    RebalanceEvent,
-    RebalanceReason,
-)
+from barnabas.log.vocabulary.group_messages import OwnerChange, RebalanceEvent, RebalanceReason
+from barnabas.net.protocol.group_responses import DescribeGroupResponse, GroupMember
 
 from ...groups.group_explanation import explanation, time_text
 from ..frame.command import Context

@@ -99,9 +99,9 @@ class ClassicWorld:
 
     def causes(self) -> list[str]:
         return [
-            cause.code.value
+            cause.cause
             for one in self.coordinator.describe_group(group_id=GROUP).response.rebalances
-            for cause in one.causes
+            for cause in one.reasons
         ]
 
 

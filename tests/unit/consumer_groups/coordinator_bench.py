@@ -75,9 +75,9 @@ class Bench:
 
     def causes(self) -> list[RebalanceCause]:
         return [
-            cause.code
+            cause.cause
             for item in self.coordinator.describe_group(group_id=GROUP).response.rebalances
-            for cause in item.causes
+            for cause in item.reasons
         ]
 
     def state_of(self, member: str) -> MemberState:

@@ -4,10 +4,15 @@ import pytest
 
 from barnabas.consumer_groups.explain.explain import UnownedReason
 from barnabas.consumer_groups.model.rebalance_causes import CAUSES, RebalanceCause, cause_of_leaving
-from barnabas.consumer_groups.model.rebalance_record import Cause, Move, Rebalance
 from barnabas.consumer_groups.model.settings import GroupSettings
 from barnabas.log.vocabulary.errors import FencedInstanceIdError
-from barnabas.log.vocabulary.group_messages import LeaveGroupRequest, OffsetToCommit
+from barnabas.log.vocabulary.group_messages import (
+    LeaveGroupRequest,
+    OffsetToCommit,
+    OwnerChange,
+    RebalanceEvent,
+    RebalanceReason,
+)
 from barnabas.log.vocabulary.group_protocol import ClientSubscription, encode_subscription
 
 from .classic_world import GROUP as CLASSIC_GROUP
@@ -17,18 +22,18 @@ from .coordinator_bench import GROUP, Bench, Client, settle
 WATCHED = GroupSettings(session_timeout_ms=10_000, rebalance_timeout_ms=8_000)
 
 
-def rebalances(bench: Bench) -> tuple[Rebalance, ...]:
+def rebalances(bench: Bench) -> tuple[RebalanceEvent, ...]:
     return bench.coordinator.describe_group(group_id=GROUP).response.rebalances
 
 
-def newest(bench: Bench) -> tuple[Cause, list[tuple[int, str, str, int | None]]]:
+def newest(bench: Bench) -> tuple[RebalanceReason, list[tuple[int, str, str, int | None]]]:
     """The newest cause, and the moves of its rebalance: (partition, from, to, pause)."""
     last = rebalances(bench)[-1]
     assert not last.is_under_way
-    return last.causes[-1], [told(move) for move in last.moves]
+    return last.reasons[-1], [told(move) for move in last.moves]
 
 
-def told(move: Move) -> tuple[int, str, str, int | None]:
+def told(move: OwnerChange) -> tuple[int, str, str, int | None]:
     return move.partition, move.from_member, move.to_member, move.pause_ms
 
 
@@ -48,8 +53,8 @@ def test_member_joined() -> None:
     bench = Bench()
     bench.join("a", client_id="app", client_host="10.0.0.1")
     cause, moves = newest(bench)
-    assert cause == Cause(
-        at_ms=1_000, code=RebalanceCause.MEMBER_JOINED, group_epoch=1, member_id="a", client_id="app",
+    assert cause == RebalanceReason(
+        at_ms=1_000, cause=RebalanceCause.MEMBER_JOINED, group_epoch=1, member_id="a", client_id="app",
         client_host="10.0.0.1", detail="it subscribes to t",
     )  # fmt: skip
     assert moves == [(number, "", "a", 0) for number in range(4)]
@@ -63,7 +68,7 @@ def test_what_happens_on_the_way_belongs_to_the_rebalance_under_way() -> None:
     bench.now_ms += 700
     settle(first, second, third)
     last = rebalances(bench)[-1]
-    assert [(cause.code, cause.member_id, cause.group_epoch) for cause in last.causes] == [
+    assert [(cause.cause, cause.member_id, cause.group_epoch) for cause in last.reasons] == [
         (RebalanceCause.MEMBER_JOINED, "b", 2), (RebalanceCause.MEMBER_JOINED, "c", 3),
     ]  # fmt: skip
     assert (last.stable_after_ms, last.group_epoch, last.moved_count) == (700, 3, 2)
@@ -77,7 +82,7 @@ def test_member_left() -> None:
     bench.now_ms += 300
     settle(second)
     cause, moves = newest(bench)
-    assert (cause.code, cause.member_id, cause.detail) == (RebalanceCause.MEMBER_LEFT, "a", "SIGTERM")
+    assert (cause.cause, cause.member_id, cause.detail) == (RebalanceCause.MEMBER_LEFT, "a", "SIGTERM")
     assert (cause.client_id, cause.client_host) == ("app", "10.0.0.1"), "told though it is gone"
     assert moves == [(0, "a", "b", 300), (1, "a", "b", 300)]
 
@@ -90,7 +95,7 @@ def test_member_expired_counts_the_pause_from_its_last_heartbeat() -> None:
     bench.tick(4_100)  # the tick comes late; what counts is when it was heard of
     settle(second)
     cause, moves = newest(bench)
-    assert (cause.code, cause.member_id) == (RebalanceCause.MEMBER_EXPIRED, first.member)
+    assert (cause.cause, cause.member_id) == (RebalanceCause.MEMBER_EXPIRED, first.member)
     assert moves == [(0, "a", "b", 10_100), (1, "a", "b", 10_100)]
     assert cause.detail == "no heartbeat for 10000 ms"
 
@@ -101,7 +106,7 @@ def test_poll_interval_exceeded_is_what_the_member_says() -> None:
     bench.heartbeat(first.request(member_epoch=-1, reason="poll_interval_exceeded"))
     settle(second)
     cause, _ = newest(bench)
-    assert (cause.code, cause.member_id, cause.detail) == (RebalanceCause.POLL_INTERVAL_EXCEEDED, "a", "")
+    assert (cause.cause, cause.member_id, cause.detail) == (RebalanceCause.POLL_INTERVAL_EXCEEDED, "a", "")
     java = "consumer poll timeout has expired."
     assert cause_of_leaving(java) is RebalanceCause.POLL_INTERVAL_EXCEEDED
     assert cause_of_leaving("the consumer is being closed") is RebalanceCause.MEMBER_LEFT
@@ -116,7 +121,7 @@ def test_rebalance_timeout_names_what_was_not_let_go() -> None:
         bench.heartbeat(first.request()) if bench.now_ms < 9_000 else None
         second.beat()
     cause, moves = newest(bench)
-    assert (cause.code, cause.member_id) == (RebalanceCause.REBALANCE_TIMEOUT, "a")
+    assert (cause.cause, cause.member_id) == (RebalanceCause.REBALANCE_TIMEOUT, "a")
     assert cause.detail == "told to let go of t-2, t-3, it did not within 8000 ms"
     assert {(number, source, target) for number, source, target, _ in moves} == {(n, "a", "b") for n in range(4)}
 
@@ -127,11 +132,11 @@ def test_static_member_away_and_returned() -> None:
     settle(first, second)
     bench.heartbeat(first.request(member_epoch=-2))
     cause, moves = newest(bench)
-    assert (cause.code, cause.instance_id, moves) == (RebalanceCause.STATIC_MEMBER_AWAY, "i", [])
+    assert (cause.cause, cause.instance_id, moves) == (RebalanceCause.STATIC_MEMBER_AWAY, "i", [])
     bench.now_ms += 2_500
     back = bench.join("a2", instance_id="i")
     cause, moves = newest(bench)
-    assert (cause.code, cause.member_id) == (RebalanceCause.STATIC_MEMBER_RETURNED, "a2")
+    assert (cause.cause, cause.member_id) == (RebalanceCause.STATIC_MEMBER_RETURNED, "a2")
     assert moves == [(number, "a", "a2", 2_500) for _, number in sorted(first.owned)]
     assert back.owned == first.owned
 
@@ -145,7 +150,7 @@ def test_static_member_fenced_is_told_once() -> None:
         with pytest.raises(FencedInstanceIdError):
             bench.coordinator.heartbeat(first.request(), bench.now_ms)
     cause, moves = newest(bench)
-    assert (cause.code, cause.member_id, cause.instance_id) == (RebalanceCause.STATIC_MEMBER_FENCED, "a", "i")
+    assert (cause.cause, cause.member_id, cause.instance_id) == (RebalanceCause.STATIC_MEMBER_FENCED, "a", "i")
     assert moves == []
     assert bench.causes().count(RebalanceCause.STATIC_MEMBER_FENCED) == 1
 
@@ -156,7 +161,7 @@ def test_subscription_changed() -> None:
     client.beat(subscribed_topics=("u",))
     settle(client)
     last = rebalances(bench)[-1]
-    assert (last.cause, last.causes[0].detail) == (RebalanceCause.SUBSCRIPTION_CHANGED, "it subscribes to u")
+    assert (last.cause, last.reasons[0].detail) == (RebalanceCause.SUBSCRIPTION_CHANGED, "it subscribes to u")
     assert {(move.topic, move.partition, move.to_member) for move in last.moves} == {
         ("t", 0, ""), ("t", 1, ""), ("u", 0, "a"),
     }  # fmt: skip
@@ -166,7 +171,7 @@ def test_assignor_changed() -> None:
     bench = Bench()
     client = bench.join("a", assignor="range")
     client.beat(assignor="uniform")
-    assert newest(bench)[0].code is RebalanceCause.ASSIGNOR_CHANGED
+    assert newest(bench)[0].cause is RebalanceCause.ASSIGNOR_CHANGED
     assert newest(bench)[0].detail == "it asks for uniform, it asked for range"
 
 
@@ -177,7 +182,7 @@ def test_partitions_added() -> None:
     bench.now_ms += 400
     settle(client)
     cause, moves = newest(bench)
-    assert (cause.code, cause.detail) == (RebalanceCause.PARTITIONS_ADDED, "t has 5 partitions, it had 4")
+    assert (cause.cause, cause.detail) == (RebalanceCause.PARTITIONS_ADDED, "t has 5 partitions, it had 4")
     assert (cause.member_id, moves) == ("", [(4, "", "a", 400)])
 
 
@@ -186,13 +191,13 @@ def test_topic_created_and_pattern_matched() -> None:
     named = bench.join("a", subscribed_topics=("t", "orders"))
     bench.change_topics({"t": 1, "orders": 2})
     settle(named)
-    assert newest(bench)[0].code is RebalanceCause.TOPIC_CREATED
+    assert newest(bench)[0].cause is RebalanceCause.TOPIC_CREATED
     named.beat(subscribed_topics=(), subscribed_pattern="logs-.*")
     settle(named)
     bench.change_topics({"t": 1, "orders": 2, "logs-a": 1})
     settle(named)
     cause, _ = newest(bench)
-    assert (cause.code, cause.detail) == (
+    assert (cause.cause, cause.detail) == (
         RebalanceCause.PATTERN_MATCHED, "logs-a with 1 partitions matches logs-.*",
     )  # fmt: skip
 
@@ -203,7 +208,7 @@ def test_topic_deleted_or_created_again() -> None:
     bench.change_topics({"t": 2})
     settle(client)
     cause, moves = newest(bench)
-    assert (cause.code, cause.detail, moves) == (RebalanceCause.TOPIC_DELETED, "u was deleted", [(0, "a", "", None)])
+    assert (cause.cause, cause.detail, moves) == (RebalanceCause.TOPIC_DELETED, "u was deleted", [(0, "a", "", None)])
     bench.change_topics({"t": 2}, frozenset({"t"}))
     settle(client)
     assert newest(bench)[0].detail == "t was deleted and created again"
@@ -216,7 +221,7 @@ def test_offsets_reset() -> None:
     bench.commit(bench.coordinator.reset_offsets(group_id=GROUP, offsets=offsets, now_ms=bench.now_ms).records)
     assert client.owned == {("t", number) for number in range(4)}
     cause, moves = newest(bench)
-    assert (cause.code, moves) == (RebalanceCause.OFFSETS_RESET, [])
+    assert (cause.cause, moves) == (RebalanceCause.OFFSETS_RESET, [])
 
 
 def test_coordinator_moved_moves_nothing_and_goes_on_with_what_was_under_way() -> None:
@@ -230,7 +235,7 @@ def test_coordinator_moved_moves_nothing_and_goes_on_with_what_was_under_way() -
     assert rebalances(bench)[-1].is_under_way
     settle(first, second, third)
     cause, moves = newest(bench)
-    assert cause.code is RebalanceCause.COORDINATOR_MOVED
+    assert cause.cause is RebalanceCause.COORDINATOR_MOVED
     assert {source for _, source, _, _ in moves} <= {"a", "b"}
     assert {target for _, _, target, _ in moves} <= {"b", "c"}
 
@@ -250,7 +255,7 @@ def test_what_changed_while_the_coordinator_moved_is_found_out() -> None:
 # --- classic groups ---------------------------------------------------------------------------------------------------
 
 
-def classic(world: ClassicWorld) -> Rebalance:
+def classic(world: ClassicWorld) -> RebalanceEvent:
     last = world.coordinator.describe_group(group_id=CLASSIC_GROUP).response.rebalances[-1]
     assert not last.is_under_way
     return last
@@ -269,7 +274,7 @@ def test_a_classic_member_that_expires_leaves_a_pause_of_its_session() -> None:
     world.pass_ms(4_000)  # b is out
     first.join().sync()
     last = classic(world)
-    assert (last.causes[0].code, last.causes[0].member_id) == (RebalanceCause.MEMBER_EXPIRED, second.member_id)
+    assert (last.reasons[0].cause, last.reasons[0].member_id) == (RebalanceCause.MEMBER_EXPIRED, second.member_id)
     assert [told(move) for move in last.moves] == [(0, first.member_id, first.member_id, 0)], "it let go as it joined"
     (left_out,) = world.coordinator.explain_group(group_id=CLASSIC_GROUP, now_ms=world.now_ms).response.unowned
     assert (left_out.partition, left_out.reason) == (1, UnownedReason.LEFT_OUT_BY_LEADER), "by the leader of this test"
@@ -290,7 +295,7 @@ def test_a_classic_member_says_why_it_leaves() -> None:
     )
     world.commit(world.coordinator.leave_group(group_id=CLASSIC_GROUP, leaving=leaving, now_ms=world.now_ms))
     first.join().sync()
-    assert classic(world).causes[0].code is RebalanceCause.POLL_INTERVAL_EXCEEDED
+    assert classic(world).reasons[0].cause is RebalanceCause.POLL_INTERVAL_EXCEEDED
 
 
 def test_leader_rejoined_and_assignor_changed() -> None:
@@ -300,8 +305,8 @@ def test_leader_rejoined_and_assignor_changed() -> None:
     assert classic(world).cause is RebalanceCause.LEADER_REJOINED
     leader.protocols = (("sticky", leader.protocols[0][1]),)
     leader.join().sync()
-    assert [cause.code for cause in classic(world).causes] == [RebalanceCause.ASSIGNOR_CHANGED] * 2
-    assert classic(world).causes[-1].detail == "range before, sticky now"
+    assert [cause.cause for cause in classic(world).reasons] == [RebalanceCause.ASSIGNOR_CHANGED] * 2
+    assert classic(world).reasons[-1].detail == "range before, sticky now"
 
 
 def test_partitions_released_by_a_cooperative_member() -> None:
@@ -318,7 +323,7 @@ def test_partitions_released_by_a_cooperative_member() -> None:
 
 def classic_causes(world: ClassicWorld) -> list[RebalanceCause]:
     last = world.coordinator.describe_group(group_id=CLASSIC_GROUP).response.rebalances[-1]
-    return [cause.code for cause in last.causes]
+    return [cause.cause for cause in last.reasons]
 
 
 def test_a_classic_subscription_changes() -> None:

@@ -15,16 +15,16 @@ from barnabas.consumer_groups.model.rebalance_log import (
     REBALANCES_KEPT_PER_GROUP,
     RebalanceLog,
 )
-from barnabas.consumer_groups.model.rebalance_record import Cause
 from barnabas.kraft.group_state.group_slots import PartitionKey
+from barnabas.log.vocabulary.group_messages import RebalanceReason
 
 from .simulation import Simulation
 
 BYTES_PER_SLOT_AT_MOST = 3 * 1024 * 1024
 
 
-def cause(at_ms: int = 0, epoch: int = 1) -> Cause:
-    return Cause(at_ms=at_ms, code=RebalanceCause.MEMBER_JOINED, member_id="a", group_epoch=epoch)
+def cause(at_ms: int = 0, epoch: int = 1) -> RebalanceReason:
+    return RebalanceReason(at_ms=at_ms, cause=RebalanceCause.MEMBER_JOINED, member_id="a", group_epoch=epoch)
 
 
 def keys(count: int) -> set[PartitionKey]:
@@ -113,7 +113,7 @@ def test_whatever_is_told_it_stays_bounded_and_no_pause_is_negative(
             log.forget(group_id)
         records = [item for group in ("g", "h") for item in log.of(group)]
         assert all(len(log.of(group)) <= 3 for group in ("g", "h"))
-        assert log.item_count == sum(1 + len(item.causes) + len(item.moves) for item in records)
+        assert log.item_count == sum(1 + len(item.reasons) + len(item.moves) for item in records)
         assert log.item_count <= 20 or len(records) == 1
         assert all((move.pause_ms or 0) >= 0 for item in records for move in item.moves)
 

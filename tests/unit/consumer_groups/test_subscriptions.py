@@ -158,8 +158,8 @@ def test_a_stored_pattern_that_re2_refuses_matches_nothing_and_is_told() -> None
     (told,) = (
         cause
         for rebalance in bench.coordinator.describe_group(group_id=GROUP).response.rebalances
-        for cause in rebalance.causes
-        if cause.code is RebalanceCause.PATTERN_REFUSED
+        for cause in rebalance.reasons
+        if cause.cause is RebalanceCause.PATTERN_REFUSED
     )
     assert told.member_id == "a" and "look-around" in told.detail
     bench.change_topics({"events": 1, "orders": 1, "oranges": 1})

@@ -5,7 +5,14 @@ from typing import Any
 
 from barnabas.kraft.metadata.image import BrokerImage, Endpoint, MetadataImage, PartitionImage, TopicImage
 from barnabas.log.vocabulary.errors import ErrorCode
-from barnabas.log.vocabulary.group_messages import CommittedOffset, TopicPartitions
+from barnabas.log.vocabulary.group_messages import (
+    CommittedOffset,
+    OwnerChange,
+    RebalanceEvent,
+    RebalanceReason,
+    TopicPartitions,
+    UnownedPartition,
+)
 from barnabas.net.admin.frame.backend import Sample
 from barnabas.net.broker.in_process import InProcessConnection
 from barnabas.net.client.admin.admin import Admin
@@ -156,18 +163,14 @@ def described(request: requests.DescribeGroupRequest) -> responses.Response:
         assigned=(TopicPartitions(topic="t", partitions=(0,)),),
         target=(TopicPartitions(topic="t", partitions=(0,)),),
     )
-    event = group_responses.RebalanceEvent(
+    event = RebalanceEvent(
         at_ms=60,
         cause="member_expired",
         member_id="m0",
         group_epoch=2,
         rebalance_id=4,
-        reasons=(group_responses.RebalanceReason(at_ms=60, cause="member_expired", member_id="m0"),),
-        moves=(
-            group_responses.OwnerChange(
-                topic="t", partition=0, from_member="m0", to_member="m1", at_ms=70, pause_ms=45_000
-            ),
-        ),
+        reasons=(RebalanceReason(at_ms=60, cause="member_expired", member_id="m0"),),
+        moves=(OwnerChange(topic="t", partition=0, from_member="m0", to_member="m1", at_ms=70, pause_ms=45_000),),
         moved_count=1,
         stable_after_ms=12,
     )
@@ -180,7 +183,7 @@ def described(request: requests.DescribeGroupRequest) -> responses.Response:
         coordinator=0,
         members=(member,),
         rebalances=(event,),
-        unowned=(group_responses.UnownedPartition(topic="t", partition=1, reason="member_away", text="it is away"),),
+        unowned=(UnownedPartition(topic="t", partition=1, reason="member_away", text="it is away"),),
     )
 
 

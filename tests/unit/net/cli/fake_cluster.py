@@ -16,7 +16,15 @@ from barnabas.log.vocabulary.errors import (
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
-from barnabas.log.vocabulary.group_messages import TopicPartitions, UndoneOffset, UndoOffsetResetResponse
+from barnabas.log.vocabulary.group_messages import (
+    OwnerChange,
+    RebalanceEvent,
+    RebalanceReason,
+    TopicPartitions,
+    UndoneOffset,
+    UndoOffsetResetResponse,
+    UnownedPartition,
+)
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.connection.records import OffsetAndTimestamp
 from barnabas.net.protocol import group_responses, responses
@@ -278,12 +286,12 @@ class FakeAdmin:
     async def explain_group(self, group: str) -> group_responses.DescribeGroupResponse:
         described = await self.describe_group(group)
         (event,) = described.rebalances
-        reason = group_responses.RebalanceReason(
+        reason = RebalanceReason(
             at_ms=0, cause="member_joined", member_id="m", client_id="c", client_host="h", detail="it subscribes to t"
         )
-        move = group_responses.OwnerChange(topic="t", partition=0, from_member="", to_member="m", at_ms=5, pause_ms=5)
+        move = OwnerChange(topic="t", partition=0, from_member="", to_member="m", at_ms=5, pause_ms=5)
         event = replace(event, rebalance_id=1, reasons=(reason,), moves=(move,), moved_count=1, stable_after_ms=7)
-        unowned = group_responses.UnownedPartition(
+        unowned = UnownedPartition(
             topic="t", partition=1, reason="waiting_for_heartbeat", text="it is free", member_id="m", since_ms=1_500
         )
         return replace(described, rebalances=(event,), unowned=(unowned,))
@@ -303,7 +311,7 @@ class FakeAdmin:
             assigned=owned,
             target=owned,
         )
-        event = group_responses.RebalanceEvent(at_ms=0, cause="member_joined", member_id="m", group_epoch=1)
+        event = RebalanceEvent(at_ms=0, cause="member_joined", member_id="m", group_epoch=1)
         return group_responses.DescribeGroupResponse(
             group_id=group,
             state="Stable",

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from barnabas.consumer_groups.model.rebalance_causes import RebalanceCause
+from barnabas.log.vocabulary.group_messages import OwnerChange, RebalanceEvent, RebalanceReason, UnownedPartition
 from barnabas.net.cli.verbs.group_explain import MOVES_TOLD, NEWEST_TOLD, story
 from barnabas.net.protocol import group_responses
 
@@ -26,23 +27,23 @@ def member(member_id: str, **more: Any) -> group_responses.GroupMember:
     )
 
 
-def event(number: int, moves: int = 0, **more: Any) -> group_responses.RebalanceEvent:
-    reason = group_responses.RebalanceReason(
+def event(number: int, moves: int = 0, **more: Any) -> RebalanceEvent:
+    reason = RebalanceReason(
         at_ms=1_000, cause="member_expired", member_id="gone-1234", client_id="job", client_host="h", detail="silent"
     )
     moved = tuple(
-        group_responses.OwnerChange(
+        OwnerChange(
             topic="t", partition=index, from_member="gone-1234", to_member="live-5678", at_ms=1_000, pause_ms=45_040
         )
         for index in range(moves)
     )
-    return group_responses.RebalanceEvent(
+    return RebalanceEvent(
         at_ms=1_000, cause="member_expired", member_id="gone-1234", group_epoch=3, rebalance_id=number,
         reasons=(reason,), moves=moved, moved_count=moves, longest_pause_ms=45_040, **more,
     )  # fmt: skip
 
 
-def group(*events: group_responses.RebalanceEvent, **more: Any) -> group_responses.DescribeGroupResponse:
+def group(*events: RebalanceEvent, **more: Any) -> group_responses.DescribeGroupResponse:
     return group_responses.DescribeGroupResponse(
         group_id="g", state="stable", group_epoch=3, assignment_epoch=3, assignor="range", coordinator=1,
         rebalances=events, **{"members": (member("live-5678"),), **more},
@@ -65,7 +66,7 @@ def test_the_story_of_a_rebalance() -> None:
 
 
 def test_what_the_group_waits_for_now() -> None:
-    unowned = group_responses.UnownedPartition(
+    unowned = UnownedPartition(
         topic="t", partition=2, reason="waiting_for_revocation", text="not let go", member_id="live-5678",
         since_ms=12_000, ends_in_ms=900,
     )  # fmt: skip

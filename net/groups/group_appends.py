@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from barnabas.consumer_groups.model.classic_messages import Answer
+from barnabas.consumer_groups.model.messages import CoordinatorResult
 from barnabas.kraft.group_state.group_slots import MAX_STAGED_PARTS
 from barnabas.kraft.metadata.records import (
     OffsetCommitRecord,
@@ -41,14 +41,12 @@ _COMMIT_BYTES = 90  # of a committed offset without its texts: at most eight num
 class Waiting:
     """One decision whose answer waits for its records, and for those before it, to be committed."""
 
-    records: tuple[Record, ...]
-    answer: "asyncio.Future[object]"
-    response: object
-    answers: tuple[Answer, ...] = ()  # to requests that earlier decisions have parked
+    result: CoordinatorResult[object]
+    answer: "asyncio.Future[object]"  # is given the result's response
     size_bytes: int = 0  # at least what the records take in a command
 
     def __post_init__(self) -> None:
-        self.size_bytes = sum(map(_size_bytes, self.records))
+        self.size_bytes = sum(map(_size_bytes, self.result.records))
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -88,11 +86,11 @@ class _Room:
     is_empty: bool = True
 
     def takes(self, item: Waiting) -> bool:
-        if not self.is_empty and (len(item.records) > self.records or item.size_bytes > self.size_bytes):
+        if not self.is_empty and (len(item.result.records) > self.records or item.size_bytes > self.size_bytes):
             return False
-        self.records -= len(item.records)
+        self.records -= len(item.result.records)
         self.size_bytes -= item.size_bytes
-        self.is_empty = self.is_empty and not item.records
+        self.is_empty = self.is_empty and not item.result.records
         return True
 
 
@@ -158,7 +156,7 @@ class GroupAppends:
         by_slot = {
             queue.slot: (queue.coordinator_epoch, records, sum(item.size_bytes for item in queue.under_way))
             for queue in queues
-            if (records := [record for item in queue.under_way for record in item.records])
+            if (records := list[Record](record for item in queue.under_way for record in item.result.records))
         }
         refused: dict[int, BarnabasError] = {}
         for request in self._requests(by_slot):

@@ -220,8 +220,7 @@ class GroupService:
             slot.parked.deliver(result.answers)
             answer.set_result(result.response)
             return
-        waiting = Waiting(records=result.records, answer=answer, response=result.response, answers=result.answers)
-        self._appends.add(slot.queue, waiting)
+        self._appends.add(slot.queue, Waiting(result, answer))
 
     def _decide(
         self, slot: _Slot, decide: Callable[[GroupCoordinator], CoordinatorResult[Any]]
@@ -241,9 +240,9 @@ class GroupService:
 
     def _committed(self, slot: _Slot, items: list[Waiting]) -> None:
         for item in items:
-            slot.parked.deliver(item.answers)
+            slot.parked.deliver(item.result.answers)
             if not item.answer.done():
-                item.answer.set_result(item.response)
+                item.answer.set_result(item.result.response)
 
     def _failed(self, slot: _Slot, items: list[Waiting], error: BarnabasError) -> None:
         failure = CoordinatorNotAvailableError(f"the coordinator must reload: {error.message}; try again")
@@ -437,8 +436,7 @@ class GroupService:
         if result.records or result.answers:
             answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
             answer.add_done_callback(lambda done: done.cancelled() or done.exception())
-            waiting = Waiting(records=result.records, answer=answer, response=None, answers=result.answers)
-            self._appends.add(slot.queue, waiting)
+            self._appends.add(slot.queue, Waiting(result, answer))
         return result.response
 
     # --- tasks --------------------------------------------------------------------------------------------------------

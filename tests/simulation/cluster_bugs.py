@@ -71,7 +71,7 @@ def _commits_before_the_quorum() -> Iterator[None]:
 
     def add(self: GroupAppends, queue: SlotQueue, item: Waiting) -> None:
         if not item.answer.done():
-            item.answer.set_result(item.response)
+            item.answer.set_result(item.result.response)
         genuine(self, queue, item)
 
     with patch.object(GroupAppends, "add", add):

@@ -22,8 +22,9 @@ from .consensus.ports import Ports, RaftEvent
 from .disk.folder import QuorumFolder
 from .disk.storage import JournalStorage
 from .driver import StepDriver
+from .net.mutual_tls import MutualTls
 from .net.network import RaftNetwork
-from .net.transport import MAX_STRANGERS, MutualTls, RaftTransport
+from .net.transport import MAX_STRANGERS, RaftTransport
 from .reception import Reception
 
 _log = logging.getLogger("barnabas.quorum")

@@ -9,7 +9,7 @@ from unittest.mock import patch
 from barnabas.kraft.raft.consensus.following import Follower
 from barnabas.kraft.raft.consensus.leading import Leader
 from barnabas.kraft.raft.disk.hard_state import DurableHardState
-from barnabas.kraft.raft.net.transport import RaftTransport
+from barnabas.kraft.raft.net.admission import Admission
 
 from .planted import Planted
 from .raft_cluster import run_seed
@@ -54,10 +54,10 @@ def _hello_is_believed() -> AbstractContextManager[Any]:
     """Whoever says that it is a voter becomes the link of that voter."""
 
     async def confirm(self: Any, connection: Any, hello: Any) -> None:
-        if not connection.is_closing and hello.voter_id in self._peers:
-            self._welcome(connection, hello)
+        if not connection.is_closing and hello.voter_id in self._addresses:
+            self._verdicts.welcome(connection, hello)
 
-    return patch.object(RaftTransport, "_confirm", confirm)
+    return patch.object(Admission, "_confirm", confirm)
 
 
 BUGS: dict[str, Callable[[], AbstractContextManager[Any]]] = {

@@ -51,7 +51,6 @@ LARGE_CLASSES: Final = {
     "net/groups/group_service.py:GroupService": _allowed(39, 425, f"{_NOT_YET}: hosting, and requests that wait"),
     # Shells that connect parts.
     "kraft/node/metadata_node.py:MetadataNode": _allowed(31, 400, f"{_NOT_YET}: image, controller and snapshots"),
-    "kraft/raft/net/transport.py:RaftTransport": _allowed(31, 325, f"{_NOT_YET}: dialing, admission and links"),
     "net/broker/broker.py:Broker": _allowed(32, 425, "the composition root: it makes and connects all parts"),
     "net/client/connection/client.py:Client": _allowed(34, 425, f"{_NOT_YET}: metadata, connections and retries"),
 }

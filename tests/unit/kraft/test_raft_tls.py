@@ -15,8 +15,8 @@ from simulation.raft_files import PlainFiles
 
 from barnabas.kraft.quorum.quorum import Leadership
 from barnabas.kraft.raft.net.directory import ask_directory
+from barnabas.kraft.raft.net.mutual_tls import MutualTls, tls_name
 from barnabas.kraft.raft.net.network import LoopNetwork
-from barnabas.kraft.raft.net.transport import MutualTls, tls_name
 from barnabas.kraft.raft.quorum import RaftQuorum
 from barnabas.log.vocabulary.quorum import CommittedCommand
 

@@ -15,10 +15,12 @@ from simulation.raft_files import PlainFiles
 
 from barnabas.kraft.quorum.formation import VoterState
 from barnabas.kraft.quorum.quorum import AppendOutcome, Leadership
+from barnabas.kraft.raft.net.admission import MAX_CONFIRMING
 from barnabas.kraft.raft.net.directory import DirectoryUnavailableError, ask_directory
 from barnabas.kraft.raft.net.message_codec import read_message
 from barnabas.kraft.raft.net.network import LoopNetwork
-from barnabas.kraft.raft.net.transport import MAX_CONFIRMING, MAX_REMEMBERED_REFUSALS, MAX_STRANGERS, RefusalLog
+from barnabas.kraft.raft.net.refusals import MAX_REMEMBERED_REFUSALS, RefusalLog
+from barnabas.kraft.raft.net.transport import MAX_STRANGERS
 from barnabas.kraft.raft.net.wire import (
     MAX_HELLO_BYTES,
     Hello,

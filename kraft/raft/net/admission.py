@@ -1,0 +1,127 @@
+"""Whether a connection may speak for the voter that its hello names.
+
+The one that dials knows whom it talks to by the configured address. The other one has only a claim, so it asks back: it connects
+to the configured address of the voter that the hello names, and only where that one confirms the token of the hello the
+connection becomes a link. Whoever cannot answer at a voter's address cannot speak for it, nor push its link aside. (A certificate
+proves the same, where there is TLS.)
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .connection import PeerConnection
+from .directory import DirectoryUnavailableError, ask_confirmation
+from .mutual_tls import tls_name
+from .network import RaftNetwork
+from .peer_addresses import PeerAddresses
+from .wire import NO_TOKEN, Hello, WireError
+
+# Of one voter at a time, also for strangers that have hung up: one that is off lets each wait for two seconds, and who names
+# it must not use up descriptors, nor hold up those who name another one.
+MAX_CONFIRMING = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdicts:
+    """What the transport does with a connection that has been judged."""
+
+    welcome: Callable[[PeerConnection, Hello], None]
+    refuse: Callable[[PeerConnection, str], None]  # it only says so in the log
+
+
+class Admission:
+    """Invariant: of each voter at most `_max_confirming` connections are being confirmed."""
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        addresses: PeerAddresses,
+        network: RaftNetwork,
+        loop: asyncio.AbstractEventLoop,
+        has_certificates: bool,
+        max_strangers: int,
+        verdicts: Verdicts,
+    ) -> None:
+        self._node_id = node_id
+        self._addresses = addresses
+        self._network = network
+        self._loop = loop
+        self._has_certificates = has_certificates
+        self._max_strangers = max_strangers
+        self._verdicts = verdicts
+        self._confirming: dict[asyncio.Task[None], int] = {}  # and the voter that is asked
+
+    @property
+    def tasks(self) -> list[asyncio.Task[None]]:
+        return list(self._confirming)
+
+    def check(self, connection: PeerConnection, hello: Hello, own: Hello) -> None:
+        """Raises WireError where the hello cannot be that of one of our peers."""
+        assert hello.voter_id is not None
+        self._check_identity(connection, hello.voter_id)
+        self._check_cluster(hello, own)
+
+    def admit(self, connection: PeerConnection, hello: Hello) -> None:
+        """Welcome a connection that `check` has passed, at once or when the voter has confirmed it. Raises WireError where too
+        many are being confirmed."""
+        assert hello.voter_id is not None
+        if connection.dialed_id is not None or self._has_certificates:
+            self._verdicts.welcome(connection, hello)
+            return
+        if sum(voter_id == hello.voter_id for voter_id in self._confirming.values()) >= self._max_confirming():
+            raise WireError(
+                f"voter {hello.voter_id} is asked about {self._max_confirming()} others in its name already"
+            )
+        task = self._loop.create_task(self._confirm(connection, hello))
+        self._confirming[task] = hello.voter_id
+        task.add_done_callback(lambda done: self._confirming.pop(done, None))
+
+    def _max_confirming(self) -> int:
+        """Of one voter. Those of all voters together leave half of the places to hellos that come."""
+        return max(1, min(MAX_CONFIRMING, self._max_strangers // (2 * max(1, len(self._addresses)))))
+
+    async def _confirm(self, connection: PeerConnection, hello: Hello) -> None:
+        """Ask the voter that the hello names, at its own address, whether it has dialed us so."""
+        assert hello.voter_id is not None
+        reasons = []
+        for host, port in self._addresses.of(hello.voter_id) if hello.token != NO_TOKEN else ():
+            try:
+                if await ask_confirmation(self._network, host, port, hello.token):
+                    if not connection.is_closing and hello.voter_id in self._addresses:
+                        self._verdicts.welcome(connection, hello)
+                    return
+                reasons.append(f"{host}:{port} has not dialed this node")
+            except DirectoryUnavailableError as error:
+                reasons.append(error.message)
+        told = "; ".join(reasons) or "it names no token"
+        reason = f"voter {hello.voter_id} did not confirm at its own address that it dials: {told}"
+        self._verdicts.refuse(connection, reason)
+        connection.abort()
+
+    def _check_identity(self, connection: PeerConnection, voter_id: int) -> None:
+        if voter_id not in self._addresses:
+            raise WireError(f"it calls itself voter {voter_id}, the other voters are {list(self._addresses)}")
+        if connection.dialed_id is None and voter_id < self._node_id:
+            raise WireError(f"it calls itself voter {voter_id}, which never dials a voter with a higher id")
+        if connection.dialed_id not in (None, voter_id):
+            raise WireError(f"voter {voter_id} answers at the address of voter {connection.dialed_id}")
+        if not self._has_certificates:
+            return
+        certificate = connection.extra("peercert") or {}
+        names = [name for kind, name in certificate.get("subjectAltName", ()) if kind == "DNS"]
+        if tls_name(voter_id) not in names:
+            raise WireError(f"it calls itself voter {voter_id}, its certificate is for {names}")
+
+    def _check_cluster(self, hello: Hello, own: Hello) -> None:
+        if hello.cluster_id and own.cluster_id and hello.cluster_id != own.cluster_id:
+            raise WireError(
+                f"voter {hello.voter_id} belongs to cluster {hello.cluster_id}, this node {self._node_id} to cluster"
+                f" {own.cluster_id}: check controller.quorum.voters, or that the right data folder is mounted"
+            )
+        if hello.voters_hash and own.voters_hash and hello.voters_hash != own.voters_hash:
+            raise WireError(
+                f"voter {hello.voter_id} knows other voters than {sorted({*self._addresses, self._node_id})}:"
+                " controller.quorum.voters must have the same node ids everywhere"
+            )

@@ -19,7 +19,8 @@ from barnabas.net.local_cluster import LAUNCHER
 from .checker import Expected, Report, check
 from .cluster import LINKS_NEED, NETWORK_NEED, FaultCluster
 from .history import Fault, FinalRead, History, Partition, Stuck
-from .injections import FAULTS, Injector, Roles
+from .injections import FAULTS
+from .injector import Injector, Roles
 from .replicas import read_replica
 from .workload import PACE_S, PARTITIONS, TOPIC, Workload
 

@@ -1,23 +1,20 @@
 """The faults: what is done to which broker, for how long, and how it is undone. Each ends with the cluster whole again.
 
-The names are those of the runner's `--faults`. A fault that needs what this machine lacks is not offered. A new kind is a
-coroutine that takes an `Injector`, and a line in `FAULTS`: what it needs of the machine, and how often it comes.
+`disk_injections` has those of disks. The names are those of the runner's `--faults`. A fault that needs what this machine lacks
+is not offered. A new kind is a coroutine that takes an `Injector`, and a line in `FAULTS`: what it needs of the machine, and how
+often it comes.
 """
 
 import asyncio
-import errno
 import signal
 import time
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from random import Random
 from typing import Final
 
 from hostile.attacker import AttackSucceeded, attacking
 from hostile.catalogue import ATTACKS, BESIDE_FAULTS
 
-from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.connection.errors import BarnabasError
 
 from .cluster import (
@@ -28,91 +25,36 @@ from .cluster import (
     QUORUM_PORT,
     SHIM_NEED,
     FaultBroker,
-    FaultCluster,
+)
+from .disk_injections import (
+    clock_jump,
+    create_errors,
+    disk_full,
+    hanging_log_sync,
+    hanging_sync_of_controller,
+    hanging_sync_of_leader,
+    log_sync_errors,
+    log_write_errors,
+    lost_power,
+    lost_power_in_turn,
+    rename_errors,
+    short_writes,
+    slow_disk,
+    sync_errors,
+    torn_write,
+    two_slow_disks,
+    write_errors,
 )
 from .history import Partition
-from .network import NamespaceNetwork
+from .injector import Fault, Injector
 from .switch import Quality
 
-HOLD_S: Final = (0.5, 6.0)  # shorter and longer than a broker's session of 3 s
 STOP_S: Final = 45.0  # of a controlled shutdown: controlled.shutdown.timeout.ms is 30 s
-TORN_CHANCE: Final = 0.02
-SLOW_US: Final = 20_000
-SHORT_CHANCE: Final = 0.2
-CLOCK_JUMP_MS: Final = 3_600_000
-HANG_US: Final = 20_000_000  # longer than any session; a hang ends with its order
 CHURN_KILLS: Final = 3
 SETTING: Final = "min.insync.replicas"
 TRANSFERS: Final = 10
 BOMBS_S: Final = 30.0  # of an attack that takes longer, the rest is left out
 MOVES_S: Final = 30.0  # until a move is accepted, whatever else goes on
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Roles:
-    """Who is what, as the cluster says. -1: nobody."""
-
-    controller: int
-    leaders: dict[Partition, int]
-
-    def led_by(self, node_id: int) -> tuple[Partition, ...]:
-        return tuple(partition for partition, leader in self.leaders.items() if leader == node_id)
-
-
-class Injector:
-    """What faults work with: the cluster, the dice, who plays which role; and what was hit, for the history."""
-
-    def __init__(
-        self,
-        cluster: FaultCluster,
-        rng: Random,
-        roles: Roles,
-        admin: Admin,
-        until_whole: Callable[[], Awaitable[object]],
-    ) -> None:
-        self.cluster = cluster
-        self.admin = admin
-        self.until_whole = until_whole  # every ISR is full
-        self.rng = rng
-        self.roles = roles
-        self.targets: list[int] = []
-
-    @property
-    def network(self) -> NamespaceNetwork:
-        assert self.cluster.network is not None
-        return self.cluster.network
-
-    def affected(self) -> tuple[Partition, ...]:
-        return tuple(partition for target in self.targets for partition in self.roles.led_by(target))
-
-    def broker(self, node_id: int) -> FaultBroker:
-        self.targets.append(node_id)
-        return self.cluster.brokers[node_id]
-
-    def leader(self) -> FaultBroker:
-        """One that leads something; of several, any."""
-        leading = sorted({leader for leader in self.roles.leaders.values() if leader >= 0})
-        return self.broker(self.rng.choice(leading or range(BROKERS)))
-
-    def follower(self) -> FaultBroker:
-        """The one that leads least."""
-        return self.broker(min(range(BROKERS), key=lambda node_id: len(self.roles.led_by(node_id))))
-
-    def controller(self) -> FaultBroker:
-        return self.broker(self.roles.controller if self.roles.controller >= 0 else self.rng.randrange(BROKERS))
-
-    def anyone(self) -> FaultBroker:
-        return self.broker(self.rng.randrange(BROKERS))
-
-    def others(self, broker: FaultBroker) -> list[int]:
-        return [node_id for node_id in range(BROKERS) if node_id != broker.node_id]
-
-    async def hold(self, shortest_s: float = HOLD_S[0], longest_s: float = HOLD_S[1]) -> None:
-        """How long a fault lasts."""
-        await asyncio.sleep(self.rng.uniform(shortest_s, longest_s))
-
-
-Fault = Callable[[Injector], Awaitable[None]]
 
 
 # --- processes -------------------------------------------------------------------------------------------------------
@@ -346,149 +288,6 @@ async def reassign_and_pause(injector: Injector) -> None:
     await _reassign(injector, pause_leader)
 
 
-# --- disks -----------------------------------------------------------------------------------------------------------
-
-
-async def lost_power(injector: Injector) -> None:
-    """One broker's machine: within the promise of acks=all with min.insync.replicas=2."""
-    await _lose_power(injector, injector.anyone())
-
-
-async def _lose_power(injector: Injector, broker: FaultBroker) -> None:
-    assert broker.disk is not None
-    broker.disk.cut_power()
-    broker.kill()
-    await asyncio.to_thread(broker.disk.restore_power)
-    await injector.hold(0.0, 4.0)
-    broker.start()
-
-
-async def lost_power_in_turn(injector: Injector) -> None:
-    """Every machine, one after another, each when the cluster has recovered from the one before."""
-    for broker in injector.rng.sample(injector.cluster.brokers, BROKERS):
-        injector.targets.append(broker.node_id)
-        await _lose_power(injector, broker)
-        await injector.until_whole()
-
-
-async def disk_full(injector: Injector) -> None:
-    """No room on a leader's disk, and room again; the broker must come back by itself or with a restart."""
-    broker = injector.leader()
-    assert broker.disk is not None
-    await asyncio.to_thread(broker.disk.fill)
-    try:
-        await injector.hold(2.0, 6.0)
-    finally:
-        broker.disk.free()
-    await _restarted_if_ended(broker)
-
-
-async def _orders(injector: Injector, **orders: float) -> FaultBroker:
-    broker = injector.leader()
-    assert broker.shim is not None
-    broker.shim.order(**orders)
-    try:
-        await injector.hold(1.0, 8.0)
-    finally:
-        broker.shim.order()
-    return broker
-
-
-async def write_errors(injector: Injector) -> None:
-    """EIO. The broker may stop; what its memory says is not what its disk says, so it starts again from the disk."""
-    broker = await _orders(injector, write_errno=errno.EIO)
-    broker.kill()
-    broker.start()
-
-
-async def sync_errors(injector: Injector) -> None:
-    broker = await _orders(injector, sync_errno=errno.EIO)
-    broker.kill()
-    broker.start()
-
-
-async def log_write_errors(injector: Injector) -> None:
-    """EIO for the partitions alone: the broker lives on, and must not go on serving what it cannot write."""
-    broker = await _orders(injector, write_errno=errno.EIO, logs_only=1)
-    broker.kill()
-    broker.start()
-
-
-async def log_sync_errors(injector: Injector) -> None:
-    broker = await _orders(injector, sync_errno=errno.EIO, logs_only=1)
-    broker.kill()
-    broker.start()
-
-
-async def torn_write(injector: Injector) -> None:
-    """Dies in the middle of a write."""
-    broker = await _orders(injector, torn_kill=TORN_CHANCE)
-    broker.kill()
-    broker.start()
-
-
-async def short_writes(injector: Injector) -> None:
-    """Writes that store only their beginning, and say so."""
-    await _restarted_if_ended(await _orders(injector, short=SHORT_CHANCE))
-
-
-async def slow_disk(injector: Injector) -> None:
-    await _orders(injector, delay_us=SLOW_US)
-
-
-async def clock_jump(injector: Injector) -> None:
-    """The wall clock of one broker jumps an hour, and back again."""
-    await _orders(injector, clock_ms=injector.rng.choice([-CLOCK_JUMP_MS, CLOCK_JUMP_MS]))
-
-
-async def _hanging_sync(injector: Injector, broker: FaultBroker) -> None:
-    """No fsync comes back, of the quorum's journal neither; everything else works."""
-    assert broker.shim is not None
-    broker.shim.order(sync_us=HANG_US)
-    try:
-        await injector.hold(2.0, 10.0)
-    finally:
-        broker.shim.order()
-    await _restarted_if_ended(broker)
-
-
-async def hanging_sync_of_leader(injector: Injector) -> None:
-    await _hanging_sync(injector, injector.leader())
-
-
-async def hanging_sync_of_controller(injector: Injector) -> None:
-    await _hanging_sync(injector, injector.controller())
-
-
-async def hanging_log_sync(injector: Injector) -> None:
-    """Of the partitions' files alone: the quorum's journal is spared."""
-    await _restarted_if_ended(await _orders(injector, sync_us=HANG_US, logs_only=1))
-
-
-async def two_slow_disks(injector: Injector) -> None:
-    sick = injector.rng.sample(injector.cluster.brokers, 2)
-    for broker in sick:
-        injector.targets.append(broker.node_id)
-        assert broker.shim is not None
-        broker.shim.order(delay_us=SLOW_US)
-    try:
-        await injector.hold(1.0, 6.0)
-    finally:
-        for broker in sick:
-            assert broker.shim is not None
-            broker.shim.order()
-
-
-async def rename_errors(injector: Injector) -> None:
-    """Nothing can be renamed or removed for a while, and the broker goes on; it is started again only if it ends."""
-    await _restarted_if_ended(await _orders(injector, rename_errno=errno.EIO))
-
-
-async def create_errors(injector: Injector) -> None:
-    """No new file for a while: logs cannot roll, topics cannot be made."""
-    await _restarted_if_ended(await _orders(injector, create_errno=errno.EMFILE))
-
-
 # --- settings and whole machines -------------------------------------------------------------------------------------
 
 
@@ -565,11 +364,6 @@ async def bombs(injector: Injector) -> None:
     with suppress(AttackSucceeded, TimeoutError):
         async with asyncio.timeout(BOMBS_S), attacking(attack, addresses):
             await injector.hold()
-
-
-async def _restarted_if_ended(broker: FaultBroker) -> None:
-    if not broker.is_running:
-        broker.start()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,8 +32,9 @@ from barnabas.log.vocabulary.errors import BarnabasError, CorruptRecordError, Er
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.server.purgatory import DelayedFetch, DelayedProduce, Operation, Purgatory, ReadUpTo
 
+from .isr_committed import CommittedRecords
 from .isr_controller import ModelController
-from .isr_log import BAD_CRC, RECORD, MemoryLog, Value, batch
+from .isr_log import RECORD, MemoryLog, Value, batch
 from .isr_scenario import Scenario, Violation
 
 TP = TopicPartition("t", 0)
@@ -94,11 +95,7 @@ class IsrCluster:
         self.damaged: set[int] = set()  # has or had bit rot, and has not been back in the ISR with a sound log
         self.dirty: set[int] = set()  # lost data and have not been back in the ISR
         self.appended: dict[tuple[int, int], int] = {}
-        self.committed: list[Value] = []
-        self.committed_epochs: list[int] = []  # of the leader that committed it
-        self.committed_hashes = [0]
-        self.position_of: dict[Value, int] = {}
-        self.leaders: dict[int, tuple[int, int]] = {}
+        self.oracle = CommittedRecords(self.describe)
         self.acked: dict[Value, int] = {}
         self.outstanding: list[Value | None] = [None, None]
         self.sequences = [0, 0]
@@ -160,7 +157,7 @@ class IsrCluster:
             action(*arguments)
             for broker in self.brokers:
                 self._check_broker(broker)
-            self.trace = hash((self.trace, self.now_s, order, len(self.committed), self.controller.offset))
+            self.trace = hash((self.trace, self.now_s, order, len(self.oracle.committed), self.controller.offset))
 
     def heal_and_finish(self, within_s: float = 25.0) -> None:
         """The last fault is over: within the bound everybody is in sync again and new records are acknowledged."""
@@ -190,64 +187,22 @@ class IsrCluster:
         brokers = "; ".join(f"{b.node_id}{'' if b.is_up else ' down'} {b.partition}" for b in self.brokers)
         return f"{head} isr {control.isr} elr {control.elr} fenced {control.fenced} | {brokers}"
 
-    # --- invariants --------------------------------------------------------------------------------------------------
-
     def _check_broker(self, broker: SimBroker) -> None:
         leading = broker.partition.leader_state
         if leading is None or not broker.is_up:
             return
         if leading.leader_epoch != broker.seen_epoch:
-            self._check_new_leader(broker, leading.leader_epoch)
+            me = (broker.node_id, broker.incarnation)
+            self.oracle.check_new_leader(me, broker.log, leading.leader_epoch)
             broker.seen_epoch, broker.seen_high_watermark = leading.leader_epoch, 0
         high_watermark = broker.log.high_watermark
         if high_watermark < broker.seen_high_watermark:
             raise Violation(f"high watermark of {broker.node_id} went back to {high_watermark}: {self.describe()}")
         if high_watermark > broker.seen_high_watermark or leading.high_watermark != high_watermark:
             broker.seen_high_watermark = high_watermark
-            self._check_committed(broker, leading.leader_epoch)
-
-    def _check_new_leader(self, broker: SimBroker, leader_epoch: int) -> None:
-        me = (broker.node_id, broker.incarnation)
-        if self.leaders.setdefault(leader_epoch, me) != me:
-            raise Violation(f"two leaders in epoch {leader_epoch}: {self.leaders[leader_epoch]} and {me}")
-        count = len(self.committed)
-        while count and self.committed_epochs[count - 1] >= leader_epoch:
-            count -= 1
-        if broker.log.log_end_offset < count or broker.log.hash_at(count) != self.committed_hashes[count]:
-            raise Violation(
-                f"leader {broker.node_id} of epoch {leader_epoch} lacks what was committed before: {self.describe()}"
-            )
-
-    def _check_committed(self, broker: SimBroker, leader_epoch: int) -> None:
-        """What a leader shows below its high watermark never changes, and is in every replica that may lead next."""
-        log = broker.log
-        end, known = log.high_watermark, len(self.committed)
-        if log.hash_at(min(end, known)) != self.committed_hashes[min(end, known)]:
-            raise Violation(f"{broker.node_id} shows other data than was committed: {self.describe()}")
-        for offset in range(known, end):
-            value = log.records[offset][1]
-            if value in self.position_of:
-                raise Violation(f"{value} stands at {self.position_of[value]} and at {offset}")
-            self.position_of[value] = offset
-            self.committed.append(value)
-            self.committed_epochs.append(leader_epoch)
-            self.committed_hashes.append(log.hash_at(offset + 1))
-        self._check_electable()
-
-    def _check_electable(self) -> None:
-        """Whoever the controller may elect holds everything that is committed: the ISR and the ELR alike (KIP-966)."""
-        control, end = self.controller, len(self.committed)
-        for node_id in (control.isr | control.elr) - self.dirty - self.damaged:
-            log = self.brokers[node_id].log
-            if log.log_end_offset < end or log.hash_at(end) != self.committed_hashes[end]:
-                raise Violation(f"{node_id} may be elected and lacks what is committed: {self.describe()}")
-
-    def _check_read(self, records: bytes, who: str) -> None:
-        for offset, _, producer, sequence in RECORD.iter_unpack(records):
-            if producer == BAD_CRC:
-                return  # what a client refuses, it has not been shown
-            if offset >= len(self.committed) or self.committed[offset] != (producer, sequence):
-                raise Violation(f"{who} showed {(producer, sequence)} at {offset}, which is not committed there")
+            self.oracle.note_committed(broker.node_id, broker.log, leading.leader_epoch)
+            electable = (self.controller.isr | self.controller.elr) - self.dirty - self.damaged
+            self.oracle.check_electable({node_id: self.brokers[node_id].log for node_id in electable})
 
     # --- controller --------------------------------------------------------------------------------------------------
 
@@ -494,7 +449,7 @@ class IsrCluster:
                 CLIENT,
                 self.rng.randrange(self.node_count),
                 self._on_consume,
-                self.rng.randrange(len(self.committed) + 3),
+                self.rng.randrange(len(self.oracle.committed) + 3),
             )
         self.at(0.02 + self.rng.random() * 0.05, self._client_tick, client)
 
@@ -514,7 +469,7 @@ class IsrCluster:
         self._perform(broker, effects)
 
     def _on_ack(self, value: Value, offset: int) -> None:
-        if offset >= len(self.committed) or self.committed[offset] != value:
+        if offset >= len(self.oracle.committed) or self.oracle.committed[offset] != value:
             raise Violation(f"acknowledged {value} at {offset}, which is not committed there: {self.describe()}")
         self.acked[value] = offset
         if self.outstanding[value[0]] == value:
@@ -527,7 +482,7 @@ class IsrCluster:
             )
         except BarnabasError:
             return
-        self._check_read(bytes(read.records), f"broker {broker.node_id}")  # type: ignore[arg-type]
+        self.oracle.check_read(bytes(read.records), f"broker {broker.node_id}")  # type: ignore[arg-type]
 
     # --- faults ------------------------------------------------------------------------------------------------------
 

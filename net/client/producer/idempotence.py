@@ -121,6 +121,7 @@ class IdempotentQueue(PartitionQueue):
             self._return(error, is_front=is_front)
         else:
             self.has_gap = True
+            self.failures = 0  # the broker answers: what is behind this batch need not wait
             done = self._refuse(batch, error)
         self._answered()
         return done

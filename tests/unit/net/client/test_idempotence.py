@@ -239,6 +239,25 @@ def test_a_refusal_behind_a_lost_answer_says_that_the_records_may_be_there() -> 
         world.handles[0][0].metadata_of(0)
 
 
+def test_a_refusal_for_good_ends_the_pauses_between_attempts() -> None:
+    """The broker answers. Otherwise a single lost connection slows down all batches that it refuses from then on."""
+    world = World()
+    for _ in range(2):
+        world.send()
+    world.take()
+    world.step("lose request")
+    assert world.queue.failures == 1
+    for _ in range(2):
+        world.take()
+        world.step("refuse")
+        assert world.queue.failures == 0
+    world.send()
+    world.send()
+    world.take()
+    world.take()
+    assert len(world.asked) == 1, "the first batch of an epoch still goes alone"
+
+
 def test_a_fenced_first_attempt_goes_on_in_a_newer_epoch_and_an_uncertain_one_fails() -> None:
     world = World()
     world.send()

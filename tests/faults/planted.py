@@ -48,8 +48,8 @@ def commits_before_the_quorum() -> Any:
     """A commit of offsets is answered, and its records are never written."""
 
     def add(self: GroupAppends, queue: SlotQueue, item: Waiting) -> None:
-        if item.records and all("Offset" in type(record).__name__ for record in item.records):
-            item.answer.set_result(item.response)
+        if item.result.records and all("Offset" in type(record).__name__ for record in item.result.records):
+            item.answer.set_result(item.result.response)
         else:
             genuine(self, queue, item)
 

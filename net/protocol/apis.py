@@ -3,7 +3,15 @@
 Messages do not know their keys: a room below may define a request or an answer that it decides on, and it is framed here alone.
 """
 
-from barnabas.log.vocabulary.cluster_changes import FORWARDED
+from barnabas.log.vocabulary.cluster_changes import (
+    FORWARDED,
+    AddPartitionsRequest,
+    AlterConfigRequest,
+    AssignReplicasRequest,
+    CreateTopicResponse,
+    ElectLeaderRequest,
+    UnregisterBrokerRequest,
+)
 from barnabas.log.vocabulary.group_messages import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -30,16 +38,16 @@ APIS: dict[int, tuple[type[Request], type[Response]]] = {
     ApiKey.INIT_PRODUCER_ID: (requests.InitProducerIdRequest, responses.InitProducerIdResponse),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: (requests.OffsetForLeaderEpochRequest, responses.OffsetForLeaderEpochResponse),
     ApiKey.DELETE_RECORDS: (requests.DeleteRecordsRequest, responses.DeleteRecordsResponse),
-    ApiKey.CREATE_TOPIC: (requests.CreateTopicRequest, responses.CreateTopicResponse),
+    ApiKey.CREATE_TOPIC: (requests.CreateTopicRequest, CreateTopicResponse),
     ApiKey.DELETE_TOPIC: (requests.DeleteTopicRequest, responses.EmptyResponse),
-    ApiKey.ADD_PARTITIONS: (requests.AddPartitionsRequest, responses.EmptyResponse),
-    ApiKey.ALTER_CONFIG: (requests.AlterConfigRequest, responses.EmptyResponse),
+    ApiKey.ADD_PARTITIONS: (AddPartitionsRequest, responses.EmptyResponse),
+    ApiKey.ALTER_CONFIG: (AlterConfigRequest, responses.EmptyResponse),
     ApiKey.DESCRIBE_CONFIGS: (requests.DescribeConfigsRequest, responses.DescribeConfigsResponse),
-    ApiKey.ELECT_LEADER: (requests.ElectLeaderRequest, responses.EmptyResponse),
-    ApiKey.ASSIGN_REPLICAS: (requests.AssignReplicasRequest, responses.EmptyResponse),
+    ApiKey.ELECT_LEADER: (ElectLeaderRequest, responses.EmptyResponse),
+    ApiKey.ASSIGN_REPLICAS: (AssignReplicasRequest, responses.EmptyResponse),
     ApiKey.DESCRIBE_CLUSTER: (requests.DescribeClusterRequest, responses.DescribeClusterResponse),
     ApiKey.DESCRIBE_QUORUM: (requests.DescribeQuorumRequest, responses.DescribeQuorumResponse),
-    ApiKey.UNREGISTER_BROKER: (requests.UnregisterBrokerRequest, responses.EmptyResponse),
+    ApiKey.UNREGISTER_BROKER: (UnregisterBrokerRequest, responses.EmptyResponse),
     ApiKey.ALTER_VOTERS: (requests.AlterVotersRequest, responses.AlterVotersResponse),
     ApiKey.QUORUM_ROLE: (requests.QuorumRoleRequest, responses.QuorumRoleResponse),
     ApiKey.CONTROLLER_CALL: (requests.ControllerCallRequest, responses.ControllerCallResponse),

@@ -10,26 +10,13 @@ from msgspec import Meta
 
 from barnabas.log.format.record_batch import Buffer
 from barnabas.log.vocabulary.cluster_changes import (
-    AddPartitionsRequest as AddPartitionsRequest,
-)
-from barnabas.log.vocabulary.cluster_changes import (
-    AlterConfigRequest as AlterConfigRequest,
-)
-from barnabas.log.vocabulary.cluster_changes import (
-    AssignReplicasRequest as AssignReplicasRequest,
-)
-from barnabas.log.vocabulary.cluster_changes import (
-    ConfigEntryChange as ConfigEntryChange,
-)
-from barnabas.log.vocabulary.cluster_changes import (
-    ElectLeaderRequest as ElectLeaderRequest,
-)
-from barnabas.log.vocabulary.cluster_changes import (
+    AddPartitionsRequest,
+    AlterConfigRequest,
+    AssignReplicasRequest,
+    ElectLeaderRequest,
     ForwardedRequest,
     NewTopic,
-)
-from barnabas.log.vocabulary.cluster_changes import (
-    UnregisterBrokerRequest as UnregisterBrokerRequest,
+    UnregisterBrokerRequest,
 )
 from barnabas.log.vocabulary.group_messages import (
     ConsumerGroupHeartbeatRequest,

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import field
 
-from barnabas.log.vocabulary.cluster_changes import CreateTopicResponse as CreateTopicResponse
-from barnabas.log.vocabulary.cluster_changes import ForwardedResponse
+from barnabas.log.vocabulary.cluster_changes import CreateTopicResponse, ForwardedResponse
 from barnabas.log.vocabulary.group_messages import (
     ConsumerGroupHeartbeatResponse,
     JoinGroupResponse,

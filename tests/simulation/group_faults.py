@@ -6,8 +6,9 @@ from random import Random
 from typing import ClassVar
 
 from barnabas.kraft.group_state.group_slots import slot_of
+from barnabas.log.vocabulary.cluster_changes import AddPartitionsRequest
 from barnabas.log.vocabulary.group_messages import OffsetToCommit
-from barnabas.net.protocol.requests import AddPartitionsRequest, CreateTopicRequest, ResetOffsetsRequest
+from barnabas.net.protocol.requests import CreateTopicRequest, ResetOffsetsRequest
 
 from .checkers.groups import GroupChecker
 from .cluster import SimulatedCluster, is_serving

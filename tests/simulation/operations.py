@@ -8,18 +8,20 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, ClassVar
 
-from barnabas.log.vocabulary.cluster_changes import DecommissionBrokerRequest
-from barnabas.net.protocol.requests import (
+from barnabas.log.vocabulary.cluster_changes import (
     AddPartitionsRequest,
     AlterConfigRequest,
-    AlterVotersRequest,
     AssignReplicasRequest,
     ConfigEntryChange,
+    DecommissionBrokerRequest,
+    ElectLeaderRequest,
+    UnregisterBrokerRequest,
+)
+from barnabas.net.protocol.requests import (
+    AlterVotersRequest,
     CreateTopicRequest,
     DeleteRecordsRequest,
     DeleteTopicRequest,
-    ElectLeaderRequest,
-    UnregisterBrokerRequest,
 )
 
 from .cluster import SimulatedCluster

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from barnabas.kraft.metadata.records import BROKER_RESOURCE, TOPIC_RESOURCE
 from barnabas.kraft.metadata.topic_settings import CLUSTER_DEFAULT, MIN_INSYNC_REPLICAS
-from barnabas.net.protocol.requests import AlterConfigRequest, ConfigEntryChange
+from barnabas.log.vocabulary.cluster_changes import AlterConfigRequest, ConfigEntryChange
 
 from .cluster import SimulatedCluster
 from .fault_room import FaultPlan, FaultRoom

@@ -11,16 +11,18 @@ from typing import Any
 from barnabas.kraft.metadata.image import MetadataImage
 from barnabas.log.format.record_batch import iter_headers, read_header
 from barnabas.log.format.record_codec import NOT_IDEMPOTENT, encode_batch
-from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, NetworkError, error_for
-from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatRequest, OffsetToCommit, TopicPartitions
-from barnabas.net.protocol.requests import (
+from barnabas.log.vocabulary.cluster_changes import (
     AddPartitionsRequest,
     AlterConfigRequest,
     AssignReplicasRequest,
     ConfigEntryChange,
+    ElectLeaderRequest,
+)
+from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, NetworkError, error_for
+from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatRequest, OffsetToCommit, TopicPartitions
+from barnabas.net.protocol.requests import (
     CreateTopicRequest,
     DeleteTopicRequest,
-    ElectLeaderRequest,
     FetchPartition,
     FetchRequest,
     FindCoordinatorRequest,

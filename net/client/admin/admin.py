@@ -6,7 +6,18 @@ from collections.abc import Iterable, Mapping
 from random import Random
 from typing import Self
 
-from barnabas.log.vocabulary.cluster_changes import DecommissionBrokerRequest, FillBrokerRequest, FillBrokerResponse
+from barnabas.log.vocabulary.cluster_changes import (
+    AddPartitionsRequest,
+    AlterConfigRequest,
+    AssignReplicasRequest,
+    ConfigEntryChange,
+    CreateTopicResponse,
+    DecommissionBrokerRequest,
+    ElectLeaderRequest,
+    FillBrokerRequest,
+    FillBrokerResponse,
+    UnregisterBrokerRequest,
+)
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ...base.clock import Clock
@@ -14,7 +25,6 @@ from ...protocol import requests as q
 from ...protocol.responses import (
     AlterVotersResponse,
     ConfigEntry,
-    CreateTopicResponse,
     DeleteRecordsResponse,
     DescribeClusterResponse,
     DescribeConfigsResponse,
@@ -123,7 +133,7 @@ class Admin(GroupAdmin):
     ) -> None:
         """Grow a topic to `total_count` partitions. Keys will go to other partitions than before."""
         await self._controller(
-            q.AddPartitionsRequest(
+            AddPartitionsRequest(
                 name=name,
                 total_count=total_count,
                 assignment=tuple(tuple(replicas) for replicas in assignment),
@@ -193,10 +203,10 @@ class Admin(GroupAdmin):
     ) -> None:
         """Change the configuration of a topic, or of a broker (`resource_type` BROKER); None takes a key back."""
         await self._controller(
-            q.AlterConfigRequest(
+            AlterConfigRequest(
                 resource_type=resource_type,
                 resource=str(resource),
-                changes=tuple(q.ConfigEntryChange(key=key, value=value) for key, value in changes.items()),
+                changes=tuple(ConfigEntryChange(key=key, value=value) for key, value in changes.items()),
                 validate_only=validate_only,
             )
         )
@@ -220,7 +230,7 @@ class Admin(GroupAdmin):
         self, topic: str, partition: int, *, target: int | None = None, unclean: bool = False
     ) -> None:
         """Give the leadership to the preferred replica, or to `target`. `unclean` allows one that may lack records."""
-        await self._controller(q.ElectLeaderRequest(topic=topic, partition=partition, target=target, unclean=unclean))
+        await self._controller(ElectLeaderRequest(topic=topic, partition=partition, target=target, unclean=unclean))
 
     async def transfer_leadership(self, topic: str, partition: int, target: int) -> None:
         await self.elect_leader(topic, partition, target=target)
@@ -231,7 +241,7 @@ class Admin(GroupAdmin):
         """Move a partition (no replicas: cancel its move); returns when the move has begun. `describe_moves` shows how far
         it is. A throttle holds for all moves, never for in-sync replicas, and goes when the last move has ended."""
         await self._controller(
-            q.AssignReplicasRequest(
+            AssignReplicasRequest(
                 topic=topic,
                 partition=partition,
                 replicas=tuple(replicas),
@@ -291,7 +301,7 @@ class Admin(GroupAdmin):
 
     async def unregister_broker(self, node_id: int) -> None:
         """Forget a broker that is gone for good; it must not hold replicas."""
-        await self._controller(q.UnregisterBrokerRequest(node_id=node_id))
+        await self._controller(UnregisterBrokerRequest(node_id=node_id))
 
     async def decommission_broker(self, node_id: int, *, cancel: bool = False, throttle_bytes_per_s: int = 0) -> None:
         """Have the cluster move everything off a broker; returns when that has begun. `describe_cluster` shows how many

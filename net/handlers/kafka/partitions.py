@@ -15,11 +15,11 @@ from typing import TypeVar
 from barnabas.kraft.metadata.controller_errors import ElectionNotNeededError
 from barnabas.kraft.metadata.image import NO_LEADER, PartitionImage
 from barnabas.log.segment.producer_state import ProducerEntry
+from barnabas.log.vocabulary.cluster_changes import AssignReplicasRequest, ElectLeaderRequest
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, InvalidReplicaAssignmentError
 from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_PARTITIONS, CONSUMER_OFFSETS_TOPIC, TopicPartition
 from barnabas.net.protocol.kafka import bodies
 from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
-from barnabas.net.protocol.requests import AssignReplicasRequest, ElectLeaderRequest
 from barnabas.net.server.dispatcher import Reply, RequestContext
 
 from ..common.many import DONE, Outcome, each

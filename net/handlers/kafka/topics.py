@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from barnabas.kraft.metadata.requests import DeleteTopic
 from barnabas.log.settings.config import TOPIC_KEYS
+from barnabas.log.vocabulary.cluster_changes import AddPartitionsRequest, CreateTopicResponse
 from barnabas.log.vocabulary.errors import (
     InvalidConfigError,
     InvalidReplicaAssignmentError,
@@ -23,8 +24,7 @@ from barnabas.log.vocabulary.errors import (
 )
 from barnabas.net.protocol.kafka import bodies
 from barnabas.net.protocol.kafka.apis import NO_TOPIC_ID, KafkaRequest, KafkaResponse
-from barnabas.net.protocol.requests import AddPartitionsRequest, CreateTopicRequest, DeleteTopicRequest
-from barnabas.net.protocol.responses import CreateTopicResponse
+from barnabas.net.protocol.requests import CreateTopicRequest, DeleteTopicRequest
 from barnabas.net.server.dispatcher import RequestContext
 
 from ..common.many import DONE, Outcome, check_named_once, each

@@ -10,9 +10,10 @@ from barnabas.kraft.metadata.image import MetadataImage
 from barnabas.kraft.metadata.records import BROKER_RESOURCE, TOPIC_RESOURCE
 from barnabas.kraft.metadata.requests import AlterConfig, ConfigChange
 from barnabas.kraft.metadata.topic_settings import CLUSTER_DEFAULT
+from barnabas.log.vocabulary.cluster_changes import AlterConfigRequest
 from barnabas.log.vocabulary.errors import InvalidRequestError, UnknownTopicOrPartitionError
 from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_TOPIC
-from barnabas.net.protocol.requests import AlterConfigRequest, DescribeConfigsRequest
+from barnabas.net.protocol.requests import DescribeConfigsRequest
 from barnabas.net.protocol.responses import ConfigEntry, DescribeConfigsResponse, EmptyResponse
 from barnabas.net.server.dispatcher import RequestContext
 from barnabas.net.settings.config_descriptions import ConfigSource, DescribedConfig, describe_broker, describe_topic

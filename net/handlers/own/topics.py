@@ -8,7 +8,12 @@ requests, which name many and say how long they wait (`timeout_ms`), come here f
 from barnabas.kraft.controller.topic_control import new_topic_id
 from barnabas.kraft.metadata.controller_errors import ElectionNotNeededError, NoReassignmentInProgressError
 from barnabas.kraft.metadata.requests import ControllerRequest, CreateTopic, DeleteTopic, TopicCreated
-from barnabas.log.vocabulary.cluster_changes import AddPartitionsRequest, AssignReplicasRequest, ElectLeaderRequest
+from barnabas.log.vocabulary.cluster_changes import (
+    AddPartitionsRequest,
+    AssignReplicasRequest,
+    CreateTopicResponse,
+    ElectLeaderRequest,
+)
 from barnabas.log.vocabulary.errors import (
     BarnabasError,
     InvalidPartitionsError,
@@ -16,7 +21,7 @@ from barnabas.log.vocabulary.errors import (
     UnknownTopicOrPartitionError,
 )
 from barnabas.net.protocol.requests import CreateTopicRequest, DeleteTopicRequest
-from barnabas.net.protocol.responses import CreateTopicResponse, EmptyResponse
+from barnabas.net.protocol.responses import EmptyResponse
 from barnabas.net.server.dispatcher import RequestContext
 
 from ..common.changes import CHANGE_TIMEOUT_MS, decided

@@ -10,6 +10,7 @@ import pytest
 from unit.net.shell_world import LISTENER, Shell, broker, image_of, now_ms, partition, simulated, topic
 
 from barnabas.kraft.metadata.image import NO_LEADER
+from barnabas.log.vocabulary.cluster_changes import CreateTopicResponse
 from barnabas.log.vocabulary.errors import (
     BarnabasError,
     BrokerNotAvailableError,
@@ -39,7 +40,6 @@ from barnabas.net.protocol.requests import (
     UnreadRequest,
 )
 from barnabas.net.protocol.responses import (
-    CreateTopicResponse,
     DeleteRecordsResponse,
     DescribeClusterResponse,
     DescribeConfigsResponse,

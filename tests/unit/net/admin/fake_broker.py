@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from barnabas.kraft.metadata.image import BrokerImage, Endpoint, MetadataImage, PartitionImage, TopicImage
+from barnabas.log.vocabulary.cluster_changes import CreateTopicResponse
 from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.log.vocabulary.group_messages import (
     CommittedOffset,
@@ -70,7 +71,7 @@ class FakeBroker:
                 entries=(_entry("retention.ms", "5", "topic"), _entry("segment.bytes", "9", "default"))
             ),
             requests.ProduceRequest: _produced,
-            requests.CreateTopicRequest: lambda request: responses.CreateTopicResponse(
+            requests.CreateTopicRequest: lambda request: CreateTopicResponse(
                 name=request.name, topic_id="b" * 32, partition_count=4, replication_factor=2
             ),
         }

@@ -14,6 +14,7 @@ from unit.net.admin.fake_broker import FakeBroker
 
 from barnabas.kraft.metadata.image import PartitionImage, TopicImage
 from barnabas.log.format.record_batch import check_crc, read_header
+from barnabas.log.vocabulary.cluster_changes import AddPartitionsRequest, AlterConfigRequest, ConfigEntryChange
 from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.log.vocabulary.group_messages import CommittedOffset, UndoneOffset, UndoOffsetResetResponse
 from barnabas.net.admin.app import MAX_BODY_BYTES, ROUTES, build_app, start_admin
@@ -203,7 +204,7 @@ async def test_delete_and_grow_a_topic(client: HttpClient, broker: FakeBroker) -
     assert (await grown.json())["partitions_count"] == 5
     assert broker.asked == [
         requests.DeleteTopicRequest(name="t"),
-        requests.AddPartitionsRequest(name="t", total_count=5),
+        AddPartitionsRequest(name="t", total_count=5),
     ]
 
 
@@ -219,13 +220,13 @@ async def test_configs(client: HttpClient, broker: FakeBroker) -> None:
     assert (await client.post(f"{CLUSTER}/topics/t/configs:alter", json={"data": changes})).status == 204
     assert (await client.put(f"{CLUSTER}/brokers/1/configs/a", json={"value": "2"})).status == 204
     assert (await client.delete(f"{CLUSTER}/broker-configs/a")).status == 204
-    change = requests.ConfigEntryChange
+    change = ConfigEntryChange
     assert broker.asked == [
-        requests.AlterConfigRequest(
+        AlterConfigRequest(
             resource_type=2, resource="t", changes=(change(key="a", value="1"), change(key="b", value=None))
         ),
-        requests.AlterConfigRequest(resource_type=4, resource="1", changes=(change(key="a", value="2"),)),
-        requests.AlterConfigRequest(resource_type=4, resource="", changes=(change(key="a", value=None),)),
+        AlterConfigRequest(resource_type=4, resource="1", changes=(change(key="a", value="2"),)),
+        AlterConfigRequest(resource_type=4, resource="", changes=(change(key="a", value=None),)),
     ]
 
 

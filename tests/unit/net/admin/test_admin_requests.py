@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from unit.net.admin.fake_broker import FakeBroker
 from unit.net.admin.test_admin_api import CLUSTER, JSON
 
+from barnabas.log.vocabulary.cluster_changes import AddPartitionsRequest, AlterConfigRequest
 from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.net.admin.app import ROUTES, build_app, start_admin
 from barnabas.net.admin.frame.call import Field, Route
@@ -262,7 +263,7 @@ def requests_of(route: Route) -> list[tuple[str, dict[str, Any] | None]]:
 
 async def test_no_request_whatsoever_is_an_internal_error(client: Client, broker: FakeBroker) -> None:
     refused = responses.ErrorResponse(error=ErrorCode.INVALID_REQUEST, message="no")
-    for kind in (requests.DeleteTopicRequest, requests.AddPartitionsRequest, requests.AlterConfigRequest,
+    for kind in (requests.DeleteTopicRequest, AddPartitionsRequest, AlterConfigRequest,
                  requests.DescribeStorageRequest, requests.BringBackFolderRequest, requests.DeleteGroupRequest,
                  requests.ResetOffsetsRequest, requests.UndoOffsetResetRequest):  # fmt: skip
         broker.answers[kind] = lambda _: refused

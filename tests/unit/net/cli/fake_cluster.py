@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from barnabas.log.vocabulary.cluster_changes import CreateTopicResponse
 from barnabas.log.vocabulary.errors import (
     BarnabasError,
     BrokerNotAvailableError,
@@ -186,11 +187,11 @@ class FakeAdmin:
     def _names(self) -> list[str]:
         return sorted({place.topic for place in self._cluster.logs})
 
-    async def create_topic(self, name: str, **named: Any) -> responses.CreateTopicResponse:
+    async def create_topic(self, name: str, **named: Any) -> CreateTopicResponse:
         if name in self._names():
             raise TopicAlreadyExistsError(f"topic {name} exists;\n choose another name")
         self._cluster.calls.append(("create_topic", name, named))
-        return responses.CreateTopicResponse(
+        return CreateTopicResponse(
             name=name, topic_id="i", partition_count=named["partitions"], replication_factor=named["replication_factor"]
         )
 

@@ -16,6 +16,7 @@ from unit.net.client.virtual_time import run
 
 import barnabas
 import barnabas.sync
+from barnabas.log.vocabulary.cluster_changes import CreateTopicResponse
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.connection.errors import ClientClosedError, GroupIdNotFoundError, UnknownTopicOrPartitionError
@@ -169,7 +170,7 @@ def test_admin_finds_the_controller_and_the_coordinators() -> None:
         cluster.script(
             ApiKey.CREATE_TOPIC,
             lambda *_: r.ErrorResponse(error=41, message="not me"),
-            lambda *_: r.CreateTopicResponse(name="n", topic_id="1", partition_count=3, replication_factor=1),
+            lambda *_: CreateTopicResponse(name="n", topic_id="1", partition_count=3, replication_factor=1),
         )
         cluster.script(
             ApiKey.LIST_GROUPS,

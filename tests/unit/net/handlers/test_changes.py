@@ -21,7 +21,10 @@ from barnabas.kraft.metadata.requests import (
 from barnabas.log.settings.table import ALL_TOPIC_KEYS, BROKER_KEYS, DYNAMIC_KEYS
 from barnabas.log.vocabulary.cluster_changes import (
     AddPartitionsRequest,
+    AlterConfigRequest,
     AssignReplicasRequest,
+    ConfigEntryChange,
+    CreateTopicResponse,
     ElectLeaderRequest,
     UnregisterBrokerRequest,
 )
@@ -37,9 +40,7 @@ from barnabas.net.handlers.own.configs import ConfigHandlers
 from barnabas.net.handlers.own.topics import TopicHandlers
 from barnabas.net.handlers.own.voters import VoterHandlers
 from barnabas.net.protocol.requests import (
-    AlterConfigRequest,
     BrokerShutdownRequest,
-    ConfigEntryChange,
     CreateTopicRequest,
     DeleteTopicRequest,
     DescribeClusterRequest,
@@ -47,7 +48,7 @@ from barnabas.net.protocol.requests import (
     DescribeQuorumRequest,
     Request,
 )
-from barnabas.net.protocol.responses import CreateTopicResponse, EmptyResponse
+from barnabas.net.protocol.responses import EmptyResponse
 
 T = topic("t", partition(0))
 TOPIC, BROKER = 2, 4

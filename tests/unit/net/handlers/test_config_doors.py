@@ -24,11 +24,12 @@ from barnabas.log.settings.key import Change, ConfigKey
 from barnabas.log.settings.kinds import ConfigType
 from barnabas.log.settings.table import ALL_TOPIC_KEYS, BROKER_KEYS
 from barnabas.log.settings.without_effect import BROKER_KEYS_WITHOUT_EFFECT
+from barnabas.log.vocabulary.cluster_changes import AlterConfigRequest, ConfigEntryChange
 from barnabas.log.vocabulary.errors import InvalidConfigError
 from barnabas.net.broker.core_settings import config_rules
 from barnabas.net.handlers.own.configs import ConfigHandlers
 from barnabas.net.handlers.own.topics import TopicHandlers
-from barnabas.net.protocol.requests import AlterConfigRequest, ConfigEntryChange, CreateTopicRequest
+from barnabas.net.protocol.requests import CreateTopicRequest
 from barnabas.net.settings.config import load
 
 T = topic("t", partition(0))

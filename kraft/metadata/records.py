@@ -62,7 +62,11 @@ class FeatureLevelRecord(Record, frozen=True, kw_only=True, tag=3):
 
 
 class RegisterBrokerRecord(Record, frozen=True, kw_only=True, tag=4):
-    """The broker epoch is the quorum index of this record. A broker is registered fenced."""
+    """The broker epoch is the quorum index of this record. A broker is registered fenced.
+
+    What is stored for ever: the request also says what only the controller's checks need, and the image also holds what later
+    records say of the broker. Each gets new fields by itself.
+    """
 
     node_id: int
     incarnation: str
@@ -144,7 +148,9 @@ class RemoveTopicRecord(Record, frozen=True, kw_only=True, tag=21):
 
 
 class PartitionRecord(Record, frozen=True, kw_only=True, tag=22):
-    """A new partition, or the whole new state of one (what it says of the epochs is final)."""
+    """A new partition, or the whole new state of one (what it says of the epochs is final).
+
+    Stored for ever: the image has fields besides that replay counts, and other defaults."""
 
     topic_id: str
     partition: int

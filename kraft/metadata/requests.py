@@ -156,7 +156,7 @@ class AllocateProducerIds(Message, frozen=True, kw_only=True):
 
 
 class SlotAppend(Message, frozen=True, kw_only=True):
-    """Records of one slot, as an encoded record batch."""
+    """Records of one slot, as an encoded record batch: a whole one, where StagedDecisionRecord stores a part of the bytes."""
 
     slot: int
     coordinator_epoch: int
@@ -242,7 +242,10 @@ class VotersAnswer(Message, frozen=True, kw_only=True):
 
 
 class AlterVoters(Message, frozen=True, kw_only=True):
-    """Begin to add or to remove a voter of the quorum, or go on with it. `check_only`: would it be refused?"""
+    """Begin to add or to remove a voter of the quorum, or go on with it. `check_only`: would it be refused?
+
+    The address is no NodeAddress: on the wire `add` stands between its fields, and a removal has none.
+    """
 
     node_id: int
     add: bool

@@ -51,7 +51,8 @@ _NAMES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerSettings:
-    """Equal settings share one producer in a process, so this is a key."""
+    """Equal settings share one producer in a process, so this is a key. It has only what a sink lets its user choose, and lies in
+    pickled tasks: the producer's own ProducerConfig has all, as it was checked."""
 
     batch_size: int
     buffer_memory: int

@@ -3,6 +3,10 @@
 Versions: 0-2, 1-4. Behaviour: the cluster as the image of the broker that is asked shows it, fenced brokers only for those who
 ask for them; the data folders of that broker alone, an offline one with KAFKA_STORAGE_ERROR. Without an authorizer everybody
 may do everything, and is told so.
+
+Our own DescribeCluster (`own.cluster`) has another handler because it means something else: always all brokers, with what only
+an operator of Barnabas asks for (replicas, group slots, troubled folders, ignored settings). A Kafka client gets addresses to
+connect to: of unfenced brokers, once the metadata is known, and of one kind of endpoint.
 """
 
 from __future__ import annotations

@@ -2,6 +2,11 @@
 
 Versions: 0-5, 0-5, 0-2, 0-1. Behaviour: a broker lists the groups that it coordinates; an unknown group is "Dead". Differs from
 Kafka: DescribeGroups also shows groups of the newer protocol, in the words of the classic one, because many tools know no other.
+
+Our own ListGroups and DescribeGroups (`own.groups`) have other handlers because they mean something else: they use the phases of
+the coordinator and not Kafka's states, refuse an unknown group, and explain what a group waits for. They cannot express filters,
+many groups in one request, or the subscriptions of classic members in bytes. Both ask the same coordinator; a deletion means the
+same and has one handler.
 """
 
 from __future__ import annotations

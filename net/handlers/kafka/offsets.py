@@ -2,6 +2,10 @@
 
 Versions: 1-9, 0. Behaviour: errors are told per partition; what was never committed, also of a group that nobody knows, is
 offset -1 without an error. `require_stable` is taken: without transactions every offset is stable.
+
+Our own OffsetFetch (`own.groups`) has another handler because its answer means something else: one group whose refusal is the
+answer, and offsets with the topic ids that they are of. A Kafka client names many groups, each with its own error, and may fetch
+as a member, whose epoch is checked. The decision is the same call of the coordinator.
 """
 
 from __future__ import annotations

@@ -55,15 +55,28 @@ def check_follower(view: MetadataImage, node_id: int, applied: MetadataPosition)
 
 
 def is_of_before_recovery(view: MetadataDelta | MetadataImage, position: MetadataPosition) -> bool:
-    """Does it reach beyond the place where the quorum was recovered, without knowing of that?"""
-    return position.recovery_epoch < view.recovery_epoch and position.offset >= view.recovery_offset
+    """Does it hold anything that was lost by the recovery, without knowing of that?
+
+    It reaches beyond the place where the quorum was recovered, or it left this history earlier: the last recovery was not the
+    first one, or went on from a copy that ends with what was never committed.
+    """
+    return position.recovery_epoch < view.recovery_epoch and (
+        position.offset >= view.recovery_offset or _other_history(view, position) is not None
+    )
 
 
 def _contradiction(view: MetadataDelta | MetadataImage, position: MetadataPosition) -> str | None:
-    if position.recovery_epoch < view.recovery_epoch or position.controller_epoch == 0:
+    if position.recovery_epoch < view.recovery_epoch:
         return None
-    if position.recovery_epoch > view.recovery_epoch:
+    if position.controller_epoch and position.recovery_epoch > view.recovery_epoch:
         return f"this quorum knows of no recovery behind {view.recovery_epoch}"
+    return _other_history(view, position)
+
+
+def _other_history(view: MetadataDelta | MetadataImage, position: MetadataPosition) -> str | None:
+    """By the terms alone: there may have been a recovery in between."""
+    if position.controller_epoch == 0:
+        return None
     if position.controller_epoch > view.controller_epoch:
         return f"this quorum has reached controller epoch {view.controller_epoch} only"
     later = next((term for term in view.terms if term.epoch > position.controller_epoch), None)

@@ -86,6 +86,34 @@ def test_after_a_recovery_a_note_may_be_ahead_and_the_memory_of_a_process_may_no
         check_position(view, 3, known=at(1, 1, recovery_epoch=78), applied=None)
 
 
+@pytest.mark.parametrize(
+    ("applied", "is_taken"),
+    [
+        (at(5, 120, claim=9), True),
+        (at(3, 60), True),  # from a version that knows no claims
+        (at(0, 0), True),
+        (at(3, 110, claim=8), False),  # this history was in epoch 5 by then: there was a recovery before the last one
+        (at(4, 60), False),
+        (at(5, 120, claim=1), False),  # the copy ended with what another leader of that epoch had not committed
+        (at(6, 120), False),
+    ],
+)
+def test_what_a_process_holds_of_before_the_recovery_must_be_of_this_history(
+    applied: MetadataPosition, is_taken: bool
+) -> None:
+    view = replace(IMAGE, recovery_epoch=77, recovery_offset=140)
+    for known in (None, applied):
+        if is_taken:
+            check_position(view, 3, known=known, applied=applied)
+            check_follower(view, 3, applied)
+            continue
+        with pytest.raises(DivergentMetadataError, match="start broker 3 again"):
+            check_position(view, 3, known=known, applied=applied)
+        with pytest.raises(DivergentMetadataError, match="start broker 3 again"):
+            check_follower(view, 3, applied)
+    check_position(view, 3, known=applied, applied=None)  # a note, and a process that begins from nothing
+
+
 def test_old_versions_tell_nothing_and_are_taken() -> None:
     cluster = SingleController(1)
     registration = cluster.registration(0)

@@ -30,6 +30,7 @@ from barnabas.log.vocabulary.group_messages import (
     CommittedOffset,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
+    HeartbeatRequest,
     JoinGroupRequest,
     LeaveGroupRequest,
     OffsetToCommit,
@@ -204,13 +205,11 @@ class GroupCoordinator:
             self._classic.sync(request, ticket, decision)
         return self._result(decision, None)
 
-    def heartbeat_classic(
-        self, *, group_id: str, generation: int, member_id: str, instance_id: str | None, now_ms: int
-    ) -> CoordinatorResult[None]:
+    def heartbeat_classic(self, request: HeartbeatRequest, now_ms: int) -> CoordinatorResult[None]:
         """Raises RebalanceInProgressError (join again), IllegalGenerationError, UnknownMemberIdError."""
-        self._check_slot(group_id)
-        with self._noting_the_fenced(group_id, member_id, instance_id, now_ms):
-            self._classic.heartbeat(group_id, generation, member_id, instance_id, now_ms)
+        self._check_slot(request.group_id)
+        with self._noting_the_fenced(request.group_id, request.member_id, request.instance_id, now_ms):
+            self._classic.heartbeat(request, now_ms)
         return CoordinatorResult(records=(), response=None)
 
     def leave_group(

@@ -23,6 +23,7 @@ from barnabas.log.vocabulary.errors import (
     UnknownMemberIdError,
 )
 from barnabas.log.vocabulary.group_messages import (
+    HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupResponse,
     LeaveGroupRequest,
@@ -340,15 +341,15 @@ class ClassicMembership:
 
     # --- staying and leaving ------------------------------------------------------------------------------------------
 
-    def heartbeat(self, group_id: str, generation: int, member_id: str, instance_id: str | None, now_ms: int) -> None:
+    def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> None:
         """Raises UnknownMemberIdError, IllegalGenerationError, FencedInstanceIdError; RebalanceInProgressError: join again."""
-        group = self._existing(group_id, member_id)
-        member = self._find(group, member_id, instance_id)
-        _check_generation(group, generation)
+        group = self._existing(request.group_id, request.member_id)
+        member = self._find(group, request.member_id, request.instance_id)
+        _check_generation(group, request.generation)
         if member.join is None and member.sync is None:
             self._start_session(group, member, now_ms)
         if group.phase is GroupPhase.PREPARING_REBALANCE:
-            raise RebalanceInProgressError(f"group {group_id} rebalances: join again")
+            raise RebalanceInProgressError(f"group {request.group_id} rebalances: join again")
 
     def leave(
         self, group_id: str, leaving: tuple[LeaveGroupRequest, ...], decision: Decision

@@ -167,6 +167,15 @@ class SyncGroupResponse(Message, frozen=True, kw_only=True):
     assignment: bytes
 
 
+class HeartbeatRequest(Message, frozen=True, kw_only=True):
+    """Classic groups. Refused with REBALANCE_IN_PROGRESS: join again."""
+
+    group_id: str
+    generation: int
+    member_id: str
+    instance_id: str | None = None
+
+
 class LeaveGroupRequest(Message, frozen=True, kw_only=True):
     """Classic groups. A static member may be named by its instance id alone (`member_id` "")."""
 

@@ -15,6 +15,7 @@ from barnabas.log.vocabulary.cluster_changes import (
 from barnabas.log.vocabulary.group_messages import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
+    HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupResponse,
     LeaveGroupRequest,
@@ -59,7 +60,7 @@ APIS: dict[int, tuple[type[Request], type[Response]]] = {
     ),
     ApiKey.JOIN_GROUP: (JoinGroupRequest, JoinGroupResponse),
     ApiKey.SYNC_GROUP: (SyncGroupRequest, SyncGroupResponse),
-    ApiKey.HEARTBEAT: (requests.HeartbeatRequest, responses.EmptyResponse),
+    ApiKey.HEARTBEAT: (HeartbeatRequest, responses.EmptyResponse),
     ApiKey.LEAVE_GROUP: (LeaveGroupRequest, responses.EmptyResponse),
     ApiKey.OFFSET_COMMIT: (requests.OffsetCommitRequest, group_responses.OffsetCommitResponse),
     ApiKey.OFFSET_FETCH: (requests.OffsetFetchRequest, group_responses.OffsetFetchResponse),

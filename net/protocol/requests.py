@@ -20,6 +20,7 @@ from barnabas.log.vocabulary.cluster_changes import (
 )
 from barnabas.log.vocabulary.group_messages import (
     ConsumerGroupHeartbeatRequest,
+    HeartbeatRequest,
     JoinGroupRequest,
     LeaveGroupRequest,
     OffsetToCommit,
@@ -220,15 +221,6 @@ class MetadataFeedRequest(Message, frozen=True, kw_only=True):
 
 class FindCoordinatorRequest(Message, frozen=True, kw_only=True):
     group_id: str
-
-
-class HeartbeatRequest(Message, frozen=True, kw_only=True):
-    """Classic groups. Refused with REBALANCE_IN_PROGRESS: join again."""
-
-    group_id: str
-    generation: int
-    member_id: str
-    instance_id: str | None = None
 
 
 class OffsetCommitRequest(Message, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from enum import Enum, auto
 from barnabas.log.vocabulary.group_assignors import NO_PARTITIONS as NO_KEYS
 from barnabas.log.vocabulary.group_messages import (
     GroupProtocol,
+    HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupResponse,
     LeaveGroupRequest,
@@ -32,7 +33,6 @@ from barnabas.log.vocabulary.group_protocol import (
 )
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
-from ...protocol.requests import HeartbeatRequest
 from ..connection.errors import BarnabasError, ErrorCode, InvalidAssignmentError, error_for
 from .assignors import Assignor, MemberSubscription, checked, is_cooperative, user_data, withhold_moving
 from .ownership import NO_PARTITIONS, Ownership, Partitions, Subscription

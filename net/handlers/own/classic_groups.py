@@ -11,13 +11,13 @@ from msgspec.structs import replace
 from barnabas.consumer_groups.model.classic_messages import LeaveOutcome
 from barnabas.log.vocabulary.errors import error_for
 from barnabas.log.vocabulary.group_messages import (
+    HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupResponse,
     LeaveGroupRequest,
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from barnabas.net.protocol.requests import HeartbeatRequest
 from barnabas.net.protocol.responses import EmptyResponse
 from barnabas.net.server.dispatcher import RequestContext
 
@@ -61,14 +61,7 @@ class ClassicGroupHandlers:
 
     async def heartbeat(self, request: HeartbeatRequest, context: RequestContext) -> EmptyResponse:
         await self._groups.handle(
-            request.group_id,
-            lambda machine: machine.heartbeat_classic(
-                group_id=request.group_id,
-                generation=request.generation,
-                member_id=request.member_id,
-                instance_id=request.instance_id,
-                now_ms=self._groups.now_ms(),
-            ),
+            request.group_id, lambda machine: machine.heartbeat_classic(request, self._groups.now_ms())
         )
         return EmptyResponse()
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from itertools import groupby
 from operator import attrgetter
 
-from barnabas.log.vocabulary.group_messages import OffsetToCommit, PartitionOutcome
+from barnabas.log.vocabulary.group_messages import HeartbeatRequest, OffsetToCommit, PartitionOutcome
 
 from ..group_responses import OffsetCommitResponse
-from ..requests import HeartbeatRequest, OffsetCommitRequest
+from ..requests import OffsetCommitRequest
 from ..responses import EmptyResponse
 from . import bodies
 

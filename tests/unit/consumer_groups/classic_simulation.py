@@ -19,6 +19,7 @@ from barnabas.consumer_groups.model.settings import GroupSettings
 from barnabas.kraft.group_state.group_slots import GroupSlots, slot_of
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
 from barnabas.log.vocabulary.group_messages import (
+    HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupResponse,
     LeaveGroupRequest,
@@ -256,10 +257,11 @@ class ClassicSimulation:
         if client.generation < 0 or client.ticket is not None:
             return
         try:
-            self.coordinator.heartbeat_classic(
+            request = HeartbeatRequest(
                 group_id=GROUP, generation=client.generation, member_id=client.member_id,
-                instance_id=client.instance_id, now_ms=self.now_ms,
+                instance_id=client.instance_id,
             )  # fmt: skip
+            self.coordinator.heartbeat_classic(request, self.now_ms)
         except BarnabasError as error:
             self.refused(client, error)
 

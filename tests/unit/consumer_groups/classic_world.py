@@ -10,6 +10,7 @@ from barnabas.kraft.group_state.group_slots import GroupSlots, slot_of
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
 from barnabas.log.vocabulary.group_messages import (
     GroupProtocol,
+    HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupResponse,
     LeaveGroupRequest,
@@ -183,10 +184,10 @@ class ClassicClient:
         return tuple(sorted(number for _, number in assigned or ()))
 
     def beat(self) -> None:
-        self.world.coordinator.heartbeat_classic(
-            group_id=GROUP, generation=self.generation, member_id=self.member_id, instance_id=self.instance_id,
-            now_ms=self.world.now_ms,
-        )  # fmt: skip
+        request = HeartbeatRequest(
+            group_id=GROUP, generation=self.generation, member_id=self.member_id, instance_id=self.instance_id
+        )
+        self.world.coordinator.heartbeat_classic(request, self.world.now_ms)
 
     def leave(self) -> ErrorCode:
         leaving = (LeaveGroupRequest(group_id=GROUP, member_id=self.member_id, instance_id=self.instance_id),)

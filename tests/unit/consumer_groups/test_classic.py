@@ -18,6 +18,7 @@ from barnabas.log.vocabulary.errors import (
 )
 from barnabas.log.vocabulary.group_messages import (
     ConsumerGroupHeartbeatRequest,
+    HeartbeatRequest,
     JoinGroupResponse,
     LeaveGroupRequest,
     OffsetToCommit,
@@ -76,10 +77,9 @@ def test_a_third_member_makes_everybody_join_again(world: ClassicWorld) -> None:
     assert c.answer is None
     b.join()
     assert {a.joined().generation, b.joined().generation, c.joined().generation} == {2}
+    late = HeartbeatRequest(group_id=GROUP, generation=1, member_id=a.member_id)
     with pytest.raises(IllegalGenerationError):
-        world.coordinator.heartbeat_classic(
-            group_id=GROUP, generation=1, member_id=a.member_id, instance_id=None, now_ms=world.now_ms
-        )
+        world.coordinator.heartbeat_classic(late, world.now_ms)
     for client in (c, b, a):
         client.sync()
     assert sorted((*a.synced(), *b.synced(), *c.synced())) == [0, 1, 2]

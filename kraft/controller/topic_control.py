@@ -51,6 +51,9 @@ class TopicControl:
         self._configurations = configurations
 
     def create(self, view: MetadataDelta, request: CreateTopic) -> ControllerResult:
+        # The id becomes part of the names of folders.
+        if request.topic_id and _TOPIC_ID.fullmatch(request.topic_id) is None:
+            raise InvalidRequestError(f"{request.topic_id!r} cannot be the id of a topic: give 32 hexadecimal digits")
         made = view.topic(request.name)
         if made is not None and _is_of(request, made.topic_id):  # a repetition: the answer got lost
             return ControllerResult(
@@ -152,10 +155,6 @@ class TopicControl:
         The first half makes a repetition find what its first copy has made. The second keeps a late repetition, behind the
         deletion of that topic, from making a topic with the id of the deleted one: brokers would take its records for theirs.
         """
-        if (
-            request.topic_id and _TOPIC_ID.fullmatch(request.topic_id) is None
-        ):  # it becomes part of the names of folders
-            raise InvalidRequestError(f"{request.topic_id!r} cannot be the id of a topic: give 32 hexadecimal digits")
         while True:  # ends: a random number of 64 bits is hardly ever taken, let alone twice
             drawn = new_topic_id(self._rng)
             topic_id = request.topic_id[:_REQUEST_DIGITS] + drawn[len(request.topic_id[:_REQUEST_DIGITS]) :]

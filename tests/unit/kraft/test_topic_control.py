@@ -43,6 +43,7 @@ def test_a_repeated_creation_finds_what_its_first_copy_has_made() -> None:
     assert created.topic_id == cluster.image.topics["t"].topic_id
     cluster.refused(CreateTopic(name="t", topic_id="1" * 32), TopicAlreadyExistsError)
     cluster.refused(CreateTopic(name="t"), TopicAlreadyExistsError)
+    cluster.refused(CreateTopic(name="t", topic_id="0" * 8), InvalidRequestError)
     cluster.refused(CreateTopic(name="u", topic_id="../" + "0" * 29), InvalidRequestError)
 
 

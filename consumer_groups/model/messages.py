@@ -1,6 +1,7 @@
-"""What is asked of a group coordinator and what it answers, as values. The broker's handlers translate them.
+"""Decisions of a group coordinator, and what it tells of its groups.
 
-Errors that concern a whole request are raised as `BarnabasError`; those of one partition are codes in the answer.
+Requests and most answers are the messages of `log.vocabulary.group_messages`; the broker's handlers translate only the
+descriptions here, which both protocols tell in their own words.
 """
 
 from dataclasses import dataclass

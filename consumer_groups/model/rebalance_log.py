@@ -2,7 +2,8 @@
 
 It is fed by decisions: causes (`note`), partitions that members let go of and take (`let_go`, `taken`), partitions that are
 to be read (`wanted`), and that a group is stable (`settled`). It is not part of the quorum's state: a new coordinator begins
-with "coordinator_moved". Codes are in `rebalance_causes`, values in `rebalance_record`.
+with "coordinator_moved". Codes are in `rebalance_causes`; what is told
+are messages (`log.vocabulary.group_messages`).
 """
 
 from collections import OrderedDict, deque

@@ -103,6 +103,31 @@ async def test_a_classic_heartbeat_of_every_version_is_answered_by_our_handler()
         assert answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
+@simulated
+async def test_a_classic_member_is_told_the_protocol_type_that_its_group_has_taken() -> None:
+    services = (await World.start()).world.services
+    handlers = KafkaGroupHandlers(services, GroupHandlers(services), ClassicGroupHandlers(services))
+
+    async def joined_as(member_id: str) -> Any:
+        body = bodies.JoinGroupRequest(
+            group_id=GROUP, member_id=member_id, session_timeout_ms=10_000, rebalance_timeout_ms=10_000,
+            protocol_type="connect", protocols=[bodies.JoinGroupRequest.JoinGroupRequestProtocol(name="own")],
+        )  # fmt: skip
+        return (await ask(handlers.join, cast(Any, KafkaRequest(api_key=cast(Any, 11), version=9, body=body)))).body
+
+    refused = await joined_as("")
+    assert (refused.error_code, refused.protocol_type) == (ErrorCode.MEMBER_ID_REQUIRED, None)
+    told = await joined_as(refused.member_id)
+    assert (told.error_code, told.protocol_type, told.protocol_name) == (ErrorCode.NONE, "connect", "own")
+    body = bodies.SyncGroupRequest(
+        group_id=GROUP, generation_id=told.generation_id, member_id=told.member_id, protocol_type="connect",
+        protocol_name="own", assignments=[],
+    )  # fmt: skip
+    request = cast(Any, KafkaRequest(api_key=cast(Any, 14), version=5, body=body))
+    synced = (await ask(handlers.sync, request)).body
+    assert (synced.protocol_type, synced.protocol_name) == ("connect", "own")
+
+
 def commit(member_id: str, member_epoch: int, *, group_id: str = GROUP) -> bodies.OffsetCommitRequest:
     message = bodies.OffsetCommitRequest
     topics = [

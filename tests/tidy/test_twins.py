@@ -36,10 +36,6 @@ ALLOWED: Final = {
         "ProducerConfig",
         "ProducerSettings",
     ): "all settings of a producer, and those that a Spark sink lets its user choose",
-    (
-        "HeartbeatRequest",
-        "LeaveGroupRequest",
-    ): "both name a member of a classic group, and ask for different things of it",
 }
 
 

@@ -27,8 +27,12 @@ EXPIRATION_MS = 86_400_000  # Kafka's default of producer.id.expiration.ms
 HEARD_SINCE = 0  # since producers were looked through for silent ones
 NO_OPEN_TRANSACTION = -1
 SEQUENCES = 2**31  # Sequence numbers wrap to 0.
-_SNAPSHOT_VERSION = 2  # Kafka's version 1 keeps only one batch of each producer, so a restart would narrow the window.
+# Kafka's version 1 keeps only one batch of each producer, so a restart would narrow the window. The checksum of version 2 did
+# not cover the count: without producers it was 0, so zeros of a file that a power loss had torn were a snapshot of no producer.
+_SNAPSHOT_VERSION = 3
+_FORMER_VERSION = 2
 _SNAPSHOT_HEAD = struct.Struct(">hII")
+_COUNT = struct.Struct(">I")
 _PRODUCER = struct.Struct(">qhqqB")
 _BATCH = struct.Struct(">iqiq")
 
@@ -227,7 +231,8 @@ class ProducerState:
 
     def to_snapshot(self) -> bytes:
         body = b"".join(self._snapshot_parts())
-        return _SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, crc32c(body), len(self._producers)) + body
+        count = len(self._producers)
+        return _SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, crc32c(body, crc32c(_COUNT.pack(count))), count) + body
 
     def _snapshot_parts(self) -> Iterator[bytes]:
         for producer_id, entry in self._producers.items():
@@ -243,13 +248,15 @@ class ProducerState:
         if len(data) < _SNAPSHOT_HEAD.size:
             raise CorruptRecordError("a producer snapshot is cut")
         version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
-        if version != _SNAPSHOT_VERSION or crc32c(data[_SNAPSHOT_HEAD.size :]) != crc:
+        body = data[_SNAPSHOT_HEAD.size :]
+        is_sound = version == _SNAPSHOT_VERSION and crc32c(body, crc32c(_COUNT.pack(count))) == crc
+        if not is_sound and not (version == _FORMER_VERSION and count and crc32c(body) == crc):
             raise CorruptRecordError(f"a producer snapshot of version {version} is damaged or foreign")
         try:
             state, position = cls._read_producers(data, count)
         except struct.error as error:
             raise CorruptRecordError(f"a producer snapshot has fewer than {count} producers") from error
-        if position != len(data):  # the count is not covered by the CRC: a producer that is forgotten repeats itself
+        if position != len(data):  # of version 2 the CRC does not cover the count; a forgotten producer repeats itself
             raise CorruptRecordError(f"a producer snapshot has more than {count} producers")
         return state
 

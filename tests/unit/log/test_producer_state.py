@@ -1,4 +1,7 @@
+import struct
+
 import pytest
+from crc32c import crc32c
 
 from barnabas.log.format.record_batch import read_header
 from barnabas.log.format.record_codec import ProducerFields, encode_batch
@@ -47,6 +50,32 @@ def test_snapshot():
     for damaged in (data[:-1], data[:5], b"", data[:-1] + b"?"):
         with pytest.raises(CorruptRecordError):
             ProducerState.from_snapshot(damaged)
+
+
+def test_a_snapshot_that_a_power_loss_has_torn_is_no_snapshot():
+    """Of a file that was never flushed, any part may be zeros, and it may be shorter than it was."""
+    state = ProducerState()
+    for producers in range(3):
+        data = state.to_snapshot()
+        assert ProducerState.from_snapshot(data).to_snapshot() == data
+        for kept in range(len(data)):
+            for size in range(kept, len(data) + 1):
+                torn = data[:kept] + bytes(size - kept)
+                if torn != data:
+                    with pytest.raises(CorruptRecordError):
+                        ProducerState.from_snapshot(torn)
+        note(state, 0, offset=producers, producer_id=producers + 7)
+
+
+def test_a_snapshot_of_the_former_version_is_read_unless_it_may_be_torn():
+    state = ProducerState()
+    empty = struct.pack(">hII", 2, 0, 0)
+    with pytest.raises(CorruptRecordError):
+        ProducerState.from_snapshot(empty)
+    note(state, 0, offset=5, producer_id=7)
+    data = state.to_snapshot()
+    former = struct.pack(">hII", 2, crc32c(data[10:]), 1) + data[10:]
+    assert ProducerState.from_snapshot(former).to_snapshot() == data
 
 
 def test_producers_are_bounded_and_expire(monkeypatch):

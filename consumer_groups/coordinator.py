@@ -1,11 +1,11 @@
 """The coordinator of one slot: all groups whose id hashes to it. A pure machine; a broker hosts several.
 
-The shell round it (net) has these duties:
+The shell around it (net) has these duties:
 
 - append the records of each result to the quorum, as one atomic batch, in the order of the results. Only results that do
   nothing but commit and forget offsets (and a group after its last offset) may be cut where they are too long;
-- send an answer only when its records and those of all earlier results are committed, also when it has none itself;
-- raise no answer from a result whose append failed: drop this object, with all answers that wait, and build a new one
+- send an answer only when its records and those of all earlier results are committed, even if it has no records itself;
+- send no answer of a result whose append failed: drop this object, with all answers that wait, and build a new one
   from the committed state (the records were already replayed here, and there is no way back). Where the outcome of an
   append is *unknown*, its records may still come: build the new one only with a newer coordinator epoch from the
   controller, which makes the old records void;
@@ -65,7 +65,7 @@ R = TypeVar("R")
 
 
 class GroupCoordinator:
-    """`records` rebuild the slot (`GroupSlots.view`); `topics` is copied by nobody, so nobody may change it."""
+    """`records` rebuild the slot (`GroupSlots.view`); `topics` is not copied, so it must never be changed."""
 
     def __init__(
         self,
@@ -80,8 +80,8 @@ class GroupCoordinator:
         moved_from: str = "",
         match_budget: MatchBudget | None = None,
     ) -> None:
-        """`moved_from`: who coordinated before, in words, where it is known. `match_budget` is the event loop's, which other
-        coordinators share."""
+        """`moved_from`: the previous coordinator, as text, if it is known. `match_budget` belongs to the event loop; all its
+        coordinators share it."""
         settings = self._settings = settings or GroupSettings()
         if isinstance(records, SlotState):
             self._state = records.copy()  # the same, in a hundredth of the time
@@ -135,7 +135,7 @@ class GroupCoordinator:
         return self._state.coordinator_epoch
 
     def replay(self, record: Record) -> None:
-        """Change the state and nothing else. Own records are replayed as they are decided, not by the shell."""
+        """Change the state and nothing else. The coordinator replays its own records when it decides; the shell does not."""
         self._state.replay(record)
 
     # --- members ------------------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ class GroupCoordinator:
         client_host: str = "",
         interval_ms: int = USUAL_INTERVAL,
     ) -> CoordinatorResult[None]:
-        """The same as a long poll: the ticket is answered when the member has something to do, or after `max_wait_ms`."""
+        """A heartbeat as a long poll: the ticket is answered when the member has something to do, or after `max_wait_ms`."""
         self._check_slot(request.group_id)
         self._check_not_classic(request.group_id)
         decision = self._decision(now_ms, client_host)
@@ -184,7 +184,7 @@ class GroupCoordinator:
         needs_known_id: bool = True,
     ) -> CoordinatorResult[None]:
         """The classic protocol. The ticket is answered by this result or by a later one, with a JoinGroupResponse or an error.
-        Not `needs_known_id`: the client is too old to join a second time with the id that it is given (KIP-394)."""
+        `needs_known_id` False: the client is too old to join a second time with the id that it receives (KIP-394)."""
         self._check_slot(request.group_id)
         decision = self._decision(now_ms, client_host)
         with self._noting_the_fenced(request.group_id, request.member_id, request.instance_id, now_ms):
@@ -192,13 +192,13 @@ class GroupCoordinator:
         return self._result(decision, None)
 
     def withdraw(self, *, group_id: str, ticket: Ticket, now_ms: int) -> CoordinatorResult[None]:
-        """The client of this parked request has gone, and nobody reads an answer."""
+        """The client of this parked request has disconnected, so no answer is needed."""
         decision = self._decision(now_ms)
         self._classic.withdraw(group_id, ticket, decision)
         return self._result(decision, None)
 
     def sync_group(self, request: SyncGroupRequest, ticket: Ticket, now_ms: int) -> CoordinatorResult[None]:
-        """Classic. The ticket is answered by this result or by a later one, with a SyncAnswer or an error."""
+        """Classic. The ticket is answered by this result or by a later one, with a SyncGroupResponse or an error."""
         self._check_slot(request.group_id)
         decision = self._decision(now_ms)
         with self._noting_the_fenced(request.group_id, request.member_id, request.instance_id, now_ms):
@@ -206,7 +206,7 @@ class GroupCoordinator:
         return self._result(decision, None)
 
     def heartbeat_classic(self, request: HeartbeatRequest, now_ms: int) -> CoordinatorResult[None]:
-        """Raises RebalanceInProgressError (join again), IllegalGenerationError, UnknownMemberIdError."""
+        """Raises RebalanceInProgressError (rejoin), IllegalGenerationError, UnknownMemberIdError."""
         self._check_slot(request.group_id)
         with self._noting_the_fenced(request.group_id, request.member_id, request.instance_id, now_ms):
             self._classic.heartbeat(request, now_ms)
@@ -229,16 +229,16 @@ class GroupCoordinator:
         recreated: AbstractSet[str] = frozenset(),
         changed: AbstractSet[str] | None = None,
     ) -> CoordinatorResult[None]:
-        """Take a new view of the topics. `recreated`: deleted and created again since the last one (other topic id). `changed`:
-        all others are as they were; None: find out."""
+        """Take a new view of the topics. `recreated`: deleted and created again since the last view (other topic id). `changed`:
+        all other topics are unchanged; None: compare the views."""
         decision = self._decision(now_ms)
         self._targets.topics_changed(topics, recreated, changed, decision)
         return self._result(decision, None)
 
     def tick(self, now_ms: int) -> CoordinatorResult[tuple[GroupAlert, ...]]:
-        """Let time pass: sessions and revocations run out, assignments that were put off are made, members are told.
+        """Process deadlines: expire sessions and revocations, compute postponed assignments, answer parked heartbeats.
 
-        The response is what somebody should know; the shell logs it.
+        The response holds the alerts for operators; the shell logs them.
         """
         decision = self._decision(now_ms)
         self._membership.expire(decision)
@@ -249,7 +249,7 @@ class GroupCoordinator:
         return self._result(decision, self._watch.tick(now_ms))
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` has something to do; None: nothing is waited for."""
+        """When `tick` has something to do; None: no timer is running."""
         timers = (
             self._membership.sessions,
             self._membership.revocations,
@@ -279,9 +279,9 @@ class GroupCoordinator:
         topic_ids: Mapping[str, str] = NO_IDS,
     ) -> CoordinatorResult[tuple[PartitionOutcome, ...]]:
         """`member_epoch` is the generation where the group is classic. Raises UnknownMemberIdError, StaleMemberEpochError,
-        IllegalGenerationError, RebalanceInProgressError. Member "" with epoch -1: from outside of the group. `place` None: the
-        client does not number its commits. `topic_ids`: of the topics in today's view, by name; an offset of another topic of the
-        name is refused."""
+        IllegalGenerationError, RebalanceInProgressError. Member "" with epoch -1: the client is not a member. `place` None: the
+        client does not number its commits. `topic_ids`: topic name -> id in the current view; an offset of an older topic with
+        the same name is refused."""
         self._check_slot(group_id)
         decision = self._decision(now_ms)
         outcomes = self._offsets.commit(
@@ -298,8 +298,9 @@ class GroupCoordinator:
         member_epoch: int = -1,
         topic_ids: Mapping[str, str] = NO_IDS,
     ) -> CoordinatorResult[tuple[CommittedOffset, ...]]:
-        """None: all that the group has committed. What was never committed has offset -1. Member "" with epoch -1: who asks is
-        not said. `topic_ids`: of the topics in today's view, by name. Raises UnknownMemberIdError, StaleMemberEpochError."""
+        """`partitions` None: all that the group has committed. A partition without a commit has offset -1. Member "" with epoch
+        -1: the caller is not identified. `topic_ids`: topic name -> id in the current view. Raises UnknownMemberIdError,
+        StaleMemberEpochError."""
         self._check_slot(group_id)
         return CoordinatorResult(
             records=(), response=self._offsets.fetch(group_id, partitions, member_id, member_epoch, topic_ids)
@@ -308,7 +309,7 @@ class GroupCoordinator:
     def reset_offsets(
         self, *, group_id: str, offsets: tuple[OffsetToCommit, ...], now_ms: int, by: str = ""
     ) -> CoordinatorResult[tuple[CommittedOffset, ...]]:
-        """Set offsets, also of a group that runs: its members join again where they are. Answers the old offsets."""
+        """Set offsets, also of a running group: its members rejoin and continue from the new offsets. Returns the old ones."""
         self._check_slot(group_id)
         decision = self._decision(now_ms)
         before = self._resets.reset(group_id, offsets, by, decision)
@@ -317,7 +318,7 @@ class GroupCoordinator:
     def undo_reset(
         self, *, group_id: str, now_ms: int, by: str = "", validate_only: bool = False
     ) -> CoordinatorResult[UndoOffsetResetResponse]:
-        """Take the last reset back; an undo is a reset too. Raises InvalidRequestError when none is known."""
+        """Undo the last reset; an undo is itself a reset. Raises InvalidRequestError if no reset is recorded."""
         self._check_slot(group_id)
         decision = self._decision(now_ms)
         undone = self._resets.undo(group_id, by, validate_only, decision)
@@ -343,13 +344,13 @@ class GroupCoordinator:
         return CoordinatorResult(records=(), response=found)
 
     def explain_group(self, *, group_id: str, now_ms: int) -> CoordinatorResult[GroupExplanation]:
-        """What the group waits for at this moment. A group that does not exist has nothing to explain."""
+        """What the group is waiting for now. The explanation of a group that does not exist is empty."""
         self._check_slot(group_id)
         return CoordinatorResult(records=(), response=explained(group_id, self._view(), now_ms))
 
     @property
     def unowned_counts(self) -> Mapping[str, int]:
-        """Group -> its partitions that nobody has read for longer than UNOWNED_ALERT_MS, though it has members."""
+        """Group with members -> number of its partitions that no member has read for longer than UNOWNED_ALERT_MS."""
         return self._watch.unowned_counts
 
     def delete_group(self, *, group_id: str, now_ms: int) -> CoordinatorResult[None]:
@@ -369,7 +370,7 @@ class GroupCoordinator:
             self._settle(group_id, decision.now_ms)
         return CoordinatorResult(records=records, response=response, answers=tuple(decision.answers))
 
-    # --- what is told of rebalances -----------------------------------------------------------------------------------
+    # --- the rebalance log --------------------------------------------------------------------------------------------
 
     def _view(self) -> GroupView:
         return GroupView(
@@ -382,7 +383,7 @@ class GroupCoordinator:
         )
 
     def _take_over(self, group_id: str, group: GroupState, moved_from: str, now_ms: int) -> None:
-        """The record begins anew: what nobody reads now, nobody reads since now, as far as we know."""
+        """Start the log again: partitions that no member reads now count as unread since now; earlier times are not known."""
         for member_id, current in group.currents.items():
             if current.member_epoch == AWAY_EPOCH:
                 self._log.let_go(group_id, member_id, to_set(current.assigned), now_ms)
@@ -391,7 +392,7 @@ class GroupCoordinator:
         self._settle(group_id, now_ms)
 
     def _settle(self, group_id: str, now_ms: int) -> None:
-        """Whether what is under way has come to its end."""
+        """Close the rebalance under way if it has completed."""
         self._watch.begin(group_id, now_ms)
         if not self._log.is_under_way(group_id):
             return
@@ -401,7 +402,7 @@ class GroupCoordinator:
 
     @contextmanager
     def _noting_the_fenced(self, group_id: str, member_id: str, instance_id: str | None, now_ms: int) -> Iterator[None]:
-        """Who is shut out asks again and again; it is told of once."""
+        """A fenced client retries again and again; log the fencing once."""
         try:
             yield
         except FencedInstanceIdError as error:
@@ -421,7 +422,7 @@ class GroupCoordinator:
             raise
 
     def _check_not_classic(self, group_id: str) -> None:
-        """An empty classic group may go on with this protocol; one with members may not."""
+        """An empty classic group may change to this protocol; one with members may not."""
         if self._classic.has_members(group_id):
             raise GroupIdNotFoundError(
                 f"the members of group {group_id} use the classic protocol: stop them, or join with group.protocol=classic"
@@ -430,4 +431,4 @@ class GroupCoordinator:
 
     def _check_slot(self, group_id: str) -> None:
         if slot_of(group_id) != self._state.slot:
-            raise NotCoordinatorError(f"group {group_id} belongs to slot {slot_of(group_id)}, this is {self.slot}")
+            raise NotCoordinatorError(f"group {group_id} belongs to slot {slot_of(group_id)}, not to slot {self.slot}")

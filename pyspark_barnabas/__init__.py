@@ -1,6 +1,6 @@
-"""What Spark finds by itself: it imports every top-level package named `pyspark_*` and takes its `DefaultSource`.
+"""The entry point that Spark discovers: it imports every top-level package named `pyspark_*` and uses its `DefaultSource`.
 
-An error in one such package hides the sources of all of them, so where PySpark itself is missing this one just has none.
+An error in one such package hides the sources of all of them, so without PySpark this package merely has no source.
 """
 
 __all__ = ["DefaultSource"]
@@ -12,6 +12,6 @@ def __getattr__(name: str) -> object:
     try:
         from barnabas.spark_connector.source import BarnabasDataSource
     except ImportError as error:
-        # hasattr() takes this for "no source here", which is the truth.
+        # For hasattr() this means that the package has no source, which is correct.
         raise AttributeError(f"{error}: pip install 'barnabas[spark]'") from error
     return BarnabasDataSource

@@ -332,7 +332,7 @@ def report(tally: Tally, missing: int, duplicated: int, up_to_ack_ms: float, lin
 def main() -> int:
     parser = argparse.ArgumentParser(description="Show the main job of Barnabas on real processes.")
     parser.add_argument("file", nargs="?", help="lines to stream (default: a web server log, or generated lines)")
-    parser.add_argument("--keep", action="store_true", help="leave the brokers' folders, with their logs, for a look")
+    parser.add_argument("--keep", action="store_true", help="keep the brokers' folders, with their logs")
     arguments = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="barnabas-demo-"))
     for number in (signal.SIGTERM, signal.SIGHUP):

@@ -1,5 +1,5 @@
 """Write the tables of docs/configuration.md from the table of configuration keys: `.venv/bin/python scripts/document_keys.py`.
-With `--check`, only tell whether the page is up to date: exit code 1 if it is not."""
+With `--check`, only report whether the page is up to date: exit code 1 if it is not."""
 
 import sys
 from collections.abc import Iterable

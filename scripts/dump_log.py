@@ -4,8 +4,8 @@
     scripts/dump-log barnabas-data/0/data/orders-0             one partition
     scripts/dump-log --records .../00000000000000000000.log    also the records inside of the batches
 
-Damage does not end the output: it is printed where it is, and the exit code is 1. A running broker may be looked at; the
-end of what it is just writing can then look torn.
+Damage does not end the output: it is printed in its place, and the exit code is 1. The folder of a running broker can be
+read; the end of a file that it is writing may then look torn.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from barnabas.log.format.record_codec import iter_records
 from barnabas.log.segment import offset_index, time_index
 from barnabas.log.vocabulary.errors import CorruptRecordError
 
-DAMAGED: Final = "DAMAGED "  # begins every line that tells of damage; decides the exit code
+DAMAGED: Final = "DAMAGED "  # begins every line that reports damage; determines the exit code
 MAX_SHOWN_BYTES: Final = 80  # of a key or a value
 TEXT_FILES: Final = ("checkpoint", "meta.properties", "partition.metadata", "endpoints.json", "boot_id")
 Dumper = Callable[[bytes, bool], Iterator[str]]
@@ -142,7 +142,7 @@ def dump_text(data: bytes, _: bool) -> Iterator[str]:
 
 
 def dumper_of(path: Path) -> Dumper | None:
-    """By the name of the file; None for what is not ours, or not worth a line."""
+    """The dumper for the name of the file; None for files of other programs, and for files that are not shown."""
     if path.name == "quorum.journal":
         return dump_journal
     if path.name == "quorum.snapshot":
@@ -153,7 +153,7 @@ def dumper_of(path: Path) -> Dumper | None:
 
 
 def files_under(path: Path) -> list[Path]:
-    """A file itself; of a folder everything that can be shown, in the order of names."""
+    """A file itself; for a folder all files that can be shown, sorted by name."""
     if not path.is_dir():
         return [path]
     return [item for item in sorted(path.rglob("*")) if item.is_file() and dumper_of(item) is not None]

@@ -5,8 +5,8 @@
 #   scripts/test.sh long [SECONDS]            what finds new failures: fault campaigns, attacks, new seeds, mutants (600 s of each)
 #   scripts/test.sh tests/unit -k retention   these tests
 #
-# The checks are quick and independent, so all of them run and each says what it found; the tests run even where a check
-# failed, because whoever sent a change wants to hear everything at once. The exit code is 1 if anything failed.
+# The checks are quick and independent, so all of them run and each reports its findings; the tests run even if a check failed,
+# so that the author of a change sees all failures at once. The exit code is 1 if anything failed.
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root" || exit 1

@@ -1,4 +1,4 @@
-"""`require_java`: PySpark runs on Java, which pip cannot install. Without it PySpark only says that its gateway exited."""
+"""`require_java`: PySpark needs Java, which pip cannot install. Without it PySpark only reports that its gateway exited."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ JAVA_INSTALLATION = (
 
 
 class JavaMissingError(InvalidConfigError):
-    """PySpark runs on a Java that is not there; the message has the command that installs it."""
+    """Java is missing, which PySpark needs; the message has the command that installs it."""
 
 
 def require_java() -> str:
@@ -22,9 +22,9 @@ def require_java() -> str:
     if home:
         java = Path(home, "bin", "java")
         if not java.exists():
-            raise JavaMissingError(f"JAVA_HOME is {home}, where there is no bin/java: {JAVA_INSTALLATION}")
+            raise JavaMissingError(f"JAVA_HOME is {home}, which has no bin/java: {JAVA_INSTALLATION}")
         return str(java)
     found = shutil.which("java")
     if found is None:
-        raise JavaMissingError(f"Spark needs Java, and there is none on the PATH: {JAVA_INSTALLATION}")
+        raise JavaMissingError(f"Spark needs Java, but the PATH has no java: {JAVA_INSTALLATION}")
     return found

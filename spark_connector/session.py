@@ -1,7 +1,7 @@
-"""`local_session`: Spark on this machine, set up for the connector, and the word about Java before Spark dies without it.
+"""`local_session`: Spark on this machine, configured for the connector, with a clear error if Java is missing.
 
-Nothing here is needed: any SparkSession finds the format "barnabas". But PySpark without Java says no more than that its gateway
-exited, and the defaults for a cluster make every micro-batch on one machine twice as slow.
+This module is optional: any SparkSession finds the format "barnabas". But without Java PySpark only reports that its gateway
+exited, and the defaults for a cluster make every micro-batch on one machine take twice as long.
 """
 
 import os
@@ -21,7 +21,7 @@ LOCAL_SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
-    # Without libhadoop, Hadoop forks a chmod for every checkpoint file; this manager does not: a third off a micro-batch.
+    # Without libhadoop, Hadoop forks a chmod for every checkpoint file; this manager does not, which saves a third of the time.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
@@ -31,11 +31,11 @@ LOCAL_SETTINGS = {
 def local_session(
     app_name: str = "barnabas", *, cores: int = 2, settings: Mapping[str, str] | None = None
 ) -> "SparkSession":
-    """A session on so many cores of this machine; `settings` go before ours. Raises JavaMissingError."""
+    """A session on `cores` cores of this machine; `settings` override LOCAL_SETTINGS. Raises JavaMissingError."""
     require_java()
     from pyspark.sql import SparkSession
 
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Workers need what this process has installed.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Workers need the packages of this interpreter.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName(app_name).master(f"local[{cores}]")
     for name, value in {**LOCAL_SETTINGS, **(settings or {})}.items():

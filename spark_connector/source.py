@@ -1,7 +1,7 @@
 """`BarnabasDataSource`: the format "barnabas" of spark.read, readStream, write and writeStream.
 
-Spark makes it anew in every process that it plans or works in, and pickles what it gives out: so constructors here are cheap,
-connect to nothing, and the modules behind the four sides are imported by who needs them.
+Spark creates a new instance in every process that plans or runs tasks, and pickles the readers and writers: so constructors
+here are cheap and open no connections, and the modules of the four sides are imported only when they are needed.
 """
 
 from collections.abc import MutableMapping
@@ -21,7 +21,7 @@ from .write.write_options import parse_write_options
 
 
 class BarnabasDataSource(DataSource):
-    """As Spark's Kafka source and sink, for topics of Barnabas; see docs/spark.md for options."""
+    """Like Spark's Kafka source and sink, for topics of Barnabas; see docs/spark.md for options."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)

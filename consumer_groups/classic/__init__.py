@@ -1,1 +1,1 @@
-"""Groups whose members assign among themselves: join and sync."""
+"""Groups whose elected leader member computes the assignment: join and sync."""

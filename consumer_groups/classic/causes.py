@@ -1,5 +1,5 @@
-"""Why a member of a classic group joins again, and what it has let go of: read from what it says, where that is Kafka's own
-format. Nothing here decides anything: it is for explanations.
+"""Why a member of a classic group rejoins, and which partitions it has released. Both are derived from the member's metadata,
+if that is in Kafka's own format. The results are used for explanations only, never for decisions.
 """
 
 from barnabas.kraft.metadata.records import MemberRecord
@@ -11,7 +11,7 @@ from .group import ClassicMember
 
 
 def cause_of_joining_again(before: MemberRecord, after: MemberRecord, *, is_leader: bool) -> RebalanceCause:
-    """The same words again: the leader wants to assign anew. Of cooperative members, what they own is among the words."""
+    """Unchanged metadata means that the leader wants to assign again. A cooperative member's metadata names what it owns."""
     old, new = before.classic_metadata or {}, after.classic_metadata or {}
     if old == new:
         return RebalanceCause.LEADER_REJOINED
@@ -29,7 +29,7 @@ def cause_of_joining_again(before: MemberRecord, after: MemberRecord, *, is_lead
 
 
 def let_go_by_joining(member: ClassicMember, protocol_name: str) -> PartitionSet:
-    """What the member no longer reads as it joins: everything that it does not say that it still owns (KIP-429)."""
+    """The partitions that the member no longer reads when it joins: all that it does not report as still owned (KIP-429)."""
     subscription = _told(member.metadata.get(protocol_name, next(iter(member.metadata.values()), b"")))
     return member.holds if subscription is None else member.holds - subscription.owned
 

@@ -1,13 +1,13 @@
-"""One classic group as its coordinator sees it: members, generation, and how far the rebalance is.
+"""One classic group as its coordinator sees it: members, generation, and the progress of its rebalance.
 
-    EMPTY --join--> PREPARING_REBALANCE --everybody joined, or time is up--> COMPLETING_REBALANCE
-          <--------- nobody came                                  |
+    EMPTY --join--> PREPARING_REBALANCE --all members joined, or timeout--> COMPLETING_REBALANCE
+          <--------- no member joined                             |
     STABLE <------------- the leader has sent the assignment -----+
-    STABLE, COMPLETING_REBALANCE --a member comes, goes or changes--> PREPARING_REBALANCE
+    STABLE, COMPLETING_REBALANCE --a member joins, leaves or changes--> PREPARING_REBALANCE
 
-What the quorum knows is the last completed step: the members of a generation when its joining ended, their assignments when
-the leader has sent them. Who has joined since is held here alone, as parked requests are: with the coordinator they are
-gone, and their clients join again.
+The quorum stores the last completed step: the members of a generation when its join phase ended, and their assignments after
+the leader has sent them. Members that joined since then, and parked requests, are held only in this object: they are lost with
+the coordinator, and their clients rejoin.
 """
 
 from collections import Counter
@@ -27,12 +27,12 @@ NO_GENERATION = 0
 
 @dataclass(slots=True, kw_only=True)
 class ClassicMember:
-    """`join` and `sync` are its parked requests; `is_new` until it has had an answer to its first join."""
+    """`join` and `sync` are its parked requests; `is_new` until its first join has been answered."""
 
-    record: MemberRecord  # what it is and what it wants
+    record: MemberRecord  # identity, timeouts and subscription
     assignment: bytes = b""  # of the current generation
     holds: PartitionSet = (
-        NO_PARTITIONS  # what it may be reading, where it speaks Kafka's format; for explanations alone
+        NO_PARTITIONS  # the partitions that it may be reading, if it uses Kafka's format; for explanations only
     )
     join: Ticket | None = None
     sync: Ticket | None = None
@@ -60,20 +60,20 @@ class ClassicGroup:
     leader_id: str = ""
     members: dict[str, ClassicMember] = field(
         default_factory=dict
-    )  # changed by `add`, `change`, `swap` and `remove` alone
-    pending: set[str] = field(default_factory=set)  # ids that were given out and have not joined yet
-    # While the first members of an empty group come in, the join waits a little for more (KIP-134).
+    )  # changed only by `add`, `change`, `swap` and `remove`
+    pending: set[str] = field(default_factory=set)  # ids that were issued and have not joined yet
+    # While the first members of an empty group join, the join phase waits a little for more members (KIP-134).
     first_join_ends_ms: int | None = None
     has_newcomers: bool = False
-    # Derived from `members`, because asking all of them at every request costs n^2 in a crowd of n. Parked joins:
+    # Derived from `members`, because scanning all members on every request costs O(n^2) when n members join. Parked joins:
     joins: dict[Ticket, ClassicMember] = field(default_factory=dict)
     _holders: dict[str, ClassicMember] = field(default_factory=dict)  # by instance id
-    # Protocol name -> how many members know it; none has 0.
+    # Protocol name -> how many members support it; never 0.
     _knowing: Counter[str] = field(default_factory=Counter)
 
     @staticmethod
     def of(state: GroupState) -> "ClassicGroup":
-        """The group as the quorum knows it."""
+        """The group as the quorum stores it."""
         record = state.group
         group = ClassicGroup(
             group_id=record.group_id,
@@ -100,13 +100,13 @@ class ClassicGroup:
         self._know(member)
 
     def change(self, member: ClassicMember, record: MemberRecord) -> None:
-        """The same member wants something else."""
+        """The same member has new metadata."""
         self._unknow(member)
         member.record = record
         self._know(member)
 
     def swap(self, old: ClassicMember, new: ClassicMember) -> None:
-        """Another member in the place of one: the order of members is that of their first joins."""
+        """Replace a member in its position: members are ordered by their first joins."""
         self._unknow(old)
         self.members = {
             (new.member_id if key == old.member_id else key): (new if key == old.member_id else value)
@@ -125,7 +125,7 @@ class ClassicGroup:
         self.joins[ticket] = member
 
     def take_join(self, member: ClassicMember) -> Ticket | None:
-        """Its parked join, which is none any more."""
+        """Unpark and return its parked join."""
         ticket, member.join = member.join, None
         if ticket is not None:
             del self.joins[ticket]
@@ -150,14 +150,14 @@ class ClassicGroup:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest that a member asks for: it may be busy for so long before it can join."""
+        """The longest timeout of any member: a member may be busy for that time before it can rejoin."""
         return max((member.record.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def holder_of(self, instance_id: str | None) -> ClassicMember | None:
         return None if instance_id is None else self._holders.get(instance_id)
 
     def supports(self, protocol_type: str, protocols: tuple[GroupProtocol, ...], *, but: str = "") -> bool:
-        """Has this member (which may be `but` itself, joining anew) a protocol in common with all others?"""
+        """Return whether this member has a protocol in common with all others. `but`: its id if it is a member already."""
         itself = self.members.get(but)
         others = len(self.members) - (itself is not None)
         if not others:
@@ -168,7 +168,7 @@ class ClassicGroup:
         )
 
     def vote(self) -> str:
-        """The protocol that most members like best among those that all of them know; the first by name among equals."""
+        """The protocol that most members prefer among those that all members support; ties are resolved by name."""
         candidates = {name for name, count in self._knowing.items() if count == len(self.members)}
         votes = Counter(
             next(name for name in member.metadata if name in candidates) for member in self.members.values()
@@ -176,12 +176,12 @@ class ClassicGroup:
         return min(votes, key=lambda name: (-votes[name], name))
 
     def told_by(self, assignment: bytes) -> PartitionSet:
-        """The partitions in an assignment, where the members speak a format that we can read."""
+        """The partitions in an assignment, if it is in Kafka's consumer format."""
         decoded = decode_assignment(assignment) if self.protocol_type == PROTOCOL_TYPE else None
         return frozenset(decoded or ())
 
     def join_answer(self, member_id: str, *, skip_assignment: bool = False) -> JoinGroupResponse:
-        """What a member of this generation is told; its leader, about all others too."""
+        """The answer to a member of this generation; only the leader's answer lists the other members."""
         members = self.members.values() if member_id == self.leader_id else ()
         return JoinGroupResponse(
             member_id=member_id,

@@ -1,9 +1,9 @@
-"""Members of classic groups: they join, sync, heartbeat, leave and expire; the leader among them assigns (KIP-62, KIP-394,
-KIP-345, KIP-814).
+"""Members of classic groups: they join, sync, heartbeat, leave and expire; the leader member computes the assignment (KIP-62,
+KIP-394, KIP-345, KIP-814).
 
-A generation is stored when its joining ends, before anybody is told of it, so no later coordinator gives its number to other
-members; its assignment when the leader has sent it. A coordinator that takes over goes on from the last of these. Members
-that come, go or change in between are known here alone (`classic_group`), as are parked requests.
+A generation is stored when its join phase ends, before any member receives it, so that no later coordinator gives its number
+to other members. The assignment is stored when the leader has sent it. A new coordinator continues from the last of these.
+Members that join, leave or change in between are held only in memory (`classic_group`), and so are parked requests.
 """
 
 import dataclasses
@@ -52,8 +52,8 @@ class ClassicMembership:
     def __init__(
         self, *, state: SlotState, settings: GroupSettings, log: RebalanceLog, rng: random.Random, now_ms: int
     ) -> None:
-        self.sessions = Deadlines()  # of members, and of ids that were given out
-        self.steps = Deadlines()  # the end of a group's joining, or of its syncing
+        self.sessions = Deadlines()  # of members, and of ids that were issued
+        self.steps = Deadlines()  # the end of a group's join phase or sync phase
         self.groups: dict[str, ClassicGroup] = {}
         self._state = state
         self._settings = settings
@@ -72,7 +72,7 @@ class ClassicMembership:
     def join(
         self, request: JoinGroupRequest, ticket: Ticket, decision: Decision, *, needs_known_id: bool = True
     ) -> None:
-        """`needs_known_id` (KIP-394): answer with an id first, so that a lost answer leaves no ghost. Raises
+        """`needs_known_id` (KIP-394): answer with an id first, so that a lost answer leaves no orphaned member. Raises
         UnknownMemberIdError, InconsistentGroupProtocolError, GroupMaxSizeReachedError and others."""
         check_join(request, self._settings)
         group = self._group_to_join(request)
@@ -103,7 +103,7 @@ class ClassicMembership:
         stored = self._state.groups.get(request.group_id)
         if stored is not None and stored.members:
             raise InconsistentGroupProtocolError(
-                f"the members of group {request.group_id} use the newer protocol: set group.protocol=consumer, or stop them"
+                f"the members of group {request.group_id} use the consumer protocol: set group.protocol=consumer, or stop them"
             )
         generation = 0 if stored is None else stored.group.group_epoch
         return ClassicGroup(group_id=request.group_id, generation=generation, assigned_generation=generation)
@@ -113,7 +113,7 @@ class ClassicMembership:
             names = ", ".join(item.name for item in request.protocols)
             raise InconsistentGroupProtocolError(
                 f"group {request.group_id} ({group.protocol_type}) uses {group.protocol_name or 'other assignors'}; this member "
-                f"offers {names} ({request.protocol_type}): give all members an assignor in common"
+                f"offers {names} ({request.protocol_type}): configure an assignor that all members have in common"
             )
 
     def _enter(
@@ -138,7 +138,7 @@ class ClassicMembership:
     def _rejoin(
         self, group: ClassicGroup, member: ClassicMember, request: JoinGroupRequest, ticket: Ticket, decision: Decision
     ) -> None:
-        """A member of this generation: it may repeat what it has asked, want something else, or follow a rebalance."""
+        """A member of this generation rejoins: it may retry its request, change its metadata, or follow a rebalance."""
         record = member_record(self._state, member.member_id, request, decision.client_host)
         is_same = record.classic_metadata == member.record.classic_metadata
         is_leader_again = group.phase is GroupPhase.STABLE and member.member_id == group.leader_id
@@ -158,10 +158,10 @@ class ClassicMembership:
     def _replace_static(
         self, group: ClassicGroup, old: ClassicMember, request: JoinGroupRequest, ticket: Ticket, decision: Decision
     ) -> None:
-        """A static member is back under a new member id; who still runs under the old one is fenced (KIP-345)."""
+        """A static member returns with a new member id; a client that still uses the old id is fenced (KIP-345)."""
         member_id = f"{request.instance_id}-{self._rng.getrandbits(MEMBER_ID_BITS):032x}"
         record = member_record(self._state, member_id, request, decision.client_host)
-        fenced = FencedInstanceIdError(f"instance id {request.instance_id} belongs to member {member_id} now")
+        fenced = FencedInstanceIdError(f"instance id {request.instance_id} now belongs to member {member_id}")
         is_alive = old.join is not None or old.sync is not None
         cause = RebalanceCause.STATIC_MEMBER_FENCED if is_alive else RebalanceCause.STATIC_MEMBER_RETURNED
         lost_ms = decision.now_ms if is_alive else self._heard_ms(group, old, decision.now_ms)
@@ -188,8 +188,8 @@ class ClassicMembership:
         self._rebalance(group, cause, record, request.reason, decision)
 
     def _park_join(self, group: ClassicGroup, member: ClassicMember, ticket: Ticket, decision: Decision) -> None:
-        """It waits for the others, so its session does not run; a newcomer is not waited for without end."""
-        superseded = RebalanceInProgressError("the same member has joined again: this request is an old one")
+        """The member waits for the others, so its session timer stops; a new member's parked join has a time limit."""
+        superseded = RebalanceInProgressError("the same member has sent a newer join request: this one is obsolete")
         self._refuse_parked(group, member, superseded, decision)
         group.park_join(member, ticket)
         key = (group.group_id, member.member_id)
@@ -199,8 +199,9 @@ class ClassicMembership:
             self.sessions.cancel(key)
 
     def withdraw(self, group_id: str, ticket: Ticket, decision: Decision) -> None:
-        """The client of a parked join has gone. A newcomer was in no generation and holds nothing, so it is out at once: its
-        client, if it lives, joins as another member. One that was in a generation stays until its session ends."""
+        """The client of a parked join has disconnected. A new member was in no generation and holds no partitions, so it is
+        removed immediately: its client, if it is alive, joins as another member. A member of a generation stays until its
+        session ends."""
         group = self.groups.get(group_id)
         member = None if group is None else group.joins.get(ticket)
         if group is None or member is None:
@@ -224,8 +225,8 @@ class ClassicMembership:
         self._complete_if_all_joined(group, decision)
 
     def _prepare(self, group: ClassicGroup, decision: Decision) -> None:
-        """Everybody shall join again; a group without members waits a little for more of them (KIP-134)."""
-        again = RebalanceInProgressError("the group rebalances: join again")
+        """Require all members to rejoin; a group without members waits a little for more of them (KIP-134)."""
+        again = RebalanceInProgressError("the group is rebalancing: rejoin")
         for member in group.members.values():
             if member.sync is not None:
                 decision.answers.append(Answer(ticket=member.sync, value=again))
@@ -250,8 +251,8 @@ class ClassicMembership:
             self._complete_join(group, decision)
 
     def _complete_join(self, group: ClassicGroup, decision: Decision) -> None:
-        """Who has not come is out, except static members: their partitions wait until their session ends."""
-        detail = f"it did not join again within {group.rebalance_timeout_ms} ms"
+        """Remove members that have not rejoined, except static members: these keep their partitions until their session ends."""
+        detail = f"it did not rejoin within {group.rebalance_timeout_ms} ms"
         for member in [m for m in group.members.values() if m.join is None and m.record.instance_id is None]:
             self._forget(group, member, decision.now_ms)
             self._note(group, RebalanceCause.REBALANCE_TIMEOUT, member.record, detail, decision)
@@ -290,7 +291,7 @@ class ClassicMembership:
         group.first_join_ends_ms = None
         if group.group_id not in self._state.groups:
             if not group.pending:
-                del self.groups[group.group_id]  # nobody ever saw a generation of it
+                del self.groups[group.group_id]  # no member has received a generation of it
                 self._log.forget(group.group_id)
             return
         group.generation += 1
@@ -308,7 +309,7 @@ class ClassicMembership:
             self._start_session(group, member, decision.now_ms)
             decision.answers.append(Answer(ticket=ticket, value=group.sync_answer(member)))
             return
-        superseded = RebalanceInProgressError("the same member has synced again: this request is an old one")
+        superseded = RebalanceInProgressError("the same member has sent a newer sync request: this one is obsolete")
         self._refuse_parked(group, member, superseded, decision)
         member.sync, member.has_synced = ticket, True
         self.sessions.cancel((group.group_id, member.member_id))
@@ -316,7 +317,7 @@ class ClassicMembership:
             self._assign(group, {item.member_id: item.assignment for item in request.assignments}, decision)
 
     def _assign(self, group: ClassicGroup, assignments: dict[str, bytes], decision: Decision) -> None:
-        """The leader's word: whom it does not name gets nothing."""
+        """Apply the leader's assignment: members that it does not name get no partitions."""
         for member in group.members.values():
             member.assignment = assignments.get(member.member_id, b"")
             decision.add(current_record(self._state, group, member))
@@ -332,7 +333,7 @@ class ClassicMembership:
                 self._start_session(group, member, decision.now_ms)
 
     def _hand_over(self, group: ClassicGroup, now_ms: int) -> None:
-        """Members read what the assignment says from now on; a cooperative one lets go of the rest when it hears of it."""
+        """Members read what the assignment says from now on; a cooperative member releases the rest when it receives it."""
         wanted = {member.member_id: group.told_by(member.assignment) for member in group.members.values()}
         for member in group.members.values():
             self._let_go(group, member, member.holds - wanted[member.member_id], now_ms)
@@ -342,14 +343,14 @@ class ClassicMembership:
     # --- staying and leaving ------------------------------------------------------------------------------------------
 
     def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> None:
-        """Raises UnknownMemberIdError, IllegalGenerationError, FencedInstanceIdError; RebalanceInProgressError: join again."""
+        """Raises UnknownMemberIdError, IllegalGenerationError, FencedInstanceIdError; RebalanceInProgressError: rejoin."""
         group = self._existing(request.group_id, request.member_id)
         member = self._find(group, request.member_id, request.instance_id)
         _check_generation(group, request.generation)
         if member.join is None and member.sync is None:
             self._start_session(group, member, now_ms)
         if group.phase is GroupPhase.PREPARING_REBALANCE:
-            raise RebalanceInProgressError(f"group {request.group_id} rebalances: join again")
+            raise RebalanceInProgressError(f"group {request.group_id} is rebalancing: rejoin")
 
     def leave(
         self, group_id: str, leaving: tuple[LeaveGroupRequest, ...], decision: Decision
@@ -381,13 +382,13 @@ class ClassicMembership:
         return ErrorCode.NONE
 
     def expire(self, decision: Decision) -> None:
-        """Remove who was silent for a whole session; end the steps whose time is up."""
+        """Remove members that sent no heartbeat for a whole session; end the steps whose deadline has passed."""
         for (group_id, member_id), deadline_ms in self.sessions.take_expired_at(decision.now_ms):
             group = self.groups.get(group_id)
             if group is None:
                 continue
             member = group.members.get(member_id)
-            if member is not None:  # the end of another one may have ended this one too
+            if member is not None:  # the removal of another member may have removed this one too
                 timeout_ms = member.record.session_timeout_ms
                 detail, heard_ms = f"no heartbeat for {timeout_ms} ms", deadline_ms - timeout_ms
                 self._remove(group, member, RebalanceCause.MEMBER_EXPIRED, detail, decision, since_ms=heard_ms)
@@ -400,7 +401,7 @@ class ClassicMembership:
         if group.phase is GroupPhase.COMPLETING_REBALANCE:
             for member in [m for m in group.members.values() if not m.has_synced]:
                 detail = (
-                    "it got no assignment in time"
+                    "it did not fetch its assignment in time"
                     if member.member_id != group.leader_id
                     else "it sent no assignment in time"
                 )
@@ -415,8 +416,8 @@ class ClassicMembership:
         self._complete_join(group, decision)
 
     def remove_all(self, group_id: str, cause: RebalanceCause, decision: Decision) -> None:
-        """All members are out, and what they commit from now on is refused: they join again and start from what is committed
-        then. This is how offsets of a running group are reset."""
+        """Remove all members, so that their later commits are refused: they rejoin and start from the offsets committed by then.
+        This is how offsets of a running group are reset."""
         group = self.groups.get(group_id)
         if group is None or not group.members:
             return
@@ -448,14 +449,14 @@ class ClassicMembership:
             self.groups.pop(group.group_id, None)
 
     def forget(self, group_id: str) -> None:
-        """The group, which has no members, is deleted or goes on with the other protocol."""
+        """Drop a group without members: it is deleted, or changes to the consumer protocol."""
         group = self.groups.pop(group_id, None)
         if group is not None:
             self.steps.cancel((group_id, ""))
             for member_id in group.pending:
                 self.sessions.cancel((group_id, member_id))
 
-    # --- what others ask ----------------------------------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------------------------------------
 
     def has_members(self, group_id: str) -> bool:
         return self.member_count(group_id) > 0
@@ -467,7 +468,7 @@ class ClassicMembership:
     def check_committer(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int, now_ms: int
     ) -> None:
-        """Raises UnknownMemberIdError, IllegalGenerationError, RebalanceInProgressError. A commit is a sign of life too."""
+        """Raises UnknownMemberIdError, IllegalGenerationError, RebalanceInProgressError. A commit renews the session, too."""
         group = self._existing(group_id, member_id)
         member = self._find(group, member_id, instance_id)
         _check_generation(group, generation)
@@ -476,7 +477,7 @@ class ClassicMembership:
         if member.join is None:
             self._start_session(group, member, now_ms)
 
-    # --- small things -------------------------------------------------------------------------------------------------
+    # --- members and sessions -----------------------------------------------------------------------------------------
 
     def _existing(self, group_id: str, member_id: str) -> ClassicGroup:
         group = self.groups.get(group_id)
@@ -487,7 +488,7 @@ class ClassicMembership:
     def _find(self, group: ClassicGroup, member_id: str, instance_id: str | None) -> ClassicMember:
         holder = group.holder_of(instance_id)
         if holder is not None and holder.member_id != member_id:
-            raise FencedInstanceIdError(f"instance id {instance_id} belongs to member {holder.member_id} now")
+            raise FencedInstanceIdError(f"instance id {instance_id} now belongs to member {holder.member_id}")
         member = group.members.get(member_id)
         if member is None or (instance_id is not None and holder is None):
             raise _unknown(group.group_id, member_id)
@@ -510,7 +511,7 @@ class ClassicMembership:
                 decision.answers.append(Answer(ticket=ticket, value=error))
         member.sync = None
 
-    # --- what the rebalance log is told -------------------------------------------------------------------------------
+    # --- entries of the rebalance log ---------------------------------------------------------------------------------
 
     def _note(
         self,
@@ -532,14 +533,14 @@ class ClassicMembership:
         self._log.taken(group.group_id, member.member_id, keys, now_ms)
 
     def _heard_ms(self, group: ClassicGroup, member: ClassicMember, now_ms: int) -> int:
-        """When it was last heard of."""
+        """When its last heartbeat arrived."""
         deadline_ms = self.sessions.deadline_of((group.group_id, member.member_id))
         return now_ms if deadline_ms is None else min(now_ms, deadline_ms - member.record.session_timeout_ms)
 
     # --- records ------------------------------------------------------------------------------------------------------
 
     def _store_members(self, group: ClassicGroup, decision: Decision) -> None:
-        """The group with its generation, and what is new about its members since it was stored last."""
+        """Store the group with its generation, and the changes of its members since it was last stored."""
         decision.add(group_record(self._state, group))
         stored = self._state.groups[group.group_id]
         for member_id in [name for name in stored.members if name not in group.members]:
@@ -559,11 +560,11 @@ class ClassicMembership:
 
 
 def _unknown(group_id: str, member_id: str) -> UnknownMemberIdError:
-    return UnknownMemberIdError(f"no member {member_id!r} in group {group_id}: join again without a member id")
+    return UnknownMemberIdError(f"no member {member_id!r} in group {group_id}: rejoin without a member id")
 
 
 def _check_generation(group: ClassicGroup, generation: int) -> None:
     if generation != group.generation:
         raise IllegalGenerationError(
-            f"generation {generation}, but group {group.group_id} is at {group.generation}: join again"
+            f"generation {generation}, but group {group.group_id} is at generation {group.generation}: rejoin"
         )

@@ -1,4 +1,4 @@
-"""The quorum's records of a classic group: what of it outlives its coordinator."""
+"""The quorum's records of a classic group: the state that survives its coordinator."""
 
 from barnabas.kraft.group_state.group_slots import CLASSIC_PROTOCOL, SlotState
 from barnabas.kraft.metadata.records import CurrentAssignmentRecord, GroupRecord, MemberRecord
@@ -55,7 +55,7 @@ def current_record(state: SlotState, group: ClassicGroup, member: ClassicMember)
         member_epoch=group.generation,
         previous_member_epoch=NO_EPOCH,
         state=MemberState.STABLE.value,
-        assigned=(),  # the members' own affair: only they say what the bytes below mean
+        assigned=(),  # only the members define what the bytes of the assignment below mean
         pending_revocation=(),
         classic_assignment=member.assignment,
     )

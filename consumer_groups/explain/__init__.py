@@ -1,1 +1,1 @@
-"""What a group waits for, who keeps it waiting, and when an operator is told."""
+"""What a group is waiting for, which members delay it, and when an operator is alerted."""

@@ -1,4 +1,4 @@
-"""What a group looks like from outside: summaries and descriptions, of groups of both protocols. Changes nothing."""
+"""Summaries and descriptions of groups of both protocols. Read-only."""
 
 from barnabas.kraft.group_state.group_slots import GroupState, SlotState
 from barnabas.log.vocabulary.group_protocol import PROTOCOL_TYPE, decode_assignment
@@ -80,7 +80,7 @@ def _member(group: GroupState, member_id: str) -> DescribedMember:
 
 
 def _classic_member(group: ClassicGroup, member: ClassicMember) -> DescribedMember:
-    """Its partitions can be told where it speaks Kafka's own format."""
+    """Its partitions are known only if it uses Kafka's own format."""
     decoded = decode_assignment(member.assignment) if group.protocol_type == PROTOCOL_TYPE else None
     assigned = from_set(decoded or ())
     return DescribedMember(

@@ -1,4 +1,4 @@
-"""What a group waits for at this moment: partitions that nobody reads and why, members that are silent or slow. Pure."""
+"""What a group is waiting for now: partitions that no member reads and why, members that are silent or slow. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from ..model.partitions import to_set
 from ..model.states import GroupPhase
 from .group_view import GroupView, Presence
 
-UNKNOWN_MS = -1  # nobody knows since when, or nothing ends it by itself
+UNKNOWN_MS = -1  # the start is not known, or no timer ends it
 
 
 class UnownedReason(StrEnum):
@@ -30,21 +30,21 @@ class UnownedReason(StrEnum):
 
 
 REASON_TEXTS: dict[UnownedReason, str] = {
-    UnownedReason.WAITING_FOR_REVOCATION: "its owner was told to let it go, and has not said yet that it did",
-    UnownedReason.WAITING_FOR_HEARTBEAT: "it is free, and its new owner takes it with its next heartbeat",
-    UnownedReason.WAITING_FOR_JOIN: "the group rebalances, and waits for this member to join again",
-    UnownedReason.WAITING_FOR_LEADER: "the group rebalances, and waits for its leader's assignment",
-    UnownedReason.MEMBER_AWAY: "its static owner is away; the partition waits for it until its session ends",
-    UnownedReason.MEMBER_SILENT: "its owner is not heard of; when its session ends, others take over",
-    UnownedReason.NOT_ASSIGNED_YET: "the next assignment is put off a little, because the last one is so fresh",
-    UnownedReason.LEFT_OUT_BY_LEADER: "the leader's assignment gives it to nobody",
-    UnownedReason.NOT_SUBSCRIBED: "the group has committed there, but no member subscribes to the topic",
+    UnownedReason.WAITING_FOR_REVOCATION: "its owner was asked to release it and has not confirmed that yet",
+    UnownedReason.WAITING_FOR_HEARTBEAT: "it is free; its new owner takes it with its next heartbeat",
+    UnownedReason.WAITING_FOR_JOIN: "the group is rebalancing and waits for this member to rejoin",
+    UnownedReason.WAITING_FOR_LEADER: "the group is rebalancing and waits for the leader's assignment",
+    UnownedReason.MEMBER_AWAY: "its static owner is away; the partition stays reserved until the owner's session ends",
+    UnownedReason.MEMBER_SILENT: "its owner sends no heartbeats; other members take over when its session ends",
+    UnownedReason.NOT_ASSIGNED_YET: "the next assignment is delayed, because the previous one was made only recently",
+    UnownedReason.LEFT_OUT_BY_LEADER: "the leader's assignment gives it to no member",
+    UnownedReason.NOT_SUBSCRIBED: "the group has committed offsets for it, but no member subscribes to the topic",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupExplanation:
-    """Without members, `unowned` is empty: nobody reads anything, and nobody should."""
+    """If the group has no members, `unowned` is empty: no member is expected to read."""
 
     group_id: str
     at_ms: int
@@ -67,7 +67,7 @@ def explained(group_id: str, view: GroupView, now_ms: int) -> GroupExplanation:
 def unowned_now(
     group_id: str, view: GroupView, presence: dict[str, Presence], now_ms: int
 ) -> Iterator[UnownedPartition]:
-    """Partitions that a member should read and none does, or whose owner is told to let go, or is silent."""
+    """Partitions that a member should read but none does, and those whose owner must release them or is silent."""
     live = view.classic.groups.get(group_id)
     group = view.group_of(group_id)
     if live is not None:
@@ -78,7 +78,7 @@ def unowned_now(
 
 
 def not_assigned(group_id: str, view: GroupView, now_ms: int) -> Iterator[UnownedPartition]:
-    """What no assignment speaks of: it is put off, or nobody subscribes any more though offsets are committed."""
+    """Partitions in no assignment: the assignment is delayed, or offsets are committed but no member subscribes any more."""
     if view.phase_of(group_id) in (GroupPhase.EMPTY, GroupPhase.DEAD):
         return
     group = view.group_of(group_id)
@@ -94,7 +94,7 @@ def not_assigned(group_id: str, view: GroupView, now_ms: int) -> Iterator[Unowne
 
 
 def _free(group: GroupState, view: GroupView, presence: dict[str, Presence], now_ms: int) -> Iterator[UnownedPartition]:
-    """Nobody holds them; or a static member does that is away."""
+    """Partitions that no member holds, or that a static member holds while it is away."""
     gaps = view.log.gaps_of(group.group.group_id)
     if not gaps:
         return
@@ -109,7 +109,7 @@ def _free(group: GroupState, view: GroupView, presence: dict[str, Presence], now
 
 
 def _held(group: GroupState, view: GroupView, presence: dict[str, Presence], now_ms: int) -> Iterator[UnownedPartition]:
-    """By members that were told to let go, or that are silent."""
+    """Partitions held by members that must release them, or that are silent."""
     for member_id, current in group.currents.items():
         member = presence[member_id]
         if member.is_away:
@@ -117,7 +117,7 @@ def _held(group: GroupState, view: GroupView, presence: dict[str, Presence], now
         key = (group.group.group_id, member_id)
         if current.pending_revocation:
             until_ms = view.membership.revocations.deadline_of(key)
-            assert until_ms is not None, "who has something to let go of has a rebalance timeout"
+            assert until_ms is not None, "a member with partitions to release has a rebalance timeout"
             since_ms = until_ms - group.members[member_id].rebalance_timeout_ms
             for place in sorted(to_set(current.pending_revocation)):
                 yield _unowned(
@@ -172,7 +172,7 @@ def _unowned(
     since_ms: int | None = None,
     until_ms: int | None = None,
 ) -> UnownedPartition:
-    """Both times by the coordinator's clock, None: not known."""
+    """Both times are by the coordinator's clock; None: not known."""
     topic, partition = key
     return UnownedPartition(
         topic=topic,

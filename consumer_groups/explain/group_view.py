@@ -1,4 +1,4 @@
-"""All that a coordinator knows about its groups, to read: what explanations and the watch look at. Changes nothing."""
+"""A read-only view of all that a coordinator knows about its groups, for explanations and for the watch."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -15,21 +15,21 @@ from ..model.rebalance_log import RebalanceLog
 from ..model.settings import GroupSettings
 from ..model.states import AWAY_EPOCH, GroupPhase, phase_of
 
-SILENT_MS: Final = 10_000  # sooner nobody is told of it: a pause of the garbage collector, a full network
-HEARTBEATS_MISSED: Final = 2  # the coordinator says how often its members beat
+SILENT_MS: Final = 10_000  # shorter silences are not reported: a garbage collection pause, a congested network
+HEARTBEATS_MISSED: Final = 2  # the coordinator sets the heartbeat interval of its members
 CLASSIC_SILENT_SHARE: Final = (
-    0.5  # of its session; how often a classic member beats only it knows, by rule a third of it
+    0.5  # of its session; only the client knows a classic member's heartbeat interval, usually a third of the session
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Presence:
-    """A member as far as its heartbeats tell. `slow_since_ms`: since when it has not done what it was told; None: it has."""
+    """A member's state as its heartbeats show it. `slow_since_ms`: since when it has not applied its assignment; None: it has."""
 
     member_id: str
-    heard_ms: int  # the last heartbeat; the coordinator's own start, where none has come since
+    heard_ms: int  # the last heartbeat, or the coordinator's start if none has arrived since
     session_ends_ms: int
-    silent_after_ms: int  # without a heartbeat for so long, it is likely gone, though its session runs
+    silent_after_ms: int  # silence after which it has probably failed, although its session has not ended
     is_away: bool = False
     slow_since_ms: int | None = None
 
@@ -44,7 +44,7 @@ class GroupView:
     classic: ClassicMembership
 
     def group_of(self, group_id: str) -> GroupState | None:
-        """Of the newer protocol, or without members."""
+        """A group of the consumer protocol, or one without members."""
         return None if group_id in self.classic.groups else self.state.groups.get(group_id)
 
     def phase_of(self, group_id: str) -> GroupPhase:
@@ -60,7 +60,7 @@ class GroupView:
         return 0 if stored is None else stored.group.group_epoch
 
     def wanted(self, group_id: str) -> Collection[PartitionKey]:
-        """Those of the partitions that nobody reads that somebody should."""
+        """The partitions that a member should read but none does."""
         gaps = self.log.gaps_of(group_id)
         live = self.classic.groups.get(group_id)
         if live is not None:
@@ -113,7 +113,7 @@ class GroupView:
         return found
 
     def _presence_in_classic(self, live: ClassicGroup) -> dict[str, Presence]:
-        """Of one whose request is parked no session runs: it is there."""
+        """A member with a parked request has no session timer: it is present."""
         found = {}
         for member_id, member in live.members.items():
             ends_ms = self.classic.sessions.deadline_of((live.group_id, member_id))

@@ -1,5 +1,5 @@
-"""Detects what somebody should know of: partitions that nobody reads though the group has members, and groups that never
-rest. Pure: `tick` returns the alerts; the shell logs them, and `/metrics` shows `unowned_counts`.
+"""Detects conditions that an operator should know of: partitions that no member reads although the group has members, and
+groups that rebalance continuously. Pure: `tick` returns the alerts; the shell logs them, and `/metrics` shows `unowned_counts`.
 """
 
 from collections import Counter
@@ -15,11 +15,11 @@ from ..subscriptions.topic_changes import listed_names
 from .explain import is_silent, unowned_now
 from .group_view import GroupView
 
-WATCH_INTERVAL_MS: Final = 2_000  # a group with members is looked at so often; it costs one look at each member
-UNOWNED_ALERT_MS: Final = 10_000  # a rebalance is over sooner; what is not read for longer has a reason to be told
-REPEAT_ALERT_MS: Final = 60_000  # the same thing is told again only after it
-REBALANCES_ALERT: Final = 20  # so many of them
-REBALANCES_ALERT_WITHIN_MS: Final = 600_000  # in this time are too many: members restart, or are too slow
+WATCH_INTERVAL_MS: Final = 2_000  # the interval of the checks of a group with members; each visits every member once
+UNOWNED_ALERT_MS: Final = 10_000  # a usual rebalance takes less time; partitions unread for longer deserve an alert
+REPEAT_ALERT_MS: Final = 60_000  # the minimum time before the same alert is repeated
+REBALANCES_ALERT: Final = 20  # this number of rebalances
+REBALANCES_ALERT_WITHIN_MS: Final = 600_000  # within this time is too many: members restart, or are too slow
 
 
 class AlertKind(StrEnum):
@@ -38,7 +38,7 @@ class GroupAlert:
 
 @dataclass(slots=True, kw_only=True)
 class _Watched:
-    """What was told of a group, and when."""
+    """Which alerts were raised for a group, and when."""
 
     told: frozenset[tuple[str, str]] = field(default_factory=frozenset)
     unowned_at_ms: int = -REPEAT_ALERT_MS
@@ -55,7 +55,7 @@ class Watch:
 
     @property
     def unowned_counts(self) -> Mapping[str, int]:
-        """Group -> partitions, as the last look at it found; groups without any are not in it."""
+        """Group -> number of unread partitions at its last check; groups without any are left out."""
         return self._counts
 
     def begin(self, group_id: str, now_ms: int) -> None:
@@ -95,7 +95,7 @@ class Watch:
         return alerts
 
     def _tell_refused(self, group_id: str, watched: _Watched) -> list[GroupAlert]:
-        """Once for each member: it goes on until somebody changes the member's pattern."""
+        """One alert per member: the condition lasts until the member's pattern is changed."""
         group = self._view.group_of(group_id)
         refused = [] if group is None else self._view.targets.subscriptions.refusals(group)
         before, watched.refused = watched.refused, frozenset(member.member_id for member, _ in refused)
@@ -103,14 +103,14 @@ class Watch:
             GroupAlert(
                 group_id=group_id,
                 kind=AlertKind.PATTERN_REFUSED,
-                text=f"member {member.member_id} reads nothing by its pattern: {reason}",
+                text=f"the pattern of member {member.member_id} is invalid and matches no topic: {reason}",
             )
             for member, reason in refused
             if member.member_id not in before
         ]
 
     def _long_unowned(self, group_id: str, now_ms: int) -> list[UnownedPartition]:
-        """Nearly always a look at the members' heartbeats is all that it takes."""
+        """In nearly all cases, checking the members' heartbeats is sufficient."""
         view = self._view
         presence = view.presence(group_id)
         is_calm = not view.log.gaps_of(group_id) and not view.log.is_under_way(group_id)
@@ -128,7 +128,7 @@ class Watch:
         watched.told, watched.unowned_at_ms = reasons, now_ms
         names = listed_names(f"{item.topic}-{item.partition}" for item in unowned)
         whys = listed_names(_why(item) for item in _one_of_each(unowned))
-        return [GroupAlert(group_id=group_id, kind=AlertKind.UNOWNED, text=f"nobody reads {names}: {whys}")]
+        return [GroupAlert(group_id=group_id, kind=AlertKind.UNOWNED, text=f"no member reads {names}: {whys}")]
 
     def _tell_often(self, group_id: str, watched: _Watched, now_ms: int) -> list[GroupAlert]:
         if now_ms - watched.often_at_ms < REBALANCES_ALERT_WITHIN_MS:
@@ -144,13 +144,13 @@ class Watch:
 
 
 def _why(item: UnownedPartition) -> str:
-    until = f", at the latest for another {item.ends_in_ms} ms" if item.ends_in_ms > 0 else ""
+    until = f", for at most another {item.ends_in_ms} ms" if item.ends_in_ms > 0 else ""
     member = f" (member {item.member_id})" if item.member_id else ""
     return f"{item.reason} for {item.since_ms} ms{until}{member}: {item.text}"
 
 
 def _one_of_each(unowned: list[UnownedPartition]) -> list[UnownedPartition]:
-    """The one that waits longest, for each reason and member."""
+    """For each reason and member, the partition that has waited longest."""
     found: dict[tuple[str, str], UnownedPartition] = {}
     for item in sorted(unowned, key=lambda item: -item.since_ms):
         found.setdefault((item.reason, item.member_id), item)

@@ -1,1 +1,1 @@
-"""Groups whose coordinator assigns (KIP-848): members, targets, reconciliation."""
+"""Groups whose coordinator computes the assignment (KIP-848): members, targets, reconciliation."""

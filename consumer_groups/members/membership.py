@@ -1,6 +1,6 @@
-"""Members: they join, heartbeat, move towards their target, leave and expire. Only `Decision.add` changes the state.
+"""Members: they join, send heartbeats, converge to their targets, leave and expire. Only `Decision.add` changes the state.
 
-Sessions and rebalance timeouts are the only things that a coordinator holds alone. They start afresh with it.
+Timers of sessions and rebalance timeouts exist only in the coordinator's memory. A new coordinator restarts them.
 """
 
 import dataclasses
@@ -29,8 +29,8 @@ from .reconciliation import NO_EPOCH, Holding, advance
 from .targets import Targets
 
 MEMBER_ID_BITS = 128  # as random as a UUID: never given twice
-USUAL_INTERVAL = -1  # in place of one that the group's configuration says
-HEARTBEATS_PER_SESSION = 3  # at least: one that is lost or late must cost nobody the membership
+USUAL_INTERVAL = -1  # the group's configuration sets no interval
+HEARTBEATS_PER_SESSION = 3  # at least: a single lost or late heartbeat must not end a membership
 
 
 class Membership:
@@ -39,7 +39,7 @@ class Membership:
     ) -> None:
         self.sessions = Deadlines()
         self.revocations = Deadlines()  # exactly the members that are UNREVOKED_PARTITIONS
-        self.told_ms: dict[TimerKey, int] = {}  # since when a member has not yet done what it was told
+        self.told_ms: dict[TimerKey, int] = {}  # since when a member has not applied the assignment that it received
         self.parked = ParkedHeartbeats()
         self._state = state
         self._settings = settings
@@ -56,7 +56,7 @@ class Membership:
     def heartbeat(
         self, request: ConsumerGroupHeartbeatRequest, decision: Decision, interval_ms: int = USUAL_INTERVAL
     ) -> ConsumerGroupHeartbeatResponse:
-        """`interval_ms`: between heartbeats, where the group's configuration says it."""
+        """`interval_ms`: between heartbeats, if the group's configuration sets it."""
         check_request(request, self._settings)
         if request.member_epoch < MemberEpoch.JOIN:
             return self._leave(request, decision)
@@ -71,7 +71,7 @@ class Membership:
     def poll(
         self, request: ConsumerGroupHeartbeatRequest, ticket: Ticket, decision: Decision, interval_ms: int
     ) -> None:
-        """A heartbeat whose answer waits for news, for `max_wait_ms` and at most for the heartbeat interval."""
+        """A heartbeat whose answer waits for a change, for `max_wait_ms` and at most for the heartbeat interval."""
         response = self.heartbeat(request, decision, interval_ms)
         if request.max_wait_ms > 0 and request.member_epoch > MemberEpoch.JOIN and _says_nothing(response, request):
             member = self._state.groups[request.group_id].members[response.member_id]
@@ -82,7 +82,7 @@ class Membership:
             decision.answers.append(Answer(ticket=ticket, value=response))
 
     def wake(self, decision: Decision) -> None:
-        """Answer the parked heartbeats of members who have something to do, and those whose time is up."""
+        """Answer the parked heartbeats of members that have something to do, and those whose wait has ended."""
         for group_id, _ in self.parked.wakes.take_expired(decision.now_ms):
             answers = 0
             for member_id, parked in self.parked.of_group(group_id):
@@ -108,7 +108,7 @@ class Membership:
         decision.answers.append(Answer(ticket=parked.ticket, value=response))
 
     def _wake_member(self, member_id: str, parked: ParkedHeartbeat, decision: Decision) -> bool:
-        """As if the member said the same again, without any word on what it owns by now. Returns whether it was answered."""
+        """Process the parked request again, without its list of owned partitions. Returns whether it was answered."""
         request = parked.request
         group = self._state.groups.get(request.group_id)
         value: ConsumerGroupHeartbeatResponse | BarnabasError
@@ -126,7 +126,7 @@ class Membership:
         return True
 
     def _join(self, request: ConsumerGroupHeartbeatRequest, decision: Decision) -> tuple[str, PartitionSet | None]:
-        """Return the member's id and what it certainly owns at most."""
+        """Return the member's id and an upper bound of what it owns; None: unknown."""
         group = self._state.groups.get(request.group_id)
         member_id = request.member_id or f"{self._rng.getrandbits(MEMBER_ID_BITS):032x}"
         holder = None if group is None else holder_of(group, request.instance_id)
@@ -153,10 +153,10 @@ class Membership:
     def _rejoin(
         self, group: GroupState, member_id: str, request: ConsumerGroupHeartbeatRequest, decision: Decision
     ) -> PartitionSet | None:
-        """A member joins that is one already: its answer was lost, it was fenced, or it was away.
+        """An existing member joins: its answer was lost, it was fenced, or it was away.
 
-        It keeps its partitions. It is not believed to own nothing, because a copy of its first request would say the
-        same; what it has to let go of is released by its next heartbeat.
+        It keeps its partitions. The coordinator does not conclude that it owns nothing, because a duplicate of its first
+        request would look the same; its next heartbeat releases what it must give up.
         """
         current = group.currents[member_id]
         member = group.members[member_id]
@@ -175,7 +175,7 @@ class Membership:
         request: ConsumerGroupHeartbeatRequest,
         decision: Decision,
     ) -> None:
-        """A static member is back under a new member id: it gets what it had, and nobody else notices."""
+        """A static member returns with a new member id: it gets the partitions that it had; other members are not affected."""
         current, target = group.currents[away.member_id], group.targets.get(away.member_id)
         self._note_return(replace(away, member_id=member_id), decision)
         decision.add(self._remove_record(request.group_id, away.member_id))
@@ -215,7 +215,7 @@ class Membership:
         if _subscription(updated) != _subscription(member):
             decision.change(member.group_id, RebalanceCause.SUBSCRIPTION_CHANGED, updated, _wish(updated))
         elif updated.assignor != member.assignor:
-            detail = f"it asks for {updated.assignor or 'the default'}, it asked for {member.assignor or 'the default'}"
+            detail = f"it requests {updated.assignor or 'the default'} instead of {member.assignor or 'the default'}"
             decision.change(member.group_id, RebalanceCause.ASSIGNOR_CHANGED, updated, detail)
 
     def _reconcile(
@@ -228,13 +228,13 @@ class Membership:
         *,
         is_heard: bool = True,
     ) -> ConsumerGroupHeartbeatResponse:
-        """One step towards the target. Not `is_heard`: the member is told of it, which is no sign of life."""
+        """One step towards the target. `is_heard` False: the answer to a parked heartbeat, which does not renew the session."""
         group = self._state.groups[request.group_id]
         before = group.currents[member_id]
         after = self._advanced(group, before, owned)
         if after != before:
             decision.add(replace(after, coordinator_epoch=self._state.coordinator_epoch))
-            self.revocations.cancel((request.group_id, member_id))  # a new step has all the time that there is for one
+            self.revocations.cancel((request.group_id, member_id))  # each step has a full rebalance timeout
         if is_heard:
             self._start_timers(group, group.members[member_id], decision.now_ms)
         else:
@@ -243,7 +243,7 @@ class Membership:
         in_step = request.member_epoch == after.member_epoch and before.assigned == after.assigned
         self._time_obedience(request, member_id, before, after, decision.now_ms)
         if request.owned is not None and to_set(request.owned) != to_set(after.assigned):
-            in_step = False  # told again at every heartbeat until it has done so: no answer matters by itself
+            in_step = False  # the assignment is repeated until the member has applied it: lost answers do no harm
         return ConsumerGroupHeartbeatResponse(
             member_id=member_id,
             member_epoch=after.member_epoch,
@@ -263,7 +263,7 @@ class Membership:
         after: CurrentAssignmentRecord,
         now_ms: int,
     ) -> None:
-        """Since when it was told to read something else than it does; what it owns it says when that changes."""
+        """Track since when its assignment differs from what it reads; a member reports what it owns when that changes."""
         if request.owned is None:
             is_told = before.assigned != after.assigned
         else:
@@ -294,7 +294,7 @@ class Membership:
         return replace(record, coordinator_epoch=before.coordinator_epoch)
 
     def _interval_ms(self, member: MemberRecord, interval_ms: int, *, is_waiting: bool = False) -> int:
-        """A member may ask for a session that is shorter than the usual interval: it must get some tries in it."""
+        """A member may ask for a session shorter than the usual interval: it needs several heartbeats within one session."""
         settings = self._settings
         interval_ms = _given(interval_ms, settings.heartbeat_interval_ms)
         if is_waiting:
@@ -324,7 +324,7 @@ class Membership:
     def _go_away(
         self, group: GroupState, member: MemberRecord, cause: RebalanceCause, detail: str, decision: Decision
     ) -> None:
-        """Its partitions wait for it until its session ends; it reads none of them, so it has let go of the others."""
+        """Its partitions stay reserved until its session ends; it reads nothing, so pending revocations are complete."""
         away = dataclasses.replace(
             Holding.of(group.currents[member.member_id]),
             member_epoch=AWAY_EPOCH,
@@ -336,11 +336,11 @@ class Membership:
         self._start_timers(group, member, decision.now_ms)
         if cause is RebalanceCause.MEMBER_LEFT:
             cause = RebalanceCause.STATIC_MEMBER_AWAY
-        waits = f"its partitions wait for it for {member.session_timeout_ms} ms"
+        waits = f"its partitions stay reserved for {member.session_timeout_ms} ms"
         self._targets.note(member.group_id, cause, member, f"{detail}; {waits}" if detail else waits, decision.now_ms)
 
     def expire(self, decision: Decision) -> None:
-        """Remove who was silent for a whole session, and who did not let go within its rebalance timeout."""
+        """Remove members without a heartbeat for a whole session, and those that missed their rebalance timeout."""
         for (group_id, member_id), deadline_ms in self.sessions.take_expired_at(decision.now_ms):
             member = self._state.groups[group_id].members[member_id]
             detail = f"no heartbeat for {member.session_timeout_ms} ms"
@@ -350,7 +350,7 @@ class Membership:
             group = self._state.groups[group_id]
             member = group.members[member_id]
             held = _pending(group.currents[member_id])
-            detail = f"told to let go of {held}, it did not within {member.rebalance_timeout_ms} ms"
+            detail = f"it did not release {held} within {member.rebalance_timeout_ms} ms"
             self._remove(member, RebalanceCause.REBALANCE_TIMEOUT, detail, decision)
         self._targets.settle(decision)
 
@@ -368,10 +368,10 @@ class Membership:
         decision.change(member.group_id, cause, member, detail)
 
     def fence_all(self, group: GroupState, decision: Decision) -> None:
-        """Make all members join again without taking anything from them: their epochs jump, and no older one is valid.
+        """Make all members rejoin without revoking any partition: their epochs advance, and older epochs become invalid.
 
-        So a commit that is on its way fails, every member drops its positions, and when it joins again (under the same
-        member id) it gets the partitions that nobody else could get in between. A member that is away is left alone.
+        So commits in flight fail, every member drops its positions, and when it rejoins (with the same member id) it gets its
+        partitions, which no other member could get in between. A member that is away is not changed.
         """
         group_id = group.group.group_id
         decision.change(group_id, RebalanceCause.OFFSETS_RESET)
@@ -381,7 +381,7 @@ class Membership:
                 continue
             state = MemberState(current.state)
             if state is MemberState.STABLE and to_set(current.assigned) != self._targets.target_of(group, member_id):
-                state = MemberState.UNRELEASED_PARTITIONS  # its epoch no longer tells that it is behind
+                state = MemberState.UNRELEASED_PARTITIONS  # its epoch no longer shows that it is behind its target
             fenced = dataclasses.replace(
                 Holding.of(current),
                 member_epoch=group.group.group_epoch,
@@ -393,7 +393,7 @@ class Membership:
     # --- timers -------------------------------------------------------------------------------------------------------
 
     def _start_timers(self, group: GroupState, member: MemberRecord, now_ms: int) -> None:
-        """A fresh session; a rebalance timeout exactly while the member has partitions to let go of."""
+        """Restart the session; a rebalance timeout runs exactly while the member has partitions to release."""
         self.sessions.set((member.group_id, member.member_id), now_ms + member.session_timeout_ms)
         self._time_revocation(group, member, now_ms)
 
@@ -425,7 +425,7 @@ class Membership:
     def _member_record(
         self, member_id: str, request: ConsumerGroupHeartbeatRequest, before: MemberRecord | None, client_host: str
     ) -> MemberRecord:
-        """What the request says, over what was known before."""
+        """The member's previous record, updated with the fields of the request."""
         base = before or self._blank_member(member_id, request)
         topics = request.subscribed_topics
         pattern = request.subscribed_pattern

@@ -1,9 +1,9 @@
-"""Heartbeats that wait for news, so that a member hears of a rebalance when it happens and not when it asks the next time.
+"""Heartbeats that wait for a change, so that a member learns of a rebalance when it happens, not with its next heartbeat.
 
-A parked heartbeat has been heard: its member's session runs from its arrival, and nothing that happens to it later prolongs
-that. It is answered once: when its member has something to do, when it is superseded, or when its time is up. Whether there is
-something to do is looked at a moment after each change of the group, for all of its members together: so a storm of joins
-wakes everybody once, and the decision that a request waits for does not grow by what others must be told.
+A parked heartbeat has renewed its member's session at its arrival, and nothing that happens to it later extends the session.
+It is answered once: when its member has something to do, when it is superseded, or when its wait ends. Shortly after each
+change of a group, all its members are checked together: so many joins at once wake every member once, and the decision that a
+request waits for does not also contain the answers to other members.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from ..model.classic_messages import Answer, Ticket
 from ..model.deadlines import Deadlines
 from ..model.decision import Decision
 
-WAKE_DELAY_MS = 1  # what is decided meanwhile is told at the same time
+WAKE_DELAY_MS = 1  # changes that are decided meanwhile are answered at the same time
 MAX_ANSWERS_PER_WAKE = 500  # each may write a record, and a decision must fit into one append of the quorum
 
 
@@ -23,7 +23,7 @@ MAX_ANSWERS_PER_WAKE = 500  # each may write a record, and a decision must fit i
 class ParkedHeartbeat:
     request: ConsumerGroupHeartbeatRequest
     ticket: Ticket
-    interval_ms: int  # between heartbeats, as its group's configuration says
+    interval_ms: int  # between heartbeats, from the group's configuration
 
 
 class ParkedHeartbeats:
@@ -52,13 +52,13 @@ class ParkedHeartbeats:
         return list(self._parked.get(group_id, {}).items())
 
     def supersede(self, group_id: str, member_id: str, decision: Decision) -> None:
-        """The member has said something newer: it listens for the answer to that."""
+        """The member has sent a newer request and waits for the answer to that one."""
         parked = self.take(group_id, member_id)
         if parked is not None:
-            error = RebalanceInProgressError("the same member has sent another heartbeat: this one is an old one")
+            error = RebalanceInProgressError("the same member has sent a newer heartbeat: this one is obsolete")
             decision.answers.append(Answer(ticket=parked.ticket, value=error))
 
     def changed(self, group_id: str, now_ms: int) -> None:
-        """Look soon for members who must be told. A look that is due already stands."""
+        """Schedule a check for members that need an answer. A check that is already due stays as it is."""
         if group_id in self._parked and (group_id, "") not in self.wakes:
             self.wakes.set((group_id, ""), now_ms + WAKE_DELAY_MS)

@@ -1,8 +1,8 @@
 """One step of one member towards its target assignment (KIP-848, "Member reconciliation"): a pure function.
 
-First it lets go: partitions that the target no longer gives it become pending revocation, and its epoch stands still
-until the member says that it does not own them any more. Only then does its epoch advance, and it takes over from its
-target what nobody holds: what is still held by others (assigned to them, or pending revocation) comes with later
+First the member releases: partitions that are no longer in its target become pending revocation, and its epoch does not
+advance until the member confirms that it no longer owns them. Only then does its epoch advance, and it takes the partitions
+of its target that no other member holds. Those that others still hold (assigned, or pending revocation) follow with later
 heartbeats.
 """
 
@@ -48,7 +48,7 @@ def advance(
     owned: PartitionSet | None,
     owners: Mapping[PartitionKey, str],
 ) -> Holding:
-    """Return what the member holds after this heartbeat. `owned` None: it did not say, so it may still own anything."""
+    """Return what the member holds after this heartbeat. `owned` None: not reported, so it may still own anything."""
     if _still_owns(owned, holding.pending_revocation):
         return holding
     if holding.state is MemberState.STABLE and holding.member_epoch == target_epoch:
@@ -87,7 +87,7 @@ def _adopt(
     moved_on = holding.member_epoch != target_epoch
     return Holding(
         member_epoch=target_epoch,
-        # Kept while the epoch stands, so that a member whose answers are lost repeatedly is not fenced for it.
+        # Kept while the epoch does not advance, so that a member whose answers are lost repeatedly is not fenced.
         previous_member_epoch=holding.member_epoch if moved_on else holding.previous_member_epoch,
         state=MemberState.STABLE if complete else MemberState.UNRELEASED_PARTITIONS,
         assigned=kept | free,

@@ -1,4 +1,4 @@
-"""Target assignments: what every member shall own once all others have let go. Group epochs grow only here."""
+"""Target assignments: what each member will own after all others have released it. Group epochs are raised only here."""
 
 from collections import Counter
 from collections.abc import Set as AbstractSet
@@ -29,7 +29,7 @@ from ..subscriptions.topic_changes import listed_names, topic_changes
 
 
 class Targets:
-    """Holds the coordinator's only view of the topics: assignments and changes of topics are found from it."""
+    """Holds the coordinator's only view of the topics: assignments and topic changes are derived from it."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Targets:
         now_ms: int,
     ) -> None:
         self.subscriptions = Subscriptions(topics, budget)
-        self.due = Deadlines()  # groups whose target must be looked at: assignments put off, and all after a move
+        self.due = Deadlines()  # groups whose target must be checked: delayed assignments, and all groups after a move
         self._state = state
         self._settings = settings
         self._log = log
@@ -61,11 +61,11 @@ class Targets:
         return NO_PARTITIONS if target is None else to_set(target.partitions)
 
     def is_put_off(self, group: GroupState) -> bool:
-        """Whether the group's next assignment is still to come."""
+        """Whether the group's next assignment is delayed."""
         return group.group.assignment_epoch < group.group.group_epoch
 
     def settle(self, decision: Decision, *, at_once: bool = False) -> None:
-        """Raise the epoch of every group that has changed, and assign anew: now, or when the interval has passed."""
+        """Raise the epoch of every changed group, and assign again: now, or when the assignment interval has passed."""
         self._match(decision)
         changes, decision.changes = decision.changes, {}
         for group_id, causes in changes.items():
@@ -82,7 +82,7 @@ class Targets:
             else:
                 decision.add(bumped)
                 if (group_id, "") not in self.due:
-                    self.due.set((group_id, ""), due_ms)  # later changes of a growing group do not put it off again
+                    self.due.set((group_id, ""), due_ms)  # later changes of a growing group do not delay it further
             for change in causes:
                 self.note(group_id, change.cause, change.member, change.detail, decision.now_ms)
 
@@ -91,7 +91,7 @@ class Targets:
         self._log.note(group_id, reason_of(cause, member, detail, at_ms=now_ms, group_epoch=epoch))
 
     def assign_due(self, decision: Decision) -> None:
-        """Assign what was put off; after a move also what the last coordinator did not get round to."""
+        """Compute delayed assignments; after a move, also those that the previous coordinator did not complete."""
         for group_id, _ in self.due.take_expired(decision.now_ms):
             group = self._state.groups.get(group_id)
             if group is None or not group.members or group.is_classic:
@@ -105,7 +105,7 @@ class Targets:
     def topics_changed(
         self, topics: TopicsView, recreated: AbstractSet[str], changed: AbstractSet[str] | None, decision: Decision
     ) -> None:
-        """`changed`: topics that may not be as they were; None: any."""
+        """`changed`: topics that may have changed; None: any topic."""
         before = self.topics
         looked_at = before.keys() | topics.keys() if changed is None else changed
         changed = frozenset(name for name in looked_at if before.get(name) != topics.get(name)) | recreated
@@ -117,17 +117,17 @@ class Targets:
         self._match(decision)
         for group_id, group in self._state.groups.items():
             if group.is_classic:
-                continue  # its leader watches the topics and joins again
+                continue  # its leader watches the topics and rejoins
             touched = concerned.of(group)
             if group_id in decision.changes:
-                touched &= recreated  # all the others were found when its patterns became complete
+                touched &= recreated  # all others were found when its patterns became complete
             if touched:
                 for change in topic_changes(group.members.values(), touched, before, topics, recreated):
                     decision.change(group_id, change.cause, detail=change.detail)
         self.settle(decision)
 
     def _match(self, decision: Decision) -> None:
-        """Go on trying patterns on topics, and note the groups that want others than before."""
+        """Continue matching patterns against topics, and note the groups whose subscribed topics changed."""
         for change in (change for changes in decision.changes.values() for change in changes):
             if change.member is not None and change.member.subscribed_pattern:
                 self.subscriptions.expect(change.member.subscribed_pattern)
@@ -142,7 +142,7 @@ class Targets:
             self._matches_changed(found, decision)
 
     def _matches_changed(self, found: GroupSubscriptions, decision: Decision) -> None:
-        """Nothing is to do for a group whose assignment is still to come."""
+        """A group with a delayed assignment needs nothing: the assignment takes the change into account."""
         group = found.group
         group_id = group.group.group_id
         is_due = self.is_put_off(group) or group_id in decision.changes
@@ -156,7 +156,7 @@ class Targets:
         self._log.forget(group_id)
 
     def _assign(self, group: GroupState, record: GroupRecord, decision: Decision) -> None:
-        """Compute the target for the record's group epoch. Only targets that differ are written."""
+        """Compute the target for the record's group epoch. Only changed targets are written."""
         record = replace(record, protocol_name=self._assignor_of(group))
         assignment = ASSIGNORS[record.protocol_name](self._subscribers(group), self.topics)
         for member_id, keys in assignment.items():
@@ -187,7 +187,7 @@ class Targets:
         ]
 
     def _assignor_of(self, group: GroupState) -> str:
-        """The one that most members ask for; the default when none asks for any."""
+        """The assignor that most members request; the default if no member requests one."""
         votes = Counter(
             member.assignor for member in group.members.values() if member.assignor in self._settings.assignors
         )
@@ -196,9 +196,9 @@ class Targets:
         return min(votes, key=lambda name: (-votes[name], name))
 
     def _catch_up(self, group: GroupState, decision: Decision) -> None:
-        """Assign anew unless every partition of every subscribed topic is in the target, and nothing else.
+        """Assign again unless the target consists of exactly the partitions of all subscribed topics.
 
-        Nobody wrote down which partition counts a target was made for, so a new coordinator finds out in this way.
+        The partition counts that a target was computed for are not stored, so a new coordinator compares the target instead.
         """
         members = group.members.values()
         wanted = self.subscriptions.wanted(group)
@@ -213,11 +213,11 @@ class Targets:
             decision.change(group.group.group_id, RebalanceCause.SUBSCRIPTION_CHANGED, detail=detail)
 
     def targeted(self, group: GroupState) -> PartitionSet:
-        """All partitions that the target gives to anybody."""
+        """All partitions that the target assigns to any member."""
         return NO_PARTITIONS.union(*(self.target_of(group, member_id) for member_id in group.members))
 
     def _drop_offsets(self, topic: str, decision: Decision) -> None:
-        """The quorum drops them itself when it deletes the topic; this catches commits that were then on their way."""
+        """The quorum removes them when it deletes the topic; this removes commits that were in flight at that time."""
         for group_id, key in self._state.offsets_of_topic(topic):
             decision.add(
                 RemoveOffsetRecord(

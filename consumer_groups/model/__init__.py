@@ -1,1 +1,1 @@
-"""The words of a coordinator: messages, decisions, settings, and what a rebalance did."""
+"""The value types of a coordinator: messages, decisions, settings, and the log of rebalances."""

@@ -1,8 +1,8 @@
-"""Server-side assignors by their names (group.consumer.assignors). The functions are in `log.group_assignors`.
+"""Server-side assignors by name (group.consumer.assignors). The functions are in `log.group_assignors`.
 
-The protocol in which the coordinator assigns is always cooperative: members give up only what the new target takes from them,
-and go on with the rest. So "sticky" and "cooperative-sticky", which in classic groups differ in just that, are one here, and
-both equal "uniform", Kafka's name for the sticky assignor of a coordinator.
+The consumer protocol is always cooperative: members release only the partitions that the new target takes from them, and
+continue to read the rest. "sticky" and "cooperative-sticky" differ only in this respect in classic groups, so here they are
+the same, and both equal "uniform", Kafka's name for the sticky assignor of a coordinator.
 """
 
 from typing import Final

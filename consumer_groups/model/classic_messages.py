@@ -1,7 +1,7 @@
-"""What a coordinator tells requests that it has parked, and each member that was asked to leave.
+"""Answers of a coordinator to requests that it has parked, and to members that leave.
 
-A join or a sync is *parked* until the group comes that far, so its answer is not the result of its own decision: the shell
-gives each a ticket, and a later decision answers it (`Answer`).
+A join or a sync is *parked* until the group has reached that step, so its answer is not the result of its own decision: the
+shell gives each request a ticket, and a later decision answers it (`Answer`).
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
 from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatResponse, JoinGroupResponse, SyncGroupResponse
 
-Ticket = int  # given by the shell, never twice in the life of a coordinator
+Ticket = int  # issued by the shell, unique during the lifetime of a coordinator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +21,7 @@ class LeaveOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a parked request hears, once the records of the decision that made it are committed."""
+    """The answer to a parked request, sent once the records of the decision that made it are committed."""
 
     ticket: Ticket
     value: JoinGroupResponse | SyncGroupResponse | ConsumerGroupHeartbeatResponse | BarnabasError

@@ -1,14 +1,14 @@
-"""Timers of a coordinator: keys with a deadline, cheap to push back, which is what every heartbeat does."""
+"""Timers of a coordinator: keys with a deadline. Postponing one, as every heartbeat does, is cheap."""
 
 import heapq
 
-SPARE_ENTRIES = 64  # stale entries of the heap are dropped once they are so many more than true ones
+SPARE_ENTRIES = 64  # the heap is rebuilt once it has this many entries beyond twice the number of deadlines
 
 TimerKey = tuple[str, str]  # group id, member id ("" for a timer of the group itself)
 
 
 class Deadlines:
-    """The heap holds, for each key, an entry that is not later than its deadline; so pushing back touches no heap."""
+    """For each key the heap holds an entry not later than its deadline, so postponing does not change the heap."""
 
     def __init__(self) -> None:
         self._deadline_ms: dict[TimerKey, int] = {}
@@ -37,11 +37,11 @@ class Deadlines:
         return self._deadline_ms.get(key)
 
     def take_expired(self, now_ms: int) -> list[TimerKey]:
-        """Remove and return, in order of their deadlines, the keys whose time has come."""
+        """Remove and return the keys whose deadlines have passed, in order of their deadlines."""
         return [key for key, _ in self.take_expired_at(now_ms)]
 
     def take_expired_at(self, now_ms: int) -> list[tuple[TimerKey, int]]:
-        """The same, with the deadline of each: a tick may come late."""
+        """As `take_expired`, with the deadline of each key: a tick may be late."""
         expired = []
         self._settle_head()
         while self._heap and self._heap[0][0] <= now_ms:
@@ -56,13 +56,13 @@ class Deadlines:
         heapq.heappush(self._heap, (at_ms, key))
 
     def _rebuild(self) -> None:
-        """Members that come and go leave entries behind, which else stay for as long as their session would have been."""
+        """Drop the entries of members that left, which otherwise stay until their sessions would have ended."""
         self._earliest_ms = self._deadline_ms.copy()
         self._heap = [(at_ms, key) for key, at_ms in self._deadline_ms.items()]
         heapq.heapify(self._heap)
 
     def _settle_head(self) -> None:
-        """Make the head of the heap a true deadline: drop what was cancelled, sink what was pushed back."""
+        """Make the head of the heap a current deadline: drop cancelled entries, push postponed ones back."""
         while self._heap:
             at_ms, key = self._heap[0]
             deadline_ms = self._deadline_ms.get(key)
@@ -70,7 +70,7 @@ class Deadlines:
                 return
             heapq.heappop(self._heap)
             if self._earliest_ms.get(key) != at_ms:
-                continue  # an earlier entry of this key stands for it
+                continue  # an earlier entry of this key replaces it
             del self._earliest_ms[key]
             if deadline_ms is not None:
                 self._push(key, deadline_ms)

@@ -1,6 +1,6 @@
-"""A decision under way: each record is replayed into the working state at once, so that the next one stands on it.
+"""A decision in progress: each record is replayed into the working state immediately, so that the next one builds on it.
 
-What the records say about who reads what is told to the rebalance log on the way.
+Changes of partition ownership are reported to the rebalance log at the same time.
 """
 
 from collections.abc import Set as AbstractSet
@@ -29,37 +29,35 @@ from .states import AWAY_EPOCH, GROUP_TRANSITIONS, GroupPhase, phase_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Why the target assignment of a group must be computed anew."""
+    """Why the target assignment of a group must be computed again."""
 
     cause: RebalanceCause
-    member: MemberRecord | None = None  # as it was then: it may be gone since
+    member: MemberRecord | None = None  # as it was then: it may have been removed since
     detail: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
 class Decision:
-    """Whatever can be refused must be refused before the first `add`: there is no way back from a replayed record."""
+    """A request must be refused before the first `add`: a replayed record cannot be taken back."""
 
     state: SlotState
     now_ms: int
     log: RebalanceLog
-    client_host: str = ""  # of the client that asks; "": time passes, or it does not matter
+    client_host: str = ""  # of the client; "": a tick, or not relevant
     records: list[SlotStateRecord] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)  # to parked requests
     changes: dict[str, list[Change]] = field(default_factory=dict)  # by group, until they are settled
-    noted: set[str] = field(
-        default_factory=set
-    )  # groups of which the log was told something, though nothing has changed
+    noted: set[str] = field(default_factory=set)  # groups with new entries in the log, but without a change
     _phase_before: dict[str, GroupPhase] = field(default_factory=dict)
     _empty_since_before: dict[str, int] = field(default_factory=dict)
 
     @property
     def touched(self) -> AbstractSet[str]:
-        """Groups of which there are records, commits apart."""
+        """Groups with records in this decision, not counting offset commits."""
         return self._phase_before.keys()
 
     def add(self, record: SlotStateRecord, *, since_ms: int | None = None) -> None:
-        """`since_ms`: from when on nobody reads what this takes from its member; now, unless it was lost before."""
+        """`since_ms`: since when the partitions that the member loses are not read; None: now."""
         assert not isinstance(record, StagedDecisionRecord), "how a decision is appended is the shell's business"
         if not isinstance(record, OffsetCommitRecord | RemoveOffsetRecord | OffsetResetRecord):
             self._check(record.group_id)
@@ -69,7 +67,7 @@ class Decision:
             assert all(owners.get(key, record.member_id) == record.member_id for key in partition_keys(record))
         read_before = self._read_by(record)
         applied = self.state.replay(record)
-        assert applied, "a coordinator decides with its own epoch, which nothing in its state can be ahead of"
+        assert applied, "a coordinator decides with its own epoch, and nothing in its state can have a later one"
         self.records.append(record)
         self._observe(record, read_before, self.now_ms if since_ms is None else since_ms)
 
@@ -79,7 +77,7 @@ class Decision:
         self.changes.setdefault(group_id, []).append(Change(cause=cause, member=member, detail=detail))
 
     def touches(self, group_id: str) -> bool:
-        """Has this decision changed the group or its members?"""
+        """Whether this decision has changed the group or its members."""
         return group_id in self._phase_before
 
     def finish(self) -> tuple[SlotStateRecord, ...]:
@@ -91,7 +89,7 @@ class Decision:
         return tuple(self.records)
 
     def _read_by(self, record: SlotStateRecord) -> PartitionSet:
-        """What the record's member may be reading at this moment."""
+        """The partitions that the record's member may be reading now."""
         if not isinstance(record, CurrentAssignmentRecord | RemoveMemberRecord):
             return NO_PARTITIONS
         group = self.state.groups.get(record.group_id)
@@ -114,7 +112,7 @@ class Decision:
             self._empty_since_before[group_id] = -1 if group is None else group.group.empty_since_ms
 
     def _note_emptiness(self, group_id: str) -> None:
-        """Write down when the last member has left: offsets live for their retention time from then on."""
+        """Record when the last member left: the retention time of the offsets begins then."""
         group = self.state.groups.get(group_id)
         if group is None:
             return
@@ -130,7 +128,7 @@ class Decision:
 
 
 def read_by(current: CurrentAssignmentRecord | None) -> PartitionSet:
-    """What a member may be reading: nothing while it is away, though its partitions wait for it."""
+    """The partitions that a member may be reading: none while it is away, although they stay reserved for it."""
     if current is None or current.member_epoch == AWAY_EPOCH:
         return NO_PARTITIONS
     return frozenset(partition_keys(current))

@@ -1,4 +1,4 @@
-"""What keeps the groups of a slot few and their ids short: all of it is in the memory of every voter. All of these raise."""
+"""Limits on the number of groups of a slot and on the length of ids: every voter holds them in memory. All functions raise."""
 
 from collections.abc import Collection
 
@@ -18,14 +18,14 @@ def check_group_id(group_id: str, settings: GroupSettings) -> None:
 
 
 def check_ids(ids: Collection[str], settings: GroupSettings) -> None:
-    """Of members, instances and clients."""
+    """Check the ids of members, instances and clients."""
     for name in ids:
         if len(name) > settings.max_id_length:
             raise InvalidRequestError(f"an id of {len(name)} characters; at most {settings.max_id_length} are allowed")
 
 
 def check_new_group(group_id: str, existing: Collection[str], settings: GroupSettings) -> None:
-    """May there be one more group beside the existing ones of the slot?"""
+    """Check whether the slot may have one more group."""
     if group_id not in existing and len(existing) >= settings.max_groups_per_slot:
         raise PolicyViolationError(
             f"group {group_id} is not created: its coordinator has {len(existing)} groups already, at most "

@@ -1,7 +1,7 @@
-"""Decisions of a group coordinator, and what it tells of its groups.
+"""Decisions of a group coordinator, and its descriptions of groups.
 
 Requests and most answers are the messages of `log.vocabulary.group_messages`; the broker's handlers translate only the
-descriptions here, which both protocols tell in their own words.
+descriptions here, which the two protocols encode differently.
 """
 
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ R = TypeVar("R")
 
 
 class MemberEpoch(IntEnum):
-    """Member epochs with a meaning of their own (KIP-848)."""
+    """Member epochs with a special meaning (KIP-848)."""
 
-    LEAVE_STATIC = -2  # a static member goes, and will be back within its session timeout
+    LEAVE_STATIC = -2  # a static member leaves and will return within its session timeout
     LEAVE = -1
     JOIN = 0
 
@@ -29,21 +29,21 @@ class MemberEpoch(IntEnum):
 class CoordinatorResult(Generic[R]):
     """A decision: records to append, in one atomic batch, and the answer.
 
-    The answer leaves only when these records *and those of all results before it* are committed, also when it has no
-    records of its own: it was read from a state that may hold records that are still on their way.
+    The answer is sent only when these records *and those of all earlier results* are committed, even if it has no records
+    of its own: it was read from a state that may contain uncommitted records.
     """
 
     records: tuple[SlotStateRecord, ...]
     response: R
-    answers: tuple[Answer, ...] = ()  # to requests that earlier decisions have parked; they too wait for the commit
+    answers: tuple[Answer, ...] = ()  # to requests that earlier decisions parked; they wait for the commit, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitPlace:
-    """Where a commit stands among those of one client; see `commit_order`."""
+    """The position of a commit among those of one client; see `commit_order`."""
 
     committer: str
-    sequence: int  # grows with each request that is sent
+    sequence: int  # increases with each request that is sent
     coordinator_epoch: int
 
 

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 
 class RebalanceCause(StrEnum):
-    """Stable codes: scripts match on them. One may be added; none changes its meaning."""
+    """Stable codes: scripts match on them. Codes may be added; the meaning of a code never changes."""
 
     MEMBER_JOINED = "member_joined"
     MEMBER_LEFT = "member_left"
@@ -113,12 +113,12 @@ CAUSES: dict[RebalanceCause, CauseText] = {
     ),
 }
 
-# How members say why they leave. Ours send the code; Kafka's Java client sends a sentence (KIP-800).
+# The reason that a member sends when it leaves. Barnabas clients send the code; Kafka's Java client sends a sentence (KIP-800).
 _POLL_TIMEOUT_TEXT = "consumer poll timeout has expired"
 
 
 def cause_of_leaving(reason: str) -> RebalanceCause:
-    """A reason in nobody's list is no cause of its own: it is shown as the detail."""
+    """An unknown reason is reported as `member_left`, with the reason as its detail."""
     if reason == RebalanceCause.POLL_INTERVAL_EXCEEDED or reason.startswith(_POLL_TIMEOUT_TEXT):
         return RebalanceCause.POLL_INTERVAL_EXCEEDED
     return RebalanceCause.MEMBER_LEFT

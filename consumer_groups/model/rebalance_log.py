@@ -1,9 +1,9 @@
-"""What rebalances did: a machine that is told who holds what, and keeps a bounded ring of records per group.
+"""The history of rebalances: a state machine that follows partition ownership and keeps a bounded ring of records per group.
 
-It is fed by decisions: causes (`note`), partitions that members let go of and take (`let_go`, `taken`), partitions that are
-to be read (`wanted`), and that a group is stable (`settled`). It is not part of the quorum's state: a new coordinator begins
-with "coordinator_moved". Codes are in `rebalance_causes`; what is told
-are messages (`log.vocabulary.group_messages`).
+Its inputs are decisions: causes (`note`), partitions that members release and take (`let_go`, `taken`), partitions that
+should be read (`wanted`), and that a group is stable (`settled`). It is not part of the quorum's state: the history of a new
+coordinator begins with "coordinator_moved". Codes are in `rebalance_causes`; the events are messages
+(`log.vocabulary.group_messages`).
 """
 
 from collections import OrderedDict, deque
@@ -19,18 +19,18 @@ from barnabas.log.vocabulary.group_messages import NOBODY, OwnerChange, Rebalanc
 from .rebalance_causes import RebalanceCause
 from .rebalance_record import Gap
 
-REBALANCES_KEPT_PER_GROUP: Final = 64  # a day of a calm group, some minutes of a stormy one
-CAUSES_PER_REBALANCE: Final = 64  # a storm that never settles becomes several records
-MOVES_PER_REBALANCE: Final = 2_000  # beyond it moves are counted, not told one by one
+REBALANCES_KEPT_PER_GROUP: Final = 64  # a day of a stable group, some minutes of an unstable one
+CAUSES_PER_REBALANCE: Final = 64  # a rebalance that never settles is split into several records
+MOVES_PER_REBALANCE: Final = 2_000  # further moves are counted, but not listed
 # Causes, moves and records of all groups of one slot together, at some 150 bytes each. With all 50 slots on one broker that
-# is 75 MB at the very most; the oldest records go first, whichever group's they are.
+# is 75 MB at most; the oldest records are dropped first, regardless of their group.
 ITEMS_KEPT_PER_SLOT: Final = 10_000
 
 
 @dataclass(slots=True, kw_only=True)
 class _Record:
     group_id: str
-    event: RebalanceEvent  # as it stands, without its reasons and moves, which come one by one
+    event: RebalanceEvent  # its current state, without reasons and moves, which are added one by one
     reasons: list[RebalanceReason] = field(default_factory=list)  # never empty once `note` has begun it
     moves: list[OwnerChange] = field(default_factory=list)
 
@@ -55,10 +55,10 @@ class RebalanceLog:
         self._item_count = 0
         self._last_id = 0
 
-    # --- what is told to it -------------------------------------------------------------------------------------------
+    # --- inputs -------------------------------------------------------------------------------------------------------
 
     def note(self, group_id: str, reason: RebalanceReason) -> None:
-        """A cause: it begins a rebalance, or belongs to the one under way."""
+        """Record a cause: it begins a rebalance, or belongs to the one under way."""
         record = self._open.get(group_id)
         if record is not None and len(record.reasons) >= CAUSES_PER_REBALANCE:
             record.event = replace(record.event, is_superseded=True)
@@ -70,7 +70,7 @@ class RebalanceLog:
         self._grow()
 
     def wanted(self, group_id: str, keys: Iterable[PartitionKey], now_ms: int) -> None:
-        """These are to be read from now on; nobody reads them yet."""
+        """These partitions should be read from now on; no member reads them yet."""
         for key in keys:
             self._gaps.setdefault(group_id, {}).setdefault(key, Gap(member_id=NOBODY, since_ms=now_ms))
 
@@ -87,7 +87,8 @@ class RebalanceLog:
             self._gaps.pop(group_id, None)
 
     def settled(self, group_id: str, wanted: Collection[PartitionKey], now_ms: int) -> None:
-        """The group is stable, or empty (then `wanted` is). What it lacks of `wanted` waits for somebody who is away."""
+        """The group is stable or empty. `wanted`: partitions that should be read; those still unread wait for a member that is
+        away. In an empty group `wanted` is empty."""
         gaps = self._gaps.get(group_id, {})
         for key in sorted(key for key in gaps if key not in wanted):
             gap = gaps.pop(key)
@@ -106,7 +107,7 @@ class RebalanceLog:
         self._gaps.pop(group_id, None)
         self._open.pop(group_id, None)
 
-    # --- what it tells ------------------------------------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------------------------------------
 
     def of(self, group_id: str) -> tuple[RebalanceEvent, ...]:
         """Oldest first."""
@@ -123,7 +124,7 @@ class RebalanceLog:
         return ring[-1].reasons[-1] if ring else None
 
     def count_since(self, group_id: str, since_ms: int) -> int:
-        """Rebalances that have begun since then, as far as they are kept. A mere change of coordinator is none."""
+        """Recorded rebalances that began since then. A mere change of coordinator does not count."""
         moved = RebalanceCause.COORDINATOR_MOVED
         ring = self._rings.get(group_id, ())
         return sum(record.event.at_ms >= since_ms and record.event.cause != moved for record in ring)
@@ -132,7 +133,7 @@ class RebalanceLog:
     def item_count(self) -> int:
         return self._item_count
 
-    # --- how ----------------------------------------------------------------------------------------------------------
+    # --- records ------------------------------------------------------------------------------------------------------
 
     def _begin(self, group_id: str, reason: RebalanceReason) -> _Record:
         ring = self._rings.setdefault(group_id, deque())
@@ -155,7 +156,7 @@ class RebalanceLog:
     def _move(self, group_id: str, key: PartitionKey, gap: Gap, to_member: str, now_ms: int) -> None:
         ring = self._rings.get(group_id)
         if not ring:
-            return  # its record is gone already: the slot has very many of them
+            return  # its record was dropped: the slot has reached its limit
         record = self._open.get(group_id, ring[-1])
         pause_ms = None if to_member == NOBODY else max(0, now_ms - gap.since_ms)
         record.event = replace(
@@ -178,13 +179,13 @@ class RebalanceLog:
         self._grow()
 
     def _grow(self) -> None:
-        """One item more; the oldest records of the slot make room for it, but never the only one."""
+        """Count one more item; the slot's oldest records are dropped to make room, but never the last one."""
         self._item_count += 1
         while self._item_count > self._items_kept and len(self._in_order) > 1:
             self._drop(next(iter(self._in_order.values())))
 
     def _drop(self, record: _Record) -> None:
-        """The oldest of the slot, or of its group: in both cases the first of its ring."""
+        """Drop the oldest record of the slot or of its group: in both cases it is the first of its ring."""
         ring = self._rings[record.group_id]
         assert ring[0] is record
         ring.popleft()

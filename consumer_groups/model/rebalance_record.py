@@ -1,4 +1,4 @@
-"""What the log of rebalances is told: why, and who has let go of a partition."""
+"""Values of the rebalance log: reasons, and partitions without a reader."""
 
 from dataclasses import dataclass
 
@@ -27,7 +27,7 @@ def reason_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """A partition that nobody reads, whose it was last, and since when."""
+    """A partition that no member reads: its last owner, and since when."""
 
     member_id: str
     since_ms: int

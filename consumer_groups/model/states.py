@@ -1,11 +1,11 @@
-"""The states of groups and members, and which may follow which.
+"""The states of groups and members, and their valid transitions.
 
 A member's state is part of its current assignment, hence a record of the quorum; a group's phase is derived from its
-epochs and members and kept nowhere.
+epochs and members and is not stored.
 
     member  (none) --joins--> STABLE or UNRELEASED
-            STABLE: it owns what its epoch's target says (or its target has moved on and it has not been told yet)
-            UNREVOKED_PARTITIONS: told to let go of partitions; its epoch stands still until it says that it has
+            STABLE: it owns the target of its epoch (the group's target may be newer; the next heartbeat tells the member)
+            UNREVOKED_PARTITIONS: it must release partitions; its epoch does not advance until it has confirmed that
             UNRELEASED_PARTITIONS: at the target's epoch, but some of its partitions are still held by others
 """
 
@@ -14,7 +14,7 @@ from typing import Final
 
 from barnabas.kraft.group_state.group_slots import GroupState
 
-AWAY_EPOCH: Final = -2  # the member epoch of a static member that left for a while
+AWAY_EPOCH: Final = -2  # the member epoch of a static member that left temporarily
 
 
 class MemberState(StrEnum):
@@ -25,7 +25,7 @@ class MemberState(StrEnum):
 
 _ANY_MEMBER_STATE = frozenset(MemberState)
 
-# None: not a member. A joiner owns nothing, so it never has anything to let go of.
+# None: not a member. A new member owns nothing, so it never has anything to release.
 MEMBER_TRANSITIONS: dict[MemberState | None, frozenset[MemberState]] = {
     None: frozenset({MemberState.STABLE, MemberState.UNRELEASED_PARTITIONS}),
     MemberState.STABLE: _ANY_MEMBER_STATE,
@@ -37,7 +37,7 @@ MEMBER_TRANSITIONS: dict[MemberState | None, frozenset[MemberState]] = {
 class GroupPhase(StrEnum):
     EMPTY = "empty"  # no members; it may have offsets
     ASSIGNING = "assigning"  # the target assignment is older than the group epoch
-    RECONCILING = "reconciling"  # members are on their way to the target assignment
+    RECONCILING = "reconciling"  # members have not all reached the target assignment
     STABLE = "stable"  # every member owns what the target assignment says
     PREPARING_REBALANCE = "preparing_rebalance"  # classic groups: members join
     COMPLETING_REBALANCE = "completing_rebalance"  # classic groups: the leader has not sent the assignment yet
@@ -48,8 +48,8 @@ _WITH_MEMBERS = frozenset(
     {GroupPhase.ASSIGNING, GroupPhase.RECONCILING, GroupPhase.STABLE, GroupPhase.COMPLETING_REBALANCE}
 )
 
-# Of what the quorum knows, so PREPARING_REBALANCE is not in it. One decision may pass through several phases (join, assign,
-# settle); the table says what may stand at its two ends.
+# Phases that the quorum stores, so PREPARING_REBALANCE is not among them. One decision may pass through several phases (join,
+# assign, settle); the table lists the valid phases before and after a whole decision.
 GROUP_TRANSITIONS: dict[GroupPhase, frozenset[GroupPhase]] = {
     GroupPhase.DEAD: _WITH_MEMBERS | {GroupPhase.DEAD, GroupPhase.EMPTY},
     GroupPhase.EMPTY: _WITH_MEMBERS | {GroupPhase.EMPTY, GroupPhase.DEAD},
@@ -70,7 +70,7 @@ def phase_of(state: GroupState | None) -> GroupPhase:
         return GroupPhase.STABLE if is_assigned else GroupPhase.COMPLETING_REBALANCE
     if not is_assigned:
         return GroupPhase.ASSIGNING
-    # Nobody waits for a static member that is away: its partitions wait for it.
+    # A static member that is away does not delay the group: its partitions stay reserved for it.
     arrived = (
         state.steps[state.group.assignment_epoch, MemberState.STABLE] + state.steps[AWAY_EPOCH, MemberState.STABLE]
     )

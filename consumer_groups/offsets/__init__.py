@@ -1,1 +1,1 @@
-"""Committed offsets: commits, expiry, resets, and Kafka's form of them."""
+"""Committed offsets: commits, expiry, resets, and Kafka's record format for them."""

@@ -1,11 +1,11 @@
-"""`CommitOrder`: a commit that arrives behind a newer one of the same client is not taken. Pure.
+"""`CommitOrder`: a commit that arrives after a newer one of the same client is refused. Pure.
 
-A client that gives a connection up sends its commit again by another one. What it sent first may still arrive: its system repeats
-what was not acknowledged when the wire is mended, or a proxy has kept it. Taken then, it would undo newer commits that were
-acknowledged meanwhile. So each request has a number, and the newest number of each client is remembered.
+A client that abandons a connection sends its commit again on another one. The first request may still arrive: the client's
+system retransmits it when the network recovers, or a proxy has delayed it. If it were accepted then, it would undo newer
+commits that were acknowledged meanwhile. So each request has a number, and the newest number of each client is remembered.
 
-The memory goes with the coordinator. For this reason a request also names the coordinator epoch that it was sent to, and a
-coordinator of another epoch refuses it: its client looks the coordinator up, and sends a request with a new number.
+These numbers are lost with the coordinator. For this reason a request also names the coordinator epoch that it was sent to, and
+a coordinator of another epoch refuses it: the client looks the coordinator up and sends a request with a new number.
 """
 
 from collections import OrderedDict
@@ -15,8 +15,8 @@ from barnabas.log.vocabulary.errors import CoordinatorNotAvailableError, NotCoor
 
 from ..model.messages import CommitPlace
 
-# About 200 bytes each. The client that has not committed for longest is forgotten; only a commit of it that is still on its way
-# could be taken out of order then.
+# About 200 bytes each. The client with the oldest last commit is forgotten first; only one of its commits that is still in
+# flight could then be accepted out of order.
 MAX_COMMITTERS: Final = 10_000
 
 
@@ -38,7 +38,7 @@ class CommitOrder:
         newest = self._newest.get((group_id, place.committer), -1)
         if place.sequence <= newest:
             raise CoordinatorNotAvailableError(
-                f"commit {place.sequence} arrived behind commit {newest} of the same client and was not taken: commit again"
+                f"commit {place.sequence} arrived after commit {newest} of the same client and was refused: commit again"
             )
 
     def taken(self, group_id: str, place: CommitPlace) -> None:

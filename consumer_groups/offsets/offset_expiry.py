@@ -1,6 +1,6 @@
-"""Offsets that nobody needs any more are forgotten, and groups that have nothing left (`offsets.retention.minutes`).
+"""Expiry of unused committed offsets, and of groups without members and offsets (`offsets.retention.minutes`).
 
-Kafka's rule (KIP-211): the offsets of a group without members live for the retention time from when the last member left, or
+Kafka's rule (KIP-211): the offsets of a group without members expire the retention time after the last member left, or
 from their last commit if that is later (for a group that never had members, from their last commit); those of a group with
 members only if no member subscribes to their topic, from their last commit. A group without members and offsets goes too.
 """
@@ -16,13 +16,13 @@ from ..model.decision import Decision
 from ..model.settings import GroupSettings
 from .offsets import Offsets
 
-MAX_SCANNED_PER_TICK = 5_000  # offsets looked at: some milliseconds
-MAX_EXPIRED_PER_TICK = 500  # records of one decision: a slot that expires leaves room for everybody's commits
+MAX_SCANNED_PER_TICK = 5_000  # offsets per scan: some milliseconds
+MAX_EXPIRED_PER_TICK = 500  # records of one decision: expiry leaves room for the commits of clients
 PORTION_PAUSE_MS = 20  # between two portions of one pass
 
 
 class OffsetExpiry:
-    """Goes through the slot once per check interval, in portions."""
+    """Scans the slot once per check interval, in portions."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class OffsetExpiry:
     def _expire_offset(self, group_id: str, key: PartitionKey, decision: Decision) -> None:
         value = self._state.offset(group_id, key)
         if value is None or decision.touches(group_id):
-            return  # deleted since this pass came to its group; or its last member leaves at this very moment
+            return  # deleted since this pass reached its group, or its last member leaves in this decision
         base_ms = self._base_ms(group_id, key, value)
         if base_ms is not None and decision.now_ms - base_ms >= self._settings.offsets_retention_ms:
             decision.add(self._offsets.remove_record(group_id, key))
@@ -87,11 +87,11 @@ class OffsetExpiry:
         if group.members:
             return None if self._is_wanted(group, key[0]) else commit_timestamp_ms
         if self._classic.has_members(group_id):
-            return None  # they are joining; what they want is not known yet
+            return None  # members are joining; their subscriptions are not known yet
         return max(commit_timestamp_ms, group.group.empty_since_ms)
 
     def _is_wanted(self, group: GroupState, topic: str) -> bool:
-        """A classic member of another protocol type than "consumer" subscribes to nothing that we know: it may want all."""
+        """The topics of classic members of a protocol type other than "consumer" are unknown: they may want any topic."""
         if group.is_classic and not any(member.subscribed_topics for member in group.members.values()):
             return True
         return self._targets.subscriptions.may_want(group, topic)

@@ -1,7 +1,7 @@
-"""Resets of committed offsets (`group seek`), also of a group that runs, and taking them back.
+"""Resets of committed offsets (`group seek`), also of running groups, and their undo.
 
-Every reset writes down what it replaced (`OffsetResetRecord`), so the newest one can be undone, by whichever coordinator. An
-undo is a reset too: undoing it makes the first one again.
+Every reset records what it replaced (`OffsetResetRecord`), so any later coordinator can undo the newest one. An undo is itself
+a reset: undoing it applies the first one again.
 """
 
 from barnabas.kraft.group_state.group_slots import GroupState, SlotState
@@ -21,7 +21,7 @@ from ..model.decision import Decision
 from ..model.rebalance_causes import RebalanceCause
 from .offsets import Offsets
 
-MAX_BY_LENGTH = 200  # of who has reset: it is kept on every voter
+MAX_BY_LENGTH = 200  # of the name of the client that reset the offsets: every voter keeps it
 
 
 class OffsetResets:
@@ -36,11 +36,10 @@ class OffsetResets:
     def reset(
         self, group_id: str, offsets: tuple[OffsetToCommit, ...], by: str, decision: Decision
     ) -> tuple[CommittedOffset, ...]:
-        """Set offsets whoever reads. Return what was committed before.
+        """Set offsets, even while members read. Return what was committed before.
 
-        Members that run are fenced where they stand in the same atomic batch (`Membership.fence_all`), so none of
-        them can commit over the new offsets before it has read them. All or nothing: one bad partition refuses the
-        whole request.
+        Running members are fenced in the same atomic batch (`Membership.fence_all`), so none of them can overwrite the new
+        offsets before it has fetched them. All or nothing: one invalid partition refuses the whole request.
         """
         group = self._offsets.existing(group_id)
         for offset in offsets:
@@ -57,14 +56,14 @@ class OffsetResets:
         return before
 
     def undo(self, group_id: str, by: str, validate_only: bool, decision: Decision) -> UndoOffsetResetResponse:
-        """Bring back what the last reset replaced; partitions that are gone stay out. `validate_only`: tell, do nothing.
+        """Restore what the last reset replaced, except for deleted partitions. `validate_only`: report without changes.
 
-        Raises InvalidRequestError when there is nothing to undo.
+        Raises InvalidRequestError if there is nothing to undo.
         """
         group = self._offsets.existing(group_id)
         kept = self._state.resets.get(group_id, ())
         if not kept:
-            raise InvalidRequestError(f"no reset of group {group_id} is known that could be undone")
+            raise InvalidRequestError(f"group {group_id} has no recorded reset to undo")
         last = kept[-1]
         wanted = [item for item in last.before if self._offsets.exists(item.topic, item.partition)]
         before = tuple(self._offsets.committed(group_id, (item.topic, item.partition)) for item in wanted)

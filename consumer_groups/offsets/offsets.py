@@ -97,7 +97,7 @@ class Offsets:
     def delete(
         self, group_id: str, partitions: tuple[PartitionKey, ...], decision: Decision
     ) -> tuple[PartitionOutcome, ...]:
-        """Forget offsets, but of no topic that a member reads: it would only commit them again."""
+        """Delete offsets, except those of topics that a member subscribes to: it would commit them again."""
         group = self.existing(group_id)
         topics = {topic for topic, _ in partitions} if group is not None and group.members else frozenset[str]()
         subscribed = {
@@ -131,23 +131,23 @@ class Offsets:
         self._classic.forget(group_id)
 
     def existing(self, group_id: str) -> GroupState | None:
-        """The group; None when only its offsets are left of it."""
+        """The group; None if only its offsets remain."""
         group = self._state.groups.get(group_id)
         if group is None and group_id not in self._state.offsets:
-            raise GroupIdNotFoundError(f"there is no group {group_id}")
+            raise GroupIdNotFoundError(f"group {group_id} does not exist")
         return group
 
     def _check_committer(self, group: GroupState | None, group_id: str, member_id: str, member_epoch: int) -> None:
         if member_id == "" and member_epoch < 0:
             if group is not None and group.members:
-                raise UnknownMemberIdError(f"group {group_id} has members: only they commit for it")
+                raise UnknownMemberIdError(f"group {group_id} has members: only its members may commit")
             return
         current = None if group is None else group.currents.get(member_id)
         if current is None:
-            raise UnknownMemberIdError(f"no member {member_id} in group {group_id}: join again")
+            raise UnknownMemberIdError(f"no member {member_id} in group {group_id}: rejoin")
         if member_epoch < 0 or member_epoch != current.member_epoch:
             raise StaleMemberEpochError(
-                f"member epoch {member_epoch}, but {member_id} is at {current.member_epoch}: heartbeat, then try again"
+                f"member epoch {member_epoch}, but {member_id} is at epoch {current.member_epoch}: send a heartbeat, then retry"
             )
 
     def exists(self, topic: str, partition: int) -> bool:
@@ -159,9 +159,9 @@ class Offsets:
 
     def _fault_of(self, offset: OffsetToCommit, topic_ids: Mapping[str, str]) -> tuple[ErrorCode, str]:
         if not self.exists(offset.topic, offset.partition):
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition"
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the partition does not exist"
         if offset.topic_id and offset.topic_id != topic_ids.get(offset.topic, offset.topic_id):
-            reason = f"offset {offset.offset} is one of topic id {offset.topic_id}, and the topic's id is"
+            reason = f"offset {offset.offset} belongs to topic id {offset.topic_id}, but the topic's id is"
             return (
                 ErrorCode.INCONSISTENT_TOPIC_ID,
                 f"{reason} {topic_ids[offset.topic]}: it was deleted and created again",
@@ -171,7 +171,7 @@ class Offsets:
         size_bytes = len(offset.metadata.encode())
         if size_bytes > self._settings.offset_metadata_max_bytes:
             limit = self._settings.offset_metadata_max_bytes
-            return ErrorCode.OFFSET_METADATA_TOO_LARGE, f"{size_bytes} bytes of metadata; at most {limit} are kept"
+            return ErrorCode.OFFSET_METADATA_TOO_LARGE, f"{size_bytes} bytes of metadata; at most {limit} are allowed"
         return ErrorCode.NONE, ""
 
     def committed(self, group_id: str, key: PartitionKey, topic_id: str = "") -> CommittedOffset:

@@ -1,8 +1,8 @@
-"""Kafka's form of what a slot holds: keys and values of `__consumer_offsets`, written and read.
+"""A slot's state in Kafka's format: keys and values of `__consumer_offsets`, encoded and decoded.
 
 OffsetCommitKey 1 and OffsetCommitValue 3, GroupMetadataKey 2 and GroupMetadataValue 3 (Kafka's message definitions of these
-names); a removal is a tombstone, a key without a value. Groups of both protocols are written as GroupMetadata, the
-generation being the group epoch, with the members that the group has when it is read.
+names); a removal is a tombstone, a key without a value. Groups of both protocols are encoded as GroupMetadata: the
+generation is the group epoch, and the members are those that the group has when it is read.
 """
 
 import struct
@@ -56,7 +56,8 @@ def shown(entry: LogEntry) -> ShownRecord:
 
 
 def shown_state(state: SlotState, *, first: int, end: int) -> list[ShownRecord]:
-    """The current values whose records stand from `first` to before `end`, in order. May run in another thread."""
+    """The current values whose records have offsets from `first` (inclusive) to `end` (exclusive), in order. May run in another
+    thread."""
     found = [shown(entry) for entry in _entries(state) if first <= entry.log_offset < end]
     found.sort(key=lambda item: item.log_offset)
     return found
@@ -133,7 +134,7 @@ def decoded(key: bytes | None, value: bytes | None) -> dict[str, object]:
     try:
         return _decoded(key or b"", value)
     except (struct.error, UnicodeDecodeError) as error:
-        raise InvalidRecordError(f"no record of __consumer_offsets: {error}") from error
+        raise InvalidRecordError(f"not a record of __consumer_offsets: {error}") from error
 
 
 def _decoded(key: bytes, value: bytes | None) -> dict[str, object]:
@@ -150,7 +151,7 @@ def _decoded(key: bytes, value: bytes | None) -> dict[str, object]:
     if version == GROUP_KEY_VERSION:
         told = {"type": "group", "group": reader.string()}
         return {**told, "value": None if value is None else _decoded_group(_Reader(value))}
-    raise InvalidRecordError(f"keys of version {version} are not known")
+    raise InvalidRecordError(f"unknown key version {version}; supported: 0 to 2")
 
 
 def _decoded_offset(reader: "_Reader") -> dict[str, object]:
@@ -190,7 +191,7 @@ def _decoded_group(reader: "_Reader") -> dict[str, object]:
 
 def _check_version(version: int) -> None:
     if version != VALUE_VERSION:
-        raise InvalidRecordError(f"values of version {version} are not known; this version reads {VALUE_VERSION}")
+        raise InvalidRecordError(f"unknown value version {version}; supported: {VALUE_VERSION}")
 
 
 class _Reader:
@@ -209,7 +210,7 @@ class _Reader:
 
     def take(self, size: int) -> bytes:
         if size < 0 or self._position + size > len(self._data):
-            raise struct.error(f"{size} bytes where {len(self._data) - self._position} are left")
+            raise struct.error(f"{size} bytes expected, {len(self._data) - self._position} left")
         found = self._data[self._position : self._position + size]
         self._position += size
         return found

@@ -1,1 +1,1 @@
-"""The topics that members want, by name or by pattern."""
+"""The topics that members subscribe to, by name or by pattern."""

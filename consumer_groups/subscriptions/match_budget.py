@@ -1,17 +1,17 @@
-"""How much time an event loop gives to patterns: a token bucket, which all coordinators of a broker share. Pure.
+"""The time that an event loop spends on matching patterns: a token bucket, which all coordinators of a broker share. Pure.
 
-Time is what a match takes at worst (`NamePattern.worst_ns`), not what it took, so that a decision depends on its input alone.
+A match costs its worst-case time (`NamePattern.worst_ns`), not its measured time, so that a decision depends only on its input.
 """
 
 from typing import Final
 
-# What is new is matched in the same decision where this suffices: a usual pattern and some thousand topics.
+# New patterns and topics are matched in the same decision if this suffices: a usual pattern and some thousand topics.
 BURST_NS: Final = 10_000_000
-NS_PER_MS: Final = 250_000  # a quarter of the loop, however many patterns wait: the rest is for everybody else
+NS_PER_MS: Final = 250_000  # a quarter of the loop's time, however many patterns wait: the rest is for other work
 
 
 class MatchBudget:
-    """What is left is at most `burst_ns`; it is negative by the cost of one compilation and one match at most."""
+    """The remaining budget is at most `burst_ns`; it may fall below 0 by the cost of one compilation and one match."""
 
     def __init__(self, now_ms: int, *, burst_ns: int = BURST_NS, ns_per_ms: int = NS_PER_MS) -> None:
         self._burst_ns = burst_ns
@@ -36,5 +36,5 @@ class MatchBudget:
         self._left_ns -= cost_ns
 
     def next_ms(self) -> int:
-        """When to come back: later than the last refill."""
+        """When to continue: later than the last refill."""
         return self._at_ms + max(1, -self._left_ns // self._ns_per_ms + 1)

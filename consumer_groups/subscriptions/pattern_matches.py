@@ -1,7 +1,7 @@
 """Which topics the patterns of a slot's groups match: each pattern is tried on each name once, in portions. Pure.
 
-A pattern that is incomplete has not been tried on all names yet; until it has, the topics count that it is presumed to match:
-those which its members' targets have already. So a new coordinator takes nothing from anybody before it knows.
+An incomplete pattern has not been tried on all names yet. Until then it is presumed to match the topics that its members'
+targets contain. So a new coordinator revokes no partitions before it has matched all names.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -15,7 +15,7 @@ from barnabas.log.vocabulary.topic_partition import INTERNAL_TOPICS
 
 from .match_budget import MatchBudget
 
-# Compiled patterns are not kept here: one may hold 256 KiB, and there may be thousands. So each turn may compile it again.
+# Compiled patterns are not kept here: one may take 256 KiB, and there may be thousands. So each turn may compile it again.
 _COMPILE_NS: Final = 100_000
 _COMPILE_NS_PER_INSTRUCTION: Final = 1_000
 NO_TOPICS: Final = frozenset[str]()
@@ -25,23 +25,23 @@ NO_TOPICS: Final = frozenset[str]()
 class Pattern:
     untried: list[str]
     matched: set[str]
-    program_size: int = 0  # not known before it was compiled
-    has_changed: bool = False  # what it matches, since it was complete
+    program_size: int = 0  # unknown until the pattern has been compiled
+    has_changed: bool = False  # whether its matches have changed since it was complete
 
 
 @dataclass(slots=True)
 class Outcome:
-    """Of one portion: patterns that match other topics than before, and those that RE2 refuses. All of them are complete."""
+    """The result of one portion: patterns whose matches changed, and patterns that RE2 refuses. All of them are complete."""
 
     changed: set[str] = field(default_factory=set)
     refused: set[str] = field(default_factory=set)
 
 
 class PatternMatches:
-    """`incomplete` has exactly the patterns with untried names."""
+    """`_incomplete` holds exactly the patterns with untried names."""
 
     def __init__(self, topics: Collection[str], budget: MatchBudget) -> None:
-        self._topics = topics  # never walked over where no group has a pattern
+        self._topics = topics  # not iterated if no group has a pattern
         self._budget = budget
         self._patterns: dict[str, Pattern] = {}
         self._incomplete: dict[str, Pattern] = {}
@@ -51,7 +51,7 @@ class PatternMatches:
         return len(self._patterns)
 
     def add(self, text: str, presumed: Iterable[str] = ()) -> None:
-        """Know this pattern from now on. `presumed`: it matches these, unless it turns out that it does not."""
+        """Add this pattern. `presumed`: topics that it is presumed to match until they have been tried."""
         known = self._patterns.get(text)
         if known is None:
             names = [name for name in self._topics if name not in INTERNAL_TOPICS]
@@ -75,13 +75,13 @@ class PatternMatches:
         return text not in self._incomplete
 
     def refusal(self, text: str) -> str:
-        """Why RE2 refuses it, as it refuses some that older versions took; "": it does not, as far as known."""
+        """Why RE2 refuses the pattern, which an older version may have accepted; "": no refusal is known."""
         return self._refusals.get(text, "")
 
     def topics_changed(
         self, topics: Collection[str], gone: AbstractSet[str], new: AbstractSet[str]
     ) -> Mapping[str, AbstractSet[str]]:
-        """Return what each pattern does not match any more, where there is some."""
+        """Return, for each affected pattern, the topics that it no longer matches."""
         self._topics = topics
         if not gone and not new:
             return {}
@@ -106,7 +106,7 @@ class PatternMatches:
             return outcome
         self._budget.refill(now_ms)
         if not self._budget.is_left:
-            return outcome  # before the patterns are sorted: each heartbeat comes by here
+            return outcome  # before the patterns are sorted: each heartbeat calls this
         for text, known in sorted(self._incomplete.items(), key=lambda item: item[1].program_size):
             if not self._budget.is_left:
                 break
@@ -143,4 +143,4 @@ class PatternMatches:
                 known.matched ^= {name}
                 known.has_changed = True
             if not self._budget.is_left:
-                break  # after one name at least, or a pattern that is long to compile would never come to an end
+                break  # after at least one name; otherwise a pattern that compiles slowly would never become complete

@@ -1,7 +1,7 @@
-"""Which topics the members of a slot's groups want: names and patterns, resolved against the topics that exist. Pure.
+"""The topics that the members of a slot's groups subscribe to: names and patterns, resolved to existing topics. Pure.
 
-Equal subscriptions are resolved once, and a group's are looked at again only when a member has come, gone or changed: a group of
-thousands with one subscription costs as much as a member alone.
+Equal subscriptions are resolved once, and a group's subscriptions are resolved again only when a member has joined, left or
+changed: a group of thousands of members with one subscription costs as much as a single member.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,7 +19,7 @@ from .pattern_matches import NO_TOPICS, PatternMatches
 TopicsView = Mapping[str, int]  # topic -> number of partitions; never changed once it has been handed to a coordinator
 
 PATTERNS_FORGOTTEN_AT: Final = (
-    64  # unused patterns are looked for when there are twice as many as were used, and so many
+    64  # unused patterns are dropped when there are more patterns than twice the number last in use, plus this
 )
 
 
@@ -53,7 +53,7 @@ class Subscriptions:
         self._most_patterns = PATTERNS_FORGOTTEN_AT
 
     def presume(self, group: GroupState) -> None:
-        """What the targets of members with a pattern have, the pattern has matched before."""
+        """The topics in the targets of members with a pattern were matched by the pattern before: presume that they match."""
         for member_id, (_, subscription) in self.of(group).members.items():
             target = group.targets.get(member_id)
             if subscription.pattern and target is not None:
@@ -71,14 +71,14 @@ class Subscriptions:
         return known
 
     def expect(self, pattern: str) -> None:
-        """Begin to match the pattern of a member that has come; its group is looked at as a whole with the next assignment."""
+        """Start matching the pattern of a new member; the next assignment resolves its group as a whole."""
         self._matches.add(pattern)
 
     def forget(self, group_id: str) -> None:
         self._groups.pop(group_id, None)
 
     def wanted(self, group: GroupState) -> frozenset[str]:
-        """Topics that exist and that a member wants, as far as is known."""
+        """Existing topics that a member subscribes to, as far as patterns have been matched."""
         found = self.of(group)
         named = found.names.intersection(self.topics)
         return named.union(*(self._matches.matched(pattern) for pattern in found.patterns))
@@ -93,7 +93,7 @@ class Subscriptions:
         return {member_id: resolved[id(one)] for member_id, (_, one) in found.members.items()}
 
     def may_want(self, group: GroupState, topic: str) -> bool:
-        """Whether a member subscribes to the topic; yes also while a pattern has not been tried on it."""
+        """Whether a member may subscribe to the topic; True while a pattern is incomplete."""
         found = self.of(group)
         return topic in found.names or any(
             topic in self._matches.matched(pattern) or not self._matches.is_complete(pattern)
@@ -118,7 +118,7 @@ class Subscriptions:
         return Touched(changed, self._matches.topics_changed(topics, gone, new), self)
 
     def match(self, now_ms: int) -> tuple[list[GroupSubscriptions], list[GroupSubscriptions]]:
-        """Go on trying patterns. Return the groups for which topics match now or no more, and those with a refused pattern."""
+        """Continue matching. Return the groups whose matched topics changed, and the groups with a refused pattern."""
         outcome = self._matches.match(now_ms)
         if len(self._matches) > self._most_patterns:
             self._forget_unused()
@@ -141,7 +141,7 @@ class Subscriptions:
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """Which of the topics that have changed concern a group."""
+    """The changed topics that concern a group."""
 
     changed: AbstractSet[str]
     lost: Mapping[str, AbstractSet[str]]  # by pattern: topics that are gone

@@ -1,4 +1,4 @@
-"""What a change of the topics means to a group: which cause codes, and in which words."""
+"""The effect of topic changes on a group: cause codes and their descriptions."""
 
 from collections.abc import Collection, Iterable
 from collections.abc import Set as AbstractSet
@@ -10,7 +10,7 @@ from ..model.decision import Change
 from ..model.rebalance_causes import RebalanceCause
 from .subscriptions import TopicsView
 
-NAMES_TOLD: Final = 5  # of topics in one detail; the others are counted
+NAMES_TOLD: Final = 5  # topic names listed in one detail; further ones are counted
 
 
 def topic_changes(
@@ -20,7 +20,7 @@ def topic_changes(
     after: TopicsView,
     recreated: AbstractSet[str],
 ) -> list[Change]:
-    """One change per kind, for the topics that the group subscribes to and that are not as they were."""
+    """One change per cause, for the changed topics that the group subscribes to."""
     told: dict[RebalanceCause, list[str]] = {}
     for name in sorted(touched):
         cause, text = _judged(members, name, before, after, recreated)

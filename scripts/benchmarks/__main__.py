@@ -1,10 +1,10 @@
 """`scripts/benchmark`: measures everything in one run, and prints a table with the ratios that the goals are stated in.
 
-`scripts/benchmark o1`, `partitions`, `offsets`, `kafka` and `spark` are measured apart: how a log, a broker and the state of
-groups bear size; what Kafka's protocol costs beside our own; the Spark connector beside what Spark's API costs by itself.
+`scripts/benchmark o1`, `partitions`, `offsets`, `kafka` and `spark` are separate: how a log, a broker and the state of groups
+scale; the cost of Kafka's protocol compared with Barnabas' own; the Spark connector compared with Spark's API alone.
 
-Cases run phase by phase, since only one set of servers shall be alive at a time; within a phase repetition by repetition,
-so that what a ratio compares was measured within the same minute.
+Cases run phase by phase, because only one set of servers should run at a time; within a phase repetition by repetition, so
+that the two sides of a ratio are measured within the same minute.
 """
 
 import argparse
@@ -44,11 +44,17 @@ def main() -> int:
     if len(sys.argv) > 1 and sys.argv[1] in SUITES:
         return SUITES[sys.argv[1]](sys.argv[2:])
     parser = argparse.ArgumentParser(prog="scripts/benchmark", description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--quick", action="store_true", help="a fifth of the records, one repetition, no patience")
+    parser.add_argument(
+        "--quick", action="store_true", help="a fifth of the records, one repetition, no waiting for a quiet machine"
+    )
     parser.add_argument("--repeat", type=int, metavar="N", help="samples of each case; the median counts; default: 3")
-    parser.add_argument("--only", default="", metavar="TEXT", help="only cases whose name has one of these, by commas")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples there")
-    parser.add_argument("--sketches", type=Path, default=find_sketches(), metavar="DIR", help="of the hot path study")
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help="only cases whose name contains one of these, separated by commas"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples to this file")
+    parser.add_argument(
+        "--sketches", type=Path, default=find_sketches(), metavar="DIR", help="folder of the hot path study's sketches"
+    )
     parser.add_argument("--list", action="store_true", help="name the cases and stop")
     options = parser.parse_args()
     wanted = [text.strip() for text in options.only.split(",") if text.strip()]
@@ -73,7 +79,7 @@ def main() -> int:
         return 0
     print_ratios(rows)
     print(
-        f"\nothers used {meter.others_percent():.0f} % of a core on average; rows with ! have samples of busy moments"
+        f"\nother processes used {meter.others_percent():.0f} % of a core on average; rows with ! have samples of busy moments"
     )
     if options.json is not None:
         options.json.write_text(json.dumps({"python": describe_python(), **describe(rows, RATIOS)}, indent=1) + "\n")

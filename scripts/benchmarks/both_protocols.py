@@ -1,4 +1,4 @@
-"""`scripts/benchmark kafka`: what a produce and a fetch of 64 KB cost the broker, by Kafka's protocol and by our own.
+"""`scripts/benchmark kafka`: the broker's cost of a produce and a fetch of 64 KB, with Kafka's protocol and Barnabas' own.
 
 CPU time of the broker's process per request, as the kernel counts it (nanoseconds, all threads). Both protocols take turns in one
 run, some hundred requests each, so that a busy moment of the machine meets both; every pair of turns gives a ratio, of which
@@ -61,9 +61,9 @@ class Side:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="scripts/benchmark kafka", description=__doc__.splitlines()[0])
-    parser.add_argument("--requests", type=int, default=400, help="of one turn; default: 400")
-    parser.add_argument("--turns", type=int, default=25, help="of each protocol; default: 25")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples there")
+    parser.add_argument("--requests", type=int, default=400, help="requests per turn; default: 400")
+    parser.add_argument("--turns", type=int, default=25, help="turns of each protocol; default: 25")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples to this file")
     options = parser.parse_args(arguments)
     found: dict[str, dict[str, list[float]]] = {}
     missed = False
@@ -95,7 +95,7 @@ def _alternate(cluster: Cluster, pair: tuple[Side, Side], requests: int, turns: 
     for client in clients:
         client.run(requests)
     for turn in range(turns):
-        for client in clients if turn % 2 == 0 else reversed(clients):  # whoever comes second finds warmer caches
+        for client in clients if turn % 2 == 0 else reversed(clients):  # the second one has warmer caches
             before = _cpu_ns(pid)
             client.run(requests)
             found[client.name].append((_cpu_ns(pid) - before) / requests / 1000)

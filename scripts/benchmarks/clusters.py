@@ -1,4 +1,4 @@
-"""Our own brokers, as processes, for the time of a phase."""
+"""Brokers of Barnabas, as processes, during one phase."""
 
 import asyncio
 import itertools

@@ -1,4 +1,4 @@
-"""What the machine itself can do: the ceilings that every figure of ours stands under. `python machine.py ROLE DIR`."""
+"""The limits of the machine itself, which bound every figure of Barnabas. `python machine.py ROLE DIR`."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Samples and the conditions they were taken under: who else used the machine, and whether a sample counts at all."""
+"""Samples and the conditions they were taken under: CPU use of other processes, and whether a sample is valid."""
 
 import contextlib
 import json
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 HERE: Final = Path(__file__).parent
-VOID_PERCENT: Final = 25.0  # of one core, used by strangers: beyond it a sample says more about them than about us
+VOID_PERCENT: Final = 25.0  # of one core, used by other processes: above it a sample measures them rather than Barnabas
 QUIET_WAIT_S: Final = 4.0  # at most, for each sample
 VOID_RETRIES: Final = 2
 CHILD_TIMEOUT_S: Final = 120.0
@@ -69,7 +69,7 @@ def _busy() -> float:
 
 
 class Meter:
-    """How much CPU strangers use between `start` and `others_percent`."""
+    """How much CPU other processes use between `start` and `others_percent`."""
 
     def __init__(self, pids: Sequence[int] = ()) -> None:
         self._pids = pids
@@ -95,7 +95,7 @@ def wait_until_quiet(pids: Sequence[int], limit_s: float = QUIET_WAIT_S) -> None
 
 
 def take_sample(case: Case, row: Row, retries: int = VOID_RETRIES) -> None:
-    """Add one sample, if possible one that nobody disturbed."""
+    """Add one sample, if possible one that no other process disturbed."""
     if row.problem:
         return
     for attempt in range(retries + 1):

@@ -1,7 +1,7 @@
 """`scripts/benchmark offsets`: how fast groups commit, and what a million committed offsets cost.
 
-Commits go through real brokers. The million is replayed in this process by the very code of a voter: its memory, its
-snapshot, and for how long anything of that holds up the thread that the quorum lives in.
+Commits go through real brokers. The million is replayed in this process by the code of a voter: its memory, its snapshot, and
+for how long these operations block the quorum's thread.
 """
 
 import argparse
@@ -33,10 +33,10 @@ NO_OP = (b"", 1, 1)
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="scripts/benchmark offsets", description=__doc__.splitlines()[0])
     parser.add_argument("--brokers", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement of commits")
+    parser.add_argument("--seconds", type=float, default=10.0, help="duration of each measurement of commits")
     parser.add_argument("--groups", type=int, default=1_000)
     parser.add_argument(
-        "--offsets", type=int, default=1_000_000, help="committed offsets in the state; 0: leave it out"
+        "--offsets", type=int, default=1_000_000, help="committed offsets in the state; 0: skip this measurement"
     )
     parser.add_argument("--only-state", action="store_true", help="no brokers")
     options = parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""`scripts/benchmark partitions`: what many idle partitions cost a broker, and how long it takes to make and to open them.
+"""`scripts/benchmark partitions`: the cost of many idle partitions for a broker, and the time to create and to open them.
 
 All partitions are of one topic and are replicated to all brokers. A broker is "up" when it serves: the metadata names a
 leader for every partition, and a record to the last partition is acknowledged by all replicas.

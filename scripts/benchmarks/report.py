@@ -10,7 +10,7 @@ SHOWN = ("msg/s", "MB/s", "req/s", "client_ns", "p50_us", "p99_us", "cpu_percent
 
 @dataclass(frozen=True, kw_only=True)
 class Ratio:
-    """A goal: `ours` divided by `theirs` (or `ours` alone, in its own unit) at least, or at most, so much."""
+    """A goal: a lower or an upper bound for `ours` divided by `theirs` (or for `ours` alone, in its own unit)."""
 
     ours: str
     theirs: str = ""

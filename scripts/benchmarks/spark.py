@@ -1,8 +1,8 @@
 """`scripts/benchmark spark`: the connector beside the least that Spark's Python data sources can do, in one session.
 
 Cases take turns, so that what a ratio compares was measured within the same minute. CPU is that of Spark's processes (the JVM
-and its Python workers); brokers are told apart. Wall clock swings with whoever else uses the machine, CPU hardly: goals are of
-CPU where a ratio of both is shown.
+and its Python workers); brokers are counted separately. Wall-clock time varies with other users of the machine, CPU time hardly:
+where both ratios are shown, the goals are for CPU time.
 """
 
 import argparse
@@ -34,12 +34,12 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, kw_only=True)
 class Goal:
-    """`ours` costs so many times what `theirs` costs, at most (or it is `theirs` that costs so many times ours, at least)."""
+    """A limit for the ratio of costs: at most for `ours` / `theirs`, or at least for `theirs` / `ours`."""
 
     name: str
     ours: str
     theirs: str
-    at_least: float = 0  # 0: told, not judged
+    at_least: float = 0  # 0: shown without a goal
 
 
 GOALS = (

@@ -78,9 +78,9 @@ def top_paths(found: DataFrame, *, size: str = "1 hour", late: str = "10 minutes
 def main() -> int:
     parser = command_line(__doc__, topic="access-log")
     parser.add_argument("report", choices=("requests", "windows", "paths"))
-    parser.add_argument("--size", default="1 hour", help="of a window")
+    parser.add_argument("--size", default="1 hour", help="length of a window")
     parser.add_argument("--late", default="10 minutes", help="how late a request may come and still be counted")
-    parser.add_argument("--top", type=int, default=5, metavar="N", help="paths of a window")
+    parser.add_argument("--top", type=int, default=5, metavar="N", help="number of paths per window")
     options = parser.parse_args()
     found = requests(read(session(options, "access-log"), options))
     match options.report:

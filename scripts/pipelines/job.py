@@ -1,4 +1,4 @@
-"""What every pipeline here shares: its command line, where it reads, and where it writes.
+"""Shared by all pipelines: the command line, the source and the destination.
 
 A pipeline is a function from DataFrame to DataFrame, and knows of neither streams nor batches. `--batch` makes the very same
 function run once over history, `--available-now` as a stream that ends at the topic's present end, and nothing as a stream
@@ -25,16 +25,18 @@ def command_line(description: str | None, *, topic: str, to: str = "console") ->
     parser.add_argument(
         "--bootstrap", default=os.environ.get("BARNABAS_BOOTSTRAP", "localhost:9092"), metavar="HOST:PORT[,...]"
     )
-    parser.add_argument("--topic", default=topic, help="what is read, from its start")
+    parser.add_argument("--topic", default=topic, help="the topic to read, from its start")
     parser.add_argument("--to", default=to, metavar="topic:NAME | parquet:FOLDER | console", help="where results go")
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("--batch", action="store_true", help="over all that is there, as a batch")
+    how.add_argument("--batch", action="store_true", help="process all existing records as a batch")
     how.add_argument("--available-now", action="store_true", help="as a stream that ends at the topic's present end")
     parser.add_argument(
-        "--checkpoint", metavar="FOLDER", help="what a stream keeps to go on after its end, kill -9 too"
+        "--checkpoint",
+        metavar="FOLDER",
+        help="where a stream keeps its position, to continue after a restart or kill -9",
     )
     parser.add_argument("--delivery", choices=("effectively_once", "at_least_once"), default="effectively_once")
-    parser.add_argument("--max-records", type=int, metavar="N", help="of one micro-batch")
+    parser.add_argument("--max-records", type=int, metavar="N", help="maximum number of records of one micro-batch")
     parser.add_argument(
         "--trigger", metavar="INTERVAL", help='such as "5 seconds"; otherwise as soon as there are records'
     )

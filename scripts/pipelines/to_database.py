@@ -51,7 +51,7 @@ class Database:
         return psycopg.connect(self._place, autocommit=True)
 
     def begin(self, cursor: Any) -> None:
-        """Start a transaction that nobody else's transaction on the ledger runs beside."""
+        """Start a transaction that excludes other transactions on the ledger."""
         if self._is_sqlite:
             cursor.execute("BEGIN IMMEDIATE")
             return

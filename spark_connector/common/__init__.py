@@ -1,1 +1,1 @@
-"""What reading and writing share: options, columns, connections, the ledger of the sink."""
+"""Shared by reading and writing: options, columns, connections, the sink's ledger."""

@@ -1,7 +1,7 @@
-"""`shared_client`: the one client of a process for each cluster, so that its connections outlive tasks and micro-batches.
+"""`shared_client`: one client per process and cluster, so that its connections outlive tasks and micro-batches.
 
-Spark keeps its Python workers and gives them task after task; a client made per task would shake hands with every broker each
-time. The cache works because this module is imported by name: what is pickled by value (classes of a notebook) has none.
+Spark reuses its Python workers for many tasks; a client per task would connect to every broker each time. The cache works
+because this module is imported by name: objects pickled by value (classes of a notebook) cannot use it.
 A forked worker starts with an empty cache: the sockets of its parent are not its own.
 """
 
@@ -17,9 +17,9 @@ from barnabas.net.client.connection.loop_thread import LoopThread, loop_thread
 from .options import ClientSettings
 
 WORKER_METADATA_MAX_AGE_MS = (
-    300_000  # Kafka's default: a worker is told of changes by errors, the driver looks for them.
+    300_000  # Kafka's default: a worker learns of changes from errors, the driver polls for them.
 )
-PAUSE_S = 0.2  # Between attempts to reach any broker.
+PAUSE_S = 0.2  # Between attempts to reach a broker.
 
 _clients: dict[ClientSettings, Client] = {}
 _lock = threading.Lock()
@@ -28,8 +28,8 @@ _lock = threading.Lock()
 def shared_client(settings: ClientSettings, *, patience_ms: int = 0) -> tuple[LoopThread, Client]:
     """Return the loop and the started client.
 
-    Raises NoBrokersAvailableError, which names each address and its reason: at once, because the addresses may be wrong, or after
-    `patience_ms` for a task, whose driver has reached the cluster before.
+    Raises NoBrokersAvailableError, which names each address with the reason: immediately, because the addresses may be wrong, or
+    after `patience_ms` in a task, whose driver has reached the cluster before.
     """
     loop = loop_thread()
     with _lock:
@@ -60,7 +60,7 @@ async def _start(client: Client, patience_ms: int) -> None:
 
 
 def worker_settings(settings: ClientSettings) -> ClientSettings:
-    """The same cluster for a task: a worker that has nothing to do asks for nothing."""
+    """The settings for a task: the same cluster, but an idle worker sends almost no metadata requests."""
     return replace(settings, metadata_max_age_ms=WORKER_METADATA_MAX_AGE_MS)
 
 

@@ -1,10 +1,10 @@
-"""`Options`: what a user gave by `.option(...)`, with the names, prefixes and refusals of Spark's Kafka source. Pure.
+"""`Options`: the user's `.option(...)` values, with the names, prefixes and refusals of Spark's Kafka source. Pure.
 
-Here lives what reading and writing share: which names there are, how a value is understood, which client settings pass through,
-and the error for a name that nobody knows. What only one side means is in `read_options` and `write_options`.
+This module has what reading and writing share: valid names, parsing of values, client settings that are passed through, and
+the error for unknown names. The options of one side only are in `read_options` and `write_options`.
 
-Names are matched whatever their case, as Spark hands them over in lower case. A client setting may be written as Kafka's users
-write it (`kafka.bootstrap.servers`) or plainly (`bootstrap.servers`).
+Names are case-insensitive, because Spark passes them in lower case. A client setting may have the prefix of Spark's Kafka
+source (`kafka.bootstrap.servers`) or not (`bootstrap.servers`).
 Source: Structured Streaming + Kafka Integration Guide, "Creating a Kafka Source", "Kafka Specific Configurations".
 """
 
@@ -28,9 +28,9 @@ CLIENT_NAMES = (
     "retry.backoff.ms",
     "metadata.max.age.ms",
 )
-# Spark itself, or the user on the same writer, puts these among the options; they are not ours to judge.
+# Spark itself, or the user on the same writer, adds these to the options; the connector does not validate them.
 SPARKS_OWN_NAMES = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
-# As in Spark's Kafka source: the connector decides these, so that offsets stay exact. With the reason and the cure.
+# As in Spark's Kafka source: the connector determines these, so that offsets stay exact. With the reason and the remedy.
 REFUSED = {
     "group.id": "offsets are kept in the checkpoint; to publish the query's lag under a group, use groupId",
     "auto.offset.reset": "use startingOffsets (earliest, latest or JSON)",
@@ -38,34 +38,38 @@ REFUSED = {
     "value.deserializer": "values are always binary; use CAST(value AS STRING) or from_json on the column",
     "key.serializer": "keys are binary or string columns; convert the column",
     "value.serializer": "values are binary or string columns; convert the column",
-    "enable.auto.commit": "the query commits nothing by itself; use groupId to publish its lag",
-    "groupidprefix": "no consumer group stands behind a query; to publish its lag under a group, use groupId",
-    "fetchoffset.numretries": "offsets are asked for until default.api.timeout.ms is over",
+    "enable.auto.commit": "a query commits no offsets; use groupId to publish its lag",
+    "groupidprefix": "a query uses no consumer group; to publish its lag under a group, use groupId",
+    "fetchoffset.numretries": "offset requests are retried until default.api.timeout.ms has passed",
     "fetchoffset.retryintervalms": "use retry.backoff.ms",
-    "interceptor.classes": "interceptors could change what is read twice; transform the DataFrame",
+    "interceptor.classes": "interceptors could make repeated reads differ; transform the DataFrame",
 }
-NOT_YET = ("security.", "sasl.", "ssl.")  # Brokers speak neither TLS nor SASL so far: silence would be a false promise.
+NOT_YET = (
+    "security.",
+    "sasl.",
+    "ssl.",
+)  # Not supported by brokers yet: ignoring these options would suggest encryption.
 MAX_SUGGESTIONS = 3
 DURATION_UNITS_MS = {"us": 0.001, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
-    """How to reach the cluster. Equal settings share one client in a process, so this is a key."""
+    """How to reach the cluster. Equal settings share one client per process, so this is a dictionary key."""
 
     bootstrap: str
     client_id: str
     request_timeout_ms: int
     api_timeout_ms: int  # Of a whole call with its retries.
     retry_backoff_ms: int
-    metadata_max_age_ms: int  # Partitions and topics that were added are noticed by then.
+    metadata_max_age_ms: int  # New partitions and topics are noticed within this time.
 
 
 class Options:
     """The options of one reader or writer, by lower-case name, client settings without their prefix."""
 
     def __init__(self, given: Mapping[str, str], *, known: Iterable[str]) -> None:
-        """Raises InvalidConfigError for names that are refused, unknown (with the nearest known ones), or given twice."""
+        """Raises InvalidConfigError for names that are refused, unknown (with similar names), or given twice."""
         self._names = {name.lower(): name for name in (*known, *CLIENT_NAMES)}
         self._values: dict[str, str] = {}
         for name, value in given.items():
@@ -74,7 +78,9 @@ class Options:
                 continue
             self._check_name(name, plain)
             if self._values.get(plain, value) != value:
-                raise InvalidConfigError(f"{plain} is given twice, with and without the prefix kafka.: leave one out")
+                raise InvalidConfigError(
+                    f"{plain} is set twice, with and without the prefix kafka.: remove one of them"
+                )
             self._values[plain] = str(value)
 
     def _check_name(self, name: str, plain: str) -> None:
@@ -83,10 +89,14 @@ class Options:
         if plain in REFUSED:
             raise InvalidConfigError(f"option {name!r} is not supported: {REFUSED[plain]}")
         if plain.startswith(NOT_YET):
-            raise InvalidConfigError(f"option {name!r} is not supported: this version connects without TLS and SASL")
+            raise InvalidConfigError(
+                f"option {name!r} is not supported: this version connects without TLS and SASL; remove it"
+            )
         near = difflib.get_close_matches(plain, self._names, MAX_SUGGESTIONS, cutoff=0.6)
         cure = (
-            f"did you mean {' or '.join(self._names[item] for item in near)}?" if near else "all are in docs/spark.md"
+            f"did you mean {' or '.join(self._names[item] for item in near)}?"
+            if near
+            else "see docs/spark.md for all options"
         )
         raise InvalidConfigError(f"unknown option {name!r}: {cure}")
 
@@ -117,11 +127,11 @@ class Options:
         if text is None:
             return None
         if not re.fullmatch(r"-?[0-9]+", text.strip()) or int(text) < least:
-            raise InvalidConfigError(f"{name} is {text!r}; use a whole number of at least {least}")
+            raise InvalidConfigError(f"{name} is {text!r}; it must be an integer of at least {least}")
         return int(text)
 
     def duration_ms(self, name: str, default: int) -> int:
-        """As Spark reads durations: "15m", "10s", "250ms"; a bare number is milliseconds."""
+        """A duration in Spark's syntax: "15m", "10s", "250ms"; a number without a unit is in milliseconds."""
         text = self._values.get(name.lower())
         if text is None:
             return default
@@ -131,18 +141,20 @@ class Options:
         return int(int(match[1]) * DURATION_UNITS_MS[match[2] or "ms"])
 
     def parsed(self, name: str, parse: Callable[[str], T], example: str) -> T | None:
-        """What `parse` makes of the value. Its ValueError, KeyError or TypeError becomes an error that shows an example."""
+        """The value as `parse` converts it. A ValueError, KeyError or TypeError becomes an error that shows an example."""
         text = self._values.get(name.lower())
         if text is None:
             return None
         try:
             return parse(text)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InvalidConfigError(f"{name} is {text!r}, which cannot be read ({error}); write {example}") from error
+            raise InvalidConfigError(
+                f"{name} is {text!r}, which cannot be parsed ({error}); write {example}"
+            ) from error
 
 
 def client_settings(options: Options, *, client_id: str, metadata_max_age_ms: int) -> ClientSettings:
-    """Raises InvalidConfigError where the brokers are not named."""
+    """Raises InvalidConfigError if bootstrap.servers is missing."""
     bootstrap = (options.text("bootstrap.servers") or "").strip()
     if not bootstrap:
         raise InvalidConfigError(
@@ -167,6 +179,6 @@ def parse_by_partition(text: str) -> dict[str, dict[int, int]]:
         found[topic] = {}
         for partition, number in partitions.items():
             if isinstance(number, bool) or not isinstance(number, int):
-                raise ValueError(f"{topic}-{partition} has {number!r} where a whole number belongs")
+                raise ValueError(f"{topic}-{partition} has {number!r}, which must be an integer")
             found[topic][int(partition)] = number
     return found

@@ -1,9 +1,9 @@
-"""The columns that a topic has in Spark: those of Spark's Kafka source, by name, type and order.
+"""The columns of a topic in Spark: those of Spark's Kafka source, by name, type and order.
 
     key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int
     headers array<struct<key string, value binary>>, with includeHeaders
 
-A user's own `.schema(...)` may name some of them, in any order: the others are then not even decoded.
+A user's own `.schema(...)` may name some of them, in any order: the others are not decoded.
 """
 
 from typing import TYPE_CHECKING
@@ -47,7 +47,7 @@ def check_projection(schema: StructType) -> None:
     """Raises InvalidConfigError for a column that a topic does not have, or has with another type."""
     known = {field.name: field.dataType for field in COLUMNS}
     if not schema.fields:
-        raise InvalidConfigError("the schema has no column: name some of " + ", ".join(known))
+        raise InvalidConfigError("the schema has no column: select some of " + ", ".join(known))
     for field in schema.fields:
         if field.name not in known:
             raise InvalidConfigError(f"a topic has no column {field.name!r}; it has {', '.join(known)}")
@@ -57,7 +57,7 @@ def check_projection(schema: StructType) -> None:
 
 
 def arrow_schema(schema: StructType) -> "pyarrow.Schema":
-    """What Spark wants to see, to the letter: names, nullability, and element names are compared too."""
+    """The exact Arrow schema that Spark expects: Spark compares names, nullability and element names, too."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(schema, timezone="UTC")

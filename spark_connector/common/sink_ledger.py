@@ -1,19 +1,19 @@
-"""`SinkLedger`: what effectively-once sinks have decided, as records of a compacted topic. Pure.
+"""`SinkLedger`: the decisions of effectively-once sinks, as records of a compacted topic. Pure.
 
 A micro-batch goes through three states, each a record of its own:
 
-    (nothing)   tasks stage their rows; whatever happens now, nothing of them will be seen
-    decided     which staged batches are the micro-batch, where each goes, and under which producer id and epoch
+    (nothing)   tasks stage their rows; after a failure in this state none of them becomes visible
+    decided     which staged batches make up the micro-batch, their targets, and the producer id and epoch
     published   all of them are in their topics
 
-The *first* decision for a sink and a micro-batch holds, by its offset: of two drivers that believe to run the same query, both
-find the same one, and publish the same batches under the same numbers, of which brokers take each once. Every decision has a
-key of its own, so compaction keeps it until it is deleted behind the word that it is published; so do the words themselves, and
-the latest micro-batch counts. Decisions of a sink have one producer id, and each a new epoch: what an older one might still
-send is refused by the broker where a newer one has written.
+The *first* decision for a sink and a micro-batch is valid, by offset order: if two drivers run the same query, both find the
+same decision and publish the same batches with the same sequence numbers, each of which brokers accept once. Every decision has
+its own key, so compaction keeps it until it is deleted after the record that says that it is published. These records have
+their own keys, too; the one of the latest micro-batch counts. The decisions of a sink share one producer id, and each has a new
+epoch: where a newer decision has written, the broker refuses what an older one may still send.
 
-A coordinator of transactions, once there is one, takes the place of this ledger: a decision is then its commit record, and
-publishing is its writing of markers. What tasks and drivers do, and when, stays.
+A future transaction coordinator will replace this ledger: a decision will be its commit record, and publishing will be the
+writing of its markers. The steps of tasks and drivers will stay the same.
 """
 
 import json
@@ -23,9 +23,9 @@ from typing import Any
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
-SINKS_PREFIX = "__spark_"  # Of the topics in which sinks keep what they stage and decide.
+SINKS_PREFIX = "__spark_"  # Of the topics in which sinks store staged batches and decisions.
 LEDGER_TOPIC = f"{SINKS_PREFIX}sinks"
-STAGE_PREFIX = f"{SINKS_PREFIX}stage."  # In front of the topic that the rows are for; partitions correspond.
+STAGE_PREFIX = f"{SINKS_PREFIX}stage."  # Precedes the name of the target topic; partition numbers correspond.
 FORMAT_VERSION = 1
 MAX_EPOCH = 2**15 - 1
 _DECIDED = "decided"
@@ -38,7 +38,7 @@ def stage_of(topic: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedBatch:
-    """A batch for `topic`, in the partition of the same number of its stage."""
+    """A batch for `topic`, staged in the partition with the same number of the topic's stage."""
 
     topic: str
     partition: int
@@ -54,11 +54,11 @@ class ProducerEpoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedPartition:
-    """What is for one partition: whole batches in the partition of the same number of the topic's stage."""
+    """The batches for one partition: whole batches in the partition with the same number of the topic's stage."""
 
     target: TopicPartition
     batches: tuple[tuple[int, int], ...]  # (base offset, number of records), ascending
-    not_before: int  # The end of the target's log before anything of this was written to it.
+    not_before: int  # The end of the target's log before any of these batches was written to it.
 
     @property
     def stage(self) -> TopicPartition:
@@ -73,7 +73,7 @@ class StagedPartition:
 class Decision:
     sink_id: str
     batch_id: int
-    attempt: str  # Unique: which driver's run decided it.
+    attempt: str  # Unique: identifies the driver's run that decided.
     producer: ProducerEpoch
     partitions: tuple[StagedPartition, ...]
 
@@ -132,7 +132,7 @@ class SinkLedger:
         self._sinks: dict[str, _Sink] = {}
 
     def replay(self, offset: int, key: bytes | None, value: bytes | None) -> None:
-        """Take the next record. Raises ValueError for one that a later version has written."""
+        """Apply the next record. Raises ValueError if a later version has written it."""
         assert offset >= self.position
         self.position = offset + 1
         if key is None:
@@ -149,7 +149,7 @@ class SinkLedger:
             self._replay_published(_published(found))
 
     def _forget(self, key: bytes) -> None:
-        """Decisions that are published are deleted; of a sink that will never write again, all."""
+        """Apply a tombstone: published decisions are deleted; for a sink that will not write again, everything is."""
         kind, sink_id, number, *_ = key.decode().split(" ")
         sink, batch_id = self._sinks.get(sink_id), int(number)
         if sink is None:
@@ -178,7 +178,7 @@ class SinkLedger:
         return self._sinks[sink_id].published if sink_id in self._sinks else None
 
     def pending(self, sink_id: str) -> Decision | None:
-        """What is decided and not said to be published, though it may be: the oldest micro-batch's first decision."""
+        """The first decision of the oldest micro-batch without a record of publication, although it may be published."""
         decisions = self._sinks[sink_id].decisions if sink_id in self._sinks else {}
         return decisions[min(decisions)][0] if decisions else None
 
@@ -186,14 +186,14 @@ class SinkLedger:
         return [found[0] for sink in self._sinks.values() for found in sink.decisions.values()]
 
     def next_epoch(self, sink_id: str) -> ProducerEpoch | None:
-        """Under what the next decision publishes; None when a new producer id is needed."""
+        """The producer id and epoch of the next decision; None if a new producer id is needed."""
         published = self.published(sink_id)
         if published is None or published.producer.epoch >= MAX_EPOCH:
             return None
         return ProducerEpoch(producer_id=published.producer.producer_id, epoch=published.producer.epoch + 1)
 
     def records_of_publishing(self, decision: Decision) -> list[tuple[bytes, bytes | None]]:
-        """The word that it is published, and deletions of what is thereby out of date."""
+        """The record that the decision is published, and tombstones for records that it makes obsolete."""
         sink = self._sinks.get(decision.sink_id, _Sink())
         word = Published(sink_id=decision.sink_id, batch_id=decision.batch_id, producer=decision.producer)
         keys = [item.key for found in sink.decisions.values() for item in found if item.batch_id <= word.batch_id]
@@ -202,7 +202,7 @@ class SinkLedger:
         return [(word.key, word.to_bytes()), *((key, None) for key in dict.fromkeys(keys))]
 
     def records_of_forgetting(self, decision: Decision) -> list[tuple[bytes, bytes | None]]:
-        """For a sink that will never write again."""
+        """Tombstones for all records of a sink that will not write again."""
         keys = [key for key, _ in self.records_of_publishing(decision)]
         return [(key, None) for key in keys]
 

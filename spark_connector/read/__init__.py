@@ -1,1 +1,1 @@
-"""Batches and streams that Spark reads."""
+"""The batch reader and the stream reader."""

@@ -1,4 +1,4 @@
-"""`Boundaries`: which partitions are subscribed, and at which offsets a query begins and ends, as the cluster says now."""
+"""`Boundaries`: the subscribed partitions and the offsets at which a query begins and ends, from the cluster's current state."""
 
 import logging
 from collections.abc import Collection, Mapping
@@ -17,12 +17,12 @@ from .read_options import Assigned, AtOffsets, AtTime, AtTimes, Boundary, Everyw
 
 logger = logging.getLogger("barnabas.spark")
 
-TOPIC_WAIT_MS = 5_000  # A topic that was created just now is known to every broker by then.
+TOPIC_WAIT_MS = 5_000  # Within this time every broker knows a newly created topic.
 _SHOWN_PARTITIONS = 5
 
 
 class Boundaries:
-    """Belongs to the loop of its client."""
+    """Use it only on the event loop of its client."""
 
     def __init__(self, client: Client, options: ReadOptions) -> None:
         self._client = client
@@ -34,9 +34,9 @@ class Boundaries:
     # --- which partitions --------------------------------------------------------------------------------------------
 
     async def partitions(self, *, needs_all: bool = True) -> list[TopicPartition]:
-        """All that are subscribed and exist; without `needs_all`, topics that were named and do not exist are left out.
+        """All existing subscribed partitions; without `needs_all`, named topics that do not exist are left out.
 
-        Raises UnknownTopicOrPartitionError for one of them.
+        With `needs_all`, raises UnknownTopicOrPartitionError for them.
         """
         match self._options.subscription:
             case Topics(names):
@@ -53,7 +53,7 @@ class Boundaries:
         return self.known_partitions()
 
     def known_partitions(self) -> list[TopicPartition]:
-        """As `partitions`, by the metadata that is there: what has gone is left out."""
+        """As `partitions`, from the cached metadata: deleted partitions are left out."""
         metadata = self._client.metadata
         match self._options.subscription:
             case Topics(names):
@@ -76,7 +76,7 @@ class Boundaries:
                 logger.warning("topic %s does not exist any more", topic)
                 return
             raise UnknownTopicOrPartitionError(
-                f"topic {topic!r} does not exist: create it (barnabas topic create {topic}), or look at the name"
+                f"topic {topic!r} does not exist: create it (barnabas topic create {topic}), or check the name"
             ) from error
 
     def _check_exists(self, partition: TopicPartition) -> None:
@@ -89,13 +89,13 @@ class Boundaries:
     # --- where they begin and end ------------------------------------------------------------------------------------
 
     async def starts(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset to read of each. Raises InvalidConfigError, or DataLossError for one that the log does not have."""
+        """The first offset to read of each partition. Raises InvalidConfigError, or DataLossError if the log does not have it."""
         found = await self._resolve(self._options.start, partitions, name="startingOffsets")
         late = [partition for partition, offset in found.items() if offset < 0]
         if late and not self._options.is_late_start_latest:
             raise InvalidConfigError(
-                f"no record of {_shown(late)} is as young as the starting timestamp; choose an earlier one, or set "
-                "startingOffsetsByTimestampStrategy to latest to begin at the end there"
+                f"{_shown(late)} has no record at or after the starting timestamp; choose an earlier one, or set "
+                "startingOffsetsByTimestampStrategy to latest to begin at the end"
             )
         found |= await self._list(late, LATEST)
         if isinstance(self._options.start, AtOffsets):
@@ -103,12 +103,12 @@ class Boundaries:
         return found
 
     async def ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset behind the last to read of each; where no record is young enough, the end of the log."""
+        """The end offset (exclusive) of each partition; the end of the log if no record is at or after the timestamp."""
         found = await self._resolve(self._options.end, partitions, name="endingOffsets")
         return found | await self._list([partition for partition, offset in found.items() if offset < 0], LATEST)
 
     async def batch_ranges(self) -> list[OffsetRange]:
-        """What a batch reads. Raises as `partitions` and `starts`, DataLossError where the end is not in the log."""
+        """The ranges that a batch reads. Raises as `partitions` and `starts`, and DataLossError if an end is not in the log."""
         partitions = await self.partitions()
         starts = await self.starts(partitions)
         ends = await self.ends(partitions)
@@ -119,7 +119,7 @@ class Boundaries:
     async def _resolve(
         self, boundary: Boundary, partitions: Collection[TopicPartition], *, name: str
     ) -> dict[TopicPartition, int]:
-        """An offset for each partition; -1 where no record is as young as the time asked for."""
+        """An offset for each partition; -1 if no record is at or after the requested time."""
         match boundary:
             case Everywhere(offset):
                 return await self._list(partitions, offset)
@@ -134,7 +134,7 @@ class Boundaries:
                 return {item: offsets[item] for item in partitions} | await self._list_each(named)
 
     async def _within_logs(self, offsets: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """A user's own offsets may lie outside of the log: that is data loss, or they are moved to the nearest that it has."""
+        """Offsets given by the user may be outside of the log: raise DataLossError, or move them to the nearest valid offset."""
         starts, ends = await self._list(offsets, EARLIEST), await self._list(offsets, LATEST)
         outside = {item: offset for item, offset in offsets.items() if not starts[item] <= offset <= ends[item]}
         if outside:
@@ -163,14 +163,14 @@ class Boundaries:
 
 
 def _is_internal(topic: str) -> bool:
-    """No pattern means these; who wants them names them."""
+    """Patterns never match internal topics; they can only be subscribed by name."""
     return topic in INTERNAL_TOPICS or topic.startswith(SINKS_PREFIX)
 
 
 def _check_complete(given: Mapping[TopicPartition, int], partitions: Collection[TopicPartition], name: str) -> None:
-    """As Spark's Kafka source: JSON speaks of all partitions or it is refused; a forgotten one would start anywhere."""
+    """As in Spark's Kafka source, the JSON must name all partitions: the start of a missing one would be undefined."""
     if forgotten := sorted(set(partitions) - given.keys()):
-        raise InvalidConfigError(f"{name} must name every partition that is subscribed; it lacks {_shown(forgotten)}")
+        raise InvalidConfigError(f"{name} must name every subscribed partition; it lacks {_shown(forgotten)}")
     if strange := sorted(given.keys() - set(partitions)):
         raise InvalidConfigError(f"{name} names {_shown(strange)}, which is not subscribed or does not exist")
 

@@ -1,7 +1,7 @@
-"""`ColumnBuilder`: records of a partition as Arrow record batches of the columns that somebody wants.
+"""`ColumnBuilder`: records of a partition as Arrow record batches with the requested columns.
 
-A column is one pass of C over the records (`map` of an attribute, one call of pyarrow); a column that is not wanted costs
-nothing, and one that is the same throughout (topic, partition) is made once.
+A column is one pass over the records in C (`map` of an attribute, one call of pyarrow); a column that is not requested costs
+nothing, and a constant column (topic, partition) is built once.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -50,7 +50,7 @@ class ColumnBuilder:
         self.size_bytes += header.size_bytes
 
     def take(self) -> pyarrow.RecordBatch:
-        """All rows that were added, as one batch; the builder is empty then."""
+        """Return all added rows as one batch and empty the builder."""
         arrays = [self._array(field) for field in self._schema]
         self._clear()
         return pyarrow.RecordBatch.from_arrays(arrays, schema=self._schema)
@@ -80,7 +80,7 @@ class ColumnBuilder:
 
 
 def _offsets(records: Sequence[Any]) -> "numpy.ndarray[Any, numpy.dtype[numpy.int64]]":
-    """Offsets ascend; unless compaction took some out, the first and the last say them all."""
+    """Offsets ascend; unless compaction removed some, the first and the last determine all of them."""
     first, last = records[0].offset, records[-1].offset
     if last - first + 1 == len(records):
         return numpy.arange(first, last + 1, dtype=numpy.int64)
@@ -88,5 +88,5 @@ def _offsets(records: Sequence[Any]) -> "numpy.ndarray[Any, numpy.dtype[numpy.in
 
 
 def _headers_or_null(headers: Iterable[Any]) -> list[Any]:
-    """As Spark's Kafka source: a record without headers has null, not an empty array."""
+    """As in Spark's Kafka source, a record without headers has null, not an empty array."""
     return [list(item) if item else None for item in headers]

@@ -1,8 +1,8 @@
-"""`StreamOffset`: how far a query is, as Spark keeps it in the checkpoint; ranges, their limits and how they are cut. Pure.
+"""`StreamOffset`: a query's position, as Spark stores it in the checkpoint; offset ranges, their limits and their split. Pure.
 
-Spark compares offsets as JSON text, so the same offset must always give the same text: keys are sorted here. A stream's first
-offset is asked for again when batch 0 was not committed, and "latest" would then be another one; so the offset that ends a batch
-carries the start of the whole stream (`initial`), and batch 0 takes its start from there.
+Spark compares offsets as JSON text, so equal offsets must give equal text: keys are sorted here. If batch 0 was not committed,
+Spark asks for a stream's first offset again, and "latest" would then differ; so the offset that ends a batch contains the start
+of the whole stream (`initial`), and batch 0 takes its start from there.
 """
 
 import heapq
@@ -15,7 +15,7 @@ from typing import Any
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 FORMAT_VERSION = 1
-NEW_PARTITION_START = 0  # What was not there when the stream began is read from its first record on.
+NEW_PARTITION_START = 0  # A partition added after the stream began is read from its first record.
 Offsets = Mapping[TopicPartition, int]
 
 
@@ -34,10 +34,10 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOffset:
-    """The next offset to read of each partition. `initial` is None only in what the stream began with."""
+    """The next offset to read of each partition. `initial` is None only in the first offset of the stream."""
 
     offsets: Offsets
-    topic_ids: Mapping[str, str]  # A topic that was deleted and made anew has another one.
+    topic_ids: Mapping[str, str]  # A topic that was deleted and recreated has another id.
     initial: Offsets | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -49,10 +49,10 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "StreamOffset":
-        """Raises ValueError for a checkpoint that another source, or a later version, has written."""
+        """Raises ValueError if another source, or a later version, has written the checkpoint."""
         if found.get("version") != FORMAT_VERSION:
             raise ValueError(
-                f"the checkpoint has an offset {json.dumps(found)[:200]} that this version of barnabas did not write: "
+                f"the checkpoint has an offset {json.dumps(found)[:200]} in a format unknown to this version of barnabas: "
                 "use the checkpoint of the same source, or a new checkpointLocation"
             )
         return cls(
@@ -86,7 +86,7 @@ def _by_partition(found: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition
 
 
 def ranges_between(start: StreamOffset, end: StreamOffset) -> list[OffsetRange]:
-    """What a batch from `start` to `end` reads, in the order of partitions; it follows from the two alone."""
+    """The ranges of a batch from `start` to `end`, ordered by partition; they depend on these two arguments only."""
     found = [
         OffsetRange(partition=partition, start=start.start_of(partition, end), end=end.offsets[partition])
         for partition in sorted(end.offsets)
@@ -95,10 +95,10 @@ def ranges_between(start: StreamOffset, end: StreamOffset) -> list[OffsetRange]:
 
 
 def limited(ranges: Sequence[OffsetRange], max_records: int) -> dict[TopicPartition, int]:
-    """The ends that share about `max_records` among the partitions in proportion to what each has to offer.
+    """The ends that divide about `max_records` among the partitions in proportion to their available records.
 
-    As Spark's Kafka source: a share below one record is rounded up, so that no small partition starves beside a large one; hence
-    the sum may be above the limit by less than one record for each partition.
+    As in Spark's Kafka source, a share below one record is rounded up, so that small partitions do not starve beside large
+    ones; hence the sum may exceed the limit by less than one record per partition.
     """
     total = sum(item.size for item in ranges)
     ends = {}
@@ -109,9 +109,9 @@ def limited(ranges: Sequence[OffsetRange], max_records: int) -> dict[TopicPartit
 
 
 def split(ranges: Sequence[OffsetRange], *, min_partitions: int | None, max_records: int | None) -> list[OffsetRange]:
-    """Cut ranges so that none has more than `max_records` and there are at least `min_partitions`, if records allow it.
+    """Split ranges so that none has more than `max_records` and there are at least `min_partitions`, if there are enough records.
 
-    The largest pieces are cut first, and pieces of one range differ by one record at most.
+    The largest pieces are split first, and pieces of one range differ by at most one record.
     """
     ranges = [item for item in ranges if item.size]
     pieces = [-(-item.size // max_records) if max_records else 1 for item in ranges]
@@ -133,9 +133,9 @@ def _cut(item: OffsetRange, count: int) -> list[OffsetRange]:
 
 
 def records_behind(end_offset: str | None, latest_offset: str | None) -> dict[TopicPartition, int]:
-    """How many records a query has still to read, by partition, from the JSON of its progress.
+    """The number of records that a query has not read yet, by partition, from the JSON of its progress.
 
-    `progress.sources[i].endOffset` and `.latestOffset`; empty where Spark has not reported them yet.
+    Arguments: `progress.sources[i].endOffset` and `.latestOffset`; empty if Spark has not reported them yet.
     """
     if not end_offset or not latest_offset or "null" in (end_offset, latest_offset):
         return {}

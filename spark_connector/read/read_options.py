@@ -1,8 +1,8 @@
-"""`ReadOptions`: what a source is asked for: which partitions, from where to where, in which portions. Pure.
+"""`ReadOptions`: the options of a source: partitions, start and end offsets, and limits per batch. Pure.
 
-Names, defaults, precedence and refusals are those of Spark's Kafka source: a timestamp for all partitions goes before one for
-each, and that before offsets; `startingOffsets` is `latest` for streams and `earliest` for batches; a batch cannot start at the
-end nor end at the start; a stream has no end. Limits of a stream's triggers say nothing to a batch.
+Names, defaults, precedence and refusals are those of Spark's Kafka source: a timestamp for all partitions takes precedence over
+timestamps by partition, and these over offsets; `startingOffsets` is `latest` for streams and `earliest` for batches; a batch
+can neither start at the end nor end at the start; a stream has no end. Trigger limits of streams do not apply to batches.
 """
 
 import json
@@ -19,9 +19,11 @@ from ..common.options import ClientSettings, Options, client_settings, parse_by_
 EARLIEST = -2  # As in Kafka's JSON of offsets.
 LATEST = -1
 MAX_TRIGGER_DELAY_MS = 15 * 60_000  # As in Spark's Kafka source.
-FETCH_TIMEOUT_MS = 120_000  # spark.network.timeout: a task without a record for so long fails, and Spark runs it again.
-METADATA_MAX_AGE_MS = 2_000  # A query notices new partitions by then; half a request per second.
-FETCH_MAX_BYTES = 16 << 20  # Of one answer; two of them are in memory at a time per running task.
+FETCH_TIMEOUT_MS = (
+    120_000  # spark.network.timeout: a task without a record for this time fails, and Spark runs it again.
+)
+METADATA_MAX_AGE_MS = 2_000  # A query notices new partitions within this time; half a request per second.
+FETCH_MAX_BYTES = 16 << 20  # Of one response; a running task has up to two in memory.
 CLIENT_ID = "barnabas-spark"
 
 _STRATEGIES = ("subscribe", "subscribePattern", "assign")
@@ -58,7 +60,7 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class TopicPattern:
-    """Matched against whole names, in the syntax of RE2."""
+    """An RE2 pattern that is matched against whole names."""
 
     regex: str
 
@@ -90,7 +92,7 @@ class AtOffsets:
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """The first record of each partition that is not older."""
+    """The first record of each partition at or after this time."""
 
     timestamp_ms: int
 
@@ -110,7 +112,7 @@ class FetchSettings:
     max_bytes: int
     is_committed_only: bool  # isolation.level = read_committed
     rack: str
-    timeout_ms: int  # Without progress; then the task fails.
+    timeout_ms: int  # A task without progress for this time fails.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,10 +134,10 @@ class ReadOptions:
 
 
 def parse_read_options(given: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
-    """Raises InvalidConfigError, which names the option and the cure."""
+    """Raises InvalidConfigError, which names the option and the remedy."""
     options = Options(given, known=NAMES)
     if is_stream and (useless := options.given(*_ENDS)):
-        raise InvalidConfigError(f"{useless[0]} is for batches: a stream has no end; use spark.read, or leave it out")
+        raise InvalidConfigError(f"{useless[0]} is for batches: a stream has no end; use spark.read, or remove it")
     parsed = ReadOptions(
         client=client_settings(options, client_id=CLIENT_ID, metadata_max_age_ms=METADATA_MAX_AGE_MS),
         fetch=_fetch_settings(options),
@@ -159,7 +161,7 @@ def parse_read_options(given: Mapping[str, str], *, is_stream: bool) -> ReadOpti
 
 
 def includes_headers(given: Mapping[str, str]) -> bool:
-    """Read early and alone: the schema depends on it, also of a writer, whose options are checked later."""
+    """Read before the other options: the schema depends on it, also that of a writer, whose options are checked later."""
     value = next((value for name, value in given.items() if name.lower() == "includeheaders"), "false")
     return str(value).lower() == "true"
 
@@ -171,7 +173,7 @@ def _subscription(options: Options) -> Subscription:
         raise InvalidConfigError(f"give exactly one of {', '.join(_STRATEGIES)}; found {found}")
     text = (options.text(chosen[0]) or "").strip()
     if not text:
-        raise InvalidConfigError(f"{chosen[0]} is empty: name what to read")
+        raise InvalidConfigError(f"{chosen[0]} is empty: name the topics to read")
     if chosen[0] == "subscribe":
         return Topics(tuple(dict.fromkeys(check_topic_name(name.strip()) for name in text.split(","))))
     if chosen[0] == "subscribePattern":
@@ -226,7 +228,7 @@ def _flat(by_topic: Mapping[str, Mapping[int, int]]) -> dict[TopicPartition, int
 
 
 def _check_batch_range(options: ReadOptions) -> None:
-    """A batch from the end has nothing, one to the start too: as Spark's Kafka source, say so instead."""
+    """A batch that starts at the end or ends at the start is empty: as in Spark's Kafka source, this is an error."""
     match options.start:
         case Everywhere(offset) if offset == LATEST:
             raise InvalidConfigError("startingOffsets latest would read nothing in a batch: use earliest or offsets")
@@ -242,9 +244,9 @@ def _check_batch_range(options: ReadOptions) -> None:
 def _check_limits(options: ReadOptions) -> None:
     least, most = options.min_offsets_per_trigger, options.max_offsets_per_trigger
     if least is not None and most is not None and least > most:
-        raise InvalidConfigError(f"minOffsetsPerTrigger {least} is above maxOffsetsPerTrigger {most}")
+        raise InvalidConfigError(f"minOffsetsPerTrigger {least} is above maxOffsetsPerTrigger {most}: lower it")
     if options.group_id == "":
-        raise InvalidConfigError("groupId is empty: name the group, or leave it out")
+        raise InvalidConfigError("groupId is empty: name the group, or remove the option")
 
 
 def _fetch_settings(options: Options) -> FetchSettings:
@@ -262,7 +264,7 @@ def _fetch_settings(options: Options) -> FetchSettings:
 
 
 def _choice(options: Options, name: str, choices: tuple[str, ...]) -> str:
-    """One of the choices; the first is the default."""
+    """One of `choices`; the first is the default."""
     text = (options.text(name) or choices[0]).lower()
     if text not in choices:
         raise InvalidConfigError(f"{name} is {text!r}; use {' or '.join(choices)}")

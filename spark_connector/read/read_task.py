@@ -1,7 +1,7 @@
-"""`read_range`: what a task does in a Python worker: one range of one partition becomes Arrow record batches.
+"""`read_range`: the work of a task in a Python worker: it reads one range of one partition as Arrow record batches.
 
-While one chunk is decoded, the next is fetched. Whatever brokers do meanwhile is dealt with here, within `fetch.timeoutMs`;
-after that the task fails, and Spark runs it again where it may. Lost records are an error, or a warning where the user has said
+While one chunk is decoded, the next is fetched. Broker failures are retried here for `fetch.timeoutMs`; after that the task
+fails, and Spark runs it again if its configuration allows that. Lost records are an error, or a warning with
 failOnDataLoss=false.
 """
 
@@ -30,12 +30,10 @@ from .read_options import FetchSettings, ReadOptions
 
 logger = logging.getLogger("barnabas.spark")
 
-FIRST_ROWS = (
-    1_000  # `show()` and `limit` stop early: the first record batches are small, and each is twice the one before,
-)
-MAX_ROWS = 10_000  # up to where larger ones bring nothing more (measured: 10,000 to 20,000 rows).
+FIRST_ROWS = 1_000  # `show()` and `limit` stop early: the first record batches are small, and their sizes double
+MAX_ROWS = 10_000  # up to this size; larger ones are not faster (measured: 10,000 to 20,000 rows).
 MAX_FETCHED_BYTES = 4 << 20  # Of batches in one record batch, for topics with large values.
-MAX_UNEXPLAINED = 5  # Refusals of an offset that lies within the log all the same, as while a leader changes.
+MAX_UNEXPLAINED = 5  # Refusals of an offset that is within the log, as during a leader change.
 
 
 class RangePartition(InputPartition):
@@ -48,7 +46,7 @@ class RangePartition(InputPartition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTask:
-    """What every task of a query needs to know; pickled with the reader."""
+    """The settings of every task of a query; pickled with the reader."""
 
     client: ClientSettings
     fetch: FetchSettings
@@ -64,16 +62,16 @@ class ReadTask:
 
 
 def read_partition(task: ReadTask, partition: InputPartition, schema: StructType) -> Iterator[pyarrow.RecordBatch]:
-    """As `read_range`; for a query that has nothing to read, Spark makes a partition of its own."""
+    """As `read_range`; for a query with nothing to read, Spark passes a partition of its own type."""
     return read_range(task, partition.range, schema) if isinstance(partition, RangePartition) else iter(())
 
 
 def read_range(task: ReadTask, item: OffsetRange, schema: StructType) -> Iterator[pyarrow.RecordBatch]:
-    """Raises DataLossError, or the broker's error when nothing came within `fetch.timeoutMs`."""
+    """Raises DataLossError, or the broker's error if no data arrived within `fetch.timeoutMs`."""
     builder = ColumnBuilder(schema, item.partition)
     rows = FIRST_ROWS
-    # For the whole task: the collector would walk through the records of every batch, which are gone by themselves right after
-    # it. That is two thirds of the time of decoding.
+    # For the whole task: the garbage collector would visit the records of every batch, which are freed right afterwards anyway.
+    # That would take two thirds of the decoding time.
     with paused_gc():
         for chunk in _chunks(task, item):
             for header, records in batches_of(chunk, end=item.end):
@@ -86,7 +84,7 @@ def read_range(task: ReadTask, item: OffsetRange, schema: StructType) -> Iterato
 
 
 def _chunks(task: ReadTask, item: OffsetRange) -> Iterator[Chunk]:
-    """Fetched batches; the next ones are on their way while the caller looks at these."""
+    """Fetched batches; the next ones are fetched while the caller processes these."""
     loop, client = shared_client(task.client, patience_ms=task.fetch.timeout_ms)
     reader = RangeReader(
         client,
@@ -125,16 +123,16 @@ def _chunks(task: ReadTask, item: OffsetRange) -> Iterator[Chunk]:
 
 
 def _lost(loop: LoopThread, client: Client, reader: RangeReader) -> str:
-    """Skip what the log does not have any more; returns what that was, "" where the log has it after all."""
+    """Skip offsets that the log no longer has; return a description of them, or "" if the log has them after all."""
     partition, position = reader.partition, reader.position
     start = loop.call(list_offsets(client, {partition: EARLIEST}))[partition].offset
     end = loop.call(list_offsets(client, {partition: LATEST}))[partition].offset
     if start > position:
         reader.skip_to(min(start, reader.end))
-        return f"{partition} begins at offset {start} now: offsets {position} to {reader.position} are lost"
+        return f"{partition} now begins at offset {start}: offsets {position} to {reader.position} are lost"
     if end < position:
         reader.skip_to(reader.end)
-        return f"{partition} ends at offset {end} now: offsets {position} to {reader.end} are lost"
+        return f"{partition} now ends at offset {end}: offsets {position} to {reader.end} are lost"
     return ""
 
 

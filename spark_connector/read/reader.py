@@ -1,4 +1,4 @@
-"""`BatchReader`: spark.read. Ranges are fixed when Spark plans the DataFrame, so a DataFrame always shows the same records."""
+"""`BatchReader`: spark.read. Ranges are fixed when Spark plans the DataFrame, so a DataFrame always has the same records."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ from .read_task import RangePartition, ReadTask, read_partition
 
 
 class BatchReader(DataSourceReader):
-    """No `pushFilters`: Spark 4.3 keeps pushed filters for later queries of the same DataFrame, and answers wrongly."""
+    """No `pushFilters`: Spark 4.3 reuses pushed filters for later queries of the same DataFrame and returns wrong results."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options

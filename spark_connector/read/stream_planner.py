@@ -1,8 +1,8 @@
-"""`StreamPlanner`: up to where the next micro-batch reads. Pure: the ends of logs and the time come in as arguments.
+"""`StreamPlanner`: the end offsets of the next micro-batch. Pure: the ends of logs and the time are arguments.
 
-In this order: Trigger.AvailableNow never goes beyond what was there when the query began; with less than `minOffsetsPerTrigger`
-there is no batch until `maxTriggerDelay` is over; of the rest, `maxOffsetsPerTrigger` is shared among the partitions in
-proportion to what each has.
+In this order: Trigger.AvailableNow never reads beyond the log ends at the start of the query; with fewer records than
+`minOffsetsPerTrigger` there is no batch until `maxTriggerDelay` has passed; `maxOffsetsPerTrigger` is divided among the
+partitions in proportion to their available records.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from .read_options import ReadOptions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEnds:
-    """Of every partition that is subscribed now: the offset behind its last record."""
+    """The log end offset of every partition that is subscribed now."""
 
     ends: Offsets
     topic_ids: Mapping[str, str]
@@ -22,7 +22,7 @@ class LogEnds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """`lost` says what the query can never read; `end` goes on without it."""
+    """`lost` describes records that the query cannot read any more; `end` continues without them."""
 
     end: StreamOffset
     lost: tuple[str, ...] = ()
@@ -37,7 +37,7 @@ class StreamPlanner:
         self._last_trigger_ms: float | None = None
 
     def stop_at(self, target: LogEnds) -> None:
-        """Trigger.AvailableNow: from now on nothing behind these ends exists."""
+        """Trigger.AvailableNow: never read beyond these ends."""
         self._target = target
 
     @property
@@ -45,10 +45,10 @@ class StreamPlanner:
         return self._target
 
     def next_end(self, start: StreamOffset, found: LogEnds, now_ms: float, *, is_limited: bool) -> Plan:
-        """The end of the next batch; equal to `start` where there shall be none.
+        """The end of the next batch; equal to `start` if there is no batch now.
 
-        The first answer differs from its start even without records: so batch 0 goes into the checkpoint at once, and with it
-        where the stream began. `is_limited` False: the trigger wants everything (Trigger.Once).
+        The first result differs from its start even without records: so Spark writes batch 0 to the checkpoint immediately, and
+        with it the start of the stream. `is_limited` False: the trigger reads everything (Trigger.Once).
         """
         end = StreamOffset(
             offsets=dict(found.ends),
@@ -80,12 +80,12 @@ class StreamPlanner:
 
 
 def _lost(start: StreamOffset, end: StreamOffset) -> tuple[str, ...]:
-    """What was deleted, made anew, or cut behind the query's back."""
+    """Topics and partitions that were deleted, recreated or truncated while the query read them."""
     gone = sorted({partition.topic for partition in start.offsets} - {partition.topic for partition in end.offsets})
     lost = [f"topic {topic} does not exist any more" for topic in gone]
     known = start.topic_ids.items()
     remade = [topic for topic, topic_id in sorted(known) if end.topic_ids.get(topic, topic_id) != topic_id]
-    lost += [f"topic {topic} was deleted and made anew: its records are others now" for topic in remade]
+    lost += [f"topic {topic} was deleted and recreated: its earlier records are gone" for topic in remade]
     for partition in sorted(start.offsets):
         position, log_end = start.offsets[partition], end.offsets.get(partition)
         if log_end is None:

@@ -1,8 +1,8 @@
-"""`StreamReader`: spark.readStream. Lives in one process per query for all that is planned, and is pickled to tasks, which read.
+"""`StreamReader`: spark.readStream. One process per query plans all batches; the reader is pickled into the tasks, which read.
 
-Spark asks for `latestOffset` every few milliseconds. Without news the answer is held back for up to `LONG_POLL_MS`, while one
-fetch waits at each leader (`EndWatch`); with news it leaves at once. What is tried again lies in the client: an exception here
-ends the query.
+Spark calls `latestOffset` every few milliseconds. Without new records the result is delayed for up to `LONG_POLL_MS`, while one
+fetch waits at each leader (`EndWatch`); with new records it returns immediately. The client does the retries: an exception from
+this module ends the query.
 """
 
 import logging
@@ -42,12 +42,12 @@ from .stream_planner import LogEnds, StreamPlanner
 logger = logging.getLogger("barnabas.spark")
 T = TypeVar("T")
 
-LONG_POLL_MS = 250  # Several sources of a query are asked one after another: none may keep the others waiting for long.
-GATHER_MS = 50  # Who waits for a number of records need not look after each of them.
-ROUND_MS = 3_000  # Of asking leaders for the ends of logs; then those of topics that have gone meanwhile are left out.
+LONG_POLL_MS = 250  # Spark asks the sources of a query one after another: none may delay the others for long.
+GATHER_MS = 50  # A query that waits for a number of records need not check after each of them.
+ROUND_MS = 3_000  # For one request of log ends to all leaders; the next round leaves out topics deleted meanwhile.
 PUBLISH_AGAIN_AFTER_MS = 10_000
 PUBLISH_TIMEOUT_MS = (
-    2_000  # The group's offsets are for people who watch the lag; the query does not wait for them longer.
+    2_000  # The group's offsets only serve monitoring of the lag; the query does not wait longer for their commit.
 )
 
 
@@ -64,7 +64,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planning().initial_offset().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """What Spark hands back to `latestOffset`, unless the trigger wants all; the numbers are ours to look up."""
+        """Spark passes this to `latestOffset`, unless the trigger reads everything; the limits are taken from the options."""
         if self._options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
         if self._options.min_offsets_per_trigger is not None:
@@ -92,7 +92,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [RangePartition(piece) for piece in pieces]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: the checkpoint has it. Lag is published sooner, when the next batch is asked for."""
+        """Do nothing: the checkpoint has the offset. Lag is published earlier, when Spark asks for the next batch."""
 
     def stop(self) -> None:
         if self._driver is not None:
@@ -111,7 +111,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class _Driver:
-    """What a query knows of the cluster while it runs."""
+    """A running query's view of the cluster."""
 
     def __init__(self, options: ReadOptions) -> None:
         _stop_on_sigterm()
@@ -140,7 +140,7 @@ class _Driver:
     # --- offsets -----------------------------------------------------------------------------------------------------
 
     def initial_offset(self) -> StreamOffset:
-        """Asked for twice by Spark; "latest" must not move in between."""
+        """Spark calls this twice; "latest" must not change in between."""
         if self._initial is None:
             partitions = self._call(self._boundaries.partitions())
             self._is_subscribed = True
@@ -167,19 +167,19 @@ class _Driver:
                 time.sleep(min(remaining_ms, GATHER_MS) / 1000)
 
     def newest_offset(self) -> dict[str, Any] | None:
-        """For progress reports: what a query without any lag would have read."""
+        """For progress reports: the position of a query without lag."""
         if self._found is None:
             return None
         return StreamOffset(offsets=self._found.ends, topic_ids=self._found.topic_ids).to_json()
 
     async def _subscribe(self) -> None:
-        """After a restart nobody has asked for the start, and a topic may have gone meanwhile: that is data loss, no mistake."""
+        """After a restart Spark does not ask for the start. A topic deleted meanwhile is data loss, not a wrong option."""
         if not self._is_subscribed:
             await self._boundaries.partitions(needs_all=self._options.fails_on_data_loss)
             self._is_subscribed = True
 
     async def _log_ends(self) -> LogEnds:
-        """Raises the last error when the leaders could not be asked for as long as a call may take."""
+        """Raises the last error if the leaders could not be reached within default.api.timeout.ms."""
         await self._subscribe()
         deadline_ms = _now_ms() + self._options.client.api_timeout_ms
         while True:
@@ -196,12 +196,12 @@ class _Driver:
     # --- what is lost ------------------------------------------------------------------------------------------------
 
     def check_topics(self, end: StreamOffset) -> None:
-        """A batch that is run again after a restart must not read another topic of the same name."""
+        """A batch that is repeated after a restart must not read another topic with the same name."""
         self._call(self._subscribe())
         for topic, topic_id in sorted(end.topic_ids.items()):
             now = self._client.metadata.topic_id(topic)
             if now and now != topic_id:
-                self._tell(f"topic {topic} was deleted and made anew since this batch was planned")
+                self._tell(f"topic {topic} was deleted and recreated since this batch was planned")
 
     def _tell(self, lost: str) -> None:
         if self._options.fails_on_data_loss:
@@ -211,11 +211,11 @@ class _Driver:
     # --- lag ---------------------------------------------------------------------------------------------------------
 
     def _publish(self, done: StreamOffset) -> None:
-        """Spark asks for what follows `done` when it is through with all before: commit it for those who watch the group."""
+        """Spark asks for offsets after `done` when it has processed all before: commit `done` for monitoring of the group."""
         if self._options.group_id is None or done.initial is None or done == self._published:
             return
         if _now_ms() < self._publish_at_ms:
-            return  # It failed a moment ago: the query itself goes before.
+            return  # A recent attempt failed: the query has priority.
         offsets = {partition: OffsetAndMetadata(offset) for partition, offset in done.offsets.items()}
         try:
             self._call(commit_offsets(self._client, self._options.group_id, offsets, timeout_ms=PUBLISH_TIMEOUT_MS))
@@ -231,6 +231,6 @@ def _now_ms() -> float:
 
 
 def _stop_on_sigterm() -> None:
-    """Spark ends the query's process by SIGTERM; as an exit, it lets `stop` be called."""
+    """Spark ends the query's process by SIGTERM; turning that into an exit lets Spark call `stop`."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

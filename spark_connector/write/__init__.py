@@ -1,1 +1,1 @@
-"""Batches and streams that Spark writes."""
+"""The batch writer and the stream writer."""

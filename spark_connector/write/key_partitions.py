@@ -1,6 +1,6 @@
-"""`partitions_of_keys`: Kafka's partitioner for a whole column of keys: murmur2 over all of them at once, four bytes a step.
+"""`partitions_of_keys`: Kafka's partitioner for a whole column of keys: murmur2 over all of them at once, four bytes per step.
 
-A loop over the longest key instead of one over the rows; each step works on the rows whose keys are that long.
+The loop runs over the length of the longest key, not over the rows; each step processes the rows whose keys are that long.
 Source: `org.apache.kafka.common.utils.Utils.murmur2`; `log.murmur2` is the same for one key.
 """
 
@@ -25,7 +25,7 @@ def partitions_of_keys(keys: pyarrow.Array, partition_count: int) -> Int32s:
         numpy.int64
     )
     data_buffer = keys.buffers()[2]
-    # Words may be read behind the last key: padding keeps such reads inside.
+    # Words may be read past the last key: padding keeps such reads within the array.
     data = numpy.zeros(int(offsets[-1]) + _WORD, numpy.uint8)
     if data_buffer is not None:
         data[: offsets[-1]] = numpy.frombuffer(data_buffer, numpy.uint8, count=int(offsets[-1]))
@@ -56,7 +56,7 @@ def _murmur2(
 
 
 def _words(data: _Bytes, positions: "numpy.typing.NDArray[numpy.int64]") -> _UInt32s:
-    """Four bytes from each position on, the first the lowest."""
+    """The little-endian 4-byte word at each position."""
     word = data[positions].astype(numpy.uint32)
     for number in range(1, _WORD):
         word |= data[positions + number].astype(numpy.uint32) << numpy.uint32(8 * number)

@@ -1,13 +1,13 @@
-"""`SinkColumns`: rows of a DataFrame as columns of records, by topic and partition, as Spark's Kafka sink understands them.
+"""`SinkColumns`: rows of a DataFrame as columns of records, by topic and partition, as in Spark's Kafka sink.
 
-    value       string or binary, must be there; null is a tombstone
+    value       string or binary, required; null is a tombstone
     key         string or binary
-    topic       string, must not be null; the option `topic` goes before it
-    partition   int; null: by the key, and without a key any
+    topic       string, must not be null; the option `topic` overrides it
+    partition   int; null: chosen by the key, or any partition without a key
     headers     array<struct<key string, value binary>>
 
-There is no step of Python for a row: keys are hashed, rows are grouped and taken by column. Only headers are looked at
-one by one.
+No Python code runs per row: keys are hashed, and rows are grouped and extracted, by column. Only headers are processed one by
+one.
 """
 
 import difflib
@@ -33,13 +33,13 @@ _ACCEPTED: dict[str, tuple[tuple[DataType, ...], str]] = {
     "partition": ((IntegerType(),), "int"),
     "headers": ((HEADERS_TYPE,), "array<struct<key:string,value:binary>>"),
 }
-# What a DataFrame that was read from a topic has beside them; new records get their own.
+# Further columns of a DataFrame that was read from a topic; new records get their own values.
 _IGNORED = frozenset({"offset", "timestamp", "timestampType"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """Records for one topic; `partition` is None where any will do."""
+    """Records for one topic; `partition` None: any partition."""
 
     topic: str
     partition: int | None
@@ -56,7 +56,7 @@ def check_columns(schema: StructType, *, topic: str | None) -> None:
         if field.name not in _ACCEPTED:
             known = ", ".join(_ACCEPTED)
             raise InvalidConfigError(
-                f"column {field.name!r} means nothing to a topic, which takes {known}: {_cure(field.name)}"
+                f"column {field.name!r} cannot be written to a topic; valid columns: {known}: {_cure(field.name)}"
             )
         accepted, in_words = _ACCEPTED[field.name]
         if not any(_same(field.dataType, one) for one in accepted):
@@ -76,14 +76,14 @@ def _cure(name: str) -> str:
 
 
 def _same(found: DataType, wanted: DataType) -> bool:
-    """Nullability does not matter, nor a string's collation."""
+    """Nullability and the collation of strings are ignored."""
     if isinstance(wanted, StringType):
         return isinstance(found, StringType)
     return found.simpleString() == wanted.simpleString()
 
 
 class SinkColumns:
-    """`partition_count` is asked for every topic that rows are for; it may wait for the cluster."""
+    """`partition_count` is called for every target topic; it may wait for the cluster."""
 
     def __init__(self, *, topic: str | None, partition_count: Callable[[str], int]) -> None:
         self._topic = topic
@@ -131,7 +131,7 @@ class SinkColumns:
     def _partitions(
         self, topic: str, batch: pyarrow.RecordBatch, keys: pyarrow.Array | None
     ) -> "numpy.typing.NDArray[numpy.int32] | None":
-        """The partition of each row, NO_KEY where any will do; None where any will do for all."""
+        """The partition of each row, NO_KEY for any partition; None if all rows may go to any partition."""
         explicit = batch.column("partition") if "partition" in batch.schema.names else None
         if explicit is not None and explicit.null_count == len(explicit):
             explicit = None
@@ -153,7 +153,7 @@ class SinkColumns:
 
 
 def _keys(batch: pyarrow.RecordBatch) -> pyarrow.Array | None:
-    """Text as its UTF-8. None where there is no key in any row."""
+    """The keys, text as UTF-8; None if no row has a key."""
     if "key" not in batch.schema.names or batch.column("key").null_count == batch.num_rows:
         return None
     return batch.column("key").cast(pyarrow.binary())

@@ -1,19 +1,19 @@
-"""`SinkCommitter`: the driver's side of effectively-once sinks: staged rows are decided upon once, and published once.
+"""`SinkCommitter`: the driver's side of effectively-once sinks: each micro-batch is decided once and published once.
 
-    1  tasks have staged their rows and reported where                  died before 3: nothing is in any topic
-    2  look whether this micro-batch is decided or published already       (Spark runs it again with the same number,
-    3  write the decision to the ledger                                    what was staged before is never looked at)
-    4  copy the decided batches into their topics, under the numbers    died after 3: whoever comes next for this sink
-       that the decision fixed                                             finishes 4 with what *was* decided, not with
-    5  write to the ledger that they are published                         what it has staged itself
-    6  Spark notes in its checkpoint that the micro-batch is done       died after 5: 2 finds it published
+    1  tasks have staged their rows and reported the offsets            crash before 3: no topic has any of the rows
+    2  check whether this micro-batch is already decided or published      (Spark runs it again with the same number;
+    3  write the decision to the ledger                                    rows staged before are never read)
+    4  copy the decided batches into their topics, with the sequence    crash after 3: the next driver of this sink
+       numbers that the decision fixed                                     completes 4 with the *decided* batches, not
+    5  write to the ledger that they are published                         with those that it has staged itself
+    6  Spark records in its checkpoint that the micro-batch is done     crash after 5: 2 finds it published
 
-So each row of a micro-batch comes into its topic once, wherever driver, tasks or brokers die, and whatever a replayed task
-computes: what counts is what the first decision says. In step 4 readers see the batches come one by one, for there are no
-transactions yet; with them 3 is the commit and 4 its markers, and nothing else here changes.
+So each row of a micro-batch is written to its topic once, wherever the driver, tasks or brokers fail, and whatever a repeated
+task computes: the first decision counts. In step 4 readers see the batches appear one by one, because there are no transactions
+yet; with transactions 3 becomes the commit and 4 its markers, and nothing else here changes.
 
-Whoever resumes at 4 first reads what the target has of this copy already. Brokers refuse the same numbers a second time, so a
-second driver of the same query, at the same moment, does no harm either.
+A driver that resumes at 4 first reads which batches the target already has. Brokers refuse the same sequence numbers a second
+time, so a concurrent second driver of the same query does no harm either.
 """
 
 import asyncio
@@ -46,22 +46,22 @@ from .sink_topics import SinkTopics
 logger = logging.getLogger("barnabas.spark")
 
 LEDGER = TopicPartition(LEDGER_TOPIC, 0)
-MAX_COPIES = 16  # Partitions that are published at the same time: each has a chunk or two in memory.
-TRIM_EVERY = 100  # Commits of a process, the first among them.
+MAX_COPIES = 16  # Partitions that are published concurrently: each has one or two chunks in memory.
+TRIM_EVERY = 100  # Commits of a process between two trims; the first commit trims, too.
 LEDGER_FETCH_BYTES = 4 << 20
 MAX_DECISION_BYTES = 900 * 1024  # Of a record of 1 MiB: some 50,000 staged batches.
 
 
 class StagedRowsLostError(BarnabasError):
-    """What was staged is gone; the message says whether something of it was published."""
+    """Staged rows are gone; the message says whether any of them were published."""
 
 
 class SinkFencedError(BarnabasError):
-    """Another driver of the same query, or another query with the same sinkId, is ahead of this one."""
+    """Another driver of the same query, or another query with the same sinkId, has written a later micro-batch."""
 
 
 class Probe(Protocol):
-    """Told of each step when it is done; tests kill the process there."""
+    """Called after each step; tests kill the process there."""
 
     def __call__(self, step: str) -> None: ...
 
@@ -71,7 +71,7 @@ def no_probe(step: str) -> None:
 
 
 class SinkCommitter:
-    """Belongs to the loop of its client. One for a process and cluster: it remembers what it has read of the ledger."""
+    """Use it only on the event loop of its client. One per process and cluster: it keeps the replayed state of the ledger."""
 
     def __init__(self, client: Client, producer: Producer, *, timeout_ms: int) -> None:
         self._client = client
@@ -94,10 +94,10 @@ class SinkCommitter:
         is_last: bool = False,
         probe: Probe = no_probe,
     ) -> bool:
-        """Publish a micro-batch if that was not done before; returns whether the rows staged now were the ones.
+        """Publish a micro-batch unless it was published before; return whether the rows staged now were published.
 
-        With `is_last` the sink is forgotten afterwards: its id is never used again. Raises StagedRowsLostError; SinkFencedError;
-        and what the brokers say when they cannot be had within the timeout. Whatever is raised, the commit may be tried again.
+        With `is_last` the sink is deleted from the ledger afterwards: its id is never used again. Raises StagedRowsLostError,
+        SinkFencedError, and the brokers' errors if they persist until the timeout. After any error the commit may be retried.
         """
         async with self._turn:
             self._probe = probe
@@ -111,7 +111,7 @@ class SinkCommitter:
             await self._publish(pending, is_resumed=True, is_last=False)
         published = self._ledger.published(sink_id)
         if published is not None and batch_id <= published.batch_id:
-            logger.warning("micro-batch is published already sink=%s batch=%d", sink_id, batch_id)
+            logger.warning("micro-batch is already published sink=%s batch=%d", sink_id, batch_id)
             return False
         if not staged:
             return True
@@ -152,7 +152,7 @@ class SinkCommitter:
         )
 
     async def _ends(self, staged: Mapping[TopicPartition, list[tuple[int, int]]]) -> dict[TopicPartition, int]:
-        """Where the targets end now. Raises StagedRowsLostError where a stage does not begin before what is staged."""
+        """The log ends of the targets. Raises StagedRowsLostError if a stage no longer has all staged rows."""
         for topic in {target.topic for target in staged}:
             await self._client.wait_for_topic(topic, timeout_ms=self._timeout_ms)
             await self._client.wait_for_topic(stage_of(topic), timeout_ms=self._timeout_ms)
@@ -162,14 +162,14 @@ class SinkCommitter:
         for stage, target in stages.items():
             if found[stage].offset > min(staged[target])[0]:
                 raise StagedRowsLostError(
-                    f"{stage} begins at offset {found[stage].offset} now, behind rows that were staged: its retention is "
-                    "shorter than the micro-batch took; nothing of the micro-batch was published"
+                    f"{stage} now begins at offset {found[stage].offset}, after rows that were staged: its retention is "
+                    "shorter than the duration of the micro-batch; nothing of the micro-batch was published"
                 )
         return {target: found[target].offset for target in staged}
 
     async def _decide(self, mine: Decision) -> Decision | None:
-        """Write the decision and return the one that holds: the first in the ledger, which may be another driver's. None where
-        that one has even published it meanwhile."""
+        """Write the decision and return the valid one: the first in the ledger, which may be another driver's. None if that
+        driver has already published it."""
         self._probe("staged")
         value = mine.to_bytes()
         if len(value) > MAX_DECISION_BYTES:
@@ -231,21 +231,21 @@ class SinkCommitter:
 
     @staticmethod
     def _explained(decision: Decision, item: StagedPartition, error: BarnabasError) -> BarnabasError:
-        what = f"micro-batch {decision.batch_id} of sink {decision.sink_id} is decided, but {item.target} has not all of it"
+        what = f"micro-batch {decision.batch_id} of sink {decision.sink_id} is decided, but {item.target} does not have all of it"
         if error.code == ErrorCode.INVALID_PRODUCER_EPOCH:
             return SinkFencedError(
-                f"{what}: a later micro-batch is there ({error.message}); two drivers run this query"
+                f"{what}: a later micro-batch was written ({error.message}); two drivers run this query: stop one"
             )
         if isinstance(error, MissingBatchError) or error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
             return StagedRowsLostError(
-                f"{what}, and what was staged is gone (retention.ms of {item.stage.topic}): {error}"
+                f"{what}, and its staged rows are gone (retention.ms of {item.stage.topic}): {error}"
             )
         if error.retriable:
             return error
         return error_for(
             error.code,
-            f"{what}, because the topic refuses it: {error.message}; change the topic so that it takes it, or go on with another "
-            "sinkId, and without the rest of this micro-batch",
+            f"{what}, because the topic refuses it: {error.message}; change the topic's configuration, or continue with another "
+            "sinkId, without the rest of this micro-batch",
         )
 
     async def _trim(self, topics: Iterable[str]) -> None:
@@ -258,12 +258,12 @@ class SinkCommitter:
     # --- the ledger --------------------------------------------------------------------------------------------------
 
     async def _write(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
-        """The first record is the one that counts; deletions behind it may get lost."""
+        """The first record is the essential one; the tombstones after it may get lost."""
         keys = [key for key, _ in records]
         await (await self._producer.send_many(LEDGER_TOPIC, [value for _, value in records], keys, partition=0))
 
     async def _read_ledger(self) -> None:
-        """Up to its end, as of now."""
+        """Read the ledger up to its current end."""
         if not self._is_ready:
             await self._topics.ensure_ledger()
             self._is_ready = True

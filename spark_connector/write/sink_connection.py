@@ -1,7 +1,7 @@
-"""`shared_producer`: the one producer of a process for each cluster and settings, so that it outlives tasks and micro-batches.
+"""`shared_producer`: one producer per process, cluster and settings, so that it outlives tasks and micro-batches.
 
-It stands on the process's `shared_client`. A Python worker of Spark runs one task at a time, so all that is in the producer's
-batches belongs to that task, once what a failed one left is out of the way.
+It uses the process's `shared_client`. A Python worker of Spark runs one task at a time, so all records in the producer's
+batches belong to that task, once the records that a failed task left have been flushed.
 """
 
 import os
@@ -22,7 +22,7 @@ _lock = threading.Lock()
 def shared_producer(client: ClientSettings, settings: ProducerSettings) -> tuple[LoopThread, Client, Producer]:
     """Return the loop, the started client and the started producer.
 
-    Raises NoBrokersAvailableError, and not at once: whoever writes has been planned by a driver that had reached the cluster.
+    Raises NoBrokersAvailableError, but only after retries: the driver that planned the task has reached the cluster before.
     """
     loop, connected = shared_client(client, patience_ms=client.api_timeout_ms)
     with _lock:
@@ -48,7 +48,7 @@ def shared_producer(client: ClientSettings, settings: ProducerSettings) -> tuple
 
 
 def _told_by_the_task(*_: object) -> None:
-    """Every handle is awaited, so a failure is told where it belongs; the log need not say it again."""
+    """The task awaits every handle and reports its failure, so the producer need not log it as well."""
 
 
 def _after_fork() -> None:

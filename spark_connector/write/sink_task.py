@@ -1,7 +1,7 @@
-"""`write_rows`: what a task does in a Python worker: its rows become records, sent by the producer of the process.
+"""`write_rows`: the work of a task in a Python worker: it sends its rows as records with the producer of the process.
 
-At least once, the rows go to their topics; effectively once, to the stages of these, and the task reports where they lie.
-It returns when every row is acknowledged by all in-sync replicas, and raises when one is not.
+With at_least_once the rows go to their topics; with effectively_once to the stages of these topics, and the task reports their
+offsets. The function returns when all in-sync replicas have acknowledged every row, and raises if one is not acknowledged.
 """
 
 from collections.abc import Iterable
@@ -26,16 +26,16 @@ from .sink_topics import SinkTopics
 from .write_options import WriteOptions
 
 _QUERY_ID = "sql.streaming.queryId"  # Spark's own local properties of a task.
-MAX_UNCHECKED = 64  # Portions sent before the oldest is looked at: an error is noticed early, and memory is given back.
+MAX_UNCHECKED = 64  # Portions sent before the oldest is checked: errors are noticed early, and memory is released.
 
 
 class RowsNotWrittenError(BarnabasError):
-    """A task could not write all of its rows; the message says what became of them."""
+    """A task could not write all of its rows; the message says what happened to the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReport(WriterCommitMessage):
-    """What the driver hears of a task that has succeeded."""
+    """The report of a successful task to the driver."""
 
     row_count: int
     query_id: str | None  # None in a batch job.
@@ -68,10 +68,10 @@ class _SinkTask:
         self._row_count = 0
         self._portions = 0
         self._on_their_way: Future[None] | None = None
-        loop.call(producer.flush())  # What a task that failed here has left is not to be in one batch with ours.
+        loop.call(producer.flush())  # Records left by a failed task must not share a batch with those of this task.
 
     def send(self, batch: pyarrow.RecordBatch) -> None:
-        """While these are on their way, the caller may get the next ones from Spark."""
+        """Start sending; meanwhile the caller may get the next rows from Spark."""
         portion = list(self._columns.rows(batch))
         self._wait()
         self._row_count += batch.num_rows
@@ -97,7 +97,7 @@ class _SinkTask:
             del self._sent[: MAX_UNCHECKED // 2]
 
     def _any_partition(self, count: int) -> int:
-        """Rows without a key lie together by the portion, tasks beside each other."""
+        """A portion of rows without a key goes to one partition; portions and tasks are spread over the partitions."""
         self._portions += 1
         task = 0 if self._context is None else self._context.partitionId()
         return (task + self._portions) % count
@@ -113,7 +113,7 @@ class _SinkTask:
         self._sent.clear()
 
     async def _check(self, sent: list[BatchHandles]) -> None:
-        """Raises what a batch of them failed with."""
+        """Raises the error of a batch that failed."""
         self._extents += await extents(sent)
 
     def _staged(self) -> list[StagedBatch]:
@@ -121,9 +121,9 @@ class _SinkTask:
             return []
         found = dict.fromkeys(self._extents)  # A batch may have rows of two portions.
         if any(extent.base_offset < 0 for extent in found):
-            raise RetriableError("a batch was staged, but no broker remembers at which offset")
+            raise RetriableError("a batch was staged, but no broker knows its offset any more")
         if (count := sum(extent.record_count for extent in found)) != self._row_count:
-            raise RetriableError(f"{count} records were staged where the task has {self._row_count} rows")
+            raise RetriableError(f"{count} records were staged, but the task has {self._row_count} rows")
         prefix = len(stage_of(""))
         return [
             StagedBatch(
@@ -152,12 +152,12 @@ class _SinkTask:
         return count
 
     def failed(self, error: BarnabasError) -> BarnabasError:
-        """The same, with what became of the other rows."""
+        """The same error, extended by what happened to the other rows."""
         if self._options.is_effectively_once:
-            fate = "none of the task's rows is in its topic: what was staged will never be published"
+            fate = "none of the task's rows is in its topic: the staged rows will never be published"
         elif self._row_count:
             fate = (
-                f"up to {self._row_count} rows of the task before it may be in their topics already, and will be there twice "
+                f"up to {self._row_count} earlier rows of the task may already be in their topics, and will be duplicated "
                 "when Spark runs the task again (delivery=effectively_once prevents that)"
             )
         else:

@@ -1,8 +1,8 @@
-"""The topics that effectively-once sinks keep beside those of users: the ledger, and a stage for each topic that is written to.
+"""The internal topics of effectively-once sinks: the ledger, and a stage for each target topic.
 
-A stage has as many partitions as its topic, and partition n of the one is for partition n of the other. What is staged is needed
-until it is published, moments later, and trimmed from time to time; what is decided but not published waits for a driver that
-comes back after days.
+A stage has at least as many partitions as its topic, and partition n of the stage is for partition n of the topic. Staged
+batches are needed until they are published, usually moments later, and are trimmed periodically; batches that are decided but
+not published are kept for a driver that restarts days later.
 """
 
 import logging
@@ -25,8 +25,8 @@ from ..common.sink_ledger import LEDGER_TOPIC, stage_of
 
 logger = logging.getLogger("barnabas.spark")
 
-REPLICAS = 3  # Or as many as there are brokers; two of three must have what is decided or staged.
-# How long a driver may stay dead between deciding and publishing a micro-batch; what nobody waits for is trimmed before.
+REPLICAS = 3  # At most the number of brokers; two of three must have each decision and staged batch.
+# The longest downtime of a driver between deciding and publishing a micro-batch; unneeded batches are trimmed earlier.
 STAGE_RETENTION_MS = 7 * 86_400_000
 UNDECIDED_MS = 3_600_000  # A task that has staged its rows has its micro-batch decided by then, or it fails.
 _MANY_REPLICAS = {"min.insync.replicas": "2"}
@@ -38,14 +38,14 @@ _LEDGER = {
 }
 _STAGE = {
     "cleanup.policy": "delete",
-    "message.timestamp.type": "CreateTime",  # Published records have the time at which a task made them.
+    "message.timestamp.type": "CreateTime",  # Published records keep the time at which a task created them.
     "retention.ms": str(STAGE_RETENTION_MS),
     "segment.bytes": str(64 << 20),
 }
 
 
 class SinkTopics:
-    """Belongs to the loop of its client."""
+    """Use it only on the event loop of its client."""
 
     def __init__(self, client: Client, *, timeout_ms: int) -> None:
         self._client = client
@@ -75,14 +75,14 @@ class SinkTopics:
         async def attempt() -> None:
             await self._client.refresh()
             if self._client.metadata.partition_count(stage) < count:
-                raise LeaderNotAvailableError(f"{stage} has not the {count} partitions of its topic yet")
+                raise LeaderNotAvailableError(f"{stage} does not have the {count} partitions of its topic yet")
 
         await self._client.retrying(attempt, timeout_ms=self._timeout_ms)
 
     async def trim(self, topic: str, needed: Mapping[TopicPartition, int]) -> None:
-        """Give back what of a topic's stage is older than any task that might still report it, and not `needed` from its offset
-        on by a decision (one that nobody came back for ends to count when retention has taken its rows). What cannot be
-        deleted now is left to retention."""
+        """Delete batches of a topic's stage that are older than any task that might still report them, and below the offsets
+        that pending decisions need (`needed`). A pending decision no longer counts once retention has deleted its rows. If
+        deletion fails now, retention deletes the batches later."""
         stages = self._client.metadata.partitions(stage_of(topic))
         before_ms = self._client.clock.wall_ms() - UNDECIDED_MS
         try:
@@ -97,15 +97,16 @@ class SinkTopics:
             logger.info("stage not trimmed topic=%s reason=%s", topic, error.message)
 
     async def _limits(self, topic: str) -> dict[str, str]:
-        """What is too large for the topic must be refused when it is staged: published it must be."""
+        """The target's size limit: a batch that is too large for the topic must be refused when it is staged, because a staged
+        batch must be publishable."""
         entries = await self._admin.describe_configs(topic)
         return {entry.key: entry.value for entry in entries if entry.key == "max.message.bytes" and entry.value}
 
     async def _create(self, name: str, partitions: int, configs: dict[str, str]) -> int:
-        """Return how many partitions it has, whoever has made it.
+        """Create the topic unless it exists; return the number of its partitions.
 
-        It is asked for by name before the client keeps metadata of it: a client that may create one topic would have the
-        brokers create all that it keeps, in their own way.
+        The request names the topic before the client tracks its metadata: a client that allows automatic creation for one topic
+        would make the brokers create all topics that it tracks, with their defaults.
         """
         request = MetadataRequest(topics=(name,), allow_auto_topic_creation=False)
         found: MetadataResponse = await self._client.retrying(

@@ -1,15 +1,16 @@
-"""`WriteOptions`: what a sink is asked for: which topic, how surely, and the producer's settings. Pure.
+"""`WriteOptions`: the options of a sink: topic, delivery guarantee, and the producer's settings. Pure.
 
-    topic       all rows go there; without it, each row's column `topic` says where
+    topic       the topic of all rows; without it, each row's column `topic` names its topic
     delivery    at_least_once (default): as Spark's Kafka sink; a task that Spark runs again writes its rows again
                 effectively_once: rows are staged, and published once per micro-batch (see `sink_commit`)
-    sinkId      under which name effectively_once remembers what is written; default: the query's id, which stays with the
-                checkpoint, or for a batch a new one. Give one to write a batch job's rows once however often the job is run.
-                It remembers numbers of micro-batches: with a new checkpoint they begin anew, so give a new one
-    batchId     of a batch job: the number of a micro-batch, for foreachBatch. With the same sinkId, a number that is written
-                already, or a smaller one, writes nothing (Delta Lake's txnAppId and txnVersion); default: 0
+    sinkId      the name under which effectively_once records what is written; default: the query's id, which is part of the
+                checkpoint, or a new id for a batch. Set it to write a batch job's rows once, however often the job runs.
+                The sink records numbers of micro-batches: a new checkpoint restarts them, so set a new sinkId with it
+    batchId     of a batch job: the number of a micro-batch, for foreachBatch. With the same sinkId, a number that is already
+                written, or a smaller one, writes nothing (Delta Lake's txnAppId and txnVersion); default: 0
 
-Producer settings have Kafka's names. The sink is always idempotent with acks=all: less would be lost rows without a word.
+Producer settings have Kafka's names. The sink always uses an idempotent producer with acks=all, so that no row is lost
+unnoticed.
 """
 
 import re
@@ -26,8 +27,8 @@ Delivery = Literal["at_least_once", "effectively_once"]
 DELIVERIES: tuple[Delivery, ...] = ("at_least_once", "effectively_once")
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 CLIENT_ID = "barnabas-spark-sink"
-METADATA_MAX_AGE_MS = 300_000  # Kafka's default: a producer is told of changes by errors.
-BATCH_SIZE = 256 * 1024  # Rows come by the thousand: larger batches than a service's cost nobody a wait.
+METADATA_MAX_AGE_MS = 300_000  # Kafka's default: a producer learns of changes from errors.
+BATCH_SIZE = 256 * 1024  # Rows arrive in thousands, so batches larger than a service's add no latency.
 MAX_SINK_ID_LENGTH = 200
 JOB_BATCH_ID = 0  # A batch job is one micro-batch.
 _SINK_ID = re.compile(r"[a-zA-Z0-9._:-]+")
@@ -51,8 +52,8 @@ _NAMES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerSettings:
-    """Equal settings share one producer in a process, so this is a key. It has only what a sink lets its user choose, and lies in
-    pickled tasks: the producer's own ProducerConfig has all, as it was checked."""
+    """Equal settings share one producer per process, so this is a dictionary key. It has only the settings that users of a sink
+    may choose, and is pickled into tasks; the producer's own ProducerConfig has all settings, validated."""
 
     batch_size: int
     buffer_memory: int
@@ -78,7 +79,7 @@ class WriteOptions:
 
 
 def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
-    """Raises InvalidConfigError, which names the option and the cure; InvalidTopicError."""
+    """Raises InvalidConfigError, which names the option and the remedy; InvalidTopicError."""
     options = Options(given, known=_NAMES)
     options.boolean(
         "includeHeaders", default=True
@@ -86,14 +87,14 @@ def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
     for name, allowed in _FIXED.items():
         if (options.text(name) or allowed[0]).lower() not in allowed:
             raise InvalidConfigError(
-                f"{name} is always {allowed[0]} in this sink, so that no row is lost: leave it out"
+                f"{name} is always {allowed[0]} in this sink, so that no row is lost: remove the option"
             )
     topic = options.text("topic")
     delivery = (options.text("delivery") or DELIVERIES[0]).lower()
     if delivery not in DELIVERIES:
         raise InvalidConfigError(f"delivery is {delivery!r}; use {' or '.join(DELIVERIES)}")
     if options.has("batchId") and not options.has("sinkId"):
-        raise InvalidConfigError("batchId counts the micro-batches of a sinkId: give that too, or leave it out")
+        raise InvalidConfigError("batchId counts the micro-batches of a sinkId: set sinkId, too, or remove batchId")
     return WriteOptions(
         client=client_settings(options, client_id=CLIENT_ID, metadata_max_age_ms=METADATA_MAX_AGE_MS),
         producer=_producer_settings(options),
@@ -109,7 +110,7 @@ def _sink_id(options: Options, delivery: str) -> str | None:
     if sink_id is None:
         return None
     if delivery != "effectively_once":
-        raise InvalidConfigError("sinkId has a meaning with delivery=effectively_once only: set that, or leave it out")
+        raise InvalidConfigError("sinkId requires delivery=effectively_once: set that, or remove sinkId")
     if len(sink_id) > MAX_SINK_ID_LENGTH or not _SINK_ID.fullmatch(sink_id):
         raise InvalidConfigError(
             f"sinkId is {sink_id!r}; use 1 to {MAX_SINK_ID_LENGTH} characters of a-z A-Z 0-9 . _ : -"

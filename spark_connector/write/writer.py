@@ -1,7 +1,7 @@
 """`BatchWriter` and `StreamWriter`: df.write and df.writeStream.
 
-Spark pickles the writer into every task; a batch writer's one id is thereby known to tasks and commit alike, while a stream
-writer is made anew for each micro-batch and once more for its commit: there the query's id comes with the tasks' reports.
+Spark pickles the writer into every task, so tasks and commit of a batch writer share its id. Spark creates a new stream writer
+for each micro-batch and another one for its commit: there the query's id comes with the tasks' reports.
 """
 
 import logging
@@ -24,12 +24,12 @@ from .write_options import WriteOptions
 
 logger = logging.getLogger("barnabas.spark")
 
-_committers: dict[Producer, SinkCommitter] = {}  # As long as the process, as its producers are.
+_committers: dict[Producer, SinkCommitter] = {}  # They live as long as the process, like its producers.
 _lock = threading.Lock()
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Mode append: a topic has nothing that could be overwritten."""
+    """Mode append only: a topic cannot be overwritten."""
 
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
@@ -49,15 +49,15 @@ class BatchWriter(DataSourceArrowWriter):
             _commit(self._options, self._job_id, self._options.batch_id, _reports(messages), is_last=is_last)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Spark raises the error of the task that failed; what was staged is never looked at."""
+        """Spark raises the error of the task that failed; staged rows are never read."""
         _tell_of_abort(self._options, _reports(messages))
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Output modes append and complete (the whole result with every micro-batch); update Spark 4.3 refuses to sinks of
-    Python, so foreachBatch writes it, with the options sinkId and batchId.
+    """Output modes append and complete (the whole result with every micro-batch). Spark 4.3 refuses the mode update for Python
+    sinks; use foreachBatch with the options sinkId and batchId for it.
 
-    `probe` hears of each step of a commit; it must be picklable.
+    `probe` is called after each step of a commit; it must be picklable.
     """
 
     def __init__(self, options: WriteOptions, schema: StructType, *, probe: Probe = no_probe) -> None:
@@ -77,9 +77,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
             _commit(self._options, sink_id, batchId, reports, probe=self._probe)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing to take back: what is not decided is never published, and what is decided must be.
+        """Nothing is undone: undecided rows are never published, and decided ones must be.
 
-        Spark calls this after a commit that has failed, too; the decision may stand then, and the next run finishes it.
+        Spark also calls this after a failed commit; its decision may be valid, and the next run completes it.
         """
         _tell_of_abort(self._options, _reports(messages))
 
@@ -92,7 +92,7 @@ def _tell_of_abort(options: WriteOptions, reports: list[TaskReport]) -> None:
     rows = sum(report.row_count for report in reports)
     if rows and not options.is_effectively_once:
         logger.warning(
-            "aborted, but %d rows of %d tasks are in their topics, and will be there twice when this runs again "
+            "aborted, but %d rows of %d tasks are in their topics, and will be duplicated when this runs again "
             "(delivery=effectively_once prevents that)",
             rows,
             len(reports),

@@ -19,7 +19,7 @@ from .report import as_json, table
 
 
 def main() -> int:
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever stops us leaves neither brokers nor mounts
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM must leave neither brokers nor mounts
     arguments = sys.argv[1:]
     if arguments[:1] == ["failover"]:
         return measure_failover(arguments[1:])

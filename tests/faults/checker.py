@@ -1,8 +1,8 @@
-"""The rules by which a history is judged: those of Jepsen's Kafka tests, and ours. Pure.
+"""The rules that a history must satisfy: those of Jepsen's Kafka tests, and further ones of Barnabas. Pure.
 
 `check` returns every violation; a duplicate is allowed, and counted, only where acks=1 made the producer not idempotent. A
-value is written once by one producer, so a value names its record. Records acknowledged with acks=1 are judged apart: they may be
-lost when their leader dies, but what a consumer has seen of them must stay like everything else.
+value is written once by one producer, so a value identifies its record. Records acknowledged with acks=1 have their own rules:
+they may be lost when their leader dies, but the order and offsets that a consumer has seen must not change.
 """
 
 from bisect import bisect_right
@@ -48,7 +48,7 @@ class Report:
     violations: list[Violation] = field(default_factory=list)
     acknowledged: int = 0  # acks=all
     acknowledged_by_leader: int = 0  # acks=1
-    unknown: int = 0  # sends of which nobody knows
+    unknown: int = 0  # sends with an unknown outcome
     refused: int = 0  # sends that failed for certain
     lost: int = 0
     lost_acks_1: int = 0

@@ -73,7 +73,7 @@ async def sync_errors(injector: Injector) -> None:
 
 
 async def log_write_errors(injector: Injector) -> None:
-    """EIO for the partitions alone: the broker lives on, and must not go on serving what it cannot write."""
+    """EIO for the partitions' files only: the broker keeps running, and must stop serving partitions that it cannot write."""
     broker = await _orders(injector, write_errno=errno.EIO, logs_only=1)
     broker.kill()
     broker.start()
@@ -126,7 +126,7 @@ async def hanging_sync_of_controller(injector: Injector) -> None:
 
 
 async def hanging_log_sync(injector: Injector) -> None:
-    """Of the partitions' files alone: the quorum's journal is spared."""
+    """Only the partitions' files hang; the quorum's journal does not."""
     await restarted_if_ended(await _orders(injector, sync_us=HANG_US, logs_only=1))
 
 

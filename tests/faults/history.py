@@ -1,4 +1,4 @@
-"""The history of a campaign: what its clients saw, what was done to the cluster, and what lay on the disks in the end.
+"""The history of a campaign: what its clients saw, the faults, and the contents of the disks at the end.
 
 Append-only. Times are seconds of one monotonic clock; an operation has the moment before it began and the moment after it
 ended, so that "A was over before B began" is certain whenever the history says so. A history can be written to a file, one
@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 Partition = tuple[str, int]
-Outcome = Literal["ok", "fail", "info"]  # "info": nobody knows whether it was done
+Outcome = Literal["ok", "fail", "info"]  # "info": the outcome is unknown
 
 
-# Acknowledged, but nobody said where: so is a batch that a leader has already (DUPLICATE_SEQUENCE_NUMBER) to librdkafka.
+# Acknowledged without an offset, as librdkafka reports a batch that the leader already has (DUPLICATE_SEQUENCE_NUMBER).
 UNKNOWN_OFFSET: Final = -1
 
 
@@ -61,7 +61,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedRead:
-    """What the group had committed, as somebody was told; -1: nothing."""
+    """The committed offset of the group that a client received; -1: none."""
 
     process: str
     group: str

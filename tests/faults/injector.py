@@ -17,7 +17,7 @@ HOLD_S: Final = (0.5, 6.0)  # shorter and longer than a broker's session of 3 s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roles:
-    """Who is what, as the cluster says. -1: nobody."""
+    """The roles of the brokers, as the cluster reports them. -1: no broker has the role."""
 
     controller: int
     leaders: dict[Partition, int]

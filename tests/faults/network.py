@@ -1,9 +1,9 @@
 """Hosts of a campaign as network namespaces on a bridge of their own, cuts between them in either direction, bad links.
 
 Needs root and iproute2, no firewall: a cut teaches the sender a wrong hardware address for the receiver, so that frames go
-out and nobody takes them, as on a dead wire; a cut of single ports is a rule that leads into a black hole. For a bad link
-the host is taken off the bridge, and a program passes its frames on (see `switch`). The process that runs the campaign
-lives on the bridge, as the clients do.
+out and no host accepts them, as on a broken cable; a cut of single ports is a rule that drops the packets. For a bad link
+the host is removed from the bridge, and a program forwards its frames (see `switch`). The process that runs the campaign
+uses the bridge, like the clients.
 """
 
 import ctypes

@@ -107,7 +107,7 @@ def test_a_good_history_passes() -> None:
 
 
 def test_a_record_may_be_acknowledged_without_its_offset() -> None:
-    """librdkafka is told that a leader has the batch already, and not where."""
+    """librdkafka learns that the leader already has the batch, but not at which offset."""
     events = without(good(), Send)
     sends: list[Event] = [send(number, offset=UNKNOWN_OFFSET if number == 2 else number) for number in range(4)]
     assert judge([*sends, *events]) == set()
@@ -210,8 +210,8 @@ def test_what_is_allowed_passes() -> None:
         send(6, acks=1, offset=5),
         send(4, acks=1, offset=4),  # acks=1: may be lost
         send(5, outcome="info", offset=-1),
-        poll(0, 1, session=1),  # assigned anew
-        commit(1, 5.05, outcome="info"),  # nobody knows
+        poll(0, 1, session=1),  # assigned again
+        commit(1, 5.05, outcome="info"),  # the outcome is unknown
         committed(2, 6.5),
     ]
     report = check(History(events=events))

@@ -1,7 +1,7 @@
-"""Which file operations a broker's loop and its quorum's thread make: none but those that are named here, with the reasons.
+"""A broker's event loop and its quorum's thread perform only the file operations listed here, with the reasons.
 
-Three real brokers under load write down who touches the file system on a thread that must not wait for a disk (`watched`), while
-topics are made and deleted, segments roll, leaders change, and a broker comes back with a log that must be truncated.
+Three real brokers under load record all file system calls on threads that must not wait for a disk (`watched`), while topics are
+created and deleted, segments roll, leaders change, and a broker returns with a log that must be truncated.
 """
 
 import asyncio

@@ -81,7 +81,7 @@ class Workload:
         self._members = [self._task(self._members_of_slot(slot)) for slot in range(3)]
 
     def failure(self) -> BaseException | None:
-        """The bug, ours or the SDK's, by which a client died."""
+        """The bug, in the workload or in the SDK, that ended a client."""
         for task in (*self._producing, *self._watching, *self._members):
             if task.done() and not task.cancelled() and task.exception() is not None:
                 return task.exception()
@@ -286,7 +286,7 @@ class Workload:
 
     @contextmanager
     def _counting(self, errors: dict[str, int]) -> Iterator[None]:
-        """What the SDK may raise while the cluster is ill, such as that nobody answers."""
+        """Count the errors that the SDK may raise during faults, for example when no broker answers."""
         try:
             yield
         except BarnabasError as error:

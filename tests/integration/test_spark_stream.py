@@ -180,7 +180,7 @@ def test_a_topic_made_anew_is_data_loss_or_read_from_its_start(
     create_topic(spark_cluster, "remade", partitions=1)
     send(spark_cluster, "remade", numbers(100, 130))
     told = failure(stream.start(availableNow=True))
-    assert "was deleted and made anew" in told and "failOnDataLoss" in told
+    assert "was deleted and recreated" in told and "failOnDataLoss" in told
     going_on = Stream(spark, spark_cluster, tmp_path, **options, failOnDataLoss="false")
     going_on.run()
     assert going_on.values == list(range(100, 130))

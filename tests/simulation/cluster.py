@@ -155,7 +155,7 @@ class _QuorumListener:
 
 
 class SimulatedCluster:
-    """`violate` is told of what no broker may ever do; `ending` of every node whose process is about to die, `ended` of
+    """`violate` is called for what no broker may ever do; `ending` for every node whose process is about to die, `ended` for
     every process that is no more, and why."""
 
     def __init__(
@@ -265,7 +265,7 @@ class SimulatedCluster:
         self._end(self.nodes[node_id], power=False)
 
     def power_loss(self, node_id: int) -> None:
-        """The machine goes down: what was not flushed may be gone, nobody is told."""
+        """The machine goes down: unflushed writes may be lost, and peers receive no reset."""
         self._end(self.nodes[node_id], power=True)
         self.lossy.add(node_id)
 
@@ -330,8 +330,8 @@ class SimulatedCluster:
         self.loop.call_at(process.stalled_until, self._resume, process, context=NOBODY)
 
     def _disk_took_time(self, node: SimulatedNode, action: str, path: str) -> None:
-        """The broker's loop stands still for as long as its call to a slow disk takes; what an executor does takes the time of
-        whoever waits for it."""
+        """The broker's loop is blocked for the duration of its call to a slow disk; a call in an executor delays only the task
+        that waits for it."""
         process = node.process
         if process is None or QUORUM_FOLDER in f"{path}/" or action not in _FLUSHES_OF:
             return
@@ -432,7 +432,7 @@ def voter_machine(node: SimulatedNode) -> MetadataNode | None:
     if node.broker is None or not is_serving(node):
         return None
     role = node.broker.metadata.source
-    assert isinstance(role, QuorumRole)  # else nobody would see that no voter is looked at any more
+    assert isinstance(role, QuorumRole)  # otherwise the checks would silently skip every voter
     voter = role._active.source
     return voter._node if isinstance(voter, VoterMetadata) else None
 

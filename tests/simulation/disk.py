@@ -18,7 +18,7 @@ from barnabas.log.vocabulary.errors import DiskFailedError, DiskFullError, Stora
 from .process import ProcessDied
 
 Write = Callable[[float], None]  # puts that share of an append into its file, as a write that is cut off does
-TORN_PROBABILITY = 0.25  # of an unflushed tail that it ends in bytes that nobody wrote
+TORN_PROBABILITY = 0.25  # that an unflushed tail ends in bytes that were never written
 DEFAULT_CAPACITY_BYTES = 1 << 40
 UNLIMITED_BYTES = 1 << 30  # no simulation writes so much: a disk that holds more need not be summed up at every write
 
@@ -168,7 +168,7 @@ class _SimulatedLock:
 
 
 class SimulatedDisk:
-    """`Files` of one machine. `now_ms` is set by whoever owns the clock; it only dates files."""
+    """`Files` of one machine. The owner of the clock sets `now_ms`; it is used only for the dates of files."""
 
     def __init__(self, *, capacity_bytes: int = DEFAULT_CAPACITY_BYTES) -> None:
         self._folders: dict[str, _Folder] = {"/": _Folder()}

@@ -1,6 +1,6 @@
 """Whole clusters whose topics have flush.messages=1, and whose power goes everywhere at once.
 
-A flush takes virtual time here, and what a disk has not flushed by then may be gone, on every node. What was acknowledged must
+A flush takes virtual time here, and unflushed writes may be lost, on every node. What was acknowledged must
 be there all the same: the comparison at the end of a history knows no exception.
 """
 

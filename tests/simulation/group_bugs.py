@@ -29,7 +29,7 @@ from .planted import InHistories, Planted, in_histories
 
 @contextlib.contextmanager
 def _commits_of_stale_members() -> Iterator[None]:
-    """The coordinator takes commits of whoever sends them."""
+    """The coordinator accepts commits from any client."""
     with patch.object(Offsets, "_check_committer", lambda *_: None):
         yield
 
@@ -128,7 +128,7 @@ def _sessions_are_not_handed_over() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _growth_is_not_noticed() -> Iterator[None]:
-    """Partitions that are added, and topics that begin to match, are given to nobody."""
+    """Added partitions, and topics that begin to match, are assigned to no member."""
 
     def topics_changed(self: Any, topics: Any, recreated: Any, decision: Any) -> None:
         self.topics = topics

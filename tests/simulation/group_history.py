@@ -33,8 +33,8 @@ WATCH_S = 0.1
 # After the last fault, and all brokers are up: sessions (1.5 s) and rebalance time-outs (2 s) run out, one after the other at
 # worst, and a client that waits for a machine that is silently gone gives up after its connect time-out (5 s).
 STABLE_LIMIT_S = 12.0
-# How long a partition may be read by nobody while members live and nothing happens to brokers, links or the members that are
-# to have it: a session, a rebalance time-out and a poll interval, and the same clients' time-outs.
+# How long a partition may have no reader while members live and no fault affects brokers, links or the members that should
+# get it: a session, a rebalance timeout and a poll interval, and the same clients' timeouts.
 UNOWNED_LIMIT_S = 12.0
 CALM_LATENCY_S = 0.05
 BROKER_KINDS = (

@@ -105,7 +105,7 @@ class SimulatedMember:
         self.cluster.loop.create_task(self._live(process), context=process.context.copy())
 
     def kill(self) -> None:
-        """kill -9: it says good-bye to nobody."""
+        """kill -9: the member does not leave its group."""
         if self.process is not None:
             self.cluster.kill_guest(self.name)
             self._gone()
@@ -153,7 +153,7 @@ class SimulatedMember:
                 try:
                     await consumer.start()
                     break
-                except BarnabasError as error:  # nobody answers: an operator starts it again
+                except BarnabasError as error:  # no broker answers: an operator starts it again
                     self.cluster.loop.note(f"{self.identity} cannot start: {error.code.name}")
                     await asyncio.sleep(self.rng.uniform(0.05, 0.2))
             try:

@@ -86,7 +86,7 @@ class ForgetsUnanswered(LeaderState):
 
 
 class ExpandsEarly(LeaderState):
-    """Whoever fetches may join."""
+    """Any replica that fetches may join the ISR."""
 
     def _has_reached_commitment(self, replica: Any) -> bool:
         return True
@@ -108,7 +108,7 @@ class AcknowledgesAlone(LeaderState):
 
 
 class TrustsItsOwnMinIsr(LeaderState):
-    """The high watermark moves while somebody outside of the ISR is eligible, because this broker's value of
+    """The high watermark moves while a replica outside of the ISR is eligible, because this broker's value of
     min.insync.replicas allows it."""
 
     def _advance(self, now_ms: int) -> list[Effect]:
@@ -171,7 +171,7 @@ class CommitsByTheCommittedIsr(LeaderState):
 
 
 class AnswersOnceDeposed(Partition):
-    """Who waits for a record is answered when the high watermark has passed its offset, whoever leads by then."""
+    """A request that waits for a record is answered when the high watermark passes its offset, even after a leader change."""
 
     @property
     def leadership(self) -> int:

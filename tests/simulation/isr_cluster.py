@@ -310,7 +310,7 @@ class IsrCluster:
             self._perform(broker, told)
 
     def _flush(self, broker: SimBroker) -> None:
-        """It takes a while, and covers what was there when it began; whoever asks meanwhile gets the next one."""
+        """A flush takes time and covers the data present when it began; a request during a flush waits for the next one."""
         broker.is_flush_wanted = broker.is_flushing
         if broker.is_flushing:
             return

@@ -44,7 +44,7 @@ class CommittedRecords:
             self._hashes.append(log.hash_at(offset + 1))
 
     def check_electable(self, logs: Mapping[int, MemoryLog]) -> None:
-        """Whoever the controller may elect holds everything that is committed: the ISR and the ELR alike (KIP-966)."""
+        """Every replica that the controller may elect holds everything committed: ISR and ELR alike (KIP-966)."""
         end = len(self.committed)
         for node_id, log in logs.items():
             if log.log_end_offset < end or log.hash_at(end) != self._hashes[end]:

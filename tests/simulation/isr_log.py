@@ -54,7 +54,7 @@ class MemoryConfig:
 
 
 class MemoryDamage:
-    """Bit rot of a MemoryLog. Batches are single records here; what nobody has found yet is served, with a bad CRC."""
+    """Bit rot of a MemoryLog. Batches are single records here; undetected damage is served, with a bad CRC."""
 
     def __init__(self) -> None:
         self.rotten: set[int] = set()  # offsets

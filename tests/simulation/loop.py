@@ -69,7 +69,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
 
 def run_simulated(main: Callable[[SimulatedLoop], Coroutine[Any, Any, T]]) -> T:
-    """Run `main(loop)` to its end on a loop of its own, cancel what is left, and fail on errors nobody has seen."""
+    """Run `main(loop)` to its end on a new loop, cancel remaining tasks, and fail on unhandled errors."""
     loop = SimulatedLoop()
     unseen: list[dict[str, Any]] = []
     loop.set_exception_handler(lambda _, context: unseen.append(context))

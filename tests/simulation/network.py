@@ -81,7 +81,7 @@ class SimulatedNetwork:
             transport.link_is_back()
 
     def power_off(self, name: str) -> None:
-        """The machine is gone: as `kill`, but nobody is told, and connecting to it hangs."""
+        """The machine is down: as `kill`, but peers receive no reset, and connecting to it hangs."""
         self._down.add(name)
         self.listeners = {address: it for address, it in self.listeners.items() if it.node != name}
         for transport in [it for it in self._transports if it.node == name]:
@@ -379,7 +379,7 @@ class SimulatedTransport(asyncio.Transport):
 
     def arrive(self, segment: bytes | None) -> None:
         if self._is_lost:
-            self._reset_peer()  # Nobody is here (any more): the kernel says so.
+            self._reset_peer()  # The connection is closed: the kernel answers with a reset.
             return
         self._arrived.append(segment)
         self._deliver()

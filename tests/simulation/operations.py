@@ -1,7 +1,7 @@
-"""What administrators do while everything else goes wrong: replicas move, topics come and go, records are deleted,
-brokers join and leave.
+"""Operations of administrators during the faults: replicas move, topics are created and deleted, records are deleted, brokers
+join and leave.
 
-`ask` sends a request to some broker; nobody waits for its answer. The topics of `workload.EXTRAS` are there for it.
+`ask` sends a request to some broker without waiting for its answer. The topics of `workload.EXTRAS` exist for this purpose.
 """
 
 from collections.abc import Callable
@@ -127,7 +127,7 @@ class Operations(FaultRoom):
         self._ask(AlterVotersRequest(node_id=node_id, add=self.rng.random() < 0.6, timeout_ms=1_500))
 
     def _join_or_leave(self, _: int) -> None:
-        """The last node is the one that comes and goes: killed, stopped, or taken out of the cluster for good."""
+        """The last node is the one that leaves and returns: killed, stopped, or removed from the cluster permanently."""
         spare = self.cluster.nodes[-1]
         if not spare.is_running:
             self.cluster.start(spare.node_id)
@@ -139,6 +139,6 @@ class Operations(FaultRoom):
             self._ask(UnregisterBrokerRequest(node_id=spare.node_id))
 
     def _unregister(self, node_id: int) -> None:
-        """Of a broker that is not there; it registers anew when it comes back."""
+        """Unregister a broker that is down; it registers again when it returns."""
         if not self.cluster.nodes[node_id].is_running:
             self._ask(UnregisterBrokerRequest(node_id=node_id))

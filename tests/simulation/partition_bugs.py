@@ -17,7 +17,7 @@ from .planted import Planted
 
 
 class HighWatermarkFalls(LeaderState):
-    """The high watermark is worked out anew from whoever is in the ISR now, also when that is less."""
+    """The high watermark is computed again from the current ISR, even if that is lower."""
 
     def _advance(self, now_ms: int) -> list[Effect]:
         ends = [

@@ -41,9 +41,9 @@ class SimulatedProcess:
         return f"{self.name}/{self.incarnation}"
 
     def bury(self, loop: asyncio.AbstractEventLoop) -> None:
-        """At the end of a simulation: let go of coroutines that were cut off in the middle, without warnings.
+        """At the end of a simulation: drop interrupted coroutines without warnings.
 
-        Their last steps see this loop: without one, `asyncio.gather` of nothing makes a new loop that nobody closes.
+        Their last steps see this loop: without one, `asyncio.gather()` without arguments creates a new loop that is never closed.
         """
         with warnings.catch_warnings(), running(loop):
             warnings.simplefilter("ignore", RuntimeWarning)  # coroutines whose first step the death came before

@@ -33,7 +33,7 @@ def _wiped_in_silence() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _losers_stay_eligible() -> Iterator[None]:
-    """Whoever has lost data leaves the ISR and becomes eligible, as if it had only been cut off."""
+    """A replica that has lost data leaves the ISR and becomes eligible, as if it had only been disconnected."""
     genuine = partition_change.with_isr
 
     def with_isr(partition: Any, isr: Any, rules: Any) -> Any:
@@ -47,7 +47,7 @@ def _losers_stay_eligible() -> Iterator[None]:
 
 
 def _commits_beside_eligible_ones() -> AbstractContextManager[Any]:
-    """The high watermark moves as soon as the ISR suffices, whoever is eligible outside of it."""
+    """The high watermark moves as soon as the ISR suffices, regardless of eligible replicas outside of it."""
     genuine = LeaderState._advance
 
     def advance(self: Any, now_ms: int) -> Any:
@@ -71,7 +71,7 @@ def _nobody_is_relieved() -> Iterator[None]:
 
 
 def _eligible_off_by_one() -> AbstractContextManager[Any]:
-    """Nobody stays eligible where the ISR has one member less than the high watermark needs."""
+    """No replica stays eligible if the ISR has one member less than the high watermark needs."""
     genuine = ElectionRules.enough
     return patch.object(ElectionRules, "enough", lambda self, partition: genuine(self, partition) - 1)
 

@@ -51,7 +51,7 @@ def _vote_before_it_is_on_the_disk() -> AbstractContextManager[Any]:
 
 
 def _hello_is_believed() -> AbstractContextManager[Any]:
-    """Whoever says that it is a voter becomes the link of that voter."""
+    """Any connection that claims to be a voter becomes the link of that voter."""
 
     async def confirm(self: Any, connection: Any, hello: Any) -> None:
         if not connection.is_closing and hello.voter_id in self._addresses:

@@ -108,8 +108,8 @@ class Changes:
 
 
 class ChangeFaults(_Faults):
-    """No disk is wiped while a configuration of two is in force: it cannot lose one, which is no fault of ours. Nor that of a
-    voter whose server.properties name nobody else: nothing tells it from a new one (see docs/operations.md).
+    """No disk is wiped while a configuration of two is in force: a quorum of two cannot lose one by design. The disk of a voter
+    whose server.properties name no other voter is not wiped either: it would look like a new one (see docs/operations.md).
     """
 
     cluster: ChangingQuorum

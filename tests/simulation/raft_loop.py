@@ -1,4 +1,4 @@
-"""A virtual-time asyncio loop: a second passes as soon as nobody has anything to do before it. Deterministic."""
+"""A virtual-time asyncio loop: time advances as soon as no task is ready to run. Deterministic."""
 
 import asyncio
 from collections.abc import Callable

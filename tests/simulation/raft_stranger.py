@@ -1,4 +1,4 @@
-"""Somebody in the network who is no voter: says hello in a voter's name and sends what would do most harm if it were believed."""
+"""A host that is not a voter: it says hello in a voter's name and sends the messages that would do most harm if accepted."""
 
 import asyncio
 import random

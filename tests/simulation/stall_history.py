@@ -1,7 +1,7 @@
-"""Whole clusters in which a broker's loop stands still, or its disk hangs, while its quorum goes on.
+"""Whole clusters in which a broker's event loop is blocked, or its disk hangs, while its quorum continues.
 
 Each quorum runs in a thread of its own here. While the fault lasts, every partition must take records with acks=all again within
-`RESUME_S`: nobody ends the fault, as nobody mends a disk that hangs.
+`RESUME_S`: the fault itself does not end, because a hanging disk does not recover by itself.
 """
 
 import contextlib

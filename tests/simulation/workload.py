@@ -234,7 +234,7 @@ class Workload:
         self._operations.append(asyncio.get_running_loop().create_task(ask()))
 
     def check_tasks(self) -> None:
-        """A client that ended by an error of ours ends the simulation with it."""
+        """An unexpected error of a client, hence a bug, ends the simulation."""
         for task in self._tasks:
             if task.done() and not task.cancelled():
                 task.result()

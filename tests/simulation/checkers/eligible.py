@@ -1,9 +1,9 @@
-"""Whoever may be elected holds everything that is committed: the ISR and the eligible leader replicas (KIP-966).
+"""Every replica that may be elected holds everything that is committed: the ISR and the eligible leader replicas (KIP-966).
 
-Judged by the newest committed metadata, as the voters have applied it, whenever it changes a partition and whenever a leader
-has committed something. A dead process counts with what it had written; a machine that lost writes counts again from the
-moment in which it is unfenced, because from then on it may be elected. And nobody but a machine that lost writes makes
-them fewer than the smallest `min.insync.replicas` that was ever in force.
+Checked against the newest committed metadata that the voters have applied, whenever it changes a partition and whenever a leader
+has committed something. A dead process counts with the data that it had written; a machine that lost writes counts again from
+the moment in which it is unfenced, because from then on it may be elected. And only machines that lost writes may reduce the
+number of these replicas below the smallest `min.insync.replicas` that was ever in force.
 """
 
 from collections import ChainMap
@@ -83,7 +83,7 @@ class EligibleChecker:
         most = self._copies[topic.topic_id, number] = max(self._copies.get((topic.topic_id, number), 0), copies)
         history = self.partitions.histories.get((topic.topic_id, number))
         if not self._counts_copies or history is None or not history.committed_end:
-            return  # a replica that never heard of a new partition says so, and nobody has lost anything
+            return  # a replica that never learned of a new partition reports that, and no replica has lost anything
         if copies < min(self._least[topic.topic_id], len(partition.replicas), most):
             raise Violation(
                 f"{topic.name}-{number}: only {sorted(holders)} may still have what was acknowledged, "

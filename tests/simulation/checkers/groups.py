@@ -54,7 +54,7 @@ class Progress:
     beyond: set[int] = field(default_factory=set)
     rounds: int = 0
     committed: int | None = None
-    allowed: set[int] = field(default_factory=set)  # offsets that somebody asked to reset to
+    allowed: set[int] = field(default_factory=set)  # offsets that a reset requested
 
     def processed(self, offsets: Iterable[int], rounds: int) -> None:
         if rounds != self.rounds:
@@ -196,7 +196,7 @@ class GroupChecker:
         return None
 
     def why_not_stable(self, group: str, wanted: Iterable[Partition]) -> str:
-        """Empty: every member owns what its target says, each partition has one owner, and nobody else is a member."""
+        """Empty: every member owns its target, each partition has one owner, and there are no other members."""
         state = self.states.get(group)
         if state is None or phase_of(state) is not GroupPhase.STABLE:
             return f"group {group} is {'not there' if state is None else phase_of(state)}"

@@ -324,7 +324,7 @@ class PartitionChecker:
 
 
 def _check_waits(process: SimulatedProcess, partition: Partition, view: View, history: History) -> None:
-    """A leader commits nothing while it knows that somebody outside of its ISR is eligible."""
+    """A leader commits nothing while it knows of an eligible replica outside of its ISR."""
     leading = partition._leading
     if leading is None or view.isr is not leading.isr or not leading.isr.eligible:
         return

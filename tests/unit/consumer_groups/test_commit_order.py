@@ -20,7 +20,7 @@ def test_a_number_is_taken_once_and_in_order() -> None:
         order.check("g", place(sequence))
         order.taken("g", place(sequence))
     for late in (0, 2, 4, 5):
-        with pytest.raises(CoordinatorNotAvailableError, match=f"commit {late} arrived behind commit 5"):
+        with pytest.raises(CoordinatorNotAvailableError, match=f"commit {late} arrived after commit 5"):
             order.check("g", place(late))
     order.check("g", place(6))
 

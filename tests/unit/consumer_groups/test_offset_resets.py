@@ -88,7 +88,7 @@ def test_nothing_to_undo_is_said_so() -> None:
     with pytest.raises(GroupIdNotFoundError):
         undo(bench)
     commit(bench, at(1))
-    with pytest.raises(InvalidRequestError, match="no reset"):
+    with pytest.raises(InvalidRequestError, match="no recorded reset"):
         undo(bench)
 
 

@@ -166,7 +166,7 @@ def test_a_stored_pattern_that_re2_refuses_matches_nothing_and_is_told() -> None
     bench.now_ms += 2_000
     alerts = bench.coordinator.tick(bench.now_ms).response
     assert [alert.kind for alert in alerts] == [AlertKind.PATTERN_REFUSED]
-    assert "member a reads nothing by its pattern" in alerts[0].text
+    assert "the pattern of member a is invalid" in alerts[0].text
     client.beat(subscribed_pattern="o.*")
     settle(client)
     assert {topic for topic, _ in client.owned} == {"orders", "oranges"}

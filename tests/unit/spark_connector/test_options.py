@@ -50,7 +50,7 @@ def test_names_count_in_any_case_and_with_kafkas_prefix() -> None:
     )
     assert options.client.bootstrap == "h:1,h:2" and options.client.request_timeout_ms == 7
     assert options.subscription == Topics(("a", "b"))
-    assert "given twice" in refusal({**BASIC, "kafka.bootstrap.servers": "h:2"})
+    assert "set twice" in refusal({**BASIC, "kafka.bootstrap.servers": "h:2"})
     assert parse(kafka__bootstrap__servers="h:1").client.bootstrap == "h:1"
 
 
@@ -87,16 +87,16 @@ def test_where_to_begin_in_order_of_precedence() -> None:
     [
         ({"startingOffsets": "begin"}, "earliest, latest or"),
         ({"startingOffsets": '{"t":{"0":-3}}'}, "below -2"),
-        ({"startingOffsets": '{"t":{"0":"4"}}'}, "whole number belongs"),
-        ({"startingOffsets": '{"t":{"0":true}}'}, "whole number belongs"),
-        ({"startingOffsets": '{"t":[0]}'}, "cannot be read"),
+        ({"startingOffsets": '{"t":{"0":"4"}}'}, "must be an integer"),
+        ({"startingOffsets": '{"t":{"0":true}}'}, "must be an integer"),
+        ({"startingOffsets": '{"t":[0]}'}, "cannot be parsed"),
         ({"startingTimestamp": "-1"}, "at least 0"),
         ({"startingOffsetsByTimestampStrategy": "newest"}, "error or latest"),
         ({"endingOffsets": "latest"}, "a stream has no end"),
         ({"endingTimestamp": "3"}, "a stream has no end"),
         ({"failOnDataLoss": "no"}, "true or false"),
         ({"minPartitions": "0"}, "at least 1"),
-        ({"maxOffsetsPerTrigger": "many"}, "whole number"),
+        ({"maxOffsetsPerTrigger": "many"}, "must be an integer"),
         ({"maxTriggerDelay": "soon"}, "15m, 10s or 250ms"),
         ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "above maxOffsetsPerTrigger"),
         ({"groupId": ""}, "name the group"),

@@ -252,7 +252,7 @@ def test_what_the_topic_refuses_for_good_names_the_cures() -> None:
         async with Driver(cluster, "first") as driver:
             cluster.script(ApiKey.PRODUCE, refusing(ErrorCode.INVALID_RECORD), forever=True)
             with pytest.raises(
-                InvalidRecordError, match=r"is decided, but t-. has not all of it.*refuses it: no.*another sinkId"
+                InvalidRecordError, match=r"is decided, but t-. does not have all of it.*refuses it: no.*another sinkId"
             ):
                 await driver.commit(0)
             cluster.scripts.clear()
@@ -315,7 +315,7 @@ def test_a_decided_micro_batch_whose_stage_is_gone_is_an_error_not_silence() -> 
         log = cluster.logs[TopicPartition(stage_of("t"), 0)]
         log.start_offset = log.end_offset
         async with Driver(cluster, "second") as driver:
-            with pytest.raises(StagedRowsLostError, match=r"is decided, but t-0 has not all of it.*retention.ms"):
+            with pytest.raises(StagedRowsLostError, match=r"is decided, but t-0 does not have all of it.*retention.ms"):
                 await driver.commit(0)
 
     run(main())

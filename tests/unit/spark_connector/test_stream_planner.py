@@ -79,7 +79,7 @@ def test_what_is_lost_is_told_and_left_behind() -> None:
     gone = plan(planner(), start, ends(6, 6))
     assert gone.lost == ("topic b does not exist any more",) and B0 not in gone.end.offsets
     remade = plan(planner(), at(5, 5), LogEnds(ends={A0: 2, A1: 0}, topic_ids={"a": "new"}))
-    assert remade.lost == ("topic a was deleted and made anew: its records are others now",)
+    assert remade.lost == ("topic a was deleted and recreated: its earlier records are gone",)
     assert remade.end.offsets == {A0: 2, A1: 0}
     cut = plan(planner(), at(5, 5), ends(4, 6))
     assert cut.lost == ("a-0 ends at offset 4, before the query's 5",)

@@ -232,5 +232,5 @@ async def test_a_partition_that_nobody_lets_go_of_is_logged_and_counted(caplog: 
         await world.beat(second.member_epoch, "b")
         await asyncio.sleep(2)
     (line,) = [record.getMessage() for record in caplog.records if "alert=unowned" in record.getMessage()]
-    assert line.startswith("group=g alert=unowned nobody reads t-1: waiting_for_revocation")
+    assert line.startswith("group=g alert=unowned no member reads t-1: waiting_for_revocation")
     assert world.world.groups.unowned_counts() == {GROUP: 1}
